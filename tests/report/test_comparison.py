@@ -9,10 +9,9 @@ import pytest
 from fedaudit.report.figures.comparison import (
     front_figure,
     hypervolume_tables,
-    usage_figure,
-    usage_table,
 )
 from fedaudit.report.figures.drawing import RESERVED, Series, style
+from fedaudit.report.figures.usage import usage_figure, usage_table
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, write_comparison
 from fedaudit.report.tables.comparison import (

@@ -11,8 +11,8 @@ from fedaudit.results.aggregate import Value, Values, difference, estimated
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
     STRONGEST_ATTACK,
+    AttackEntry,
     Comparison,
-    Entry,
     Front,
     write_comparison_file,
 )
@@ -25,7 +25,7 @@ from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
 THREE = compared([PLAIN, WEAK, STRONG])
 
 
-def entry(row: int, attack: str, part: str = "inside", of: Comparison = THREE) -> Entry:
+def entry(row: int, attack: str, part: str = "inside", of: Comparison = THREE) -> AttackEntry:
     (found,) = [e for e in of.entries if (e.row, e.attack, e.part) == (row, attack, part)]
     return found
 

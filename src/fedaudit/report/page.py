@@ -20,8 +20,6 @@ from fedaudit.report.figures.comparison import (
     front_figure,
     hypervolume_tables,
     tradeoff_figure,
-    usage_figure,
-    usage_table,
 )
 from fedaudit.report.figures.detector import detector_table, detector_words, weights_figure
 from fedaudit.report.figures.drawing import Figures
@@ -37,6 +35,7 @@ from fedaudit.report.figures.membership import (
 )
 from fedaudit.report.figures.sources import source_figures
 from fedaudit.report.figures.svg import drawn, hovering, symbols
+from fedaudit.report.figures.usage import usage_figure, usage_table
 from fedaudit.report.first import first_of_comparison, first_of_games, first_screen
 from fedaudit.report.grid import Grid, clean, shortened
 from fedaudit.report.reproducing import (

@@ -73,7 +73,7 @@ class Difference(_Part):
     further: Interval | None = None
 
 
-class Entry(_Part):
+class AttackEntry(_Part):
     """An attack's figure in a row, over seeds and clients.
 
     Attributes:
@@ -173,7 +173,7 @@ class Comparison(_Part):
     version: Literal[2] = 2
     sources: list[Source]
     rows: list[Row]
-    entries: list[Entry]
+    entries: list[AttackEntry]
     figures: list[FigureEntry] = Field(default_factory=list)
     fronts: list[Front] = Field(default_factory=list)
 

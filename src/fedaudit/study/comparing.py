@@ -14,7 +14,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.results.aggregate import Value, Values, difference, estimated, mean_of, restricted
 from fedaudit.results.compare_figures import figure_entries
-from fedaudit.results.comparison import EVERY_ATTACK, NOT_SET, Comparison, Entry, Row, Source
+from fedaudit.results.comparison import EVERY_ATTACK, NOT_SET, AttackEntry, Comparison, Row, Source
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.fronts import fronts
 from fedaudit.results.guessing import above_chance
@@ -158,7 +158,7 @@ def _means(known: Sequence[_FigureIndex], keys: Sequence[_Key]) -> list[dict[_Ke
 
 def _entries(
     rows: Sequence[Row], known: Sequence[_FigureIndex], keys: Sequence[_Key]
-) -> list[Entry]:
+) -> list[AttackEntry]:
     found, references = [], dict[tuple[int, frozenset[int | None]], None]()
     for at, (row, one) in enumerate(zip(rows, known, strict=True)):
         within = _inside(row, one.values)
@@ -183,7 +183,7 @@ def _entry(
     known: _FigureIndex,
     targets: set[int | None],
     base: _FigureIndex | None,
-) -> Entry:
+) -> AttackEntry:
     values = restricted(known.values.get(key, {}), targets)
     estimate = estimated(values)
     note, tested = known.notes.get(key, ""), key in known.tested
@@ -193,7 +193,7 @@ def _entry(
     if base is not None and estimate is not None:
         change = difference(values, base.values.get(key, {}))
     seen = {target for by_target in values.values() for target in by_target}
-    return Entry(
+    return AttackEntry(
         row=row,
         part=part,
         attack=key.attack,

@@ -49,9 +49,9 @@ from fedaudit.results import metrics
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
+    AttackEntry,
     Comparison,
     Difference,
-    Entry,
     FigureEntry,
     Row,
 )
@@ -108,12 +108,12 @@ class _Line(NamedTuple):
     """A line of a table: a row of the comparison, or the undefended one on others' clients."""
 
     row: int
-    entries: dict[str, Entry]
+    entries: dict[str, AttackEntry]
     reference: bool = False
 
 
 def _attack_table(
-    comparison: Comparison, entries: Sequence[Entry], contrast: str, metric: str
+    comparison: Comparison, entries: Sequence[AttackEntry], contrast: str, metric: str
 ) -> Grid:
     given = dict.fromkeys(entry.attack for entry in entries)
     attacks = sorted(given, key=lambda attack: attack != EVERY_ATTACK)
@@ -145,13 +145,13 @@ def _attack_table(
     )
 
 
-def _lines(comparison: Comparison, entries: Sequence[Entry]) -> list[_Line]:
+def _lines(comparison: Comparison, entries: Sequence[AttackEntry]) -> list[_Line]:
     """Rows in blocks of the same clients, each led by the undefended row on these clients."""
-    by_row: dict[int, dict[str, Entry]] = {}
+    by_row: dict[int, dict[str, AttackEntry]] = {}
     for entry in entries:
         by_row.setdefault(entry.row, {})[entry.attack] = entry
     kind = (entries[0].contrast, entries[0].metric)
-    references: dict[tuple[int, tuple[int, ...]], dict[str, Entry]] = {}
+    references: dict[tuple[int, tuple[int, ...]], dict[str, AttackEntry]] = {}
     for entry in comparison.entries:
         if entry.part == "reference" and (entry.contrast, entry.metric) == kind:
             place = (entry.row, tuple(entry.targets))
@@ -169,7 +169,7 @@ def _lines(comparison: Comparison, entries: Sequence[Entry]) -> list[_Line]:
     return [line for lines in blocks.values() for line in lines]
 
 
-def _cell(entry: Entry | None, notes: Footnotes) -> Cell | None:
+def _cell(entry: AttackEntry | None, notes: Footnotes) -> Cell | None:
     if entry is None:
         return None
     if entry.value is None:
@@ -209,7 +209,7 @@ def cost_cell(accuracy: FigureEntry | None, *, plain: bool) -> Cell | None:
     return _change_cell(accuracy.change)
 
 
-def _remark(comparison: Comparison, entries: Sequence[Entry]) -> str:
+def _remark(comparison: Comparison, entries: Sequence[AttackEntry]) -> str:
     changes = [entry.change for entry in entries if entry.change is not None]
     methods = dict.fromkeys(entry.method for entry in entries if entry.method)
     parts = [

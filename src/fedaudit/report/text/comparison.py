@@ -12,8 +12,8 @@ from fedaudit.results.comparison import (
     EVERY_ATTACK,
     NOT_SET,
     STRONGEST_ATTACK,
+    AttackEntry,
     Comparison,
-    Entry,
     Front,
     Row,
 )
@@ -260,7 +260,7 @@ def _leaks(comparison: Comparison, row: int, contrast: str) -> bool:
     return any(entry.above for entry in _aucs(comparison, row, contrast))
 
 
-def _aucs(comparison: Comparison, row: int, contrast: str) -> list[Entry]:
+def _aucs(comparison: Comparison, row: int, contrast: str) -> list[AttackEntry]:
     return [
         entry
         for entry in comparison.entries
@@ -292,11 +292,11 @@ def _limits(
     return max(2 * low, -1.0), min(2 * max(highs), 1.0)
 
 
-def _value(entry: Entry) -> float:
+def _value(entry: AttackEntry) -> float:
     return entry.value or 0.0
 
 
-def _gap(after: Entry, before: Entry) -> tuple[float | None, float | None]:
+def _gap(after: AttackEntry, before: AttackEntry) -> tuple[float | None, float | None]:
     """Limits of one AUC less another; of one attack as the comparison pairs them."""
     if after.attack == before.attack and after.change is not None:
         return after.change.low, after.change.high
