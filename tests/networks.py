@@ -31,6 +31,19 @@ class Tokens(nn.Module):
         return out
 
 
+class LowRank(nn.Module):
+    """A frozen layer with a trained pair of low rank beside it, as LoRA has it."""
+
+    def __init__(self, inner: int, outer: int, rank: int = 2) -> None:
+        super().__init__()
+        self.base = nn.Linear(inner, outer).requires_grad_(False)
+        self.down, self.up = nn.Linear(inner, rank, bias=False), nn.Linear(rank, outer, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.base(x) + self.up(self.down(x))
+        return out
+
+
 class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,12 @@
-"""Programs that tests start in order to stop them."""
+"""Programs that tests start: command lines in this process, and what is to be stopped."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
+
+from fedaudit import cli
 
 _HEEDING = """
 import os, signal, sys
@@ -10,6 +14,13 @@ for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
     signal.signal(each, signal.SIG_DFL)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
+
+
+def exit_code(*words: object) -> int:
+    """The code with which a command ends."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main([str(word) for word in words])
+    return int(ended.value.code or 0)
 
 
 def heeding(command: Sequence[str | Path]) -> list[str]:

@@ -12,6 +12,7 @@ from fedaudit.core.errors import LISTED
 from fedaudit.gate.policy import DEFAULT_POLICY
 from fedaudit.study.running import reattack
 from fedaudit.study.settings.sections import Study
+from tests.programs import exit_code
 
 STUDY = """
 name = "small"
@@ -37,12 +38,6 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Study]:
 
     monkeypatch.setattr(running, "_run", keep)
     return handed
-
-
-def exit_code(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(words)
-    return int(ended.value.code or 0)
 
 
 def one_sentence(capsys: pytest.CaptureFixture[str]) -> str:
@@ -186,20 +181,20 @@ def test_what_another_command_takes_is_refused_with_that_command(
 def test_settings_on_the_command_line_replace_those_of_the_file(
     override: tuple[str, ...], study: Path, ran: list[Study]
 ) -> None:
-    assert exit_code("run", str(study), *override) == 0
+    assert exit_code("run", study, *override) == 0
     assert [one.training.rounds for one in ran] == [10]
 
 
 def test_settings_and_options_stand_in_any_order(study: Path, ran: list[Study]) -> None:
     line = ["--workers", "2", "--training.batch-size", "7", "--out", "folder", "--name=other"]
-    assert exit_code("run", *line, str(study)) == 2, "the study comes first"
-    assert exit_code("run", str(study), *line) == 0
+    assert exit_code("run", *line, study) == 2, "the study comes first"
+    assert exit_code("run", study, *line) == 0
     assert [(one.training.batch_size, one.name) for one in ran] == [(7, "other")]
 
 
 def test_lists_texts_and_settings_of_attacks_can_be_given(study: Path, ran: list[Study]) -> None:
     line = ["--seeds=[1, 2]", "--audit.view=sum", "--attacks.fedmia-2.outlier-sigmas=2.5"]
-    assert exit_code("run", str(study), *line) == 0
+    assert exit_code("run", study, *line) == 0
     assert ran[0].seeds == (1, 2)
     assert ran[0].audit.view == "sum"
     assert ran[0].attacks == {"fedmia-2": {"outlier_sigmas": 2.5}}
@@ -218,7 +213,7 @@ def test_lists_texts_and_settings_of_attacks_can_be_given(study: Path, ran: list
 def test_a_wrong_setting_ends_with_one_sentence_and_code_2(
     override: str, hint: str, study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert exit_code("run", str(study), override) == 2
+    assert exit_code("run", study, override) == 2
     assert hint in one_sentence(capsys)
 
 
@@ -226,7 +221,7 @@ def test_an_unknown_key_in_the_file_is_refused_by_name(
     study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study.write_text(STUDY + "epoch = 2\n")
-    assert exit_code("run", str(study)) == 2
+    assert exit_code("run", study) == 2
     assert "did you mean 'training.epochs'?" in one_sentence(capsys)
 
 
@@ -262,7 +257,7 @@ def test_a_setting_whose_bytes_are_no_text_is_refused(
     study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bytes_of_a_shell = b"caf\xe9".decode(errors="surrogateescape")
-    assert exit_code("run", str(study), "--about", bytes_of_a_shell) == 2
+    assert exit_code("run", study, "--about", bytes_of_a_shell) == 2
     assert "the value of --about has bytes that are no text" in one_sentence(capsys)
 
 
@@ -298,7 +293,7 @@ def test_help_of_list_names_every_catalogue(capsys: pytest.CaptureFixture[str]) 
 def test_a_wrong_override_is_not_blamed_on_the_file(
     override: str, said: str, study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert exit_code("run", str(study), override) == 2
+    assert exit_code("run", study, override) == 2
     told = one_sentence(capsys)
     assert said in told
     assert str(study) not in told
@@ -316,11 +311,11 @@ def test_one_command_carries_out_studies_of_games_too(
 ) -> None:
     of_games = tmp_path / "games.toml"
     of_games.write_text(GAMES)
-    assert exit_code("run", str(of_games), "--variant", "all") == 2
+    assert exit_code("run", of_games, "--variant", "all") == 2
     assert "--variant is of studies that train" in one_sentence(capsys)
     played: list[tuple[object, ...]] = []
     monkeypatch.setattr(running, "_play", lambda *given: played.append(given))
-    assert exit_code("run", str(of_games), "--game.games=10") == 0
+    assert exit_code("run", of_games, "--game.games=10") == 0
     assert played == [(of_games, ("--game.games=10",), None, None)]
 
 

@@ -19,7 +19,7 @@ from fedaudit import cli
 from fedaudit.cli import application
 from fedaudit.cli.application import Terminated, end_of, stopping_at_sigterm
 from fedaudit.core.errors import BadInput
-from tests.programs import heeding
+from tests.programs import exit_code, heeding
 
 STUDY = """
 name = "stopped"
@@ -198,9 +198,7 @@ def test_a_reader_that_is_gone_ends_the_printing_and_not_the_command(
     with ExitStack() as unread, monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", unread.enter_context(closed_pipe()))
         patched.setattr(sys, "stderr", unread.enter_context(closed_pipe()))
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["run", str(tmp_path / "study.toml"), "--out", str(tmp_path), "--workers=1"])
-    assert not ended.value.code
+        assert exit_code("run", tmp_path / "study.toml", "--out", tmp_path, "--workers=1") == 0
     assert (tmp_path / "record.json").is_file()
     assert (tmp_path / "report.html").is_file()
 
@@ -278,9 +276,7 @@ def test_what_is_printed_and_lost_is_refused_where_it_is_no_verdict(
         patched.setattr(sys, "stdout", printed)
         if printed is not None:
             opened.callback(suppressed_close, printed)
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["gate", "--print-policy"])
-    assert ended.value.code == 2
+        assert exit_code("gate", "--print-policy") == 2
     said = capsys.readouterr().err
     assert said.startswith("fedaudit: standard output did not take what was printed")
     assert why in said

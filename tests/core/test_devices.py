@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedaudit import cli
 from fedaudit.core.devices import CPU, computing_on, device_named, samples_on
 from fedaudit.core.errors import BadInput, Refusal, Unsupported
 from fedaudit.core.modules import loaded, outputs_of
@@ -23,6 +22,7 @@ from fedaudit.signals.kernels.plan import KERNELS
 from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
+from tests.programs import exit_code
 from tests.simulated_gpu import GPU, Card, OnTwoDevices, simulated_gpu
 from tests.study.studies import quick_study
 
@@ -389,9 +389,7 @@ def test_a_gpu_that_is_not_there_is_refused(gpu: torch.device) -> None:
 def test_the_command_line_refuses_a_gpu_that_is_not_there(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["demo", "--device", "cuda", "--out", str(tmp_path)])
-    assert ended.value.code == 2
+    assert exit_code("demo", "--device", "cuda", "--out", tmp_path) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "no device 'cuda'; it has cpu" in said

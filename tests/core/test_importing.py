@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit import cli, reattack, run_study
+from fedaudit import reattack, run_study
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import code_named_in, imported
 from fedaudit.pack.packing import write_pack
+from tests.programs import exit_code
 from tests.study.studies import quick_study
 
 POLICY = 'name = "x"\n[membership]\nauc = 0.6\n[controls]\nrequired = []\n'
@@ -34,12 +35,6 @@ def forgotten(ran: Path) -> None:
     ran.unlink(missing_ok=True)
 
 
-def ended(*words: object) -> int:
-    with pytest.raises(SystemExit) as end:
-        cli.main([str(word) for word in words])
-    return int(end.value.code or 0)
-
-
 def test_code_named_in_a_folder_is_run_by_attack_and_verify_only_with_trust(
     was_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,13 +48,13 @@ def test_code_named_in_a_folder_is_run_by_attack_and_verify_only_with_trust(
         ("verify", tmp_path / "pack", "--recording", tmp_path / "run"),
     ):
         forgotten(was_run)
-        assert ended(*words) == 2
+        assert exit_code(*words) == 2
         said = capsys.readouterr().err.split("fedaudit: ")[-1]
         assert said.count("\n") == 1
         assert "study.json names the filter 'strangers_module:same'" in said
         assert "give --trust" in said
         assert not was_run.exists(), "it was imported"
-        assert ended(*words, "--trust") == 0
+        assert exit_code(*words, "--trust") == 0
         assert was_run.exists()
     forgotten(was_run)
     with pytest.raises(BadInput, match="trust=True in Python"):
@@ -87,7 +82,7 @@ def test_a_module_that_fails_or_exits_when_it_is_imported_is_refused_in_one_sent
     (tmp_path / "study.toml").write_text(
         'name = "x"\n[defense]\nname = "filter"\noptions.path = "failing_module:filter"\n'
     )
-    assert ended("run", tmp_path / "study.toml", "--out", tmp_path / "out") == 2
+    assert exit_code("run", tmp_path / "study.toml", "--out", tmp_path / "out") == 2
     said = capsys.readouterr().err
     assert "'failing_module' cannot be imported, since it raises" in said
     assert said.count("\n") == 1

@@ -24,28 +24,21 @@ def test_work_that_will_take_days_is_told_once_and_with_a_way_out() -> None:
     assert pace.warning("training", 2, 10**9) == ""
 
 
-def test_rounds_of_an_earlier_start_do_not_count_into_the_speed() -> None:
+@pytest.mark.parametrize(
+    ("before", "total", "seconds", "said"),
+    [(500_000, 10**6, 10, "about 58 days"), (0, 10**9, 1, ""), (0, 100, 36, "")],
+    ids=["without rounds of an earlier start", "after a first step of no time", "of an hour"],
+)
+def test_the_speed_is_that_of_this_start_and_short_work_is_not_worth_a_word(
+    before: int, total: int, seconds: int, said: str
+) -> None:
     clock = Clock()
     pace = Pace(clock)
-    pace.warning("training", 500_000, 10**6)
-    clock.now += 10
-    assert "about 58 days" in pace.warning("training", 500_001, 10**6)
-
-
-def test_a_first_step_of_no_time_says_nothing_yet() -> None:
-    clock = Clock()
-    pace = Pace(clock)
-    pace.warning("training", 0, 10**9)
-    clock.now += 1
-    assert pace.warning("training", 1, 10**9) == ""
-
-
-def test_work_of_an_hour_is_not_worth_a_word() -> None:
-    clock = Clock()
-    pace = Pace(clock)
-    pace.warning("training", 0, 100)
-    clock.now += 36
-    assert pace.warning("training", 1, 100) == ""
+    pace.warning("training", before, total)
+    clock.now += seconds
+    told = pace.warning("training", before + 1, total)
+    assert said in told
+    assert bool(told) is bool(said)
 
 
 def test_every_phase_has_its_bar_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

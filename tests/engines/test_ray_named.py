@@ -6,10 +6,10 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
-from fedaudit.cli import main
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.engines import ray_cluster
 from fedaudit.engines.ray_cluster import RayCluster, engine_named
+from tests.programs import exit_code
 
 
 @pytest.fixture
@@ -68,8 +68,7 @@ def test_a_cluster_of_this_machine_has_a_worker_a_core_unless_told() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
 def test_the_command_line_refuses_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["run", "studies/fedmia-mnist.toml", "--engine", "ray"])
+    assert exit_code("run", "studies/fedmia-mnist.toml", "--engine", "ray") == 2
     assert "fedaudit[ray]" in capsys.readouterr().err
 
 

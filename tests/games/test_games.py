@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaudit.cli import main
 from fedaudit.core.errors import BadInput, Damaged, Refusal
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.seeds import seeded
@@ -21,6 +20,7 @@ from fedaudit.results.games import EPOCHS, FIT, HELD_OUT, SUCCESS, TRUE_POSITIVE
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.settings.games import MechanismSection
+from tests.programs import exit_code
 
 STUDY = """
 name = "tiny"
@@ -276,14 +276,11 @@ def test_the_command_plays_and_prints(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "out")
-    with pytest.raises(SystemExit) as ended:
-        main(["run", str(file), "--out", out, "--game.games=30", "--game.targets=30"])
-    assert not ended.value.code
+    assert exit_code("run", file, "--out", out, "--game.games=30", "--game.targets=30") == 0
     printed = capsys.readouterr().out
     assert "Server right" in printed
     assert "guessing 50%" in " ".join(printed.split())
-    with pytest.raises(SystemExit):
-        main(["run", str(file), "--out", out, "--gamse.games=30"])
+    assert exit_code("run", file, "--out", out, "--gamse.games=30") == 2
     assert "game" in capsys.readouterr().err
 
 

@@ -11,6 +11,7 @@ from fedaudit import cli
 from fedaudit.gate.policy import DEFAULT_POLICY
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.values import study_from
+from tests.programs import exit_code
 
 POLICY = """
 name = "tiny"
@@ -61,12 +62,6 @@ def policy(tmp_path: Path) -> Path:
     path = tmp_path / "policy.toml"
     path.write_text(POLICY)
     return path
-
-
-def exit_code(*words: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        cli.main([str(word) for word in words])
-    return int(ended.value.code or 0)
 
 
 @pytest.mark.parametrize(

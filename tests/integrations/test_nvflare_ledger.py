@@ -14,25 +14,8 @@ from fedaudit.integrations.nvflare.ledger import NvflareLedger, Upload, client_o
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import RoundEntry, read_round_log
-from fedaudit.observe.measurements import read_measured
-from tests.live.federation import data, network, rounds
+from tests.live.federation import data, measured, network, recorder, rounds
 from tests.study.studies import SMALL
-
-FEW = ("blackbox-loss", "avg-cosine", "fedmia-1")
-AUDIT = data().split.audit
-
-
-def recorder(folder: Path, **settings: object) -> Recorder:
-    how = {"attacks": FEW, "strict": True, "keep": "full", **settings}
-    return record(folder, network, AUDIT, **how)  # type: ignore[arg-type]
-
-
-def measured(folder: Path) -> dict[tuple[int, str], Tensor]:
-    return {
-        (one.measured.index, name): values
-        for one in read_measured(folder)
-        for name, values in one.measured.signals.items()
-    }
 
 
 def arrays(params: Mapping[str, Tensor]) -> dict[str, np.ndarray]:

@@ -2,18 +2,21 @@
 
 from collections.abc import Iterator, Mapping
 from functools import cache, partial
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from sklearn.datasets import load_digits
-from torch import nn
+from torch import Tensor, nn
 
 from fedaudit.core.values import Architecture, ClientId, Samples
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.audited import Split, fair_split
+from fedaudit.live.recorder import Recorder, record
 from fedaudit.models.mlp import mlp
+from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Round
 
 ROUNDS = 4
@@ -48,7 +51,7 @@ def network() -> nn.Module:
     return NET.build()
 
 
-def module(params: Mapping[str, torch.Tensor]) -> nn.Module:
+def module(params: Mapping[str, Tensor]) -> nn.Module:
     made = network()
     made.load_state_dict(dict(params))
     return made
@@ -58,9 +61,9 @@ class Live(NamedTuple):
     """A round as somebody's loop has it."""
 
     number: int
-    sent: dict[str, torch.Tensor]
-    uploads: dict[ClientId, dict[str, torch.Tensor]]
-    after: dict[str, torch.Tensor]
+    sent: dict[str, Tensor]
+    uploads: dict[ClientId, dict[str, Tensor]]
+    after: dict[str, Tensor]
 
 
 def rounds() -> Iterator[Live]:
@@ -69,3 +72,21 @@ def rounds() -> Iterator[Live]:
         assert first is not None
         uploads = {c: e.local.params for c, e in one.exposed.items() if e.local is not None}
         yield Live(one.index, first.params, uploads, one.after["global"].params)
+
+
+FEW = ("blackbox-loss", "avg-cosine", "fedmia-1")
+
+
+def recorder(folder: Path, **settings: object) -> Recorder:
+    """A recorder that keeps all of every round, and stops at what cannot be recorded."""
+    how = {"attacks": FEW, "strict": True, "keep": "full", **settings}
+    return record(folder, network, data().split.audit, **how)  # type: ignore[arg-type]
+
+
+def measured(folder: Path) -> dict[tuple[int, str], Tensor]:
+    """What a recording has measured, by round and signal."""
+    return {
+        (one.measured.index, name): values
+        for one in read_measured(folder)
+        for name, values in one.measured.signals.items()
+    }

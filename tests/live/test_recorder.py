@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import fedaudit
 from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
-from fedaudit.cli import main
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.files import RECORDING_FILE
 from fedaudit.core.locking import Lock
@@ -25,13 +24,13 @@ from fedaudit.live.files import SAMPLES_FILE
 from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import LOG_FILE, Recording, read_recording, read_round_log
 from fedaudit.observe.kept_files import read_rounds
-from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.pack.remaking import not_shown, remade
 from fedaudit.pack.suppressing import suppressed
 from fedaudit.results.record import OF_A_RECORDER, OF_A_RECORDING, Record
 from fedaudit.signals.measure import measure, measure_by_block, measure_round
-from tests.live.federation import NET, ROUNDS, data, module, network, rounds, trained
+from tests.live.federation import NET, ROUNDS, data, measured, module, network, rounds, trained
+from tests.programs import exit_code
 from tests.study.studies import SMALL
 
 FEW = ("blackbox-loss", "avg-cosine", "fedmia-1", "sia")
@@ -47,14 +46,6 @@ def recorded(folder: Path, **settings: object) -> Path:
         for one in rounds():
             recorder.round(one.number, sent=one.sent, uploads=one.uploads)
     return folder
-
-
-def measured(folder: Path) -> dict[tuple[int, str], Tensor]:
-    return {
-        (one.measured.index, name): values
-        for one in read_measured(folder)
-        for name, values in one.measured.signals.items()
-    }
 
 
 @pytest.fixture(scope="module")
@@ -470,9 +461,7 @@ def test_settings_of_figures_that_no_study_has_are_refused(
 def test_the_command_attacks_a_recording(
     usual: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["attack", str(usual), "--out", str(tmp_path), *AS_QUICK])
-    assert ended.value.code == 0
+    assert exit_code("attack", usual, "--out", tmp_path, *AS_QUICK) == 0
     assert "controls hold" in capsys.readouterr().out
     page = (tmp_path / "report.html").read_text()
     assert "watched a federation of 3 clients that somebody else trained" in page
@@ -486,11 +475,6 @@ def test_a_recording_that_was_attacked_is_found_by_every_command_that_reads_reco
     policy = tmp_path / "policy.toml"
     policy.write_text('name = "loose"\n[membership]\nauc = 1.0\n[controls]\nrequired = []\n')
 
-    def ended(*words: object) -> int:
-        with pytest.raises(SystemExit) as end:
-            main([str(word) for word in words])
-        return int(str(end.value.code))
-
     commands: list[tuple[object, ...]] = [
         ("gate", folder, "--policy", policy),
         ("report", folder),
@@ -498,10 +482,10 @@ def test_a_recording_that_was_attacked_is_found_by_every_command_that_reads_reco
         ("compare", folder, folder / "attacked", "--out", tmp_path / "page.html"),
     ]
     for command in commands:
-        assert ended(*command) == 2
+        assert exit_code(*command) == 2
         assert f"make it with `fedaudit attack {folder}`" in capsys.readouterr().err
-    assert ended("attack", folder, *AS_QUICK) == 0
-    assert [ended(*command) for command in commands] == [0, 0, 0, 0]
+    assert exit_code("attack", folder, *AS_QUICK) == 0
+    assert [exit_code(*command) for command in commands] == [0, 0, 0, 0]
     assert (folder / "attacked" / "report.html").is_file()
 
 

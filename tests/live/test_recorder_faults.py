@@ -9,7 +9,6 @@ from warnings import catch_warnings, simplefilter
 import pytest
 import torch
 
-from fedaudit.cli import main
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import RECORDING_FILE, opened_to_append
 from fedaudit.live.attack import attack_recording
@@ -17,6 +16,7 @@ from fedaudit.live.recorder import record
 from fedaudit.live.recording import LOG_FILE, RoundEntry, append_round, read_round_log
 from fedaudit.live.weights import refuse_other_kind
 from tests.live.federation import data, network, rounds
+from tests.programs import exit_code
 from tests.study.studies import SMALL
 
 FEW = ("blackbox-loss", "avg-cosine")
@@ -193,8 +193,6 @@ def test_a_recording_is_not_attacked_through_a_link(
     (folder / name).rename(elsewhere)
     (folder / name).symlink_to(elsewhere)
     before = {path: path.read_bytes() for path in elsewhere.rglob("*") if path.is_file()}
-    with pytest.raises(SystemExit) as ended:
-        main(["attack", str(folder)])
-    assert ended.value.code == 2
+    assert exit_code("attack", folder) == 2
     assert f"{name} is a link" in capsys.readouterr().err
     assert before == {path: path.read_bytes() for path in elsewhere.rglob("*") if path.is_file()}

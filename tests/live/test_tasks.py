@@ -12,22 +12,10 @@ import fedaudit as fa
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.live.audited import Split
 from fedaudit.live.files import read_audit
+from tests.networks import LowRank
 
 TOKENS, LENGTH, EACH = 30, 8, 60
 RNG = torch.Generator().manual_seed(2)
-
-
-class Adapter(nn.Module):
-    """A frozen layer with a trained pair of low rank beside it."""
-
-    def __init__(self, inner: int, outer: int) -> None:
-        super().__init__()
-        self.base = nn.Linear(inner, outer).requires_grad_(False)
-        self.down, self.up = nn.Linear(inner, 4, bias=False), nn.Linear(4, outer, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.base(x) + self.up(self.down(x))
-        return out
 
 
 def language() -> "Language":
@@ -42,7 +30,7 @@ class Language(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.table = nn.Embedding(TOKENS, 24).requires_grad_(False)
-        self.hidden, self.out = Adapter(24, 48), Adapter(48, TOKENS)
+        self.hidden, self.out = LowRank(24, 48, 4), LowRank(48, TOKENS, 4)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> SimpleNamespace:
         return SimpleNamespace(logits=self.out(torch.tanh(self.hidden(self.table(input_ids)))))

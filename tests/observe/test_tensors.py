@@ -60,9 +60,20 @@ def test_a_file_of_others_is_read_in_whatever_order_it_has(path: Path) -> None:
     assert notes == {}
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SafetensorError("full")])
-def test_a_full_disk_keeps_what_was_there(
-    path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "ended", "said"),
+    [
+        (OSError(28, "No space left on device"), BadInput, "could not be written.*free some space"),
+        (SafetensorError("full"), BadInput, "could not be written.*free some space"),
+        (KeyboardInterrupt("killed"), KeyboardInterrupt, "killed"),
+    ],
+)
+def test_a_full_disk_and_a_writer_that_is_killed_keep_what_was_there(
+    path: Path,
+    error: BaseException,
+    ended: type[BaseException],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_tensors(SOME, path)
     before = path.read_bytes()
@@ -71,27 +82,11 @@ def test_a_full_disk_keeps_what_was_there(
         partial.write_bytes(b"half")
         raise error
 
-    monkeypatch.setattr(tensors, "save_file", full)
-    with pytest.raises(BadInput, match=r"could not be written.*free some space"):
-        write_tensors({"other": torch.zeros(1)}, path)
-    assert path.read_bytes() == before
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_a_writer_that_is_killed_half_way_leaves_the_old_file(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_tensors(SOME, path)
-
-    def killed(parts: object, partial: Path, notes: object) -> None:
-        partial.write_bytes(b"half")
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(tensors, "save_file", killed)
-        with pytest.raises(KeyboardInterrupt):
+        patch.setattr(tensors, "save_file", full)
+        with pytest.raises(ended, match=said):
             write_tensors({"other": torch.zeros(1)}, path)
-    assert list(read_tensors(path)[0]) == list(SOME)
+    assert path.read_bytes() == before
     write_tensors({"other": torch.zeros(1)}, path)
     assert list(path.parent.iterdir()) == [path]
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedaudit import cli
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.pack.manifest import Manifest, digest_of, manifest_text
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.verifying import verify
 from fedaudit.results.record import replaced, write_record
 from tests.gate.parts import auc, bound, found
+from tests.programs import exit_code
 from tests.report.games import played, point
 from tests.report.records import hostile, record
 
@@ -333,12 +333,6 @@ def test_a_hostile_record_is_packed_as_text(tmp_path: Path) -> None:
     write_pack(tmp_path / "record.json", tmp_path / "policy.toml", tmp_path / "pack")
     assert verify(tmp_path / "pack").problems == []
     assert "<script>document" not in (tmp_path / "pack" / "gate.xml").read_text()
-
-
-def exit_code(*words: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        cli.main([str(word) for word in words])
-    return int(ended.value.code or 0)
 
 
 def test_the_commands_end_with_zero_where_a_pack_is_sound_and_one_where_not(

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from fedaudit import cli
 from fedaudit.core.errors import BadInput
 from fedaudit.pack.manifest import Manifest, digest_of, manifest_text
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.remaking import held_by, remade
 from fedaudit.pack.verifying import verify
 from fedaudit.study.running.run import run_study
+from tests.programs import exit_code
 from tests.report.games import NONE, played
 from tests.study.studies import quick_study
 
@@ -38,9 +38,7 @@ def pack(run: Path, tmp_path: Path) -> Path:
 
 
 def verified(*words: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["verify", *map(str, words)])
-    return int(ended.value.code or 0)
+    return exit_code("verify", *words)
 
 
 def test_a_packed_record_has_the_hash_of_what_its_run_measured(

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedaudit.cli import main
 from fedaudit.games.run import read_points, run_games
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
 from fedaudit.report.figures.drawing import Series
@@ -34,6 +33,7 @@ from fedaudit.results.games import (
     TrainingLength,
 )
 from fedaudit.results.record import Record
+from tests.programs import exit_code
 from tests.report.games import (
     CERTIFIED,
     HONEST,
@@ -400,20 +400,14 @@ def test_the_study_in_the_report_plays_the_same_games(tmp_path: Path) -> None:
     assert run_games(read_points(second), tmp_path / "two").content_hash == record.content_hash
 
 
-def end(*said: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(said)
-    return int(ended.value.code or 0)
-
-
 def test_a_record_of_games_is_rendered_again_from_its_folder_or_its_file(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     path.write_text(ALL.model_dump_json())
     page = tmp_path / "report.html"
-    assert end("report", str(tmp_path)) == 0
+    assert exit_code("report", tmp_path) == 0
     assert page.read_text() == report_html(ALL)
     page.unlink()
-    assert end("report", str(path), "--out", str(tmp_path / "other.html")) == 0
+    assert exit_code("report", path, "--out", tmp_path / "other.html") == 0
     assert not page.exists()
 
 
@@ -426,9 +420,9 @@ def test_nothing_but_html_is_written_over(
     mine = tmp_path / "report.html"
     mine.write_text("mine")
     for said in (["report", str(path)], ["run", str(study), "--out", str(tmp_path)]):
-        assert end(*said) == 2
+        assert exit_code(*said) == 2
         assert "no HTML file" in capsys.readouterr().err
-    assert end("report", str(path), "--out", str(path)) == 2
+    assert exit_code("report", path, "--out", path) == 2
     assert mine.read_text() == "mine"
     assert json.loads(path.read_text())["name"] == ALL.name
 
@@ -438,7 +432,7 @@ def test_games_are_no_row_of_a_comparison(
 ) -> None:
     path = tmp_path / "record.json"
     path.write_text(ALL.model_dump_json())
-    assert end("compare", str(path), str(path), "--out", str(tmp_path / "two.html")) == 2
+    assert exit_code("compare", path, path, "--out", tmp_path / "two.html") == 2
     assert "is a record of games, and a comparison is of studies" in capsys.readouterr().err
 
 
@@ -452,7 +446,7 @@ def test_damaged_games_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture
         ({"format": "other"}, "is not a fedaudit record"),
     ):
         path.write_text(json.dumps({**document, **changes}))
-        assert end("report", str(path)) == 2
+        assert exit_code("report", path) == 2
         assert says in capsys.readouterr().err
     assert not (tmp_path / "report.html").exists()
 

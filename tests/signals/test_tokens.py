@@ -13,6 +13,7 @@ from fedaudit.core.values import Architecture, Model
 from fedaudit.models import architecture
 from fedaudit.signals.gradients import gradient_products
 from fedaudit.signals.tokens import MinK, MinKPlusPlus
+from tests.networks import LowRank
 
 TASK = task_named("next-token", {})
 MODEL = architecture("transformer", TASK, shape=(5,), classes=4, width=8, heads=2).initial(0)
@@ -49,19 +50,6 @@ def test_at_least_one_token_counts_and_a_share_that_is_none_is_refused() -> None
     assert float(least) == pytest.approx(torch.tensor(0.25).log().item())
     with pytest.raises(BadInput, match=r"in \(0, 1\], got 0"):
         MinK(share=0.0)
-
-
-class LowRank(nn.Module):
-    """A frozen layer with a trained pair of low rank beside it, as LoRA has it."""
-
-    def __init__(self, inner: int, outer: int) -> None:
-        super().__init__()
-        self.base = nn.Linear(inner, outer).requires_grad_(False)
-        self.down, self.up = nn.Linear(inner, 2, bias=False), nn.Linear(2, outer, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.base(x) + self.up(self.down(x))
-        return out
 
 
 class Adapted(nn.Module):

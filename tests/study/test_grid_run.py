@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.cli import main
 from fedaudit.results.read import read_comparison, read_record
+from tests.programs import exit_code
 
 GRID = """
 name = "front"
@@ -45,17 +45,11 @@ POINTS = [
 ]
 
 
-def run(*words: str) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    assert ended.value.code in (0, None)
-
-
 @pytest.mark.slow
 def test_a_grid_ends_in_one_comparison_that_can_be_made_again(tmp_path: Path) -> None:
     study, out = tmp_path / "front.toml", tmp_path / "out"
     study.write_text(GRID)
-    run("run", str(study), "--variant", "all", "--out", str(out), "--workers", "1")
+    assert exit_code("run", study, "--variant", "all", "--out", out, "--workers", "1") == 0
 
     made = read_comparison(out / "comparison.json")
     assert [source.name for source in made.sources] == POINTS
@@ -74,12 +68,12 @@ def test_a_grid_ends_in_one_comparison_that_can_be_made_again(tmp_path: Path) ->
     moved = tmp_path / "moved"
     shutil.move(out, moved)
     (moved / "comparison.html").unlink()
-    run("compare", str(moved))
+    assert exit_code("compare", moved) == 0
     assert (moved / "comparison.html").read_text(encoding="utf-8") == page
     assert read_comparison(moved / "comparison.json") == made
 
-    run("run", str(study), "--variant", "again", "--out", str(moved / "one"), "--pool",
-        str(moved / "pool"))  # fmt: skip
+    words = ("--variant", "again", "--out", moved / "one", "--pool", moved / "pool")
+    assert exit_code("run", study, *words) == 0
     assert len(list((moved / "pool").iterdir())) == 6
     assert json.loads((moved / "one" / "runs.json").read_text())["1"].startswith("../pool/")
 
@@ -98,15 +92,11 @@ def test_a_point_that_cannot_run_is_refused_before_any_other_is_trained(
 ) -> None:
     study, out = tmp_path / "front.toml", tmp_path / "out"
     study.write_text(GRID.replace('"defense.clients" = [[0, 1]]', point))
-    with pytest.raises(SystemExit) as ended:
-        main(["run", str(study), "--variant", "all", "--out", str(out), "--workers", "1"])
-    assert ended.value.code == 2
+    assert exit_code("run", study, "--variant", "all", "--out", out, "--workers", "1") == 2
     assert re.search(sentence, " ".join(capsys.readouterr().err.split()))
     assert not out.exists()
 
 
 def test_one_record_is_no_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["compare", str(tmp_path)])
-    assert ended.value.code == 2
+    assert exit_code("compare", tmp_path) == 2
     assert "at least two records or a comparison.json" in capsys.readouterr().err

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.cli import main
 from fedaudit.core.errors import BadInput
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import dataset_of, refuse_misfits
+from tests.programs import exit_code
 from tests.study.studies import small_study
 
 COFEDMID = {"name": "cofedmid", "clients": [0, 1], "options": {"m_max": 12}}
@@ -51,8 +51,6 @@ def test_nothing_is_trained_where_a_variant_cannot_work(
 ) -> None:
     study, out = tmp_path / "study.toml", tmp_path / "out"
     study.write_text('name = "some"\n[variants.bad]\n"partition.clients" = 5000\n')
-    with pytest.raises(SystemExit) as ended:
-        main(["run", str(study), "--variant", "all", "--out", str(out)])
-    assert ended.value.code == 2
+    assert exit_code("run", study, "--variant", "all", "--out", out) == 2
     assert "some-bad: " in capsys.readouterr().err
     assert not out.exists()

@@ -17,6 +17,7 @@ from fedaudit.study.running.outputs import refuse_foreign_page
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
+from tests.programs import exit_code
 from tests.study.compare_records import given
 from tests.study.studies import Carried, quick_study
 
@@ -34,9 +35,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 
 def refused(*words: object) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main([str(word) for word in words])
-    assert ended.value.code == 2
+    assert exit_code(*words) == 2
 
 
 def records(folder: Path, *names: str) -> list[Path]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit import cli
 from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import code_named_in
@@ -22,15 +21,10 @@ from fedaudit.study.settings.file import read_studies, read_study
 from fedaudit.study.settings.values import study_from
 from fedaudit.study.setup.build import refuse_misfits
 from tests.live.federation import data, network, rounds
+from tests.programs import exit_code
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-parts"
 SMALL = ("--training.rounds=2", "--figures.permutations=20", "--figures.blind_classifier=false")
-
-
-def ended(*words: object) -> int:
-    with pytest.raises(SystemExit) as end:
-        cli.main([str(word) for word in words])
-    return int(str(end.value.code))
 
 
 def forget_parts() -> None:
@@ -56,7 +50,7 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     before = list(sys.path)
     try:
         words = (folder / "files" / "study.toml", "--variant", "confident", "--out", folder / "out")
-        assert ended("run", *words, "--workers", "1", *SMALL) == 0
+        assert exit_code("run", *words, "--workers", "1", *SMALL) == 0
     finally:
         sys.path[:] = before
     return folder
@@ -87,11 +81,11 @@ def test_what_reads_a_record_imports_nothing_that_it_names(carried: Path, tmp_pa
     policy = tmp_path / "policy.toml"
     policy.write_text('name = "loose"\n[membership]\nauc = 1.0\n[controls]\nrequired = []\n')
     out = carried / "out"
-    assert ended("report", out, "--out", tmp_path / "page.html") == 0
-    assert ended("gate", out, "--policy", policy) == 0
-    assert ended("pack", out, "--policy", policy, "--out", tmp_path / "pack") == 0
-    assert ended("verify", tmp_path / "pack") == 0
-    assert ended("compare", out, out, "--out", tmp_path / "both.html") == 0
+    assert exit_code("report", out, "--out", tmp_path / "page.html") == 0
+    assert exit_code("gate", out, "--policy", policy) == 0
+    assert exit_code("pack", out, "--policy", policy, "--out", tmp_path / "pack") == 0
+    assert exit_code("verify", tmp_path / "pack") == 0
+    assert exit_code("compare", out, out, "--out", tmp_path / "both.html") == 0
     assert "parts:lowest_loss" in (tmp_path / "page.html").read_text()
     assert "parts" not in sys.modules
 
@@ -103,10 +97,10 @@ def test_a_run_is_attacked_again_with_its_own_parts_only_if_they_are_trusted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(carried / "files")
-    assert ended("attack", carried / "out", "--out", tmp_path) == 2
+    assert exit_code("attack", carried / "out", "--out", tmp_path) == 2
     assert "give --trust" in capsys.readouterr().err
     assert "parts" not in sys.modules
-    assert ended("attack", carried / "out", "--out", tmp_path, "--trust") == 0
+    assert exit_code("attack", carried / "out", "--out", tmp_path, "--trust") == 0
     first, again = (read_record(f / "record.json") for f in (carried / "out", tmp_path))
     assert again.content_hash == first.content_hash
 
@@ -145,7 +139,7 @@ def test_parts_that_have_changed_since_are_refused(
     words = ("--variant", "confident", "--out", carried / "out", "--workers", "1", *SMALL)
     forget_parts()
     sys.path[:] = [place for place in sys.path if place != str(carried / "files")]
-    assert ended("run", files / "study.toml", *words) == 2, "nor does a run go on with them"
+    assert exit_code("run", files / "study.toml", *words) == 2, "nor does a run go on with them"
 
 
 def test_another_attack_of_ones_own_needs_no_other_run(tmp_path: Path) -> None:
