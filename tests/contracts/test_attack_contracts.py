@@ -24,6 +24,7 @@ from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.results.record import NAMES_OWNERS
 from fedaudit.signals.measure import measure
 from tests.both_readings import EVERY_READING
+from tests.samples import random_samples
 
 FEATURES, CLASSES, CLIENTS, CANARIES = 16, 4, 5, 60
 TARGET = 1
@@ -42,12 +43,7 @@ def net() -> nn.Module:
 
 
 def samples(count: int, purpose: str, first_id: int = 0) -> Samples:
-    rng = seeded(5, purpose)
-    return Samples(
-        torch.randn(count, FEATURES, generator=rng),
-        torch.randint(0, CLASSES, (count,), generator=rng),
-        torch.arange(first_id, first_id + count),
-    )
+    return random_samples(seeded(5, purpose), count, FEATURES, classes=CLASSES, first=first_id)
 
 
 # Labels that have nothing to do with features can only be learned by heart.

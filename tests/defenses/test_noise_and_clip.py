@@ -50,15 +50,6 @@ def test_noise_has_mean_zero_and_spread_sigma_and_is_normal(sigma: float) -> Non
     assert float(distance) < 1.95 / count**0.5
 
 
-def test_noise_keeps_each_entrys_precision_and_leaves_buffers_and_choice() -> None:
-    sent = GradientNoise(0.1).upload(update(), turn())
-    assert isinstance(sent, Update)
-    assert sent.values["w"].dtype == torch.float32
-    assert sent.values["b"].dtype == torch.float64
-    assert torch.equal(sent.buffers["mean"], torch.ones(2))
-    assert sent.choice == 1
-
-
 @pytest.mark.parametrize(
     "make",
     [partial(GradientNoise, 0.1), partial(ClientDP, clip=1.0, noise_multiplier=0.1)],

@@ -22,6 +22,7 @@ from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Logits, Round, Sent, Update
+from tests.samples import random_samples
 
 FEATURES, CLASSES = 4, 3
 
@@ -40,12 +41,7 @@ def tiny(hidden: int = 5) -> Architecture:
 
 
 def samples(count: int, name: str | int) -> Samples:
-    rng = seeded(1, "samples", name)
-    return Samples(
-        torch.randn(count, FEATURES, generator=rng),
-        torch.randint(0, CLASSES, (count,), generator=rng),
-        torch.arange(count),
-    )
+    return random_samples(seeded(1, "samples", name), count, FEATURES, classes=CLASSES)
 
 
 SGD = LocalTraining(lr=0.1, batch_size=4)

@@ -14,6 +14,7 @@ from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
+from tests.samples import random_samples
 
 SEED, ROUNDS, COUNT = 11, 3, 22
 
@@ -42,11 +43,8 @@ NETS = {"dense": dense, "convolutional": convolutional, "counting": counting_nor
 
 
 def samples(client: int, count: int = COUNT) -> Samples:
-    rng = seeded(0, "samples", client)
-    return Samples(
-        torch.randn(count, 3, 2, 2, generator=rng),
-        torch.randint(0, 3, (count,), generator=rng),
-        torch.arange(count) + 100 * client,
+    return random_samples(
+        seeded(0, "samples", client), count, 3, 2, 2, classes=3, first=100 * client
     )
 
 

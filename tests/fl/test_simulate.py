@@ -20,6 +20,7 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Round, Upload
 from fedaudit.observe.tensors import read_tensors, write_tensors
+from tests.samples import random_samples
 
 
 def net() -> nn.Module:
@@ -30,12 +31,7 @@ FEDAVG = FedAvg(Architecture("net for rounds", partial(net)), LocalTraining(batc
 
 
 def samples(client: ClientId, count: int = 6) -> Samples:
-    rng = seeded(0, client)
-    return Samples(
-        torch.randn(count, 3, generator=rng),
-        torch.randint(0, 2, (count,), generator=rng),
-        torch.arange(count) + 100 * client,
-    )
+    return random_samples(seeded(0, client), count, 3, classes=2, first=100 * client)
 
 
 DATA = {client: samples(client) for client in range(5)}

@@ -41,7 +41,6 @@ from tests.report.games import (
     REFUTED,
     SPREAD,
     certificate,
-    hostile_games,
     played,
     point,
     shared,
@@ -351,7 +350,8 @@ def test_lines_that_do_not_fit_are_counted() -> None:
 
 
 def test_of_very_many_points_their_number_stands() -> None:
-    assert "192 more rows of points" in words(report_html(hostile_games()))
+    points = (point(f"mechanism {n}", 1.0, 1.0) for n in range(200))
+    assert "192 more rows of points" in words(report_html(played(*points)))
 
 
 def test_places_on_the_axis_are_in_order_and_none_is_last() -> None:

@@ -11,18 +11,14 @@ from fedaudit.core.values import Model, Samples
 from fedaudit.models import architecture
 from fedaudit.risk.base import Decision, Measure
 from fedaudit.risk.catalog import MEASURES, AtLeast, ByAttack, measure_named, why_unfit
+from tests.samples import random_samples
 
 KIND = architecture("mlp", shape=(4,), classes=3, hidden="5")
 START = KIND.initial(1)
 
 
 def samples(count: int) -> Samples:
-    rng = seeded(1, "samples")
-    return Samples(
-        torch.randn(count, 4, generator=rng),
-        torch.randint(3, (count,), generator=rng),
-        torch.arange(count),
-    )
+    return random_samples(seeded(1, "samples"), count, 4, classes=3)
 
 
 DATA = samples(9)

@@ -19,6 +19,7 @@ from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
 from fedaudit.observe.round import Sent
 from fedaudit.risk.server import Shadows, ShadowTraining, shadow_models, shadow_sizes
+from tests.samples import random_samples
 
 MLP = architecture("mlp", shape=(6,), classes=3, hidden="5")
 CNN = architecture("cnn", shape=(1, 8, 8), classes=3, channels="4", kernel=3, hidden="6")
@@ -29,12 +30,7 @@ REPEATED = ShadowTraining(replace(TRAINING, epochs=2), count=2)
 
 
 def samples(count: int, shape: tuple[int, ...] = (6,)) -> Samples:
-    rng = seeded(1, "server's samples", count)
-    return Samples(
-        torch.randn(count, *shape, generator=rng),
-        torch.randint(3, (count,), generator=rng),
-        torch.arange(count) + 100,
-    )
+    return random_samples(seeded(1, "server's samples", count), count, *shape, classes=3, first=100)
 
 
 def clusters(*sizes: int, kind: Architecture = MLP) -> list[Cluster]:

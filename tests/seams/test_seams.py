@@ -23,17 +23,13 @@ from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.signals.measure import measure, measure_round
 from fedaudit.signals.outputs import Loss
 from fedaudit.signals.updates import GradientCosine
+from tests.samples import random_samples
 
 ROUNDS, CLIENTS, FEATURES, CLASSES = 3, 5, 6, 3
 
 
 def samples(count: int, first_id: int, purpose: str) -> Samples:
-    rng = seeded(1, purpose)
-    return Samples(
-        torch.randn(count, FEATURES, generator=rng),
-        torch.randint(0, CLASSES, (count,), generator=rng),
-        torch.arange(first_id, first_id + count),
-    )
+    return random_samples(seeded(1, purpose), count, FEATURES, classes=CLASSES, first=first_id)
 
 
 def net() -> nn.Module:
