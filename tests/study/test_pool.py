@@ -3,7 +3,6 @@
 import json
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,6 @@ from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
 from tests.study.studies import quick_study
-
-Runner = Callable[..., Record]
 
 
 class Counted:

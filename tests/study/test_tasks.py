@@ -52,9 +52,6 @@ def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.reshape(len(outputs), -1) - targets.reshape(len(targets), -1)).abs().mean(1)
 
 
-HAMP = fa.defenses.Hamp(entropy_threshold=0.5, entropy_weight=0.1)
-
-
 class Case(NamedTuple):
     samples: fa.Samples
     model: object

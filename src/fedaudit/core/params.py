@@ -15,15 +15,6 @@ def flat(params: Mapping[str, Tensor]) -> Float[Tensor, " parameters"]:
     return torch.cat([value.flatten() for value in params.values()])
 
 
-def unflat(vector: Float[Tensor, " parameters"], like: Mapping[str, Tensor]) -> Params:
-    """The inverse of :func:`flat`: cuts a vector into the names and shapes of ``like``."""
-    parts = torch.split(vector, [value.numel() for value in like.values()])
-    return {
-        name: part.reshape(value.shape)
-        for (name, value), part in zip(like.items(), parts, strict=True)
-    }
-
-
 def tail_size(params: Mapping[str, Tensor], share: float) -> int:
     """Number of the last entries, of all entries in the mapping's order.
 
