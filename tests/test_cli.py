@@ -1,3 +1,4 @@
+import os
 import resource
 import subprocess
 import sys
@@ -158,6 +159,7 @@ KINDS = {
             "study.toml is a study and not a pack; `fedaudit run` carries it out",
         ),
         ("gate record.json --policy policy.toml", "record.json is a record of version None"),
+        ("report pipe", "pipe is no regular file"),
     ],
 )
 def test_what_another_command_takes_is_refused_with_that_command(
@@ -170,6 +172,7 @@ def test_what_another_command_takes_is_refused_with_that_command(
     for name, text in KINDS.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
+    os.mkfifo(tmp_path / "pipe")
     monkeypatch.chdir(tmp_path)
     assert exit_code(*line.split()) == 2
     assert said in one_sentence(capsys)

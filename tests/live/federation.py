@@ -84,7 +84,7 @@ def recorder(folder: Path, **settings: object) -> Recorder:
 
 
 def measured(folder: Path) -> dict[tuple[int, str], Tensor]:
-    """What a recording has measured, by round and signal."""
+    """Measurements of a recording, by round and signal."""
     return {
         (one.measured.index, name): values
         for one in read_measured(folder)

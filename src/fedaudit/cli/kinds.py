@@ -16,7 +16,7 @@ _MARKED_WITHIN = 200
 
 
 class Kind(NamedTuple):
-    """What a file or folder is, and who takes it."""
+    """A kind of file or folder, and the commands that take it."""
 
     noun: str
     taken: str
@@ -60,7 +60,10 @@ def meant_as(path: Path, *kinds: Kind) -> Iterator[None]:
 def _kind_at(path: Path) -> Kind | None:
     """The kind that a file or folder says it is of; None where it says none."""
     with suppress(OSError, Refusal):
-        return _kind_of_folder(path) if path.is_dir() else _kind_of_file(path)
+        if path.is_dir():
+            return _kind_of_folder(path)
+        if path.is_file():  # and no pipe, at which reading would wait
+            return _kind_of_file(path)
     return None
 
 
