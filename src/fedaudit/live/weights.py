@@ -171,7 +171,7 @@ class Shape:
         if isinstance(weights, Model):
             return {**weights.params, **weights.buffers}
         if isinstance(weights, nn.Module):
-            return self._unwrapped({**weights.state_dict()})
+            return self._by_own_names(self._unwrapped({**weights.state_dict()}), whose)
         if isinstance(weights, Mapping):
             found = self._unwrapped(dict(weights))
             known = self._known
