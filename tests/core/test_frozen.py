@@ -16,7 +16,7 @@ def pretrained(weight: float = 1.0, mean: float = 0.0, head: float = 0.0) -> nn.
             assert isinstance(layer, nn.Linear)
             layer.weight.fill_(value)
             layer.bias.zero_()
-        net[1].running_mean.fill_(mean)
+        net.get_buffer("1.running_mean").fill_(mean)
     net[0].requires_grad_(False)
     return net
 
