@@ -4,15 +4,18 @@
 #   examples/flower/run.sh simulation [folder]     # five clients in one simulation, then an attack
 #   examples/flower/run.sh deployment [folder]     # a SuperLink and two SuperNodes, on loopback
 #
+#   TEXTS=file.npz examples/flower/run.sh lora simulation [folder]    # ten clients adapt MiniLM
+#
 #   examples/flower/run.sh study simulation [folder]    # a study, on two nodes of a simulation
 #   examples/flower/run.sh study deployment [folder]    # or on two SuperNodes; then also here
 set -euo pipefail
 kind=audited
-if [ "${1:-}" = study ]; then kind=study; shift; fi
+case ${1:-} in study | lora) kind=$1; shift ;; esac
 way=${1:?simulation or deployment}
 case $way in simulation | deployment) ;; *) echo "simulation or deployment, not $way" >&2; exit 2 ;; esac
 out=$(realpath -m "${2:-runs/flower-$kind-$way}")
 app=$(dirname "$(realpath "$0")")/$kind
+if [ "$kind" = lora ]; then app=$app-audited texts=$(realpath "${TEXTS:?a file of texts x and subjects y}"); fi
 
 # Settings and state of Flower of our own; no telemetry, no look for newer versions, and the
 # packages that are installed here instead of new ones for every run.
@@ -56,7 +59,10 @@ run() { "$@" & wait $!; }
 if [ "$kind" = study ]; then
     config="out='$out' training.rounds=${ROUNDS:-5} nodes=2" clients=2
 else
-    config="recording='$out' num-server-rounds=${ROUNDS:-10} num-clients=5" clients=5
+    clients=5
+    if [ "$kind" = lora ]; then clients=10; fi
+    if [ "$way" = deployment ]; then clients=2; fi
+    config="recording='$out' num-server-rounds=${ROUNDS:-10} num-clients=$clients${texts:+ texts='$texts'}"
 fi
 if curl -s -o /dev/null 127.0.0.1:8000; then echo "port 8000 is taken" >&2; exit 1; fi
 printf '[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:8000"\ninsecure = true\n' \
@@ -67,7 +73,7 @@ if [ "$way" = simulation ]; then
     superlink=(--simulation)
     nodes=(--federation-config "num-supernodes=$clients client-resources-num-cpus=1")
 else
-    superlink=() nodes=() config="${config/num-clients=5/num-clients=2}"
+    superlink=() nodes=()
 fi
 flower-superlink --insecure --disable-runtime-dependency-installation "${superlink[@]}" \
     > "$FLWR_HOME/superlink.log" 2>&1 &

@@ -1,4 +1,4 @@
-"""The example for Flower: what the audit adds is marked, and both projects run."""
+"""The examples for Flower: what the audit adds is marked, and all projects run."""
 
 import difflib
 import importlib
@@ -6,101 +6,148 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_round_log
 
+if TYPE_CHECKING:
+    from tests.integrations.federation import StubGrid
+
 FOLDER = Path(__file__).parents[2] / "examples" / "flower"
 PAGE = Path(__file__).parents[2] / "docs" / "flower.md"
 STUDY = FOLDER / "study"
-PLAIN, AUDITED = FOLDER / "quickstart", FOLDER / "audited"
-FILES = sorted(
-    str(path.relative_to(PLAIN))
-    for path in PLAIN.rglob("*")
+PAIRS = {"quickstart": "audited", "lora": "lora-audited"}
+"""Projects that are audited, by the same ones without."""
+FILES = [
+    (plain, str(path.relative_to(FOLDER / plain)))
+    for plain in PAIRS
+    for path in sorted((FOLDER / plain).rglob("*"))
     if path.is_file() and path.suffix in (".py", ".toml", ".md")
-)
+]
 
 
-def changes(file: str) -> list[str]:
-    before, after = ((folder / file).read_text().splitlines() for folder in (PLAIN, AUDITED))
+def changes(plain: str, file: str) -> list[str]:
+    folders = (FOLDER / plain, FOLDER / PAIRS[plain])
+    before, after = ((folder / file).read_text().splitlines() for folder in folders)
     return [line for line in difflib.ndiff(before, after) if line[0] in "+-"]
 
 
-def test_both_projects_have_the_same_files() -> None:
-    found = {str(p.relative_to(AUDITED)) for p in AUDITED.rglob("*") if p.suffix != ".pyc"}
-    assert {name for name in found if (AUDITED / name).is_file()} == set(FILES)
+def added(plain: str, file: str) -> list[str]:
+    return [one[2:] for one in changes(plain, file) if one.startswith("+") and one[2:].strip()]
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_every_line_that_the_audit_adds_is_marked(file: str) -> None:
-    added = [line[2:] for line in changes(file) if line.startswith("+") and line[2:].strip()]
-    assert all(line.endswith("# fedaudit") for line in added), file
-    assert "fedaudit" not in re.sub('publisher = "fedaudit"', "", (PLAIN / file).read_text())
+@pytest.mark.parametrize("plain", PAIRS)
+def test_both_projects_have_the_same_files(plain: str) -> None:
+    audited = FOLDER / PAIRS[plain]
+    there = {p.relative_to(audited) for p in audited.rglob("*") if p.suffix != ".pyc"}
+    found = {str(name) for name in there if (audited / name).is_file()}
+    assert found == {file for project, file in FILES if project == plain}
+
+
+@pytest.mark.parametrize(("plain", "file"), FILES)
+def test_every_line_that_the_audit_adds_is_marked(plain: str, file: str) -> None:
+    assert all(line.endswith("# fedaudit") for line in added(plain, file))
+    text = (FOLDER / plain / file).read_text()
+    assert "fedaudit" not in re.sub('publisher = "fedaudit"', "", text)
 
 
 def test_the_page_shows_every_file_that_differs_and_no_copy_of_it() -> None:
     page = PAGE.read_text()
     shown = re.findall(r"literalinclude\} \.\./(\S+)\n:diff: \.\./(\S+)\n", page)
-    assert {new for new, _ in shown} == {
-        f"examples/flower/audited/{f}" for f in FILES if changes(f)
+    assert set(shown) == {
+        (f"examples/flower/{PAIRS[plain]}/{file}", f"examples/flower/{plain}/{file}")
+        for plain, file in FILES
+        if changes(plain, file)
     }
-    for new, old in shown:
-        assert new.replace("audited", "quickstart") == old
     assert "run.sh" in page
     assert (FOLDER / "run.sh").exists()
 
 
-def test_the_audit_adds_few_lines() -> None:
-    assert sum(line.startswith("+") for file in FILES for line in changes(file)) < 30
+@pytest.mark.parametrize("plain", PAIRS)
+def test_the_audit_adds_few_lines(plain: str) -> None:
+    lines = [line for project, file in FILES if project == plain for line in added(plain, file)]
+    assert len(lines) <= 25
 
 
-@pytest.fixture(params=["quickstart", "audited"])
-def app(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+@contextmanager
+def app_in(
+    folder: Path, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[SimpleNamespace]:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
-    folder = FOLDER / str(request.param)
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def load(name: str) -> ModuleType:
-        return importlib.import_module(f"digits_app.{name}")
+        return importlib.import_module(f"{package}.{name}")
 
     config = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    yield SimpleNamespace(
-        server=load("server_app").app, client=load("client_app").app, config=config, folder=folder
-    )
-    for name in [name for name in sys.modules if name.split(".")[0] == "digits_app"]:
-        del sys.modules[name]
+    try:
+        yield SimpleNamespace(
+            server=load("server_app").app, client=load("client_app").app, config=config
+        )
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == package]:
+            del sys.modules[name]
 
 
-def test_the_projects_run_and_the_recording_is_complete(
-    app: SimpleNamespace, tmp_path: Path
-) -> None:
+def run(app: SimpleNamespace, config: dict[str, object]) -> "StubGrid":
+    """Two rounds of three clients."""
     from flwr.app import Context, RecordDict
 
     from tests.integrations.federation import StubGrid
 
-    config = {**app.config, "num-server-rounds": 2, "local-epochs": 1}
-    if app.folder == AUDITED:
-        config |= {"recording": str(tmp_path / "recording"), "num-clients": 3}
+    config = {**app.config, "num-server-rounds": 2, "local-epochs": 1, "num-clients": 3, **config}
     grid = StubGrid(app.client)
     for context in grid.contexts.values():
         context.run_config = config
     app.server(grid, Context(1, 1, {}, RecordDict(), config))
+    return grid
+
+
+@pytest.mark.parametrize("project", ["quickstart", "audited"])
+def test_the_projects_run_and_the_recording_is_complete(
+    project: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with app_in(FOLDER / project, "digits_app", monkeypatch) as app:
+        grid = run(app, {"recording": str(tmp_path / "recording")})
     trained = [m for m in grid.received if m.metadata.message_type == "train"]
     assert len(trained) == 6
-    if app.folder == AUDITED:
+    if project == "audited":
         assert all(one.measured and one.complete for one in read_round_log(tmp_path / "recording"))
         found = attack_recording(tmp_path / "recording", ("avg-cosine",), tmp_path / "out")
         assert any(f.metric == "epsilon" for f in found.findings), "each client tossed fair coins"
         assert all(message.metadata.message_type == "query.audit" for message in grid.sent[:3])
         samples = [m.content["metrics"]["num-examples"] for m in trained]
         assert max(samples) < 1797 * 4 / 5 / 3, "what was set aside is not trained on"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+@pytest.mark.parametrize("project", ["lora", "lora-audited"])
+def test_adapters_alone_are_sent_and_recorded(
+    project: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for needed in ("all_minilm_l6_v2", "peft", "transformers"):
+        pytest.importorskip(needed, reason="pip install 'fedaudit[text]'")
+    words = [" ".join(f"word{(7 * one + k) % 100}" for k in range(9)) for one in range(240)]
+    texts = np.array([list(text.encode().ljust(99, b"\0")) for text in words], dtype=np.uint8)
+    np.savez(tmp_path / "texts.npz", x=texts, y=np.arange(240) % 14)
+    with app_in(FOLDER / project, "texts_app", monkeypatch) as app:
+        grid = run(app, {"recording": str(tmp_path / "run"), "texts": str(tmp_path / "texts.npz")})
+    arrays = [m.content["arrays"] for m in grid.received if m.metadata.message_type == "train"]
+    sizes = [sum(array.numpy().size for array in sent.values()) for sent in arrays]
+    assert sizes == [6 * 2 * 2 * 8 * 384 + 384 * 14 + 14] * 6
+    if project == "lora-audited":
+        assert all(one.measured and one.complete for one in read_round_log(tmp_path / "run"))
+        found = attack_recording(tmp_path / "run", ("avg-cosine",), tmp_path / "out")
+        assert any(f.metric == "epsilon" for f in found.findings), "each client tossed fair coins"
 
 
 def test_the_study_runs_as_an_app(

@@ -79,7 +79,7 @@ def test_a_strategy_of_the_older_interface_is_refused_with_what_to_do(
     inner: FedAvg, tmp_path: Path
 ) -> None:
     recorder = record(tmp_path, network, AUDIT, attacks=NAMES)
-    with pytest.raises(BadInput, match=r"older interface .* RecordingGrid\(grid, recorder\)"):
+    with pytest.raises(BadInput, match=r"older interface; .* RecordingGrid\(grid, recorder\)"):
         # Without the checks of types that tests have, as other people call it.
         inspect.unwrap(RecordingStrategy.__init__)(
             object.__new__(RecordingStrategy), inner, recorder

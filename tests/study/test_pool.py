@@ -1,12 +1,15 @@
 """Runs are shared where all that makes them is the same, and only there."""
 
 import json
+import math
 import shutil
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.results.record import Record
@@ -100,6 +103,41 @@ def test_a_run_that_lacks_a_signal_is_not_taken_for_one_that_has_it(run: Counted
     run("c", quick_study(attacks={"avg-cosine": {}}))
     assert run.rounds == 0
     assert run.pooled == 2
+
+
+class Pretrained(nn.Module):
+    """A frozen layer from a file, and a head that clients train."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int, file: str) -> None:
+        super().__init__()
+        self.base, self.head = nn.Linear(math.prod(shape), 8), nn.Linear(8, classes)
+        self.base.load_state_dict(torch.load(file))
+        self.base.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.base(x.flatten(1)).relu())
+        return out
+
+
+def test_another_pretrained_file_of_one_name_gives_another_run(
+    run: Counted, tmp_path: Path
+) -> None:
+    file = run.place / "base.pt"
+    name = f"{__name__}:Pretrained"
+    study = quick_study(model={"name": name, "options": {"file": str(file)}})
+
+    def save(value: float) -> None:
+        torch.save({"weight": torch.full((8, 64), value), "bias": torch.zeros(8)}, file)
+
+    for number, (value, rounds) in enumerate([(0.1, 4), (0.1, 0), (0.2, 4)]):
+        save(value)
+        run(f"{number}", study)
+        assert run.rounds == rounds
+    assert run.pooled == 2
+    run_study(study, tmp_path / "own")
+    save(0.3)
+    with pytest.raises(BadInput, match="belongs to a run with other settings"):
+        run_study(study, tmp_path / "own")
 
 
 def test_data_changed_in_their_place_give_another_run(run: Counted) -> None:

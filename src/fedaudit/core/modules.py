@@ -1,7 +1,8 @@
 """Modules that are kept and refilled, because building one costs more than a small step."""
 
+import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -86,6 +87,27 @@ def outputs_of(model: Model, features: Tensor, device: torch.device = CPU) -> Te
         rows = [whole[part].to(device, copy=True) for part in chunks(len(features), size)]
         outputs_on = model.architecture.task.outputs
         return torch.cat([outputs_on(module, part) for part in rows]).to(features.device)
+
+
+def frozen_digest(architectures: Iterable[Architecture]) -> str:
+    """A digest of all values that nobody trains; empty where there are none.
+
+    Names and settings do not tell one pretrained file from another.
+
+    Args:
+        architectures: Of the networks that clients train.
+    """
+    digest, found = hashlib.blake2b(digest_size=16), False
+    for one in dict.fromkeys(architectures):
+        module = one.built()
+        frozen = {n: value for n, value in module.named_parameters() if not value.requires_grad}
+        # What stands between frozen layers, such as running means, was trained with them.
+        held = {**frozen, **dict(module.named_buffers())} if frozen else {}
+        for name, value in held.items():
+            digest.update(repr((name, tuple(value.shape), str(value.dtype))).encode())
+            digest.update(value.detach().reshape(-1).view(torch.uint8).numpy().data)
+        found = found or bool(frozen)
+    return digest.hexdigest() if found else ""
 
 
 def as_taken(features: Tensor, model: Model) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from fedaudit.core.devices import CPU, refuse_several_workers
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.core.modules import as_taken, refuse_unfit
+from fedaudit.core.modules import as_taken, frozen_digest, refuse_unfit
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
@@ -165,10 +165,12 @@ def _beginning(given: TurnContext, plan: _Plan) -> Standing:
 
 
 def _fingerprint(given: TurnContext, server: Server, plan: _Plan) -> str:
-    # The CPU goes without saying, so that older checkpoints stay valid.
+    # What goes without saying is left out, so that older checkpoints stay valid.
     kind = () if plan.device.type == "cpu" else (plan.device.type,)
     drawn = (plan.rounds, plan.seed, plan.participation)
-    settings = (given.algorithm, type(server), vars(server), *drawn, *kind)
+    digest = frozen_digest(given.algorithm.nets)
+    frozen = (digest,) if digest else ()
+    settings = (given.algorithm, type(server), vars(server), *drawn, *kind, *frozen)
     return fingerprint_of(settings, given.data, given.defenses)
 
 

@@ -102,6 +102,7 @@ class Recorder:
         self._evaluation = evaluation_split(self._setup)
         self._past = {one.round for one in mended_round_log(folder)}
         self._waiting: tuple[Model, RoundEntry] | None = None
+        self._told: set[str] = set()
         if not self._past:
             watch = _Watch(log)
             if len(set(clients)) * net.shape.numbers >= _LARGE:
@@ -344,6 +345,10 @@ class Recorder:
         # Before the warning, which some loops have raised.
         if entry is not None:
             self._failed_quietly(entry, text)
+        # What no round can be recorded for is said once, and not of every round.
+        if str(error) in self._told:
+            return
+        self._told.add(str(error))
         warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=3)
 
     def _failed_quietly(self, entry: RoundEntry, note: str) -> None:

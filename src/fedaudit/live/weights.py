@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.params import plus, scaled, weighted_sum
 from fedaudit.core.values import ClientId, Model, Params
+from fedaudit.live.adapters import sent_names
 from fedaudit.live.recording import ByClient, RoundEntry, number_of
 from fedaudit.observe.round import Exposed, Round
 
@@ -95,7 +96,8 @@ class Shape:
         self._order = tuple(module.state_dict())
         own = model.architecture.built().named_parameters()
         self._frozen = {n: value.detach() for n, value in own if not value.requires_grad}
-        self._known = {*self._order, *model.params, *model.buffers}
+        self._sent_as = sent_names(module)
+        self._known = {*self._order, *model.params, *model.buffers, *self._sent_as}
 
     @property
     def numbers(self) -> int:
@@ -169,23 +171,24 @@ class Shape:
         if isinstance(weights, Model):
             return {**weights.params, **weights.buffers}
         if isinstance(weights, nn.Module):
-            return self._unwrapped({**weights.state_dict()})
+            return self._by_own_names(self._unwrapped({**weights.state_dict()}), whose)
         if isinstance(weights, Mapping):
             found = self._unwrapped(dict(weights))
             known = self._known
             unknown = next((name for name in found if name not in known), None)
             if unknown is not None:
                 raise BadInput(
-                    f"{whose} has {str(unknown)[:80]!r}, which the model that was given to the "
-                    f"recorder has not; it has {', '.join(self._order[:6])} ..."
+                    f"{whose} has {str(unknown)[:200]!r}, which the model that was given to the "
+                    f"recorder has not; it has {', '.join([*self.model.params][:6])} ..."
                 )
-            return found
+            return self._by_own_names(found, whose)
         if not _is_listed(weights):
             raise BadInput(
                 f"{whose} is {type_of(weights)}; give a module, a state dict, or a list of "
                 "its values in their order"
             )
         if len(weights) == len(self.model.params):
+            self._refuse_other_order(whose)
             return dict(zip(self.model.params, weights, strict=True))
         if len(weights) != len(self._order):
             raise BadInput(
@@ -193,6 +196,27 @@ class Shape:
                 f"{len(self._order)}: {', '.join(self._order[:6])} ...; {_PART_ONLY}"
             )
         return dict(zip(self._order, weights, strict=True))
+
+    def _by_own_names(self, named: Mapping[str, Array], whose: str) -> dict[str, Array]:
+        """By the network's own names, where PEFT has sent them under its."""
+        found: dict[str, Array] = {}
+        for name, value in named.items():
+            own = self._sent_as.get(name, name)
+            if own in found:
+                raise BadInput(
+                    f"{whose} has {own[:200]!r} under two names; send the adapters alone, or "
+                    "all of the state dict"
+                )
+            found[own] = value
+        return found
+
+    def _refuse_other_order(self, whose: str) -> None:
+        order, ours = [*dict.fromkeys(self._sent_as.values())], [*self.model.params]
+        if order != ours and {*order} == {*ours}:
+            raise BadInput(
+                f"{whose} is a list, and PEFT sends this model's adapters in another order than "
+                "that of its parameters; send them by name"
+            )
 
     def _unwrapped(self, named: dict[str, Array]) -> dict[str, Array]:
         """By the network's own names, without what wrappers put before all of them."""

@@ -25,6 +25,7 @@ from fedaudit import __version__
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import own_folder, own_place, read_object, write_whole
 from fedaudit.core.locking import Lock
+from fedaudit.core.modules import frozen_digest
 from fedaudit.core.objects import source_behind, stated
 from fedaudit.core.values import Samples
 from fedaudit.signals.base import Signal
@@ -42,8 +43,8 @@ class Identity:
 
     Attributes:
         run: Settings, seed and kind of device, digested.
-        data: Everything that is trained, audited and tested on, digested: a file that was
-            changed in its place gives another run.
+        data: Everything that is trained, audited and tested on, and all that is pretrained and
+            frozen, digested: a file that was changed in its place gives another run.
         signals: What is measured, each with its settings.
         fedaudit: Version of the program.
     """
@@ -174,6 +175,7 @@ def _data_digest(run: Setup) -> str:
         for tensor in (features, labels, ids, *targets):
             digest.update(repr((tuple(tensor.shape), str(tensor.dtype))).encode())
             digest.update(tensor.contiguous().numpy().reshape(-1).view(np.uint8).data)
+    digest.update(frozen_digest(run.algorithm.nets).encode())
     return digest.hexdigest()
 
 

@@ -1,0 +1,46 @@
+"""Values that nobody trains, digested: they tell one pretrained network from another."""
+
+from functools import partial
+
+import torch
+from torch import nn
+
+from fedaudit.core.modules import frozen_digest
+from fedaudit.core.values import Architecture
+
+
+def pretrained(weight: float = 1.0, mean: float = 0.0, head: float = 0.0) -> nn.Module:
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 2))
+    with torch.no_grad():
+        for layer, value in ((net[0], weight), (net[2], head)):
+            assert isinstance(layer, nn.Linear)
+            layer.weight.fill_(value)
+            layer.bias.zero_()
+        net.get_buffer("1.running_mean").fill_(mean)
+    net[0].requires_grad_(False)
+    return net
+
+
+def digest(**values: float) -> str:
+    return frozen_digest([Architecture("one name", partial(pretrained, **values))])
+
+
+def test_frozen_values_and_what_stands_between_them_are_told_apart() -> None:
+    assert len({digest(), digest(weight=2.0), digest(mean=1.0), digest(weight=-1.0)}) == 4
+    assert digest() == digest(head=5.0), "what clients train is told by the seed"
+
+
+def test_where_nothing_is_frozen_there_is_no_digest() -> None:
+    assert frozen_digest([Architecture("net", partial(nn.Linear, 2, 2))]) == ""
+
+
+def test_frozen_values_of_half_precision_and_without_axes_are_digested() -> None:
+    def build(value: float) -> nn.Module:
+        net = nn.Linear(2, 2)
+        net.scale = nn.Parameter(torch.tensor(value, dtype=torch.bfloat16), requires_grad=False)
+        return net
+
+    one, other = (
+        frozen_digest([Architecture("net", partial(build, value))]) for value in (1.0, 2.0)
+    )
+    assert one != other

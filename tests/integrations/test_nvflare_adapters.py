@@ -1,0 +1,95 @@
+"""Adapters alone, as sites of NVFlare send them: recorded, or refused once at the first round."""
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+import fedaudit as fa
+from fedaudit.integrations.nvflare.ledger import NvflareLedger, Upload
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.recording import read_round_log
+from tests.live.federation import data
+
+JOB = Path(__file__).parents[2] / "examples" / "nvflare" / "adapters" / "job.py"
+Arrays = dict[str, np.ndarray]
+
+
+@pytest.mark.slow
+def test_a_job_of_pefts_adapters_is_recorded_in_the_simulator_and_attacked(tmp_path: Path) -> None:
+    for needed, extra in (("nvflare", "nvflare"), ("peft", "text")):
+        pytest.importorskip(needed, reason=f"pip install 'fedaudit[{extra}]'")
+    folder = tmp_path / "recording"
+    settings = {
+        "NVFLARE_SIMULATOR_WORKSPACE_ROOT": str(tmp_path / "simulator"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, str(JOB), "--rounds", "2", "--recording", str(folder)],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    every = (1, 2, 3)
+    rounds = [(one.round, one.measured, one.answered) for one in read_round_log(folder)]
+    assert rounds == [(1, True, every), (2, True, every)]
+    record = attack_recording(folder, ("avg-cosine",), tmp_path / "out")
+    cosine = record.where(topic="membership", metric="auc", contrast="mixed")
+    found = [one.value for one in cosine if one.value is not None]
+    assert max(found) > 0.6, "adapters move as their own digits say"
+
+
+def tuned() -> nn.Module:
+    frozen = nn.Linear(64, 8).requires_grad_(False)
+    return nn.Sequential(frozen, nn.ReLU(), nn.Linear(8, 10))
+
+
+SENT = {n: value.detach().numpy() for n, value in tuned().named_parameters() if n[0] == "2"}
+
+
+def without(name: str) -> Callable[[int], Arrays]:
+    """An upload that only the first site leaves something out of."""
+    return lambda site: {n: v for n, v in SENT.items() if site or n != name}
+
+
+def with_(changed: Mapping[str, np.ndarray]) -> Callable[[int], Arrays]:
+    return lambda site: {**SENT, **changed}
+
+
+@pytest.mark.parametrize(
+    ("upload", "says"),
+    [
+        (with_({"2.lora": np.zeros(2)}), "has '2.lora', which the model .* has not; it has 2.we"),
+        (with_({"2.bias": np.zeros(9)}), r"has '2.bias' of shape \(9,\), .* recorder \(10,\)"),
+        (without("2.bias"), r"sent different parts of the model \(1 and 2 of its 2 trained"),
+        (lambda site: {"0.bias": np.zeros(8)}, "none of the parameters that clients train"),
+    ],
+)
+def test_uploads_that_do_not_fit_are_told_of_once(
+    upload: Callable[[int], Arrays], says: str, tmp_path: Path
+) -> None:
+    with (
+        fa.record(tmp_path, tuned(), data().split.audit, attacks=["avg-cosine"]) as recorder,
+        warnings.catch_warnings(record=True) as told,
+    ):
+        warnings.simplefilter("always")
+        ledger = NvflareLedger(recorder)
+        for index in (1, 2, 3):
+            for site in range(3):
+                ledger.ask(index, f"{index} {site}", f"site-{site}", SENT)
+            for site in range(3):
+                ledger.hear(f"{index} {site}", Upload(upload(site)))
+        ledger.end()
+    assert len(told) == 1
+    with pytest.raises(RuntimeWarning, match=f"round 1 is not recorded: .*{says}"):
+        raise told[0].message  # type: ignore[misc]
+    assert not any(entry.measured for entry in read_round_log(tmp_path))

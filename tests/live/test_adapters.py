@@ -1,0 +1,137 @@
+"""Adapters of PEFT's, as people send them, recorded under the network's own names."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedaudit as fa
+from fedaudit.core.errors import BadInput
+from fedaudit.core.tasks import CLASSIFICATION
+from fedaudit.datasets.draws.audit_set import AuditSet
+from fedaudit.live.network import network_of
+from fedaudit.live.recording import read_round_log
+from fedaudit.live.weights import Shape
+
+peft = pytest.importorskip("peft", reason="PEFT is not installed: pip install 'fedaudit[text]'")
+
+FEATURES, CLASSES = 6, 3
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.inner = nn.LayerNorm(FEATURES), nn.Linear(FEATURES, FEATURES)
+        self.head = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.tanh(self.inner(self.norm(x))))
+        return out
+
+
+class Wrapped(nn.Module):
+    """A network with the adapted one somewhere inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = adapted()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.model(x)
+        return out
+
+
+def adapted(saved: str = "head") -> nn.Module:
+    how = peft.LoraConfig(r=2, target_modules=["inner"], modules_to_save=[saved])
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        found: nn.Module = peft.get_peft_model(Net(), how)
+    return found
+
+
+def audit() -> AuditSet:
+    rng = torch.Generator().manual_seed(1)
+    data = {c: (torch.randn(40, FEATURES, generator=rng), torch.arange(40) % 3) for c in range(3)}
+    return fa.fair_split(data, audited=20).audit
+
+
+def shape_of(net: nn.Module) -> Shape:
+    return network_of(net, audit(), CLASSIFICATION).shape
+
+
+def moved(net: nn.Module, by: float) -> nn.Module:
+    with torch.no_grad():
+        for param in net.parameters():
+            if param.requires_grad:
+                param.add_(by)
+    return net
+
+
+@pytest.mark.parametrize("network", [adapted, Wrapped])
+def test_what_peft_sends_is_the_networks_own_parameters(network: type[nn.Module]) -> None:
+    shape, trained = shape_of(network()), moved(network(), 0.5)
+    part = trained.model if isinstance(trained, Wrapped) else trained
+    sent = peft.get_peft_model_state_dict(part)
+    own = {name: p for name, p in trained.named_parameters() if p.requires_grad}
+    assert not sent.keys() & own.keys()
+    for weights in (
+        sent,
+        {f"model.{name}": value for name, value in sent.items()}
+        if part is not trained
+        else {f"module.{name}": value for name, value in sent.items()},
+        list(sent.values()),
+        own,
+        trained,
+    ):
+        found = shape.model_of(weights, whose="it").params
+        assert {n: v.tolist() for n, v in found.items()} == {n: v.tolist() for n, v in own.items()}
+        assert shape.moved(weights, whose="it") == tuple(own)
+
+
+def test_a_list_in_an_order_of_pefts_own_is_refused_and_names_are_read() -> None:
+    net = adapted("norm")  # it stands before what is adapted, and PEFT sends it after
+    shape, sent = shape_of(net), peft.get_peft_model_state_dict(net)
+    with pytest.raises(BadInput, match="in another order than that of its parameters; send them"):
+        shape.model_of(list(sent.values()), whose="it")
+    found = shape.model_of(sent, whose="it").params
+    assert all(torch.equal(found[n], p) for n, p in net.named_parameters() if p.requires_grad)
+
+
+def test_one_parameter_under_two_names_is_refused() -> None:
+    net = adapted()
+    both = peft.get_peft_model_state_dict(net) | net.state_dict()
+    with pytest.raises(BadInput, match="under two names; send the adapters alone"):
+        shape_of(net).model_of(both, whose="it")
+
+
+def test_names_that_two_trained_adapters_share_are_refused() -> None:
+    net = adapted()
+    net.add_adapter("other", peft.LoraConfig(r=2, target_modules=["inner"]))  # type: ignore[operator]
+    for name, param in net.named_parameters():
+        if "lora_" in name:
+            param.requires_grad_(True)
+    with pytest.raises(BadInput, match=r"has 'base_model\S+lora_A.weight', which the model"):
+        shape_of(net).model_of(peft.get_peft_model_state_dict(net), whose="it")
+
+
+def test_names_that_do_not_fit_are_told_of_at_the_first_round_and_not_again(
+    tmp_path: Path,
+) -> None:
+    net = adapted()
+    sent = peft.get_peft_model_state_dict(net)
+    odd = {**sent, "unknown": torch.zeros(2)}
+    with (
+        fa.record(tmp_path, net, audit(), attacks=["loss-series"]) as recorder,
+        warnings.catch_warnings(record=True) as told,
+    ):
+        warnings.simplefilter("always")
+        for index in (1, 2, 3):
+            recorder.round(index, sent=sent, uploads=dict.fromkeys(range(3), odd))
+    (warning,) = told
+    assert "client 0's upload has 'unknown', which the model" in str(warning.message)
+    notes = [entry.note for entry in read_round_log(tmp_path)]
+    assert [note.split(":")[0] for note in notes] == [
+        f"round {n} is not recorded" for n in (1, 2, 3)
+    ]
