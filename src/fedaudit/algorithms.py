@@ -17,6 +17,7 @@ NAMES = {
     "LegacyFedSGD": "legacy-fedsgd",
     "FedProx": "fedprox",
     "FedAdam": "fedadam",
+    "FedEmbedding": "fed-embedding",
     "FedMD": "fedmd",
     "IFCA": "ifca",
     "IFCAMIR": "ifca-mir",

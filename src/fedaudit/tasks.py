@@ -6,12 +6,14 @@ targets that gives one number a sample.
 
 from fedaudit.core.tasks import (
     TASKS,
+    Denoising,
     NextTokens,
     Reading,
     Task,
     Utility,
     binary,
     classification,
+    denoising,
     multi_label,
     next_token,
     of_loss,
@@ -20,12 +22,14 @@ from fedaudit.core.tasks import (
 
 __all__ = [
     "TASKS",
+    "Denoising",
     "NextTokens",
     "Reading",
     "Task",
     "Utility",
     "binary",
     "classification",
+    "denoising",
     "multi_label",
     "next_token",
     "of_loss",

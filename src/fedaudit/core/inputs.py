@@ -39,6 +39,11 @@ class Inputs:
 
     fields: tuple[Field, ...]
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample, of the first input."""
+        return self.fields[0].shape
+
     def unpacked(self, features: Shaped[Tensor, "samples _"]) -> dict[str, Tensor]:
         """The tensors by name, as ``forward`` takes them by keyword."""
         sizes = [math.prod(field.shape) for field in self.fields]
@@ -75,4 +80,4 @@ def packed(given: Mapping[str, Tensor]) -> tuple[Inputs, Shaped[Tensor, "samples
                 f"floating-point ones, and at most {_EXACT} are exact there; give them apart"
             )
     fields = tuple(Field(n, tuple(value.shape[1:]), whole[n]) for n, value in given.items())
-    return Inputs(fields), torch.cat([v.flatten(1).to(kind) for v in given.values()], dim=1)
+    return Inputs(fields), torch.cat([v.reshape(len(v), -1).to(kind) for v in given.values()], 1)

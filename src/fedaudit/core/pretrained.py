@@ -1,10 +1,18 @@
-"""Files of pretrained models, from packages that ship them: none of their code is run."""
+"""Files of pretrained models: those of packages that ship them, and those that studies made."""
 
+import os
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from fedaudit.core.errors import BadInput
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fedaudit.core.errors import BadInput, Damaged
+
+PRETRAINED_VARIABLE = "FEDAUDIT_PRETRAINED"
+"""Environment variable: folder of the values that networks were trained to beforehand."""
 
 _MINILM = "all_minilm_l6_v2"
 
@@ -29,3 +37,38 @@ def of_minilm(name: str, *needs: str) -> bytes:
     assert found.origin is not None
     with zipfile.ZipFile(Path(found.origin).parent / "model.zip") as files:
         return files.read(name)
+
+
+def pretrained_file(name: str) -> Path:
+    """The file that holds values of that name: in the folder of all of them, or at a path.
+
+    The folder is that of ``FEDAUDIT_PRETRAINED``, or ``fedaudit/pretrained`` in the user's cache.
+    """
+    given = Path(name)
+    if given.suffix == ".safetensors":
+        return given
+    stated = os.environ.get(PRETRAINED_VARIABLE)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return (Path(stated) if stated else cache / "fedaudit" / "pretrained") / f"{name}.safetensors"
+
+
+def pretrained(name: str) -> dict[str, Tensor]:
+    """Values that a network was trained to beforehand, by the names of its parameters.
+
+    Args:
+        name: Of the file, see :func:`pretrained_file`.
+
+    Raises:
+        BadInput: It is not there.
+        Damaged: It cannot be read.
+    """
+    file = pretrained_file(name)
+    if not file.is_file():
+        raise BadInput(
+            f"the pretrained values {file} are not there; 'fedaudit run' makes those of a study "
+            "that has a [pretraining] table, and model.options.weights names a file of your own"
+        )
+    try:
+        return load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise Damaged(f"{file} cannot be read ({error}); delete it, to have it made anew") from error

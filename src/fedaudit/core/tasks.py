@@ -7,21 +7,26 @@ runs a model asks its task for outputs and losses; nothing else knows of logits 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Flag, auto
-from functools import partial
+from functools import cache, lru_cache, partial
 from typing import NamedTuple, TypeAlias, cast
 
+import torch
 from jaxtyping import Bool, Float, Int, Shaped
-from torch import Tensor, positive
+from torch import Tensor, nn
 from torch.nn import functional
 
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import named
 from fedaudit.core.inputs import Inputs
+from fedaudit.core.seeds import seed_for
 
 PerSampleLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """One number a sample, of (outputs, targets)."""
 
 Targets: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Features: TypeAlias = Callable[[Tensor, Tensor], Tensor | Mapping[str, Tensor]]
+NOISE_STEPS = 1000
+"""Steps of the noising of samples."""
 Width: TypeAlias = Callable[[Tensor, Tensor], int]
 
 
@@ -89,6 +94,11 @@ def as_given(features: Tensor, targets: Tensor) -> Tensor:
     return targets
 
 
+def features_as_given(features: Tensor, labels: Tensor) -> Tensor:
+    """The features as they are."""
+    return features
+
+
 def width_of_targets(features: Tensor, targets: Tensor) -> int:
     """Number of outputs by the targets' own: 0 for class indices, of which nothing follows."""
     if targets.ndim == 1:
@@ -110,7 +120,8 @@ class Task:
         utility: How good a model is.
         readings: What else can be read of its outputs.
         read: Outputs, of whatever a module returns.
-        features: Features as a model takes them, of those that are given.
+        features: What a model takes, of (features, labels) as they are given; several tensors by
+            name where it takes several.
         targets: What losses compare outputs with, of (features, targets as they are given).
         width: Number of outputs that a model needs, of (features, targets); 0 for as many as
             there are classes.
@@ -125,7 +136,7 @@ class Task:
     utility: Utility = field(repr=False, compare=False)
     readings: Reading = field(default=Reading.NOTHING, compare=False)
     read: Callable[[object], Tensor] = field(default=logits_of, repr=False, compare=False)
-    features: Callable[[Tensor], Tensor] = field(default=positive, repr=False, compare=False)
+    features: Features = field(default=features_as_given, repr=False, compare=False)
     targets: Targets = field(default=as_given, repr=False, compare=False)
     width: Callable[[Tensor, Tensor], int] = field(
         default=width_of_targets, repr=False, compare=False
@@ -337,7 +348,7 @@ def _sequence_losses(
     return each.sum(1) / counted.sum(1)
 
 
-def _whole_numbers(features: Tensor) -> Tensor:
+def _whole_numbers(features: Tensor, labels: Tensor) -> Tensor:
     if features.ndim != 2 or not bool((features == features.round()).all()):
         raise BadInput(
             "samples of the task 'next-token' are sequences of whole numbers, one row a sample, "
@@ -370,6 +381,117 @@ def _vocabulary(features: Tensor, targets: Tensor, *, given: int) -> int:
     return given or int(targets.max()) + 1
 
 
+@dataclass(frozen=True)
+class Denoising(Task):
+    """Prediction of the noise that was added to a sample, as diffusion models are trained.
+
+    A sample's outputs are its squared errors, one a draw of (step, noise). In training every
+    sample gets one draw of its own, as dropout does; elsewhere all samples, models and rounds get
+    the same draws, so that what differs between losses is not their noise.
+
+    Attributes:
+        draws: Draws a sample outside training.
+        seed: Of the draws.
+        fixed: Whether draws are the same for all; else each sample gets others at each model.
+
+    Source: Ho et al. 2020 (DDPM), Eq. (14) and section 4.
+    """
+
+    draws: int = field(default=8, compare=False)
+    seed: int = field(default=0, compare=False)
+    fixed: bool = field(default=True, compare=False)
+
+    def called(self, module: Callable[..., object], x: Shaped[Tensor, "samples ..."]) -> Tensor:
+        """The squared error of each draw: a row a sample, and a column a draw.
+
+        Raises:
+            BadInput: The model gives no noise of the shape that was added.
+        """
+        given = {"sample": x} if self.inputs is None else self.inputs.unpacked(x)
+        clean = given.pop(next(iter(given)))
+        steps, noise = self._drawn(module, clean)
+        ones = [1] * (clean.ndim - 1)
+        left = left_of_clean().to(clean)[steps].view(*steps.shape, *ones)
+        noisy = left.sqrt() * clean[:, None] + (1 - left).sqrt() * noise
+        found = logits_of(module(noisy, steps, **given))
+        if found.shape != noisy.shape:
+            raise BadInput(
+                "a model for the task 'denoising' takes noisy samples of shape (samples, draws, "
+                f"...), and gives the noise in that shape, {tuple(noisy.shape)}; got "
+                f"{tuple(found.shape)}"
+            )
+        return (found - noise).square().flatten(2).mean(2)
+
+    def _drawn(self, module: object, clean: Tensor) -> tuple[Tensor, Tensor]:
+        if getattr(module, "training", False):
+            steps = torch.randint(NOISE_STEPS, (len(clean), 1), device=clean.device)
+            return steps, torch.randn_like(clean)[:, None]
+        spread = [int((draw + 0.5) * NOISE_STEPS / self.draws) for draw in range(self.draws)]
+        steps = torch.tensor(spread, device=clean.device).expand(len(clean), -1)
+        shape = (self.draws, *clean.shape[1:])
+        if self.fixed:
+            return steps, _noise(self.seed, shape).to(clean).expand(len(clean), *shape)
+        model = sum(map(_sum_of_bits, cast(nn.Module, module).parameters()))
+        each = [_noise(seed_for(self.seed, model, _sum_of_bits(one)), shape) for one in clean]
+        return steps, torch.stack(each).to(clean)
+
+
+@cache
+def left_of_clean() -> Float[Tensor, " steps"]:
+    """Share of a noisy sample's variance that is the clean sample's, at each step.
+
+    Source: Ho et al. 2020, section 4: the variance added grows linearly from 1e-4 to 0.02.
+    """
+    return (1 - torch.linspace(1e-4, 0.02, NOISE_STEPS, dtype=torch.float64)).cumprod(0)
+
+
+@lru_cache(maxsize=1)
+def _noise(seed: int, shape: tuple[int, ...]) -> Float[Tensor, "draws ..."]:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _sum_of_bits(values: Tensor) -> int:
+    """A number that differs where any value does."""
+    return int(values.detach().float().contiguous().cpu().view(torch.int32).sum())
+
+
+def denoising(
+    *, draws: int = 8, seed: int = 0, fixed: bool = True
+) -> Denoising:
+    """The noise in a noisy sample, given its label as a condition: mean squared error.
+
+    A model takes noisy samples (samples, draws, ...), the step of each (samples, draws) and
+    ``concept``, the labels; or, where inputs are given by name, all but the first, which is the one
+    that noise is added to. It gives the noise.
+
+    Args:
+        draws: Draws of (step, noise) a sample, at least 1, of which a loss is the mean; in training
+            it is one.
+        seed: Of the draws.
+        fixed: Whether draws are the same for all samples, models and rounds.
+    """
+    if not 1 <= draws <= NOISE_STEPS:
+        raise BadInput(f"draws of the task 'denoising' are 1 to {NOISE_STEPS}, got {draws}")
+    return Denoising(
+        "denoising",
+        _mean_of_draws,
+        Utility("denoising error", _mean_of_draws),
+        features=_with_concept,
+        settings=(("draws", draws), ("seed", seed), ("fixed", fixed)),
+        draws=draws,
+        seed=seed,
+        fixed=fixed,
+    )
+
+
+def _mean_of_draws(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:
+    return outputs.mean(1)
+
+
+def _with_concept(features: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    return {"sample": features, "concept": labels}
+
+
 def _refuse_other_shape(name: str, outputs: Tensor, targets: Tensor) -> None:
     if outputs.shape != targets.shape:
         raise BadInput(
@@ -388,6 +510,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "multi-label": multi_label,
     "regression": regression,
     "next-token": next_token,
+    "denoising": denoising,
 }
 
 

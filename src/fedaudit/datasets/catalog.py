@@ -11,7 +11,7 @@ from fedaudit.core.errors import BadInput, nearest, type_of, unknown_name
 from fedaudit.core.importing import called, installed, is_own, named
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import Setting
-from fedaudit.datasets.dataset import Dataset, of_task
+from fedaudit.datasets.dataset import Dataset, of_task, some_classes
 from fedaudit.datasets.formats import cifar, hugging_face, idx, image_folder, npz
 from fedaudit.datasets.generated import digits, synthetic
 
@@ -64,6 +64,8 @@ def data_directory(given: Path | None = None) -> Path | None:
 def load(
     name: str,
     task: Task = CLASSIFICATION,
+    classes: Sequence[int] = (),
+    first_class: int = 0,
     /,
     *,
     data_dir: Path | None = None,
@@ -79,6 +81,8 @@ def load(
     Args:
         name: Name of the data set.
         task: What a model is to be trained for on it.
+        classes: Only samples of these are kept, and they are numbered in this order; all if empty.
+        first_class: Number of the first of them.
         data_dir: Folder that data sets lie in; by default what ``FEDAUDIT_DATA`` says.
         seed: Decides everything random about the data: generation, and splits that the files
             do not settle.
@@ -89,7 +93,8 @@ def load(
             for the task.
         Damaged: A file is cut off or not what its name says.
     """
-    return of_task(_loaded(name, data_dir, seed, options), task)
+    whole = _loaded(name, data_dir, seed, options)
+    return of_task(some_classes(whole, classes, first=first_class), task)
 
 
 def _loaded(name: str, data_dir: Path | None, seed: int, options: Mapping[str, Setting]) -> Dataset:

@@ -132,7 +132,8 @@ def of_task(dataset: Dataset, task: Task) -> Dataset:
     parts, classes = [], dataset.classes
     for part in (dataset.train, dataset.test):
         if part.inputs is None:
-            part = part.replace(features=task.features(part.features))
+            taken = task.features(part.features, part.labels)
+            part = Samples(taken, part.targets, part.ids, part.labels)
         targets = task.targets(part.features, part.targets)
         if task.classes and targets is not part.targets:
             parts.append(part.replace(targets=targets, labels=targets))
@@ -182,6 +183,7 @@ def some_classes(dataset: Dataset, kept: Sequence[int], *, first: int = 0) -> Da
 def _renumbered(samples: Samples, number: Tensor, *, first: int = 0) -> Samples:
     labels = number[samples.labels]
     held = labels >= 0
-    kept = samples.take(held)
-    targets = labels[held] if samples.labels is samples.targets else kept.targets
-    return numbered(kept.features, targets, first=first, labels=labels[held])
+    kept, which = samples.take(held), "labels"
+    if samples.labels is samples.targets:
+        which = "targets"
+    return kept.replace(ids=torch.arange(first, first + len(kept)), **{which: labels[held]})

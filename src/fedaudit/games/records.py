@@ -18,7 +18,7 @@ from fedaudit.core.importing import called, named
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Samples
 from fedaudit.datasets.catalog import load
-from fedaudit.datasets.dataset import some_classes
+from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.study.settings.games import GameStudy
 
 if TYPE_CHECKING:
@@ -163,8 +163,10 @@ def drawn(study: GameStudy, data_dir: Path | None) -> Drawn:
         BadInput: No such data, or there are too few samples.
     """
     given = study.data
-    whole = load(given.name, data_dir=data_dir, seed=study.seed, **given.options)
-    dataset = some_classes(whole, given.classes, first=given.first_class)
+    kept = given.classes, given.first_class
+    dataset = load(
+        given.name, CLASSIFICATION, *kept, data_dir=data_dir, seed=study.seed, **given.options
+    )
     asked = study.records
     total = len(dataset.train)
     clients = asked.clients or total // 2

@@ -15,6 +15,7 @@ from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import Architecture, Setting
 from fedaudit.models._parts import spelled
 from fedaudit.models.cnn import alexnet, cnn, vgg11
+from fedaudit.models.diffusion import diffusion
 from fedaudit.models.minilm import minilm
 from fedaudit.models.mlp import mlp
 from fedaudit.models.resnet import resnet18, wide_resnet
@@ -25,6 +26,7 @@ Build = Callable[..., nn.Module]
 _CLASSES = {
     "AlexNet": "alexnet",
     "CNN": "cnn",
+    "Diffusion": "diffusion",
     "MLP": "mlp",
     "MiniLM": "minilm",
     "ResNet18": "resnet18",
@@ -47,6 +49,7 @@ MOST_PARAMETERS = 2**31
 MODELS: dict[str, Build] = {
     "alexnet": alexnet,
     "cnn": cnn,
+    "diffusion": diffusion,
     "minilm": minilm,
     "mlp": mlp,
     "resnet18": resnet18,

@@ -11,6 +11,7 @@ from fedaudit.core.importing import named
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Samples
 from fedaudit.fl.algorithms.base import Algorithm
+from fedaudit.fl.algorithms.fed_embedding import FedEmbedding
 from fedaudit.fl.algorithms.fedavg import FedAdam, FedAvg, FedProx
 from fedaudit.fl.algorithms.fedmd import Distillation, FedMD
 from fedaudit.fl.algorithms.fedsgd import FedSGD
@@ -120,6 +121,14 @@ def fedadam(
     Source: Reddi et al. 2021, Algorithm 2.
     """
     return FedAdam(task.architecture, task.training, server_lr, beta1, beta2, adaptivity)
+
+
+def fed_embedding(task: FederatedTask) -> FedEmbedding:
+    """Clients train embeddings of concepts for a frozen model, averaged concept by concept.
+
+    Source: FedMIA, section 3.1 and table 3.
+    """
+    return FedEmbedding(task.architecture, task.training)
 
 
 def fedmd(
@@ -268,6 +277,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "legacy-fedsgd": legacy_fedsgd,
     "fedprox": fedprox,
     "fedadam": fedadam,
+    "fed-embedding": fed_embedding,
     "fedmd": fedmd,
     "ifca": ifca,
     "ifca-mir": ifca_mir,

@@ -1,7 +1,8 @@
 """Which kernel serves which layer, and how many samples go through at once."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -86,7 +87,8 @@ def plan_for(
     """
     module = copies()
     parts = owners(module, base.params)
-    passages = Capture(module, parts, base.architecture.task).run(features, labels)
+    with _sizes_of_frozen(module, parts) as frozen:
+        passages = Capture(module, parts, base.architecture.task).run(features, labels)
     kernels, generic = {}, set()
     for path, part in parts.items():
         kernel, fast = kernel_for(part, passages[path], updates, cut)
@@ -99,7 +101,8 @@ def plan_for(
     layout = torch.channels_last if innermost else torch.contiguous_format
     if innermost and not _runs_in(layout, copies(), base, features, labels):
         layout = torch.contiguous_format
-    chunk = _chunk(passages, large, features.device)
+    beside = sum(frozen) // max(1, len(features))
+    chunk = _chunk(passages, beside, large, features.device)
     return KernelPlan(kernels, chunk, layout, tuple(sorted(generic)))
 
 
@@ -220,9 +223,39 @@ def _largest_map(parts: Mapping[str, Owner], passages: Mapping[str, Passage]) ->
     )
 
 
-def _chunk(passages: Mapping[str, Passage], large: bool, device: torch.device) -> int:
-    """A power of two of samples whose passages stay near the size of the cache."""
-    numbers = sum(p.inputs[0].numel() + math.prod(p.outputs) for p in passages.values())
+@contextmanager
+def _sizes_of_frozen(module: nn.Module, parts: Mapping[str, Owner]) -> Iterator[list[int]]:
+    """Inside, sizes of what leaves layers whose parameters are not audited are noted."""
+    sizes: list[int] = []
+    audited = {id(part.module) for part in parts.values()}
+
+    def note(module: nn.Module, inputs: tuple[object, ...], out: object) -> None:
+        sizes.append(out.numel() if isinstance(out, Tensor) else 0)
+
+    handles = [
+        part.register_forward_hook(note)
+        for part in module.modules()
+        if part._parameters and id(part) not in audited
+    ]
+    try:
+        yield sizes
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _chunk(
+    passages: Mapping[str, Passage], beside: int, large: bool, device: torch.device
+) -> int:
+    """A power of two of samples whose passages stay near the size of the cache.
+
+    Args:
+        passages: Of the layers that are watched.
+        beside: Numbers that other layers make of a sample.
+        large: Whether feature maps are large.
+        device: Where the model is run.
+    """
+    numbers = sum(p.inputs[0].numel() + math.prod(p.outputs) for p in passages.values()) + beside
     room = by_kind(device, cpu=_CHUNK_BYTES, gpu=_CHUNK_BYTES_ON_GPU)
     fitting = max(1, room // (4 * numbers))
     on_cpu = _CHUNK_MOST_LARGE_MAPS if large else _CHUNK_MOST

@@ -25,6 +25,7 @@ _NEWER: Mapping[str, object] = {
     "data.classes": [],
     "data.first_class": 0,
     "models": [],
+    "pretraining": None,
     "task": {"name": "classification", "options": {}},
     "shadow": None,
     "shift": None,

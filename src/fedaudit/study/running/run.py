@@ -24,6 +24,7 @@ from fedaudit.study.running.identity import with_code
 from fedaudit.study.running.learning import fitted_attacks, known_examples, shadow_examples
 from fedaudit.study.running.observing import disk_needed, observe, stored_rounds
 from fedaudit.study.running.pool import is_measured, locked, place_of, write_run_places
+from fedaudit.study.running.pretraining import pretrained_for
 from fedaudit.study.running.record import conclude
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.algorithm import shadow_cost
@@ -78,6 +79,7 @@ def run_study(
             "engine or the device away"
         )
     study = with_code(study)
+    pretrained_for(study, data_dir, device=device, progress=progress, log=log)
     runs = [setup(study, seed, data_dir) for seed in study.seeds]
     work = _work(engine, workers, study.partition.clients, device, progress)
     claim(out, study)

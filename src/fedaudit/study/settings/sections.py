@@ -3,6 +3,8 @@
 Everything that changes a result is in here; what does not (folders, workers, progress) is not.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -68,6 +70,26 @@ class ModelSection(Section):
 
     name: ModelName = "mlp"
     options: Settings = Field(default_factory=dict)
+
+
+class PretrainingSection(Section):
+    """The training of a model's frozen network beforehand, on data that are public.
+
+    It is done once for all studies with the same settings, with Adam, and kept.
+
+    Attributes:
+        data: The public data; of a data set that clients have samples of too, other classes.
+        epochs: Passes over them.
+        batch_size: Samples a step.
+        lr: Learning rate, which falls along half a cosine.
+        seed: Of everything random in it.
+    """
+
+    data: DataSection
+    epochs: Positive = 10
+    batch_size: Positive = 64
+    lr: Annotated[float, Field(gt=0, le=1)] = 1e-3
+    seed: Count = 0
 
 
 class AlgorithmSection(Section):
@@ -276,6 +298,7 @@ class Study(Section):
         about: One sentence for the reader of the report.
         hours: What it takes, as its author measured it; for people, changes nothing.
         seeds: One run each.
+        pretraining: Of the model's frozen network, where there is this table.
         models: Networks of the clients' own, dealt in turn, where an algorithm averages no
             parameters: a ``[[models]]`` table of ``name`` and ``options`` each, in place of
             ``[model]``.
@@ -298,6 +321,7 @@ class Study(Section):
     partition: PartitionSection = PartitionSection()
     task: TaskSection = TaskSection()
     model: ModelSection = ModelSection()
+    pretraining: PretrainingSection | None = None
     models: tuple[ModelSection, ...] = ()
     algorithm: AlgorithmSection = AlgorithmSection()
     training: TrainingSection = TrainingSection()
@@ -337,6 +361,7 @@ class Study(Section):
             )
         self._check_merge()
         self._check_models()
+        self._check_pretraining()
         return self
 
     def _check_merge(self) -> None:
@@ -360,6 +385,37 @@ class Study(Section):
                 f"there are {len(self.models)} models and {self.partition.clients} clients, so "
                 "that no client would train some of them; give at most one a client"
             )
+
+    def _check_pretraining(self) -> None:
+        given = self.pretraining
+        if given is None:
+            return
+        if self.models or "weights" in self.model.options:
+            raise ValueError(
+                "pretraining makes the values that one model begins with; leave out models and "
+                "model.options.weights"
+            )
+        public, own = set(given.data.classes), set(self.data.classes)
+        if given.data.name == self.data.name and (not public or not own or public & own):
+            raise ValueError(
+                f"pretraining.data and data are both {self.data.name!r}; give each classes of its "
+                "own, as nothing public is to be audited"
+            )
+
+    @property
+    def pretrained_settings(self) -> dict[str, object]:
+        """All settings that decide what the pretrained network is."""
+        # A denoiser's options are of what is measured, not of how it is trained.
+        given = self.model_dump(mode="json", include={"model", "pretraining"})
+        return {"task": self.task.name, **given}
+
+    @property
+    def pretrained_name(self) -> str:
+        """Of the file of the pretrained network; empty without pretraining."""
+        if self.pretraining is None:
+            return ""
+        text = json.dumps(self.pretrained_settings, sort_keys=True)
+        return f"{self.model.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     @property
     def measured_every(self) -> int:

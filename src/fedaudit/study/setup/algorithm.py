@@ -49,16 +49,17 @@ def algorithm_of(study: Study, world: GroupedData, seed: int, data_dir: Path | N
     """
     check_algorithm(study)
     dataset = world.dataset
-    shape = tuple(dataset.train.features.shape[1:])
-    task = task_named(study.task.name, study.task.options)
     train = dataset.train
-    task = replace(task, inputs=train.inputs)
+    task = replace(task_named(study.task.name, study.task.options), inputs=train.inputs)
+    shape = train.inputs.shape if train.inputs else tuple(train.features.shape[1:])
     width = task.width(train.features, train.targets) or dataset.classes
 
     def model(name: str, **settings: Setting) -> Architecture:
         return architecture(name, task, shape=shape, classes=width, **settings)
 
-    nets = tuple(model(one.name, **one.options) for one in study.models or (study.model,))
+    weights = {"weights": study.pretrained_name} if study.pretraining else {}
+    named = study.models or (study.model,)
+    nets = tuple(model(one.name, **one.options, **weights) for one in named)
     given = FederatedTask(
         architecture=nets[0],
         nets=nets if study.models else (),

@@ -14,7 +14,7 @@ from fedaudit.core.seeds import seed_for
 from fedaudit.core.tasks import lacking, task_named
 from fedaudit.core.values import ClientId, Sees, Setting
 from fedaudit.datasets.catalog import load
-from fedaudit.datasets.dataset import Dataset, some_classes
+from fedaudit.datasets.dataset import Dataset
 from fedaudit.defenses.base import Defense, Plan
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, Server
 from fedaudit.fl.simulate import prepared
@@ -128,8 +128,8 @@ def dataset_of(study: Study, seed: int, data_dir: Path | None) -> Dataset:
     """The data that a study names, with the classes that it asks for."""
     given = study.data
     task = task_named(study.task.name, study.task.options)
-    whole = load(given.name, task, data_dir=data_dir, seed=seed, **given.options)
-    return some_classes(whole, given.classes, first=given.first_class)
+    kept = given.classes, given.first_class
+    return load(given.name, task, *kept, data_dir=data_dir, seed=seed, **given.options)
 
 
 def refuse_misfits(studies: Iterable[Study], data_dir: Path | None = None) -> None:

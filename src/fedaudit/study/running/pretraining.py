@@ -1,0 +1,164 @@
+"""Pretraining: the training of a study's frozen network beforehand, on public data."""
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from math import cos, pi
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fedaudit.core.devices import CPU, computing_on, forked
+from fedaudit.core.errors import BadInput
+from fedaudit.core.locking import Lock
+from fedaudit.core.pretrained import pretrained_file
+from fedaudit.core.progress import Progress, quiet
+from fedaudit.core.seeds import seed_for, seeded
+from fedaudit.core.tasks import task_named
+from fedaudit.core.values import Architecture, Params, Samples
+from fedaudit.datasets.catalog import load
+from fedaudit.engines.local import one_thread
+from fedaudit.models import architecture
+from fedaudit.observe.tensors import read_tensors, write_tensors
+from fedaudit.study.settings.sections import PretrainingSection, Study
+
+_WARM_UP = 100
+"""Steps in which the learning rate rises."""
+_KEPT_EVERY = 200
+"""Steps from one of those at which a stopped training goes on to the next."""
+
+
+def pretrained_for(
+    study: Study,
+    data_dir: Path | None = None,
+    *,
+    device: torch.device = CPU,
+    progress: Progress = quiet,
+    log: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Sees to it that the values are there which a study's frozen network begins with.
+
+    They are trained once for all studies with the same settings, and a training that is stopped
+    goes on where it was.
+
+    Args:
+        study: Its settings; without a ``[pretraining]`` table nothing is done.
+        data_dir: Folder with data sets; by default what ``FEDAUDIT_DATA`` says.
+        device: Where to train.
+        progress: Called with (phase, done, total) as training goes on.
+        log: Takes lines of text for the user.
+
+    Raises:
+        Refusal: The data are not there, or the folder cannot be written.
+    """
+    given = study.pretraining
+    if given is None:
+        return
+    file = pretrained_file(study.pretrained_name)
+    if file.is_file():
+        log(f"pretrained network: {file}")
+        return
+    try:
+        file.with_suffix("").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(
+            f"{file.parent} cannot be written ({error}); set FEDAUDIT_PRETRAINED to a folder for "
+            "pretrained networks"
+        ) from error
+    with closing(Lock(file.with_suffix(""))) as lock:
+        if not lock.taken():
+            log(f"another process pretrains {file}; waiting for it")
+            lock.taken(wait=True)
+        if not file.is_file():
+            log(f"pretraining once, for {file}; a stopped one goes on where it was")
+            task = task_named(study.task.name, study.task.options)
+            data = given.data
+            public = load(
+                data.name,
+                task,
+                data.classes,
+                data_dir=data_dir,
+                seed=given.seed,
+                **data.options,
+            )
+            inputs = public.train.inputs
+            shape = inputs.shape if inputs else tuple(public.train.features.shape[1:])
+            net = architecture(
+                study.model.name,
+                replace(task, inputs=inputs),
+                shape=shape,
+                classes=public.classes,
+                **study.model.options,
+            )
+            part = file.with_suffix("") / "training.safetensors"
+            trained = _trained(net, public.train, given, part, device, progress)
+            write_tensors(trained, file, {"settings": json.dumps(study.pretrained_settings)})
+            part.unlink(missing_ok=True)
+
+
+def _trained(
+    net: Architecture,
+    samples: Samples,
+    how: PretrainingSection,
+    part: Path,
+    device: torch.device,
+    progress: Progress,
+) -> Params:
+    """All parameters of a network after training, whichever are frozen later on."""
+    module = net.built(how.seed).to(device).train().requires_grad_(True)
+    optimizer = torch.optim.Adam(module.parameters(), lr=how.lr)
+    size = min(how.batch_size, len(samples))
+    steps = len(samples) // size
+    total = how.epochs * steps
+    done = _resumed(part, module, optimizer) if part.is_file() else 0
+    order, epoch = torch.empty(0), -1
+    with one_thread(), computing_on(device), forked(device):
+        for step in range(done, total):
+            progress("pretraining", step, total)
+            if step // steps != epoch:
+                epoch = step // steps
+                order = torch.randperm(len(samples), generator=seeded(how.seed, "epoch", epoch))
+            first = step % steps * size
+            batch = samples.take(order[first : first + size])
+            torch.manual_seed(seed_for(how.seed, "step", step))
+            outputs = net.task.outputs(module, batch.features.float().to(device))
+            loss = net.loss(outputs, batch.targets.to(device)).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            warm = min(1.0, (step + 1) / _WARM_UP)
+            optimizer.param_groups[0]["lr"] = how.lr * warm * 0.5 * (1 + cos(pi * step / total))
+            optimizer.step()
+            if (step + 1) % _KEPT_EVERY == 0:
+                _keep(part, module, optimizer, step + 1, float(loss.detach()))
+        progress("pretraining", total, total)
+    return {name: value.cpu() for name, value in module.state_dict().items()}
+
+
+def _keep(
+    part: Path, module: nn.Module, optimizer: torch.optim.Adam, step: int, loss: float
+) -> None:
+    moments = {
+        f"{kind}/{index}": value
+        for index, state in optimizer.state_dict()["state"].items()
+        for kind, value in state.items()
+    }
+    params = {f"params/{name}": value for name, value in module.state_dict().items()}
+    write_tensors(params | moments, part, {"step": str(step), "loss": f"{loss:.4f}"})
+
+
+def _resumed(part: Path, module: nn.Module, optimizer: torch.optim.Adam) -> int:
+    """Takes up a training that was stopped; says after how many steps."""
+    values, notes = read_tensors(part)
+    params: Params = {}
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in values.items():
+        kind, _, rest = name.partition("/")
+        if kind == "params":
+            params[rest] = value
+        else:
+            state.setdefault(int(rest), {})[kind] = value
+    module.load_state_dict(params)
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    return int(notes["step"])
