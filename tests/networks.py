@@ -7,6 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedaudit.core.pretrained import pretrained
+from fedaudit.core.tasks import left_of_clean
+
 CLASSES = 5
 
 
@@ -42,6 +45,22 @@ class LowRank(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.base(x) + self.up(self.down(x))
         return out
+
+
+class Denoiser(nn.Module):
+    """Takes the embedding of a sample's concept for what is left of the sample in its noise."""
+
+    def __init__(self, classes: int, shape: tuple[int, ...], weights: str = "") -> None:
+        super().__init__()
+        self.concepts = nn.Embedding(classes, shape[0])
+        self.scale = nn.Parameter(torch.ones(1), requires_grad=False)
+        nn.init.zeros_(self.concepts.weight)
+        if weights:
+            self.scale.data.copy_(pretrained(weights)["scale"])
+
+    def forward(self, noisy: Tensor, steps: Tensor, concept: Tensor) -> Tensor:
+        left = left_of_clean().to(noisy)[steps].sqrt()[..., None]
+        return noisy - self.scale * left * self.concepts(concept)[:, None]
 
 
 class Residual(nn.Module):

@@ -45,6 +45,7 @@ SETTINGS: dict[str, Mapping[str, Setting]] = {
     "legacy-fedsgd": {},
     "fedprox": {"mu": 0.5},
     "fedadam": {"server_lr": 0.05},
+    "fed-embedding": {},
     "fedmd": {
         "public": "a public set",
         "public_samples": 10,
@@ -73,6 +74,7 @@ REFUSED: dict[str, Wrong] = {
         "beta2": (1.0, -0.1),
         "adaptivity": (0.0, -0.5),
     },
+    "fed-embedding": {},
     "fedmd": {
         "public_samples": (77,),
         "public_epochs": (-3,),

@@ -16,6 +16,7 @@ from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples,
 from fedaudit.defenses.base import UNDEFENDED, Visit
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.hamp import Hamp
+from fedaudit.fl.algorithms.fed_embedding import FedEmbedding
 from fedaudit.fl.algorithms.fedavg import FedAdam, FedAvg, FedProx
 from fedaudit.fl.algorithms.fedmd import Distillation, FedMD, Students, distilled
 from fedaudit.fl.algorithms.fedsgd import FedSGD
@@ -214,6 +215,28 @@ def test_fedadams_server_moves_by_the_papers_rule() -> None:
 def test_fedadam_sends_the_model_alone() -> None:
     (round,) = simulate(FedAdam(tiny(), SGD), DATA, rounds=1, seed=3)
     assert list(round.sent[0].model.params) == list(tiny().initial(0).params)
+
+
+def test_an_embedding_is_averaged_over_the_clients_that_have_its_concept() -> None:
+    architecture = Architecture("table", partial(nn.Embedding, 3, 2))
+    start = architecture.initial(3)
+    moves = torch.tensor(
+        [[[1.0, 2.0], [0.0, 0.0], [0.0, 0.0]], [[3.0, 6.0], [5.0, 0.0], [0.0, 0.0]]]
+    )
+    uploads = {client: Update({"weight": moves[client]}) for client in (0, 1)}
+    weights = {0: 0.25, 1: 0.75}
+    one = FedEmbedding(architecture, SGD)
+    after = one.models(one.fold(start.tensors(), uploads, weights))["global"].params["weight"]
+    # By hand: both moved the first row, the second client alone the next, nobody the last.
+    expected = torch.tensor([[2.5, 5.0], [5.0, 0.0], [0.0, 0.0]])
+    torch.testing.assert_close(after - start.params["weight"], expected)
+
+
+def test_where_every_client_moves_every_row_fedembedding_is_fedavg() -> None:
+    (one,), (other,) = (
+        list(simulate(kind(tiny(), SGD), DATA, rounds=1, seed=3)) for kind in (FedEmbedding, FedAvg)
+    )
+    close(one.after["global"].params, other.after["global"].params)
 
 
 def test_fedmds_clients_keep_nets_of_their_own() -> None:

@@ -44,7 +44,11 @@ SIZES = {
     "fortunes": Size((32,), 5_545, 1_387, 14),
 }
 TOKENS = ("kjv", "fortunes")
-NEEDS_PACKAGES = {"text-minilm-lora": "peft"}
+NEEDS_PACKAGES = {
+    "text-minilm-lora": "peft",
+    "fedmia-diffusion-tiny": "diffusers",
+    "fedmia-diffusion-cifar10": "diffusers",
+}
 """What the data sets of the studies are like; their pictures are not needed to resolve a study."""
 
 

@@ -13,9 +13,10 @@ import fedaudit as fa
 from fedaudit.core.errors import Refusal
 from fedaudit.results.record import Record
 from fedaudit.study.running.run import run_study
+from tests.networks import Denoiser
 from tests.study.studies import quick_study
 
-SAMPLES, FEATURES, LABELS, TOKENS, LENGTH = 260, 6, 3, 9, 7
+SAMPLES, FEATURES, LABELS, TOKENS, LENGTH, CONCEPTS = 260, 6, 3, 9, 7, 20
 RNG = torch.Generator().manual_seed(4)
 X = torch.randn(SAMPLES, FEATURES, generator=RNG)
 Y = torch.rand(SAMPLES, generator=RNG)
@@ -57,6 +58,7 @@ class Case(NamedTuple):
     model: object
     task: object
     utility: str = "test_accuracy"
+    algorithm: str = "FedAvg"
 
 
 CASES = {
@@ -84,6 +86,13 @@ CASES = {
         Masked,
         "classification",
     ),
+    "denoising": Case(
+        fa.Samples(X, torch.arange(SAMPLES) % CONCEPTS),
+        Denoiser,
+        "denoising",
+        "test denoising error",
+        "FedEmbedding",
+    ),
 }
 
 
@@ -93,7 +102,7 @@ def audited(case: Case, out: Path, attacks: object = ("loss-series", "fedmia-2")
         clients=3,
         model=case.model,
         task=case.task,
-        algorithm=fa.algorithms.FedAvg(
+        algorithm=getattr(fa.algorithms, case.algorithm)(
             rounds=3, epochs=12, lr=0.01, optimizer="adam", batch_size=8
         ),
     )
