@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedaudit.core.devices import CPU, computing_on, forked
 from fedaudit.core.errors import BadInput
 from fedaudit.core.locking import Lock
+from fedaudit.core.modules import refuse_unfit
 from fedaudit.core.pretrained import pretrained_file
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded
@@ -90,8 +91,10 @@ def pretrained_for(
                 replace(task, inputs=inputs),
                 shape=shape,
                 classes=public.classes,
+                weights="",
                 **study.model.options,
             )
+            refuse_unfit(net.initial(given.seed), public.train)
             part = file.with_suffix("") / "training.safetensors"
             trained = _trained(net, public.train, given, part, device, progress)
             write_tensors(trained, file, {"settings": json.dumps(study.pretrained_settings)})

@@ -1,0 +1,122 @@
+"""The denoising task: what is drawn, what is compared, and what is refused."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedaudit as fa
+from fedaudit.core.errors import BadInput
+from fedaudit.core.modules import outputs_of, refuse_unfit
+from fedaudit.core.tasks import Denoising, denoising, left_of_clean
+from fedaudit.core.values import Architecture, Model, Samples
+from fedaudit.signals.gradients import gradient_products
+from tests.networks import Denoiser
+
+COUNT, CONCEPTS, WIDTH = 12, 4, 6
+PICTURES = torch.randn(COUNT, WIDTH, generator=torch.Generator().manual_seed(1))
+SAMPLES = Samples({"sample": PICTURES, "concept": torch.arange(COUNT) % CONCEPTS}, [0] * COUNT)
+
+
+def task(**settings: int | bool) -> Denoising:
+    made = replace(denoising(**settings), inputs=SAMPLES.inputs)  # type: ignore[arg-type]
+    assert isinstance(made, Denoising)
+    return made
+
+
+def model(**settings: int | bool) -> Model:
+    build = partial(Denoiser, CONCEPTS, (WIDTH,))
+    architecture = Architecture("denoiser", build, task=task(**settings))
+    rng = torch.Generator().manual_seed(2)
+    return Model(architecture, {"concepts.weight": torch.randn(CONCEPTS, WIDTH, generator=rng)})
+
+
+def test_the_variance_that_is_left_is_the_papers() -> None:
+    left = left_of_clean()
+    assert left[0] == pytest.approx(1 - 1e-4)
+    # Ho et al. 2020, section 4: at the last step nearly nothing is left (KL about 1e-5).
+    assert 1e-5 < float(left[-1]) < 1e-4
+    assert bool((left[1:] < left[:-1]).all())
+
+
+def test_a_loss_is_the_mean_squared_error_of_the_fixed_draws() -> None:
+    one = model(draws=3, seed=5)
+    noise = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(5))
+    steps = [166, 500, 833]
+    outputs = outputs_of(one, SAMPLES.features)
+    for i in range(COUNT):
+        for k in range(3):
+            left = left_of_clean()[steps[k]].float()
+            noisy = left.sqrt() * PICTURES[i] + (1 - left).sqrt() * noise[k]
+            found = noisy - left.sqrt() * one.params["concepts.weight"][i % CONCEPTS]
+            expected = (found - noise[k]).square().mean()
+            torch.testing.assert_close(outputs[i, k], expected)
+    losses = one.architecture.loss(outputs, SAMPLES.targets)
+    torch.testing.assert_close(losses, outputs.mean(1))
+
+
+def test_fixed_draws_are_the_same_for_all_and_others_for_each_sample_and_model() -> None:
+    same = SAMPLES.features[:1].expand(3, -1)
+    fixed, drawn = model(), model(fixed=False)
+    assert len(outputs_of(fixed, same).unique(dim=0)) == 1
+    found = outputs_of(drawn, SAMPLES.features)
+    # Whatever stands beside a sample, and whenever it is asked.
+    torch.testing.assert_close(outputs_of(drawn, SAMPLES.features[5:6]), found[5:6])
+    # Two models that differ in what no sample of the first concept asks for.
+    other = Model(drawn.architecture, {"concepts.weight": drawn.params["concepts.weight"].clone()})
+    other.params["concepts.weight"][1] += 1
+    here = torch.arange(COUNT) % CONCEPTS == 0
+    assert not torch.isclose(outputs_of(other, SAMPLES.features)[here], found[here]).any()
+    other = Model(fixed.architecture, other.params)
+    expected = outputs_of(fixed, SAMPLES.features)[here]
+    torch.testing.assert_close(outputs_of(other, SAMPLES.features)[here], expected)
+
+
+def test_training_draws_one_step_and_noise_a_sample() -> None:
+    module = model().module().train()
+    torch.manual_seed(3)
+    first = task().outputs(module, SAMPLES.features)
+    second = task().outputs(module, SAMPLES.features)
+    assert first.shape == (COUNT, 1)
+    assert not torch.isclose(first, second).any()
+    torch.manual_seed(3)
+    torch.testing.assert_close(task().outputs(module, SAMPLES.features), first)
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_gradients_by_the_embedding_are_those_of_autograd(fixed: bool) -> None:
+    one = model(fixed=fixed)
+    update = {"concepts.weight": torch.randn(CONCEPTS, WIDTH)}
+    found = gradient_products(one, [update], SAMPLES.features, SAMPLES.targets)
+    module = one.module().double()
+    for i in range(COUNT):
+        outputs = one.architecture.task.outputs(module, SAMPLES.features[i : i + 1].double())
+        if not fixed:  # seeded by a model of other precision
+            continue
+        (grad,) = torch.autograd.grad(outputs.mean(), [module.get_parameter("concepts.weight")])
+        dot = (grad * update["concepts.weight"]).sum()
+        torch.testing.assert_close(found.dots[0, i], dot, rtol=1e-4, atol=1e-6)
+    assert bool((found.squared_norms > 0).all())
+
+
+class Narrow(Denoiser):
+    def forward(self, noisy: Tensor, steps: Tensor, concept: Tensor) -> Tensor:
+        return super().forward(noisy, steps, concept)[..., :2]
+
+
+def test_a_model_that_gives_something_else_than_the_noise_is_refused() -> None:
+    build = partial(Narrow, CONCEPTS, (WIDTH,))
+    narrow = Architecture("narrow", build, task=task()).initial(0)
+    with pytest.raises(BadInput, match=r"gives the noise in that shape, \(3, 8, 6\); got"):
+        refuse_unfit(narrow, SAMPLES)
+    blind = Architecture("blind", partial(nn.Linear, WIDTH, WIDTH), task=task()).initial(0)
+    with pytest.raises(BadInput, match="unexpected keyword|positional"):
+        refuse_unfit(blind, SAMPLES)
+
+
+@pytest.mark.parametrize("draws", [0, -1, 1001])
+def test_draws_that_cannot_be_are_refused(draws: int) -> None:
+    with pytest.raises(BadInput, match="draws of the task 'denoising' are 1 to 1000"):
+        fa.tasks.denoising(draws=draws)

@@ -1,0 +1,140 @@
+"""Pretraining: done once, gone on with where it was stopped, and part of what a study is."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+import fedaudit as fa
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.pretrained import pretrained, pretrained_file
+from fedaudit.study.running import pretraining
+from fedaudit.study.running.pretraining import pretrained_for
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.sections import Study
+from tests.study.studies import quick_study
+
+CONCEPTS = 5
+
+
+def points(*, seed: int) -> fa.datasets.Dataset:
+    x = torch.randn(240, 6, generator=torch.Generator().manual_seed(seed))
+    return fa.datasets.samples(x, torch.arange(240) % CONCEPTS, name="points")(seed=seed)
+
+
+def public(*, seed: int) -> fa.datasets.Dataset:
+    return points(seed=seed + 100)
+
+
+def study(**changes: object) -> Study:
+    values: dict[str, object] = {
+        "task": {"name": "denoising"},
+        "data": {"name": "tests.study.test_pretraining:points"},
+        "partition": {"clients": 3, "samples_per_client": 0},
+        "model": {"name": "tests.networks:Denoiser"},
+        "pretraining": {
+            "data": {"name": "tests.study.test_pretraining:public"},
+            "epochs": 3,
+            "batch_size": 16,
+        },
+        "algorithm": {"name": "fed-embedding"},
+        "audit": {"fair": 60, "background": 0, "every": 1},
+        "attacks": {"loss-series": {}},
+    }
+    return quick_study(**(values | changes))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FEDAUDIT_PRETRAINED", str(tmp_path / "pretrained"))
+    monkeypatch.setattr(pretraining, "_WARM_UP", 1)
+    return tmp_path / "pretrained"
+
+
+def test_a_network_is_pretrained_once_for_all_studies_that_begin_with_it(
+    folder: Path, tmp_path: Path
+) -> None:
+    phases: list[str] = []
+    first = run_study(
+        study(), tmp_path / "one", progress=lambda phase, done, total: phases.append(phase)
+    )
+    assert "pretraining" in phases
+    values = pretrained(study().pretrained_name)
+    assert values["scale"] != 1, "what clients do not train was trained"
+    phases.clear()
+    other = study(training={"rounds": 2, "lr": 0.3}, task={"name": "denoising"})
+    run_study(other, tmp_path / "two", progress=lambda phase, done, total: phases.append(phase))
+    assert "pretraining" not in phases
+    assert len(list(folder.glob("*.safetensors"))) == 1
+    again = run_study(study(), tmp_path / "again")
+    assert again.content_hash == first.content_hash
+
+
+class _Stopped(Exception):
+    pass
+
+
+def test_a_pretraining_that_is_stopped_goes_on_and_ends_alike(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pretraining, "_KEPT_EVERY", 4)
+    seen: list[int] = []
+
+    def stopping(phase: str, done: int, total: int) -> None:
+        seen.append(done)
+        if done == 10:
+            raise _Stopped
+
+    with pytest.raises(_Stopped):
+        pretrained_for(study(), progress=stopping)
+    assert not list(folder.glob("*.safetensors"))
+    seen.clear()
+    pretrained_for(study(), progress=lambda phase, done, total: seen.append(done))
+    assert seen[0] == 8
+    halfway = pretrained(study().pretrained_name)
+    pretrained_file(study().pretrained_name).unlink()
+    pretrained_for(study())
+    for name, value in pretrained(study().pretrained_name).items():
+        assert torch.equal(value, halfway[name])
+
+
+def test_what_changes_the_network_changes_its_name_and_the_studys() -> None:
+    settings = study().model_dump()["pretraining"]
+    longer = study(pretraining={**settings, "epochs": 4})
+    drawn = study(task={"name": "denoising", "options": {"fixed": False}})
+    assert longer.pretrained_name != study().pretrained_name == drawn.pretrained_name
+    assert quick_study().pretrained_name == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model": {"name": "mlp", "options": {"weights": "a"}}}, "leave out models and"),
+        ({"data": {"name": "digits"}, "pretraining": {"data": {"name": "digits"}}}, "of its own"),
+        (
+            {
+                "data": {"name": "digits", "classes": [0, 1]},
+                "pretraining": {"data": {"name": "digits", "classes": [1, 2]}},
+            },
+            "nothing public is to be audited",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(changes: dict[str, object], said: str) -> None:
+    with pytest.raises((ValidationError, BadInput), match=said):
+        study(**changes)
+
+
+def test_a_model_that_takes_no_weights_is_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="weights"):
+        run_study(study(model={"name": "mlp"}), tmp_path)
+
+
+def test_values_that_are_not_there_or_damaged_are_told_of(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="are not there; 'fedaudit run' makes those"):
+        pretrained("nothing")
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes(b"\x08" + bytes(30))
+    with pytest.raises(Damaged, match="cannot be read"):
+        pretrained(str(broken))
