@@ -82,7 +82,7 @@ def test_a_token_outside_the_vocabulary_and_features_that_are_no_tokens_are_refu
     with pytest.raises(BadInput, match="tokens lie from 0 to 3, got 1 to 7"):
         task.targets(torch.tensor([[1, 7]]), torch.zeros(1, dtype=torch.int64))
     with pytest.raises(BadInput, match=r"whole numbers.*standardise to false"):
-        task.features(torch.tensor([[0.5, 1.0]]))
+        task.features(torch.tensor([[0.5, 1.0]]), torch.zeros(1))
 
 
 @pytest.mark.parametrize(

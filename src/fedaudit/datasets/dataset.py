@@ -129,23 +129,30 @@ def of_task(dataset: Dataset, task: Task) -> Dataset:
     Raises:
         BadInput: Targets of another kind, or a single class where classes are told apart.
     """
-    parts, classes = [], dataset.classes
-    for part in (dataset.train, dataset.test):
-        if part.inputs is None:
-            taken = task.features(part.features, part.labels)
-            part = Samples(taken, part.targets, part.ids, part.labels)
-        targets = task.targets(part.features, part.targets)
-        if task.classes and targets is not part.targets:
-            parts.append(part.replace(targets=targets, labels=targets))
-            classes = max(classes, int(targets.max()) + 1)
-        else:
-            parts.append(part.replace(targets=targets, labels=part.labels))
+    train, test = (samples_of_task(part, task) for part in (dataset.train, dataset.test))
+    classes = dataset.classes
+    if task.classes:
+        classes = max(classes, *(int(part.labels.max()) + 1 for part in (train, test) if len(part)))
     if task.classes and classes < 2:
         raise BadInput(
             f"data set {dataset.name!r} has {classes} class; a classifier needs at least two, so "
             "check that the labels are what you meant"
         )
-    return replace(dataset, train=parts[0], test=parts[1], classes=classes)
+    return replace(dataset, train=train, test=test, classes=classes)
+
+
+def samples_of_task(samples: Samples, task: Task) -> Samples:
+    """Samples as a task's models take them, with the targets that its loss compares outputs with.
+
+    Raises:
+        BadInput: Targets or features of another kind.
+    """
+    if samples.inputs is None:
+        taken = task.features(samples.features, samples.labels)
+        samples = Samples(taken, samples.targets, samples.ids, samples.labels)
+    targets = task.targets(samples.features, samples.targets)
+    own = task.classes and targets is not samples.targets
+    return samples.replace(targets=targets, labels=targets if own else samples.labels)
 
 
 def some_classes(dataset: Dataset, kept: Sequence[int], *, first: int = 0) -> Dataset:

@@ -27,6 +27,7 @@ from fedaudit.core.tasks import (
     task_named,
 )
 from fedaudit.core.values import ClientId, Model
+from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.attack import attacks_in, live_setup
 from fedaudit.live.files import claim, write_audit, write_untrained
@@ -446,7 +447,7 @@ def record(
     for called in (targets, sizes or {}):
         refuse_otherwise_called(called, samples.owner[samples.owner >= 0].tolist())
     owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))
-    samples = _with_targets(samples, chosen)
+    samples = replace(samples, samples=samples_of_task(samples.samples, chosen))
     net = network_of(model, samples, chosen)
     given = recording_of(
         name=name or _named_after(folder),
@@ -487,16 +488,6 @@ def _task(given: str | Task, loss: PerSampleLoss) -> Task:
             "of them out"
         )
     return classification_by(loss)
-
-
-def _with_targets(audit: AuditSet, task: Task) -> AuditSet:
-    """The audited samples with what the task's loss compares outputs with."""
-    given = audit.samples
-    features = task.features(given.features) if given.inputs is None else given.features
-    targets = task.targets(features, given.targets)
-    labels = targets if task.classes else given.labels
-    samples = given.replace(features=features, targets=targets, labels=labels)
-    return replace(audit, samples=samples)
 
 
 def _named_after(folder: Path) -> str:
