@@ -60,7 +60,8 @@ class Denoiser(nn.Module):
 
     def forward(self, noisy: Tensor, steps: Tensor, concept: Tensor) -> Tensor:
         left = left_of_clean().to(noisy)[steps].sqrt()[..., None]
-        return noisy - self.scale * left * self.concepts(concept)[:, None]
+        found: Tensor = noisy - self.scale * left * self.concepts(concept)[:, None]
+        return found
 
 
 class Residual(nn.Module):

@@ -16,8 +16,8 @@ from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples,
 from fedaudit.defenses.base import UNDEFENDED, Visit
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.hamp import Hamp
-from fedaudit.fl.algorithms.fedembedding import FedEmbedding
 from fedaudit.fl.algorithms.fedavg import FedAdam, FedAvg, FedProx
+from fedaudit.fl.algorithms.fedembedding import FedEmbedding
 from fedaudit.fl.algorithms.fedmd import Distillation, FedMD, Students, distilled
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.simulate import simulate

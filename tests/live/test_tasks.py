@@ -12,7 +12,7 @@ import fedaudit as fa
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.live.audited import Split
 from fedaudit.live.files import read_audit
-from tests.networks import LowRank
+from tests.networks import Denoiser, LowRank
 
 TOKENS, LENGTH, EACH = 30, 8, 60
 RNG = torch.Generator().manual_seed(2)
@@ -80,6 +80,27 @@ def test_adapters_of_a_language_model_are_recorded_and_attacked(
     assert {one.attack for one in aucs} == set(attacks)
     assert max(one.number for one in aucs if one.low and one.low > 0.5) > 0.7
     assert "test negative log-likelihood" in {one.metric for one in record.where(topic="utility")}
+    assert all(control.passed is not False for control in record.controls)
+
+
+def test_embeddings_of_a_denoiser_are_recorded_and_attacked(tmp_path: Path) -> None:
+    points = torch.randn(3 * EACH, 6, generator=RNG)
+    data = {c: (points[c * EACH : (c + 1) * EACH], torch.arange(EACH) % 20) for c in range(3)}
+    split, net = fa.fair_split(data, audited=40), Denoiser(20, (6,))
+    with fa.record(tmp_path / "run", net, split.audit, task="denoising", strict=True) as recorder:
+        for index in (1, 2, 3):
+            uploads = {}
+            for client, (x, concept) in data.items():
+                own, moved = split.train[client], net.concepts.weight.detach().clone()
+                for row in range(20):
+                    mine = x[own][concept[own] == row]
+                    moved[row] += 0.5 * (mine.sum(0) - len(mine) * moved[row])
+                uploads[client] = {"concepts.weight": moved}
+            recorder.round(index, sent=net, uploads=uploads)
+    record = fa.attack_recording(tmp_path / "run", [], tmp_path / "attacked")
+    aucs = record.where(topic="membership", metric="auc", contrast="mixed")
+    assert {"fedmia-1", "fedmia-2", "avg-cosine"} <= {one.attack for one in aucs}
+    assert max(one.number for one in aucs if one.low and one.low > 0.5) > 0.7
     assert all(control.passed is not False for control in record.controls)
 
 

@@ -71,4 +71,6 @@ def pretrained(name: str) -> dict[str, Tensor]:
     try:
         return load_file(file)
     except (SafetensorError, OSError) as error:
-        raise Damaged(f"{file} cannot be read ({error}); delete it, to have it made anew") from error
+        raise Damaged(
+            f"{file} cannot be read ({error}); delete it, to have it made anew"
+        ) from error

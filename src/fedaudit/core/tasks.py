@@ -455,9 +455,7 @@ def _sum_of_bits(values: Tensor) -> int:
     return int(values.detach().float().contiguous().cpu().view(torch.int32).sum())
 
 
-def denoising(
-    *, draws: int = 8, seed: int = 0, fixed: bool = True
-) -> Denoising:
+def denoising(*, draws: int = 8, seed: int = 0, fixed: bool = True) -> Denoising:
     """The noise in a noisy sample, given its label as a condition: mean squared error.
 
     A model takes noisy samples (samples, draws, ...), the step of each (samples, draws) and

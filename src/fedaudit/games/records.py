@@ -16,9 +16,9 @@ from fedaudit.attacks.ami.game import Pools
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import called, named
 from fedaudit.core.seeds import seeded
+from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.core.values import Samples
 from fedaudit.datasets.catalog import load
-from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.study.settings.games import GameStudy
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from fedaudit.core.importing import named
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Samples
 from fedaudit.fl.algorithms.base import Algorithm
-from fedaudit.fl.algorithms.fedembedding import FedEmbedding
 from fedaudit.fl.algorithms.fedavg import FedAdam, FedAvg, FedProx
+from fedaudit.fl.algorithms.fedembedding import FedEmbedding
 from fedaudit.fl.algorithms.fedmd import Distillation, FedMD
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.algorithms.ifca import Ifca

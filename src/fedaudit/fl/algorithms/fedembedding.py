@@ -1,4 +1,4 @@
-"""Federated embeddings (FedEmbedding): what each client learns of a concept is averaged by concept."""
+"""Federated embeddings (FedEmbedding), averaged concept by concept."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -244,9 +244,7 @@ def _sizes_of_frozen(module: nn.Module, parts: Mapping[str, Owner]) -> Iterator[
             handle.remove()
 
 
-def _chunk(
-    passages: Mapping[str, Passage], beside: int, large: bool, device: torch.device
-) -> int:
+def _chunk(passages: Mapping[str, Passage], beside: int, large: bool, device: torch.device) -> int:
     """A power of two of samples whose passages stay near the size of the cache.
 
     Args:

@@ -129,7 +129,7 @@ def _trained(
             outputs = net.task.outputs(module, batch.features.float().to(device))
             loss = net.loss(outputs, batch.targets.to(device)).mean()
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             warm = min(1.0, (step + 1) / _WARM_UP)
             optimizer.param_groups[0]["lr"] = how.lr * warm * 0.5 * (1 + cos(pi * step / total))
             optimizer.step()
