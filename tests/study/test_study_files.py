@@ -1,5 +1,7 @@
 """The files in the folder of studies: each can be started by whoever has the data."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +11,7 @@ import torch
 
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import NOBODY
-from fedaudit.datasets.dataset import Dataset, numbered, of_task
+from fedaudit.datasets.dataset import Dataset, numbered, of_task, some_classes
 from fedaudit.datasets.partitions.feature_shift import SHIFTS
 from fedaudit.defenses.ldp.mechanism import LocalDP
 from fedaudit.study.settings.file import read_studies
@@ -110,8 +112,22 @@ def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalDP, "prepare", lambda mechanism, data, visit: data)
 
 
-def _blank(name: str, task: Task = CLASSIFICATION, **options: object) -> Dataset:
-    return of_task(blank(name, str(options.get("group", ""))), task)
+def _blank(
+    name: str,
+    task: Task = CLASSIFICATION,
+    classes: Sequence[int] = (),
+    first: int = 0,
+    /,
+    **options: object,
+) -> Dataset:
+    whole = some_classes(blank(name, str(options.get("group", ""))), classes, first=first)
+    if task.name == "denoising":  # inputs lie beside their labels
+        train, test = (
+            part.replace(features=torch.zeros(1).expand(part.features.shape))
+            for part in (whole.train, whole.test)
+        )
+        whole = replace(whole, train=train, test=test)
+    return of_task(whole, task)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
