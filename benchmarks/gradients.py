@@ -1,6 +1,6 @@
 """Gradient signals beside the hardware's floor, the plain loops and the published structure.
 
-    python -m benchmarks.gradients [--model mlp cnn28 cnn32 alexnet resnet18] [--clients 10 30]
+    python -m benchmarks.gradients [--model mlp cnn28 ... transformer minilm] [--clients 10 30]
 
 Prints tables in Markdown and, with ``--json``, writes the same numbers to a file. All variants
 run in one process on one thread and in turn; the first turn is dropped, and the median of the
@@ -32,19 +32,19 @@ from torch.nn import functional
 
 from fedaudit.core.params import flat
 from fedaudit.core.seeds import seeded
-from fedaudit.core.tasks import cross_entropy
+from fedaudit.core.tasks import CLASSIFICATION, Task, cross_entropy, next_token
 from fedaudit.core.values import Architecture, Model, Params, Setting, chunks
 from fedaudit.models import architecture
 from fedaudit.signals.gradients import gradient_products
 from fedaudit.signals.kernels.plan import plan_for
 
-BATCHES = (32, 64, 128, 256)
+BATCHES = (8, 32, 64, 128, 256)
 PUBLISHED_BATCH = 10
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model and how many samples each variant is timed on."""
+    """A model and how many samples each variant is timed on; of tokens, without peers."""
 
     name: str
     model: str
@@ -53,10 +53,14 @@ class Case:
     samples: int
     one_by_one: int
     settings: Mapping[str, Setting] = field(default_factory=dict)
+    tokens: int = 0
+    task: Task = CLASSIFICATION
 
     @property
     def architecture(self) -> Architecture:
-        return architecture(self.model, shape=self.shape, classes=self.classes, **self.settings)
+        return architecture(
+            self.model, self.task, shape=self.shape, classes=self.classes, **self.settings
+        )
 
 
 CASES = {
@@ -75,6 +79,19 @@ CASES = {
         Case("cnn32", "cnn", (3, 32, 32), 10, 1024, 20, {"padding": 2}),
         Case("alexnet", "alexnet", (3, 32, 32), 100, 4096, 20),
         Case("resnet18", "resnet18", (3, 32, 32), 100, 512, 4),
+        # Both are six layers of width 384: all of one is trained, LoRA and a head of the other.
+        Case(
+            "transformer",
+            "transformer",
+            (64,),
+            256,
+            128,
+            0,
+            {"layers": 6, "width": 384, "heads": 12},
+            tokens=256,
+            task=next_token(),
+        ),
+        Case("minilm", "minilm", (64,), 14, 256, 0, tokens=30_000),
     )
 }
 
@@ -99,8 +116,12 @@ def data_for(case: Case, clients: int, samples: int) -> Data:
         }
         for _ in range(clients)
     ]
-    features = torch.randn(samples, *case.shape, generator=rng)
-    return Data(base, updates, features, torch.randint(case.classes, (samples,), generator=rng))
+    if case.tokens:
+        features = torch.randint(1, case.tokens, (samples, *case.shape), generator=rng)
+    else:
+        features = torch.randn(samples, *case.shape, generator=rng)
+    labels = torch.randint(case.classes, (samples,), generator=rng)
+    return Data(base, updates, features, case.task.targets(features, labels))
 
 
 # --- variants: each goes over all samples once ---------------------------------------------------
@@ -115,11 +136,13 @@ def plain(data: Data, batch: int, layout: torch.memory_format) -> None:
     for value in module.parameters():
         if value.dim() == 4:
             value.data = value.data.contiguous(memory_format=layout)
-    params = list(module.parameters())
+    params = [param for param in module.parameters() if param.requires_grad]
+    task = data.base.architecture.task
     for piece in chunks(len(data.labels), batch):
         x = data.features[piece]
         x = x.contiguous(memory_format=layout) if x.dim() == 4 else x
-        torch.autograd.grad(cross_entropy(module(x), data.labels[piece]).sum(), params)
+        losses = task.losses(task.outputs(module, x), data.labels[piece])
+        torch.autograd.grad(losses.sum(), params)
 
 
 def layouts(case: Case) -> list[torch.memory_format]:
@@ -212,7 +235,7 @@ def best_floor(case: Case, data: Data) -> Callable[[], None]:
 
 def measured(case: Case, clients: int, turns: int, peers: bool) -> Row:
     data = data_for(case, clients, case.samples)
-    few = data.first(case.one_by_one)
+    few, peers = data.first(case.one_by_one), peers and case.one_by_one > 0
     runs: dict[str, Callable[[], None]] = {
         "floor": best_floor(case, data),
         "ours": partial(ours, data),
@@ -224,7 +247,7 @@ def measured(case: Case, clients: int, turns: int, peers: bool) -> Row:
         }
     times = in_turn(runs, turns)
     per = 1000 / case.samples
-    slow = 1000 / case.one_by_one
+    slow = 1000 / max(1, case.one_by_one)
     return Row(
         case.name,
         clients,

@@ -557,8 +557,8 @@ def test_every_catalogue_is_at_the_front_door() -> None:
     assert set(TRAINING) == set(TrainingSection.model_fields)
     for make in DEFENSES.values():
         assert getattr(fa.defenses, make.__name__) is make
-    made = {"AlexNet", "CNN", "MLP", "MiniLM", "ResNet18", "Transformer", "VGG11", "WideResNet"}
-    assert {getattr(fa.models, name)().what for name in made} == set(MODELS)
+    names = "AlexNet CNN Diffusion MLP MiniLM ResNet18 Transformer VGG11 WideResNet"
+    assert {getattr(fa.models, name)().what for name in names.split()} == set(MODELS)
     assert set(dir(fa)) == set(fa.__all__)
     assert all(getattr(fa, name) is not None for name in fa.__all__)
 
