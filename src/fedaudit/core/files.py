@@ -27,6 +27,9 @@ REPORT_FILE = "report.html"
 SCORES_FILE = "scores.safetensors"
 """What each attack scored each audited sample with, beside a record."""
 
+PICTURES_FILE = "pictures.png"
+"""Images of members and images that a model draws, beside a record: for the local report alone."""
+
 SHORT = 1_000_000
 """Bytes of the longest file that holds settings; all of them are far shorter."""
 

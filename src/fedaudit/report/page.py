@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import write_whole
+from fedaudit.core.files import PICTURES_FILE, write_whole
 from fedaudit.report.advice import advice
 from fedaudit.report.evidence import about_members, attacks_tried, says_nothing
 from fedaudit.report.figures.clusters import cluster_figures
@@ -172,10 +172,25 @@ MOST_VERDICTS = 6
 def write_report(record: Record, path: Path) -> None:
     """Writes the report of a record as one self-contained HTML file.
 
-    The file opens offline, and its content policy lets it load nothing and run no script but
-    its own, whatever names the record holds. It is written to a temporary name first.
+    Pictures that lie in the file's folder are shown in it. The file opens offline, and its content
+    policy lets it load nothing and run no script but its own, whatever names the record holds. It
+    is written to a temporary name first.
     """
-    write_page(path, report_html(record))
+    write_page(path, report_html(record, _pictures(path.with_name(PICTURES_FILE))))
+
+
+_MOST_PICTURES = 2**20
+"""Bytes; ten images of 32 by 32 take a twentieth."""
+
+
+def _pictures(path: Path) -> str:
+    """An image as a page holds it; empty where there is none, or none that is small and a PNG."""
+    if not path.is_file() or path.stat().st_size > _MOST_PICTURES:
+        return ""
+    content = path.read_bytes()
+    if not content.startswith(b"\x89PNG\r\n\x1a\n"):
+        return ""
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
 def write_comparison(comparison: Comparison, records: Sequence[Record], path: Path) -> None:
@@ -224,8 +239,13 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     )
 
 
-def report_html(record: Record) -> str:
-    """The report of a record as an HTML document."""
+def report_html(record: Record, pictures: str = "") -> str:
+    """The report of a record as an HTML document.
+
+    Args:
+        record: Of any kind.
+        pictures: Members' images and those that a model draws, as a ``data:`` address.
+    """
     record = cleaned(record, without_digests([record]))
     if record.kind == "games":
         return _games_html(record)
@@ -260,6 +280,7 @@ def report_html(record: Record) -> str:
         targets=targets_of(record),
         by_target=targets_table(record),
         groups={by: groups_table(record, by) for by in ("client", "class")},
+        pictures=pictures,
         exposed=exposed_table(record),
         exposed_note=exposed_note(record),
         controls=controls_summary(record) if record.controls else None,

@@ -28,6 +28,7 @@ from fedaudit.study.figures.accuracy import (
 from fedaudit.study.figures.cluster_notes import cluster_notes
 from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.learning import measure_known
+from fedaudit.study.running.pictures import draw
 from fedaudit.study.setup.parts import Setup, Work
 
 
@@ -158,5 +159,7 @@ def _measure(
     notes |= accuracy_notes(setup, given, round, device)
     notes |= cluster_notes(setup, round, device)
     measure_known(setup, round, folder, notes, device)
+    if round.index == setup.measured_rounds[-1]:
+        draw(setup, round, folder)
     # Last, because a round counts as measured once this file is there.
     write_measured(folder, measured, notes)

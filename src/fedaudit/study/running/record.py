@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from fedaudit.attacks.catalog import attack_named
-from fedaudit.core.files import RECORD_FILE, SCORES_FILE
+from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE
 from fedaudit.core.metric_names import EPSILON, FORMAL_EPSILON, FORMAL_EPSILON_OF_A_ROUND
 from fedaudit.core.values import Sees
 from fedaudit.defenses.base import Guarantee
@@ -44,6 +44,7 @@ from fedaudit.study.figures.truth import Findings
 from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.identity import config_of, run_key, settings_of
 from fedaudit.study.running.observing import measured_on
+from fedaudit.study.running.pictures import write_pictures
 from fedaudit.study.settings.sections import ServerSection
 from fedaudit.study.setup.defenses import assigns_classes
 from fedaudit.study.setup.parts import Setup, Work
@@ -101,6 +102,7 @@ def conclude(
     # The record first: scores without one are taken for somebody else's.
     write_record(record, out / RECORD_FILE)
     write_scores(runs, findings, out / SCORES_FILE)
+    write_pictures(runs[0], places[runs[0].seed], findings, out / PICTURES_FILE)
     return record
 
 

@@ -1,0 +1,84 @@
+"""Drawn pictures: what a denoiser that knows the answer draws, and where they are shown."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import fedaudit as fa
+from fedaudit.core.inputs import packed
+from fedaudit.core.tasks import left_of_clean
+from fedaudit.core.values import Architecture, Model
+from fedaudit.pack.packing import write_pack
+from fedaudit.study.running.pictures import drawn
+
+SHAPE, CONCEPTS, COUNT = (3, 4, 4), 4, 160
+PIXELS = torch.rand(COUNT, *SHAPE, generator=torch.Generator().manual_seed(3)) * 2 - 1
+
+
+class Knowing(nn.Module):
+    """The noise that there is if every image of a concept is its embedding."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.shape = shape
+        self.concepts = nn.Embedding(classes, int(np.prod(shape)))
+
+    def forward(self, noisy: Tensor, steps: Tensor, concept: Tensor) -> Tensor:
+        image = self.concepts(concept).view(-1, 1, *self.shape)
+        left = left_of_clean().to(noisy)[steps].view(*steps.shape, 1, 1, 1)
+        found: Tensor = (noisy - left.sqrt() * image) / (1 - left).sqrt()
+        return found
+
+
+def test_a_denoiser_that_knows_the_image_draws_it_whatever_the_noise() -> None:
+    inputs, _ = packed({"sample": PIXELS, "concept": torch.zeros(COUNT, dtype=torch.int64)})
+    task = fa.tasks.denoising()
+    architecture = Architecture(
+        "knowing", partial(Knowing, SHAPE, CONCEPTS), task=replace(task, inputs=inputs)
+    )
+    images = PIXELS[:CONCEPTS].flatten(1)
+    model = Model(architecture, {"concepts.weight": images})
+    for seed in (1, 2):
+        rng = torch.Generator().manual_seed(seed)
+        found = drawn(model, torch.tensor([2, 0]), low=-1.0, high=1.0, rng=rng)
+        torch.testing.assert_close(found, PIXELS[[2, 0]], atol=0.02, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> fa.Run:
+    federation = fa.Federation(
+        fa.Samples(PIXELS, torch.arange(COUNT) % CONCEPTS),
+        clients=3,
+        model=Knowing,
+        task="denoising",
+        algorithm=fa.algorithms.FedEmbedding(rounds=2, lr=0.1, optimizer="adam"),
+    )
+    audit = fa.Audit(samples=60, background=0, every=1)
+    folder = tmp_path_factory.mktemp("run")
+    return fa.audit(federation, attacks=("loss-series", "fedmia-2"), out=folder, audit=audit)
+
+
+def test_members_and_what_is_drawn_stand_in_the_local_report(run: fa.Run) -> None:
+    with Image.open(run.folder / "pictures.png") as image:
+        width, height = image.size
+    assert (width, height) == (CONCEPTS * 12 + 3 * 4, 2 * 12 + 4)
+    assert "data:image/png" in run.report().read_text(encoding="utf-8")
+
+
+def test_no_pack_takes_them(run: fa.Run, tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text('name = "any"\n[membership]\nauc = 0.99\n')
+    write_pack(run.folder / "record.json", tmp_path / "policy.toml", tmp_path / "pack")
+    for file in (tmp_path / "pack").rglob("*"):
+        assert "picture" not in file.name
+        assert not file.is_file() or b"data:image/png" not in file.read_bytes()
+
+
+def test_what_is_no_picture_is_not_shown(run: fa.Run, tmp_path: Path) -> None:
+    (tmp_path / "pictures.png").write_bytes(b"<svg onload=alert(1)>")
+    assert "data:image/png" not in run.report(tmp_path / "report.html").read_text("utf-8")
