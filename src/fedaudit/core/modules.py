@@ -191,8 +191,8 @@ def outputs_tried(
         said = " ".join(str(error).split())[:200]
         raise BadInput(
             f"model {name!r} cannot be run on {len(features)} samples of shape "
-            f"{tuple(features.shape[1:])} ({type(error).__name__}: {said}); {SUPPORTED}, for any "
-            "number of rows"
+            f"{tuple(features.shape[1:])} ({type(error).__name__}: {said}); "
+            f"{task.takes or SUPPORTED}, for any number of rows"
         ) from error
     return found
 

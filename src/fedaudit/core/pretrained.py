@@ -17,6 +17,24 @@ PRETRAINED_VARIABLE = "FEDAUDIT_PRETRAINED"
 _MINILM = "all_minilm_l6_v2"
 
 
+def refuse_missing(what: str, extra: str, *packages: str) -> None:
+    """Refuses what needs packages that are not installed.
+
+    Args:
+        what: It is.
+        extra: Of fedaudit, which brings them.
+        packages: By the names that they are imported under.
+
+    Raises:
+        BadInput: One is not installed.
+    """
+    for package in packages:
+        if find_spec(package) is None:
+            raise BadInput(
+                f"{what} needs {package}, which is not installed; pip install 'fedaudit[{extra}]'"
+            )
+
+
 def of_minilm(name: str, *needs: str) -> bytes:
     """A file of MiniLM, from the wheel that brings it.
 
@@ -27,11 +45,7 @@ def of_minilm(name: str, *needs: str) -> bytes:
     Raises:
         BadInput: A package is not installed.
     """
-    for package in (_MINILM, *needs):
-        if find_spec(package) is None:
-            raise BadInput(
-                f"MiniLM needs {package}, which is not installed; pip install 'fedaudit[text]'"
-            )
+    refuse_missing("MiniLM", "text", _MINILM, *needs)
     found = find_spec(_MINILM)
     assert found is not None
     assert found.origin is not None

@@ -129,6 +129,7 @@ class Task:
         tokens: Predictions of tokens, of (outputs, targets); None without :attr:`Reading.TOKENS`.
         settings: Keyword settings that the task was made with.
         inputs: How the inputs of a model that takes several by name lie in the features.
+        takes: What a model is called with, in words; empty for one tensor with a row a sample.
     """
 
     name: str
@@ -147,6 +148,7 @@ class Task:
     )
     settings: tuple[tuple[str, int | float | str | bool], ...] = ()
     inputs: Inputs | None = None
+    takes: str = field(default="", repr=False, compare=False)
 
     def outputs(self, module: Callable[..., object], x: Shaped[Tensor, "samples ..."]) -> Tensor:
         """A module's outputs on samples, as losses take them."""
@@ -475,6 +477,7 @@ def denoising(*, draws: int = 8, seed: int = 0, fixed: bool = True) -> Denoising
         _mean_of_draws,
         Utility("denoising error", _mean_of_draws),
         features=_with_concept,
+        takes="a model for the task 'denoising' has forward(noisy, steps, concept)",
         settings=(("draws", draws), ("seed", seed), ("fixed", fixed)),
         draws=draws,
         seed=seed,

@@ -1,7 +1,6 @@
 """A diffusion model, frozen, of which clients train an embedding for each of their concepts."""
 
 from functools import lru_cache
-from importlib.util import find_spec
 
 import torch
 from jaxtyping import Float, Int
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.pretrained import pretrained
+from fedaudit.core.pretrained import pretrained, refuse_missing
 from fedaudit.models._parts import spelled
 
 CONCEPTS = "concepts.weight"
@@ -26,11 +25,7 @@ class Diffusion(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], concepts: int, width: int, weights: str) -> None:
         super().__init__()
-        if find_spec("diffusers") is None:
-            raise BadInput(
-                "model 'diffusion' needs diffusers, which is not installed; pip install "
-                "'fedaudit[generative]'"
-            )
+        refuse_missing("model 'diffusion'", "generative", "diffusers")
         from diffusers import UNet2DModel
 
         channels = shape[0] * _PATCH**2
