@@ -14,6 +14,7 @@ NAMES = {
     "IID": "iid",
     "Dirichlet": "dirichlet",
     "Shards": "shards",
+    "WholeClasses": "whole-classes",
     "SIAClass0Size": "sia_class0_size",
 }
 """Every partition of the catalogue by its name here."""

@@ -13,6 +13,7 @@ from fedaudit.datasets.partitions.schemes import (
     Partition,
     Shards,
     SiaClass0Size,
+    WholeClasses,
     apportioned,
     deal,
     within,
@@ -113,6 +114,26 @@ def test_each_client_of_two_shards_sees_few_classes() -> None:
     quotas = Shards(2).quotas(np.full(10, 100), 10, rng=rng())
     assert ((quotas > 0).sum(axis=1) <= 2).all()
     assert (quotas.sum(axis=1) == 100).all()
+
+
+def test_a_whole_class_is_one_clients_and_sizes_are_as_even_as_classes_allow() -> None:
+    counts = np.array([50, 10, 40, 20, 30, 0])
+    quotas = WholeClasses().quotas(counts, 3, rng=rng())
+    assert ((quotas > 0).sum(axis=0) == (counts > 0)).all()
+    assert (quotas.sum(axis=0) == counts).all()
+    # 50; 40 and 10; 30 and 20.
+    assert quotas.sum(axis=1).tolist() == [50, 50, 50]
+    some = WholeClasses(samples_per_client=25).quotas(counts, 3, rng=rng())
+    assert (some.sum(axis=1) == 25).all()
+    assert (some <= counts).all()
+    assert ((some > 0).sum(axis=0) <= 1).all()
+
+
+def test_more_clients_than_whole_classes_or_samples_are_refused() -> None:
+    with pytest.raises(BadInput, match="of 2 classes dealt whole to 3 clients one gets 0 samples"):
+        WholeClasses().quotas(np.array([5, 5]), 3, rng=rng())
+    with pytest.raises(BadInput, match="one gets 2 samples, and 3 are asked for"):
+        WholeClasses(3).quotas(np.array([8, 2]), 2, rng=rng())
 
 
 def test_sias_split_deals_every_class_as_if_it_were_as_large_as_class_0() -> None:

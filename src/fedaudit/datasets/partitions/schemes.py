@@ -140,6 +140,40 @@ class Shards:
 
 
 @dataclass(frozen=True)
+class WholeClasses:
+    """Gives every class whole to one client, as where clients are books, authors or hospitals.
+
+    The largest class goes first, each to the client with the fewest samples so far.
+
+    Attributes:
+        samples_per_client: Samples of each client, drawn from its classes; 0 deals everything.
+    """
+
+    samples_per_client: int = 0
+
+    def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
+        """Number of samples of each class for each client."""
+        _used(counts, clients, self.samples_per_client, rng)
+        quotas: Quotas = np.zeros((clients, len(counts)), dtype=np.int64)
+        # Equal ones in any order.
+        order = rng.permutation(len(counts))
+        for label in order[np.argsort(-counts[order], kind="stable")]:
+            sizes = quotas.sum(axis=1)
+            least = rng.choice(np.flatnonzero(sizes == sizes.min()))
+            quotas[least, label] = counts[label]
+        fewest, wanted = int(quotas.sum(axis=1).min()), max(1, self.samples_per_client)
+        if fewest < wanted:
+            raise BadInput(
+                f"of {np.count_nonzero(counts)} classes dealt whole to {clients} clients one gets "
+                f"{fewest} samples, and {wanted} are asked for; give fewer clients or fewer samples"
+            )
+        if not self.samples_per_client:
+            return quotas
+        drawn = [rng.multivariate_hypergeometric(own, self.samples_per_client) for own in quotas]
+        return np.stack(drawn)
+
+
+@dataclass(frozen=True)
 class SiaClass0Size:
     """The split of SIA's published code, for comparison only: most samples are dropped.
 
@@ -173,6 +207,7 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
     "iid": Iid,
     "dirichlet": Dirichlet,
     "shards": Shards,
+    "whole-classes": WholeClasses,
     "sia_class0_size": SiaClass0Size,
 }
 
