@@ -18,7 +18,7 @@ from fedaudit.engines.local import LOCAL
 from fedaudit.models.cnn import cnn
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.signals.base import Signal
+from fedaudit.signals.base import Seen, Signal
 from fedaudit.signals.kernels.fallback import VMAP_CHUNK
 from fedaudit.signals.kernels.plan import _CHUNK_MOST, _CHUNK_MOST_LARGE_MAPS
 from fedaudit.signals.measure import BLOCK, measure, measure_round, measuring_on
@@ -163,6 +163,13 @@ def in_blocks() -> tuple[Round, Samples, MeasuredRound]:
         {client: exposed(client, architecture.initial(base)) for client, base in ((9, 0), (2, 0))}
     )
     return round, many, measure_round(round, ALL, many)
+
+
+def test_outputs_that_are_never_in_memory_together_give_the_same_bits() -> None:
+    round, many, measured = in_blocks()
+    assert len(many) > BLOCK
+    for signal in (Loss(), Confidence()):
+        assert torch.equal(measured.signals[signal.name], signal(Seen(round, many)))
 
 
 def test_no_chunk_of_any_kind_is_cut_by_a_block() -> None:

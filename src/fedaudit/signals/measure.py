@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.core.devices import CPU
+from fedaudit.core.devices import CPU, by_kind
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Samples, chunks
 from fedaudit.engines.base import Engine, SharedByKey
@@ -17,6 +17,7 @@ from fedaudit.engines.local import one_thread
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Round
 from fedaudit.signals.base import Seen, Signal
+from fedaudit.signals.outputs import OutputSignal
 
 BLOCK = 256
 """Samples measured elsewhere go in multiples of so many: whatever goes through a model together on
@@ -60,9 +61,26 @@ def measure_round(
     """
     # The clients' own models are in a round for whoever asks how good they are.
     seen = Seen(replace(round, kept={}), samples, workers, device)
+    of_outputs = [signal for signal in signals if isinstance(signal, OutputSignal)]
     with one_thread():
-        values = {signal.name: _checked(signal, signal(seen), round) for signal in signals}
+        found = _by_blocks(of_outputs, seen)
+        for signal in signals:
+            if signal.name not in found:
+                found[signal.name] = signal(seen)
+        values = {signal.name: _checked(signal, found[signal.name], round) for signal in signals}
         return MeasuredRound(round.index, seen.clients, seen.bases, values, round.stands_for)
+
+
+def _by_blocks(
+    signals: Sequence[OutputSignal], seen: Seen
+) -> dict[str, Float[Tensor, "clients samples"]]:
+    """Signals of outputs, for some samples at a time: outputs of sequences are large."""
+    parts: dict[str, list[Tensor]] = {signal.name: [] for signal in signals}
+    for part in chunks(len(seen.samples), by_kind(seen.device, cpu=BLOCK, gpu=4 * BLOCK)):
+        block = replace(seen, samples=seen.samples.take(part))
+        for signal in signals:
+            parts[signal.name].append(signal(block))
+    return {name: torch.cat(values, dim=1) for name, values in parts.items() if values}
 
 
 def measure_by_block(
