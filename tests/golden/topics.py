@@ -27,6 +27,7 @@ from tests.live.test_recorder import recorded
 from tests.study.studies import quick_study
 from tests.study.test_clusters import clustered
 from tests.study.test_sources import fedmd_study
+from tests.study.test_tasks import CASES, audited
 
 Numbers = tuple[float | None, ...]
 Figures = dict[str, Numbers]
@@ -73,6 +74,17 @@ def gate(folder: Path) -> Figures:
     return {f"{verdict.outcome} {name}": numbers for name, numbers in found.items()}
 
 
+def tasks(folder: Path) -> Figures:
+    """Membership of sequences of a small transformer, and of a denoiser's embeddings."""
+    return {
+        f"{name} {figure}": numbers
+        for name in ("next-token", "denoising")
+        for figure, numbers in _membership(audited(CASES[name], folder / name).record)
+        # Of single samples, which another processor may turn round.
+        if " class " not in figure
+    }
+
+
 def source(folder: Path) -> Figures:
     """Source inference against FedMD's clients, with networks of their own."""
     study = fedmd_study(model={"name": "mlp"}, seeds=[1, 2], attacks={"sia": {}, "sia-mean": {}})
@@ -103,7 +115,7 @@ def live(folder: Path) -> Figures:
 
 TOPICS: Mapping[str, Callable[[Path], Figures]] = {
     one.__name__: one
-    for one in (coalition, comparison, gate, source, clusters, signs, rounds, live)
+    for one in (coalition, comparison, gate, tasks, source, clusters, signs, rounds, live)
 }
 
 
