@@ -130,7 +130,7 @@ def pages(all_studies: Sequence[Study | Games]) -> dict[Path, str]:
 
 
 def _list(all_studies: Sequence[Study | Games]) -> str:
-    head = ["study", "about", "records", "training / test accuracy"]
+    head = ["study", "about", "records", "training / test accuracy, or the measure that is named"]
     lines = [_row(head), _row(["---"] * len(head))]
     for study in all_studies:
         link = f"[{study.name}](results/{study.name}.md)"
