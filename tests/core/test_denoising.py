@@ -12,6 +12,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.modules import outputs_of, refuse_unfit
 from fedaudit.core.tasks import Denoising, denoising, left_of_clean
 from fedaudit.core.values import Architecture, Model, Samples
+from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.signals.gradients import gradient_products
 from tests.networks import Denoiser
 
@@ -110,7 +111,7 @@ class Narrow(Denoiser):
 def test_a_model_that_gives_something_else_than_the_noise_is_refused() -> None:
     build = partial(Narrow, CONCEPTS, (WIDTH,))
     narrow = Architecture("narrow", build, task=task()).initial(0)
-    with pytest.raises(BadInput, match=r"gives the noise in that shape, \(3, 8, 6\); got"):
+    with pytest.raises(BadInput, match=r"gives the noise in that shape, \(4, 8, 6\); got"):
         refuse_unfit(narrow, SAMPLES)
     blind = Architecture("blind", partial(nn.Linear, WIDTH, WIDTH), task=task()).initial(0)
     with pytest.raises(BadInput, match=r"has forward\(noisy, steps, concept\)"):
@@ -119,5 +120,36 @@ def test_a_model_that_gives_something_else_than_the_noise_is_refused() -> None:
 
 @pytest.mark.parametrize("draws", [0, -1, 1001])
 def test_draws_that_cannot_be_are_refused(draws: int) -> None:
-    with pytest.raises(BadInput, match="draws of the task 'denoising' are 1 to 1000"):
+    with pytest.raises(
+        BadInput, match="draws of the task 'denoising' are a whole number from 1 to 1000"
+    ):
         fa.tasks.denoising(draws=draws)
+
+
+class Numbered(nn.Module):
+    """Has embeddings of the first concepts alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.concepts = nn.Embedding(CONCEPTS - 1, WIDTH)
+
+    def forward(self, noisy: Tensor, steps: Tensor, concept: Tensor) -> Tensor:
+        embedded: Tensor = self.concepts(concept)
+        return noisy + embedded[:, None]
+
+
+def test_an_embedding_without_a_row_for_the_largest_concept_is_refused_beforehand() -> None:
+    few = Architecture("numbered", Numbered, task=task()).initial(0)
+    with pytest.raises(BadInput, match=r"index out of range.*forward\(noisy, steps, concept\)"):
+        refuse_unfit(few, SAMPLES)
+
+
+def test_images_of_whole_numbers_are_noised_and_concepts_are_whole_numbers() -> None:
+    bytes_ = Samples(torch.arange(12).reshape(4, 3), [0, 1, 0, 1])
+    taken = samples_of_task(bytes_, denoising())
+    assert taken.inputs is not None
+    named = taken.inputs.unpacked(taken.features)
+    assert named["sample"].is_floating_point()
+    assert named["concept"].tolist() == [0, 1, 0, 1]
+    with pytest.raises(BadInput, match=r"concepts, whole numbers from 0.*from 0.5 to 1"):
+        samples_of_task(Samples(torch.zeros(2, 3), [0.5, 1.0]), denoising())

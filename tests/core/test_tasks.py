@@ -1,6 +1,7 @@
 """Tasks: losses worked out by hand, refusals, and what is read of a module's outputs."""
 
 import pickle
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -10,8 +11,10 @@ from torch.nn import functional
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.inputs import packed
-from fedaudit.core.tasks import TASKS, Reading, lacking, task_named
-from fedaudit.core.values import Samples
+from fedaudit.core.modules import refuse_unfit
+from fedaudit.core.tasks import TASKS, PerSampleLoss, Reading, lacking, of_loss, task_named
+from fedaudit.core.values import Architecture, Samples
+from fedaudit.datasets.dataset import samples_of_task
 
 FOUR = torch.zeros(4, 3)
 
@@ -175,3 +178,46 @@ def test_samples_keep_targets_labels_and_inputs_apart_and_together() -> None:
     both = Samples.joined(numbers.take(torch.tensor([3, 1])), numbers.take(slice(0, 1)))
     assert both.inputs == numbers.inputs
     assert torch.equal(both.targets, numbers.targets[[3, 1, 0]])
+
+
+def test_tokens_may_be_targets_of_their_own_and_groups_are_none() -> None:
+    task, tokens = task_named("next-token", {}), torch.tensor([[1, 2, 3], [4, 5, 6]])
+    books = torch.tensor([0, 7])
+    assert torch.equal(task.targets(tokens, books), tokens)
+    for own in (tokens + 1, (tokens + 1).float()):
+        assert torch.equal(task.targets(tokens, own), tokens + 1)
+
+
+def test_tokens_are_the_first_of_several_inputs() -> None:
+    given = Samples({"input_ids": torch.tensor([[1, 2], [3, 4]]), "mask": torch.ones(2, 2)}, [0, 1])
+    taken = samples_of_task(given, task_named("next-token", {}))
+    assert taken.targets.tolist() == [[1, 2], [3, 4]]
+
+
+def _detached(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs[:, 0].detach() - targets).square()
+
+
+def _centred(outputs: Tensor, targets: Tensor) -> Tensor:
+    each = (outputs[:, 0] - targets).square()
+    return each - each.mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [(_detached, "no gradient by the outputs"), (_centred, "depends on the other samples")],
+)
+def test_a_loss_that_no_sample_has_to_itself_is_refused(loss: PerSampleLoss, said: str) -> None:
+    net = Architecture("net", partial(nn.Linear, 3, 1), task=of_loss("own", loss))
+    with pytest.raises(BadInput, match=said):
+        refuse_unfit(net.initial(0), Samples(torch.randn(4, 3), torch.zeros(4)))
+
+
+def test_refused_targets_are_told_of_with_their_range() -> None:
+    with pytest.raises(BadInput, match="from 0 to 1, 1 of them infinite or not a number"):
+        task_named("binary", {}).targets(FOUR, torch.tensor([0.0, 1.0, float("nan"), 1.0]))
+
+
+def test_lists_of_several_lengths_are_refused_in_words() -> None:
+    with pytest.raises(BadInput, match="all of one length"):
+        Samples([[1, 2], [3]], [0, 1])

@@ -7,6 +7,7 @@ from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.core.values import Samples
 from fedaudit.datasets.arrays import Arrays, from_arrays, split
 from fedaudit.datasets.dataset import Dataset, numbered, of_task
+from fedaudit.datasets.in_memory import of_samples
 
 X = np.arange(12.0).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -95,3 +96,11 @@ def test_a_split_takes_the_same_share_of_every_class_and_loses_nothing() -> None
 def test_a_split_that_leaves_a_part_empty_is_refused() -> None:
     with pytest.raises(BadInput, match="leaves a part empty"):
         split(np.array([0, 1]), 0.1, rng=np.random.default_rng(0))
+
+
+def test_groups_given_with_samples_are_dealt_by() -> None:
+    books = torch.arange(60) % 3
+    dataset = of_samples(Samples(torch.randn(60, 4), torch.rand(60), labels=books))(seed=1)
+    assert dataset.classes == 3
+    assert sorted(dataset.test.labels.tolist()) == [0] * 4 + [1] * 4 + [2] * 4
+    assert len(dataset.train) == 48

@@ -1,5 +1,6 @@
 """What a defense could not go through with is refused before anything is trained."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -81,3 +82,14 @@ def test_a_coalition_that_names_a_client_twice_or_nobody_is_refused(name: str) -
     for coalition in ((0, 0), (), (2, 0, 2)):
         with pytest.raises(BadInput, match="at least one client, each once"):
             made(name, {}, coalition=coalition)
+
+
+@pytest.mark.parametrize("name", ["mixup", "ldp-laplace"])
+def test_what_changes_features_refuses_whole_numbers(name: str) -> None:
+    settings: dict[str, Setting] = (
+        {"alpha": 1.0} if name == "mixup" else {"epsilon": 1.0, "clip": 1.0}
+    )
+    defense = made(name, settings, coalition=(0,))
+    defense.refuse_misfit(GROUP_NORM)
+    with pytest.raises(BadInput, match="whole ones, such as tokens or classes"):
+        defense.refuse_misfit(replace(GROUP_NORM, whole=True))

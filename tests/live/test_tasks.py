@@ -146,3 +146,14 @@ def test_what_a_recording_of_a_task_cannot_have_is_refused_before_training(tmp_p
         record(task="classification")
     with pytest.raises(BadInput, match=r"gives as many numbers as there are targets"):
         record(task="regression")
+
+
+def _absolute(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs[:, 0] - targets).abs()
+
+
+def test_a_loss_of_ones_own_may_be_given_as_the_task(tmp_path: Path) -> None:
+    x, y = torch.randn(30, 4, generator=RNG), torch.rand(30, generator=RNG)
+    samples = fa.audit_samples({0: (x, y)}, (x + 1, y))
+    with fa.record(tmp_path / "own", nn.Linear(4, 1), samples, task=_absolute) as recorder:
+        assert recorder.recording.task.name == "_absolute"

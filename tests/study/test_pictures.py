@@ -82,3 +82,23 @@ def test_no_pack_takes_them(run: fa.Run, tmp_path: Path) -> None:
 def test_what_is_no_picture_is_not_shown(run: fa.Run, tmp_path: Path) -> None:
     (tmp_path / "pictures.png").write_bytes(b"<svg onload=alert(1)>")
     assert "data:image/png" not in run.report(tmp_path / "report.html").read_text("utf-8")
+
+
+def test_pictures_are_the_owners_alone(run: fa.Run) -> None:
+    for file in (run.folder / "pictures.png", run.report()):
+        assert file.stat().st_mode & 0o077 == 0
+
+
+def test_a_view_without_uploads_has_no_pictures_of_a_client(tmp_path: Path) -> None:
+    federation = fa.Federation(
+        fa.Samples(PIXELS, torch.arange(COUNT) % CONCEPTS),
+        clients=3,
+        model=Knowing,
+        task="denoising",
+        algorithm=fa.algorithms.FedEmbedding(rounds=2, lr=0.1),
+    )
+    audit = fa.Audit(samples=60, background=0, every=1)
+    found = fa.audit(
+        federation, attacks=("loss-series",), view="globals", out=tmp_path, audit=audit
+    )
+    assert not (found.folder / "pictures.png").exists()

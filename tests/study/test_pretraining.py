@@ -5,14 +5,17 @@ from pathlib import Path
 import pytest
 import torch
 from pydantic import ValidationError
+from torch import Tensor
 
 import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.pretrained import pretrained, pretrained_file
 from fedaudit.study.running import pretraining
+from fedaudit.study.running.identity import with_code
 from fedaudit.study.running.pretraining import pretrained_for
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
+from tests.networks import Denoiser
 from tests.study.studies import quick_study
 
 CONCEPTS = 5
@@ -45,6 +48,12 @@ def study(**changes: object) -> Study:
     return quick_study(**(values | changes))
 
 
+class Endless(Denoiser):
+    def forward(self, noisy: Tensor, steps: Tensor, concept: Tensor) -> Tensor:
+        found = super().forward(noisy, steps, concept)
+        return found / 0 if self.training else found
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FEDAUDIT_PRETRAINED", str(tmp_path / "pretrained"))
@@ -60,7 +69,7 @@ def test_a_network_is_pretrained_once_for_all_studies_that_begin_with_it(
         study(), tmp_path / "one", progress=lambda phase, done, total: phases.append(phase)
     )
     assert "pretraining" in phases
-    values = pretrained(study().pretrained_name)
+    values = pretrained(with_code(study()).pretrained_name)
     assert values["scale"] != 1, "what clients do not train was trained"
     phases.clear()
     other = study(training={"rounds": 2, "lr": 0.3}, task={"name": "denoising"})
@@ -138,3 +147,37 @@ def test_values_that_are_not_there_or_damaged_are_told_of(tmp_path: Path) -> Non
     broken.write_bytes(b"\x08" + bytes(30))
     with pytest.raises(Damaged, match="cannot be read"):
         pretrained(str(broken))
+
+
+def test_a_file_of_other_settings_under_the_name_is_refused() -> None:
+    pretrained_for(study())
+    file = pretrained_file(study().pretrained_name)
+    settings = study().model_dump()["pretraining"]
+    other = study(pretraining={**settings, "epochs": 1})
+    file.rename(pretrained_file(other.pretrained_name))
+    with pytest.raises(BadInput, match=r"was not made by the \[pretraining\]"):
+        pretrained_for(other)
+
+
+def test_a_half_that_is_damaged_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = pretrained_file(study().pretrained_name).with_suffix("") / "training.safetensors"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"\x08" + bytes(30))
+    with pytest.raises(Damaged, match="not the half of this pretraining that was done"):
+        pretrained_for(study())
+
+
+def test_a_pretraining_without_an_end_is_refused() -> None:
+    settings = study().model_dump()["pretraining"]
+    with pytest.raises(BadInput, match=r"lower pretraining\.lr"):
+        pretrained_for(
+            study(model={"name": "tests.study.test_pretraining:Endless"}, pretraining=settings)
+        )
+
+
+def test_code_of_ones_own_is_part_of_the_name() -> None:
+    given = with_code(study())
+    assert given.pretrained_name != study().pretrained_name
+    assert "tests.study.test_pretraining" in given.code
+    changed = given.model_copy(update={"code": {**given.code, "tests.networks": "0" * 64}})
+    assert changed.pretrained_name != given.pretrained_name

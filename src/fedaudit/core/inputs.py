@@ -44,6 +44,10 @@ class Inputs:
         """Of one sample, of the first input."""
         return self.fields[0].shape
 
+    def first(self, features: Shaped[Tensor, "samples _"]) -> Tensor:
+        """The first of the tensors, in its own shape."""
+        return next(iter(self.unpacked(features).values()))
+
     def unpacked(self, features: Shaped[Tensor, "samples _"]) -> dict[str, Tensor]:
         """The tensors by name, as ``forward`` takes them by keyword."""
         sizes = [math.prod(field.shape) for field in self.fields]

@@ -136,7 +136,8 @@ def refuse_unfit(model: Model, samples: Samples) -> int:
     name, task = model.architecture.name, model.architecture.task
     if not model.params:
         raise BadInput(f"model {name!r} has no trainable parameters; give one that clients train")
-    few = as_taken(samples.features[:_TRIED], model)
+    at = _telling(samples)
+    few = as_taken(samples.features[at], model)
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         module = model.module()
         outputs = _outputs(module, name, task, few)
@@ -157,17 +158,29 @@ def refuse_unfit(model: Model, samples: Samples) -> int:
     slack = 3 * torch.finfo(outputs.dtype).eps ** 0.5 * outputs.abs().max()
     if bool(((again - outputs).abs() > slack).any()):
         raise BadInput(
-            f"model {name!r} gives the same samples other logits when it is run again; remove what "
-            "is random or counts from its evaluation mode"
+            f"model {name!r} gives the same samples other outputs when it is run again; remove "
+            "what is random or counts from its evaluation mode"
         )
     if bool(((alone - outputs).abs() > slack).any()):
         raise BadInput(
-            f"model {name!r} gives a sample other logits with other samples beside it, so that "
+            f"model {name!r} gives a sample other outputs with other samples beside it, so that "
             "none has a gradient of its own; leave statistics of the batch, and views that mix "
             "rows, out of its evaluation mode"
         )
-    _refuse_loss(model, outputs.detach(), samples.targets[: len(few)])
+    _refuse_loss(model, outputs.detach(), samples.targets[at])
     return outputs.shape[-1] if outputs.ndim > 1 else 1
+
+
+def _telling(samples: Samples) -> Tensor:
+    """Positions of a few samples: the first, and those with the least and the largest whole number.
+
+    An embedding may have no row for it, which otherwise shows in the middle of training.
+    """
+    features, inputs = samples.features, samples.inputs
+    values = list(inputs.unpacked(features).values()) if inputs else [features]
+    rows = [value.reshape(len(value), -1) for value in values if not value.is_floating_point()]
+    ends = [int(end) for one in rows for end in (one.amin(1).argmin(), one.amax(1).argmax())]
+    return torch.tensor(list(dict.fromkeys([*range(min(_TRIED, len(features))), *ends])))
 
 
 def outputs_tried(
@@ -186,15 +199,23 @@ def outputs_tried(
     """
     try:
         found = task.called(module.eval(), features.clone())
+    except Refusal as error:
+        raise BadInput(f"model {name!r}: {error}") from error
     # Other people's code raises what it likes.
     except Exception as error:
         said = " ".join(str(error).split())[:200]
         raise BadInput(
             f"model {name!r} cannot be run on {len(features)} samples of shape "
-            f"{tuple(features.shape[1:])} ({type(error).__name__}: {said}); "
+            f"{_shapes(task, features)} ({type(error).__name__}: {said}); "
             f"{task.takes or SUPPORTED}, for any number of rows"
         ) from error
     return found
+
+
+def _shapes(task: Task, features: Tensor) -> str:
+    if task.inputs is None:
+        return f"{tuple(features.shape[1:])}"
+    return ", ".join(f"{one.name} {one.shape}" for one in task.inputs.fields)
 
 
 def _outputs(module: nn.Module, name: str, task: Task, features: Tensor) -> Tensor:
@@ -214,8 +235,11 @@ def _outputs(module: nn.Module, name: str, task: Task, features: Tensor) -> Tens
 
 def _refuse_loss(model: Model, outputs: Tensor, targets: Tensor) -> None:
     name = model.architecture.name
+    given = outputs.requires_grad_()
     try:
-        losses: object = model.architecture.loss(outputs, targets)
+        with torch.enable_grad():
+            # A copy: a loss may change what it is given.
+            losses: object = model.architecture.loss(given.clone(), targets.clone())
     except Refusal:
         raise
     except Exception as error:
@@ -230,6 +254,19 @@ def _refuse_loss(model: Model, outputs: Tensor, targets: Tensor) -> None:
         raise BadInput(
             f"the loss gives {shape} for {len(targets)} samples of model {name!r}; give one that "
             "has a number for each (reduction='none')"
+        )
+    slope = None
+    if losses.requires_grad:
+        (slope,) = torch.autograd.grad(losses[0], given, allow_unused=True)
+    if slope is None:
+        raise BadInput(
+            f"the loss of model {name!r} has no gradient by the outputs; calculate it with torch, "
+            "without no_grad, detach or item"
+        )
+    if bool(slope[1:].nan_to_num().any()):
+        raise BadInput(
+            f"the loss of a sample of model {name!r} depends on the other samples beside it, so "
+            "that none has a gradient of its own; leave means over samples out of it"
         )
 
 

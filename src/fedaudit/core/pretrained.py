@@ -60,10 +60,12 @@ def pretrained_file(name: str) -> Path:
     """
     given = Path(name)
     if given.suffix == ".safetensors":
-        return given
+        return given.expanduser()
     stated = os.environ.get(PRETRAINED_VARIABLE)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return (Path(stated) if stated else cache / "fedaudit" / "pretrained") / f"{name}.safetensors"
+    return (
+        Path(stated).expanduser() if stated else cache / "fedaudit" / "pretrained"
+    ) / f"{name}.safetensors"
 
 
 def pretrained(name: str) -> dict[str, Tensor]:

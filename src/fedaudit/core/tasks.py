@@ -176,8 +176,8 @@ def _right(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:
 def _class_indices(features: Tensor, targets: Tensor) -> Tensor:
     if targets.ndim != 1 or targets.is_floating_point() or int(targets.min()) < 0:
         raise BadInput(
-            f"targets of the task 'classification' are class indices from 0, one a sample, got "
-            f"{targets.dtype} of shape {tuple(targets.shape)}; name another task, such as "
+            "targets of the task 'classification' are class indices from 0, one a sample, got "
+            f"{_spoken(targets)}; name another task, such as "
             "'regression' or 'multi-label'"
         )
     return targets.long()
@@ -361,8 +361,8 @@ def _whole_numbers(features: Tensor, labels: Tensor) -> Tensor:
 
 
 def _tokens(features: Tensor, targets: Tensor, *, padding: int, vocabulary: int) -> Tensor:
-    # Targets of their own, as where inputs are several and the tokens are one of them.
-    own = targets.ndim == 2 and not targets.is_floating_point()
+    # Targets of their own; others are groups of samples, such as books.
+    own = targets.ndim == 2 and bool((targets == targets.round()).all())
     tokens = targets if own else features
     short = int(((tokens[:, 1:] != padding).sum(1) == 0).sum())
     if tokens.shape[1] < 2 or short:
@@ -411,6 +411,7 @@ class Denoising(Task):
         """
         given = {"sample": x} if self.inputs is None else self.inputs.unpacked(x)
         clean = given.pop(next(iter(given)))
+        clean = clean if clean.is_floating_point() else clean.float()
         steps, noise = self._drawn(module, clean)
         ones = [1] * (clean.ndim - 1)
         left = left_of_clean().to(clean)[steps].view(*steps.shape, *ones)
@@ -470,13 +471,16 @@ def denoising(*, draws: int = 8, seed: int = 0, fixed: bool = True) -> Denoising
         seed: Of the draws.
         fixed: Whether draws are the same for all samples, models and rounds.
     """
-    if not 1 <= draws <= NOISE_STEPS:
-        raise BadInput(f"draws of the task 'denoising' are 1 to {NOISE_STEPS}, got {draws}")
+    if draws != int(draws) or not 1 <= draws <= NOISE_STEPS:
+        raise BadInput(
+            f"draws of the task 'denoising' are a whole number from 1 to {NOISE_STEPS}, got {draws}"
+        )
     return Denoising(
         "denoising",
         _mean_of_draws,
         Utility("denoising error", _mean_of_draws),
         features=_with_concept,
+        targets=_concepts,
         takes="a model for the task 'denoising' has forward(noisy, steps, concept)",
         settings=(("draws", draws), ("seed", seed), ("fixed", fixed)),
         draws=draws,
@@ -490,7 +494,16 @@ def _mean_of_draws(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"
 
 
 def _with_concept(features: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    return {"sample": features, "concept": labels}
+    return {"sample": features.float(), "concept": labels}
+
+
+def _concepts(features: Tensor, targets: Tensor) -> Tensor:
+    if targets.ndim != 1 or not bool((targets == targets.round()).all()) or int(targets.min()) < 0:
+        raise BadInput(
+            "targets of the task 'denoising' are concepts, whole numbers from 0, one a sample, "
+            f"got {_spoken(targets)}"
+        )
+    return targets.long()
 
 
 def _refuse_other_shape(name: str, outputs: Tensor, targets: Tensor) -> None:
@@ -502,7 +515,13 @@ def _refuse_other_shape(name: str, outputs: Tensor, targets: Tensor) -> None:
 
 
 def _spoken(values: Tensor) -> str:
-    return f"{values.dtype} of shape {tuple(values.shape)}"
+    """Type, shape and range of values, for a refusal."""
+    known = values[values.isfinite()]
+    said = f"{values.dtype} of shape {tuple(values.shape)}"
+    if known.numel():
+        said += f", from {float(known.min()):g} to {float(known.max()):g}"
+    strange = values.numel() - known.numel()
+    return said + (f", {strange} of them infinite or not a number" if strange else "")
 
 
 TASKS: dict[str, Callable[..., Task]] = {

@@ -112,6 +112,12 @@ class Samples:
         return len(self.targets)
 
     @property
+    def has_whole_numbers(self) -> bool:
+        """True if features are whole numbers such as tokens, or one of several inputs is."""
+        named = self.inputs.fields if self.inputs else ()
+        return not self.features.is_floating_point() or any(one.whole for one in named)
+
+    @property
     def parts(self) -> tuple[Tensor, ...]:
         """Every tensor that is no other's copy: ids, labels, features, and targets beside labels.
 
@@ -167,7 +173,13 @@ def as_tensor(values: object) -> Tensor:
     """
     if isinstance(values, Tensor):
         return values
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise BadInput(
+            f"samples are arrays of numbers with a row a sample, all of one length: {error}; fill "
+            "the shorter ones up"
+        ) from error
     if array.dtype.kind not in "biuf" or array.ndim == 0:
         raise BadInput(
             f"samples are arrays of numbers with a row a sample, got {type(values).__name__} of "

@@ -150,7 +150,8 @@ def samples_of_task(samples: Samples, task: Task) -> Samples:
     if samples.inputs is None:
         taken = task.features(samples.features, samples.labels)
         samples = Samples(taken, samples.targets, samples.ids, samples.labels)
-    targets = task.targets(samples.features, samples.targets)
+    features, inputs = samples.features, samples.inputs
+    targets = task.targets(inputs.first(features) if inputs else features, samples.targets)
     own = task.classes and targets is not samples.targets
     return samples.replace(targets=targets, labels=targets if own else samples.labels)
 

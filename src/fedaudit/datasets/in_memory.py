@@ -3,12 +3,21 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.inputs import Inputs
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import Samples
-from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
+from fedaudit.datasets.arrays import (
+    AnyArray,
+    Arrays,
+    count_classes,
+    from_arrays,
+    split,
+    split_arrays,
+    strata,
+)
 from fedaudit.datasets.dataset import Dataset
 
 
@@ -25,6 +34,8 @@ class InMemory:
         test_share: Share of each class that is drawn, where it is.
         standardise: Whether features get mean 0 and spread 1 over the training part.
         inputs: How the inputs of a model that takes several by name lie in the features.
+        labels: Group of each sample, by which samples are dealt and drawn where their targets are
+            no classes; without a test part of its own.
     """
 
     name: str
@@ -35,15 +46,31 @@ class InMemory:
     test_share: float
     standardise: bool
     inputs: Inputs | None = None
+    labels: AnyArray | None = None
 
     def __call__(self, *, seed: int) -> Dataset:
         """The data set; the seed decides which samples are tested on, if that is open."""
+        rng = seeded_numpy(seed, "split", self.name)
         if self.x_test is not None and self.y_test is not None:
             parts = Arrays(self.x, self.y, self.x_test, self.y_test)
-        else:
-            rng = seeded_numpy(seed, "split", self.name)
+        elif self.labels is None:
             parts = split_arrays(self.x, self.y, test_share=self.test_share, rng=rng)
+        else:
+            return self._grouped(self.labels, rng)
         found = from_arrays(self.name, parts, standardise=self.standardise)
+        return self._with_inputs(found)
+
+    def _grouped(self, labels: AnyArray, rng: np.random.Generator) -> Dataset:
+        """Every group in both parts, and labels that are its numbers."""
+        at = split(strata(labels), self.test_share, rng=rng)
+        parts = Arrays(self.x[at.train], self.y[at.train], self.x[at.test], self.y[at.test])
+        found = self._with_inputs(from_arrays(self.name, parts, standardise=self.standardise))
+        train = found.train.replace(labels=torch.from_numpy(labels[at.train]))
+        test = found.test.replace(labels=torch.from_numpy(labels[at.test]))
+        groups = count_classes(labels[at.train], labels[at.test])
+        return replace(found, train=train, test=test, classes=groups)
+
+    def _with_inputs(self, found: Dataset) -> Dataset:
         if self.inputs is None:
             return found
         train, test = (replace(part, inputs=self.inputs) for part in (found.train, found.test))
@@ -96,4 +123,6 @@ def samples(
 def of_samples(given: Samples) -> InMemory:
     """The data set of samples, a part of which is drawn for testing; see :func:`samples`."""
     found = samples(np.asarray(given.features), np.asarray(given.targets))
-    return replace(found, inputs=given.inputs)
+    named = given.labels is not given.targets and bool(given.labels.any())
+    labels = np.asarray(given.labels) if named else None
+    return replace(found, inputs=given.inputs, labels=labels)

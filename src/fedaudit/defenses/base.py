@@ -146,12 +146,14 @@ class Plan:
         shape: Of one sample.
         classes: How many the data set has.
         rounds: Of the run.
+        whole: Whether samples hold whole numbers, such as tokens, which no noise can be added to.
     """
 
     architecture: Architecture
     shape: tuple[int, ...]
     classes: int
     rounds: int
+    whole: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.values import Batch
-from fedaudit.defenses.base import Defense, Turn
+from fedaudit.defenses.base import Defense, Plan, Turn
 from fedaudit.defenses.soft_labels import class_count, hard_target
 
 MIXES = ("inputs-and-labels", "legacy_label_only")
@@ -52,6 +52,18 @@ class MixUp(Defense):
     def mixes_labels(self) -> bool:
         """Unless it is set to blend nothing."""
         return self.alpha > 0
+
+    def refuse_misfit(self, plan: Plan) -> None:
+        """Before anything is trained: samples of whole numbers, which cannot be blended.
+
+        Raises:
+            BadInput: They hold tokens, or classes beside numbers.
+        """
+        if plan.whole and self.alpha > 0 and self.mixes == "inputs-and-labels":
+            raise BadInput(
+                "mixup blends real numbers, and samples hold whole ones, such as tokens or "
+                "classes; leave it out"
+            )
 
     def batch(self, batch: Batch, turn: Turn) -> Batch:
         """Each step: the blended batch, with class probabilities as labels."""

@@ -182,9 +182,9 @@ _NO_MODEL = "the model of a recording is not there to be run; its signals were m
 
 
 def attack_recording(
-    folder: Path,
+    folder: Path | str,
     names: Sequence[str],
-    out: Path,
+    out: Path | str,
     *,
     figures: Mapping[str, object] | None = None,
     trust: bool = False,
@@ -209,9 +209,10 @@ def attack_recording(
             trusted.
         Damaged: The recording is incomplete or altered.
     """
+    folder = Path(folder)
     with code_named_in(folder, trusted=trust, folder=Path.cwd()):
         _refuse_wrong(figures or {})
-        return _attacked(folder, names, out, figures or {}, progress, log)
+        return _attacked(folder, names, Path(out), figures or {}, progress, log)
 
 
 def _refuse_wrong(figures: Mapping[str, object]) -> None:

@@ -15,15 +15,17 @@ from typing import cast
 from torch import nn
 
 from fedaudit.core.devices import device_named
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.locking import Lock, kept_to_this_process
 from fedaudit.core.progress import on_stderr, size_of, time_of
 from fedaudit.core.tasks import (
     CLASSIFICATION,
+    TASKS,
     PerSampleLoss,
     Task,
     classification_by,
     cross_entropy,
+    of_loss,
     task_named,
 )
 from fedaudit.core.values import ClientId, Model
@@ -394,7 +396,7 @@ def record(
     uploads: Kind = "models",
     sizes: ByClient[int] | None = None,
     loss: PerSampleLoss = cross_entropy,
-    task: str | Task = CLASSIFICATION,
+    task: str | Task | PerSampleLoss = CLASSIFICATION,
     keep_samples: bool = True,
     strict: bool = False,
     workers: int = 1,
@@ -422,8 +424,8 @@ def record(
         sizes: Training samples of each client; for attacks with a prior.
         loss: Loss of classification, of (logits, class indices) with a number a sample, where it is
             not cross-entropy.
-        task: What clients train for: a name ("next-token"), what ``fedaudit.tasks`` makes, or
-            ``fedaudit.tasks.of_loss("name", loss)`` for a loss of your own.
+        task: What clients train for: a name ("next-token"), what ``fedaudit.tasks`` makes, or a
+            loss of your own, of (outputs, targets) with a number a sample.
         keep_samples: Keeps the audited samples' features in the recording, which the control
             with a classifier that sees inputs alone needs. Without, the recording holds none.
         strict: Whether a round that cannot be recorded stops the loop. By default it is warned
@@ -478,8 +480,20 @@ def record(
     )
 
 
-def _task(given: str | Task, loss: PerSampleLoss) -> Task:
-    task = task_named(given, {}) if isinstance(given, str) else given
+def _task(given: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:
+    if not isinstance(given, str | Task) and not callable(given):
+        raise BadInput(
+            "task is a name such as 'next-token', what fedaudit.tasks makes, or a loss of "
+            f"(outputs, targets); got {type_of(given)}"
+        )
+    if isinstance(given, str):
+        task = task_named(given, {})
+    elif isinstance(given, Task):
+        task = given
+    elif cast("object", given) in list(TASKS.values()):
+        task = cast("Callable[[], Task]", given)()
+    else:
+        task = of_loss(getattr(given, "__name__", type(given).__name__), given)
     if loss is cross_entropy:
         return task
     if task != CLASSIFICATION:

@@ -3,6 +3,7 @@
 import ast
 import base64
 import hashlib
+import io
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -174,21 +175,34 @@ def write_report(record: Record, path: Path) -> None:
 
     Pictures that lie in the file's folder are shown in it. The file opens offline, and its content
     policy lets it load nothing and run no script but its own, whatever names the record holds. It
-    is written to a temporary name first.
+    is written to a temporary name first, and shows pictures to nobody but the owner of the file.
     """
-    write_page(path, report_html(record, _pictures(path.with_name(PICTURES_FILE))))
+    pictures = _pictures(path.with_name(PICTURES_FILE))
+    write_page(path, report_html(record, pictures))
+    if pictures:
+        path.chmod(0o600)
 
 
 _MOST_PICTURES = 2**20
 """Bytes; ten images of 32 by 32 take a twentieth."""
+_MOST_PIXELS = 2**22
 
 
 def _pictures(path: Path) -> str:
     """An image as a page holds it; empty where there is none, or none that is small and a PNG."""
-    if not path.is_file() or path.stat().st_size > _MOST_PICTURES:
+    if path.is_symlink() or not path.is_file() or path.stat().st_size > _MOST_PICTURES:
         return ""
+    from PIL import Image
+
     content = path.read_bytes()
-    if not content.startswith(b"\x89PNG\r\n\x1a\n"):
+    try:
+        with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
+            fits = image.width * image.height <= _MOST_PIXELS
+            image.verify()
+    # Whatever a stranger's file makes of a reader, the page is written.
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return ""
+    if not fits:
         return ""
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 

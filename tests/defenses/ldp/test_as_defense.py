@@ -61,7 +61,7 @@ def test_single_numbers_and_no_samples_at_all_are_features_too(defense: LocalDP)
 @every
 def test_whole_numbers_are_refused(defense: LocalDP) -> None:
     data = Samples(torch.ones(4, 2).long(), torch.zeros(4, dtype=torch.int64), torch.arange(4))
-    with pytest.raises(BadInput, match="perturbs real numbers, got features of type"):
+    with pytest.raises(BadInput, match="perturbs real numbers, and samples hold whole ones"):
         defense.prepare(data, visit())
 
 

@@ -143,7 +143,9 @@ class Shards:
 class WholeClasses:
     """Gives every class whole to one client, as where clients are books, authors or hospitals.
 
-    The largest class goes first, each to the client with the fewest samples so far.
+    The largest class goes first, each to the client with the fewest samples so far. Of a client
+    under audit it is what it had before the fair draw, which gives samples of its classes to
+    others.
 
     Attributes:
         samples_per_client: Samples of each client, drawn from its classes; 0 deals everything.

@@ -110,28 +110,25 @@ class LocalDP(Defense):
         return self.perturbed(x, rng)
 
     def refuse_misfit(self, plan: Plan) -> None:
-        """Before anything is trained: samples without features.
+        """Before anything is trained: samples without features, or of whole numbers.
 
         Raises:
-            BadInput: A sample has none.
+            BadInput: A sample has none, or holds whole numbers.
         """
         if not self.off:
             self._refuse_none(prod(plan.shape))
+            self._refuse_whole(plan.whole)
 
     def prepare(self, data: Samples, visit: Visit) -> Samples:
         """Once: all features perturbed.
 
         Raises:
-            BadInput: Features are no real numbers, or not finite.
+            BadInput: Features are whole numbers, or not finite.
         """
         if self.off or len(data) == 0:
             return data
+        self._refuse_whole(data.has_whole_numbers)
         features = data.features
-        if not features.is_floating_point():
-            raise BadInput(
-                f"{type(self).__name__} perturbs real numbers, got features of type "
-                f"{features.dtype}; convert them to floating point first"
-            )
         noisy = self(features.reshape(len(data), -1), visit.rng("local differential privacy"))
         return replace(data, features=noisy.reshape(features.shape))
 
@@ -140,6 +137,13 @@ class LocalDP(Defense):
         self._refuse_none(work.features)
         epsilon = self.actual_epsilon(work.features)
         return Guarantee(epsilon, UNIT, f"claimed epsilon {self.nominal:g}; {self.method}")
+
+    def _refuse_whole(self, whole: bool) -> None:
+        if whole:
+            raise BadInput(
+                f"{type(self).__name__} perturbs real numbers, and samples hold whole ones, such "
+                "as tokens or classes; give features as floating point, or leave it out"
+            )
 
     def _refuse_none(self, features: int) -> None:
         if features < 1:

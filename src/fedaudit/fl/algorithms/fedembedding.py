@@ -19,7 +19,8 @@ class FedEmbedding(FedAvg):
     Whatever asks for a gradient is trained, uploaded and averaged: embeddings of concepts in front
     of a frozen diffusion model, or a prompt in front of a frozen language model. A client without
     samples of a concept leaves its row as it was sent, and does not count there; in FedAvg it would
-    hold the row back.
+    hold the row back. What changes every row in every client, such as weight decay or noise added
+    for privacy, makes it the plain mean.
 
     Attributes:
         architecture: Of a model whose trained parameters have a row (first axis) a concept.

@@ -106,6 +106,7 @@ def _parts(study: Study) -> list[tuple[str, str]]:
     filters = [part.options.get("path") for part in parts if part.name == "filter"]
     return [
         ("data set", study.data.name),
+        *([("data set", study.pretraining.data.name)] if study.pretraining else ()),
         *(("model", model.name) for model in study.models or (study.model,)),
         ("task", study.task.name),
         ("algorithm", study.algorithm.name),

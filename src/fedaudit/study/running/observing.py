@@ -33,14 +33,24 @@ from fedaudit.study.setup.parts import Setup, Work
 
 
 def disk_needed(setup: Setup) -> int:
-    """About how many bytes a run will write."""
+    """About how many bytes a run will write.
+
+    Raises:
+        BadInput: The model has nothing to train.
+    """
+    initial = setup.algorithm.architecture.initial(0)
+    if not initial.params:
+        raise BadInput(
+            f"model {initial.architecture.name!r} has no trainable parameters; give one that "
+            "clients train"
+        )
     return estimated_bytes(
         keep=setup.study.audit.keep,
         rounds=len(setup.measured_rounds),
         clients=len(setup.deal.clients),
         samples=len(setup.deal.audit),
         signals=len(setup.signals),
-        parameters=len(flat(setup.algorithm.architecture.initial(0).params)),
+        parameters=len(flat(initial.params)),
     )
 
 

@@ -12,7 +12,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.modules import loaded
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import NOISE_STEPS, Denoising, left_of_clean
-from fedaudit.core.values import Model
+from fedaudit.core.values import Model, Sees
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.study.figures.truth import Findings, target_truth
@@ -35,8 +35,10 @@ def draw(setup: Setup, round: Round, folder: Path) -> None:
         folder: Of the run.
     """
     target = setup.study.audit.targets[0]
+    # Elsewhere what stands for the target's model is that of all.
+    alone = Sees.UPLOADS in setup.view.offers and target not in setup.study.audit.merge
     seen = round.exposed.get(target)
-    if seen is None or seen.local is None or not _draws_images(seen.local):
+    if not alone or seen is None or seen.local is None or not _draws_images(seen.local):
         return
     count = min(setup.dataset.classes, _MOST_CONCEPTS)
     low, high = _range(setup)
@@ -88,6 +90,9 @@ def write_pictures(setup: Setup, folder: Path, findings: Findings, path: Path) -
     rows = [_row(images, low, high) for images in (own, pictures[columns])]
     gap = np.full((_GAP, *rows[0].shape[1:]), 255, dtype=np.uint8)
     try:
+        # People's data: nobody else on this machine is to see them.
+        path.unlink(missing_ok=True)
+        path.touch(mode=0o600)
         Image.fromarray(np.concatenate([rows[0], gap, rows[1]])).save(path)
     except OSError as error:
         raise BadInput(f"{path} could not be written ({error}); free some space") from error

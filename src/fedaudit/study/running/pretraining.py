@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.devices import CPU, computing_on, forked
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.locking import Lock
 from fedaudit.core.modules import refuse_unfit
 from fedaudit.core.pretrained import pretrained_file
@@ -29,6 +29,7 @@ _WARM_UP = 100
 """Steps in which the learning rate rises."""
 _KEPT_EVERY = 200
 """Steps from one of those at which a stopped training goes on to the next."""
+_SETTINGS = "settings"
 
 
 def pretrained_for(
@@ -59,46 +60,68 @@ def pretrained_for(
         return
     file = pretrained_file(study.pretrained_name)
     if file.is_file():
+        _refuse_other(file, study)
         log(f"pretrained network: {file}")
         return
+    folder = file.with_suffix("")
     try:
-        file.with_suffix("").mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(
             f"{file.parent} cannot be written ({error}); set FEDAUDIT_PRETRAINED to a folder for "
             "pretrained networks"
         ) from error
-    with closing(Lock(file.with_suffix(""))) as lock:
+    with closing(Lock(folder)) as lock:
         if not lock.taken():
             log(f"another process pretrains {file}; waiting for it")
             lock.taken(wait=True)
-        if not file.is_file():
-            log(f"pretraining once, for {file}; a stopped one goes on where it was")
-            task = task_named(study.task.name, study.task.options)
-            data = given.data
-            public = load(
-                data.name,
-                task,
-                data.classes,
-                data_dir=data_dir,
-                seed=given.seed,
-                **data.options,
-            )
-            inputs = public.train.inputs
-            shape = inputs.shape if inputs else tuple(public.train.features.shape[1:])
-            net = architecture(
-                study.model.name,
-                replace(task, inputs=inputs),
-                shape=shape,
-                classes=public.classes,
-                weights="",
-                **study.model.options,
-            )
-            refuse_unfit(net.initial(given.seed), public.train)
-            part = file.with_suffix("") / "training.safetensors"
-            trained = _trained(net, public.train, given, part, device, progress)
-            write_tensors(trained, file, {"settings": json.dumps(study.pretrained_settings)})
+        if file.is_file():
+            return
+        log(f"pretraining once, for {file}; a stopped one goes on where it was")
+        net, samples = _public(study, given, data_dir)
+        part = folder / "training.safetensors"
+        trained = _trained(net, samples, given, part, device, progress)
+        if not all(bool(value.isfinite().all()) for value in trained.values()):
             part.unlink(missing_ok=True)
+            raise BadInput(
+                "the pretraining ended in values that are infinite or not a number; lower "
+                "pretraining.lr"
+            )
+        write_tensors(trained, file, {_SETTINGS: json.dumps(study.pretrained_settings)})
+        part.unlink(missing_ok=True)
+
+
+def _refuse_other(file: Path, study: Study) -> None:
+    """Refuses a file that was not made by this study's pretraining, whatever it is called."""
+    notes = read_tensors(file)[1]
+    try:
+        made_by = json.loads(notes.get(_SETTINGS, "null"))
+    except ValueError:
+        made_by = None
+    if made_by != json.loads(json.dumps(study.pretrained_settings)):
+        raise BadInput(
+            f"{file} was not made by the [pretraining] of {study.name!r}; delete it, to have it "
+            "made anew, or name it in model.options.weights, without a [pretraining]"
+        )
+
+
+def _public(
+    study: Study, given: PretrainingSection, data_dir: Path | None
+) -> tuple[Architecture, Samples]:
+    """The network and the data that it is trained on."""
+    task, data = task_named(study.task.name, study.task.options), given.data
+    public = load(data.name, task, data.classes, data_dir=data_dir, seed=given.seed, **data.options)
+    train = public.train
+    net = architecture(
+        study.model.name,
+        replace(task, inputs=train.inputs),
+        shape=train.inputs.shape if train.inputs else tuple(train.features.shape[1:]),
+        classes=task.width(train.features, train.targets) or public.classes,
+        weights="",
+        **study.model.options,
+    )
+    refuse_unfit(net.initial(given.seed), train)
+    return net, train
 
 
 def _trained(
@@ -153,15 +176,20 @@ def _keep(
 
 def _resumed(part: Path, module: nn.Module, optimizer: torch.optim.Adam) -> int:
     """Takes up a training that was stopped; says after how many steps."""
-    values, notes = read_tensors(part)
-    params: Params = {}
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, value in values.items():
-        kind, _, rest = name.partition("/")
-        if kind == "params":
-            params[rest] = value
-        else:
-            state.setdefault(int(rest), {})[kind] = value
-    module.load_state_dict(params)
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-    return int(notes["step"])
+    try:
+        values, notes = read_tensors(part)
+        params: Params = {}
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in values.items():
+            kind, _, rest = name.partition("/")
+            if kind == "params":
+                params[rest] = value
+            else:
+                state.setdefault(int(rest), {})[kind] = value
+        module.load_state_dict(params)
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        return int(notes["step"])
+    except (Damaged, KeyError, ValueError, RuntimeError) as error:
+        raise Damaged(
+            f"{part} is not the half of this pretraining that was done; delete it, to begin anew"
+        ) from error

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from fedaudit.attacks.catalog import DEFAULT_SET
+from fedaudit.core.importing import module_of
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.layout import MAX_ROUND
 from fedaudit.study.settings.base import Count, Digest, Positive, Section, Settings, Share
@@ -405,9 +406,15 @@ class Study(Section):
     @property
     def pretrained_settings(self) -> dict[str, object]:
         """All settings that decide what the pretrained network is."""
-        # A denoiser's options are of what is measured, not of how it is trained.
         given = self.model_dump(mode="json", include={"model", "pretraining"})
-        return {"task": self.task.name, **given}
+        # A denoiser's options are of what is measured, not of how it is trained.
+        options = {} if self.task.name == "denoising" else self.task.options
+        task = {"name": self.task.name, "options": options} if options else self.task.name
+        parts = [("model", self.model.name), ("task", self.task.name)]
+        parts += [("data set", self.pretraining.data.name)] if self.pretraining else []
+        modules = {module_of(*part) for part in parts}
+        code = {name: digest for name, digest in self.code.items() if name in modules}
+        return {"task": task, **given, **({"code": code} if code else {})}
 
     @property
     def pretrained_name(self) -> str:

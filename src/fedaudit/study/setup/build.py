@@ -216,6 +216,7 @@ def _plans(study: Study, dataset: Dataset, algorithm: Algorithm) -> list[Plan]:
             shape=tuple(dataset.train.features.shape[1:]),
             classes=dataset.classes,
             rounds=study.training.rounds,
+            whole=dataset.train.has_whole_numbers,
         )
         for net in algorithm.nets
     ]
