@@ -1,21 +1,27 @@
 """What a recorder adds to a live round, and how fast it writes updates.
 
-    python -m benchmarks.recording [--turns 3] [--smaller 10]
+    python -m benchmarks.recording [--turns 3] [--smaller 10] [--picture docs/recorder.svg]
 
 Prints tables in Markdown. A round: ResNet-18 on 32 x 32 pictures, 10 clients with 500 samples each,
 one epoch in batches of 32; 1,500 audited samples are measured for every attack that a recording
 allows, every tenth round. ``--smaller 10`` has a tenth of the samples of both kinds, which keeps
 the ratio and takes a tenth of the time. Seconds are CPU seconds on one thread; variants run in
-turn, the first turn is dropped, medians are shown. Writing: the updates of a round beside a plain
-copy of the same bytes, both flushed to the disk; wall seconds.
+turn, the first turn is dropped, medians are shown. Where measuring is done: wall seconds of a loop
+that measures every round, without a recorder, in the loop, beside it and after it; ``--picture``
+draws the last turn. Writing: the updates of a round beside a plain copy of the same bytes, both
+flushed to the disk; wall seconds.
 """
 
 import argparse
+import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
-from time import perf_counter, process_time
+from time import monotonic, perf_counter, process_time
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,16 +29,19 @@ from torch import Tensor, nn
 from benchmarks.training import medians
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import CLASSIFICATION
-from fedaudit.core.values import Model
+from fedaudit.core.values import Architecture, Model
+from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.audited import audit_samples
 from fedaudit.live.network import network_of
-from fedaudit.live.recorder import record
+from fedaudit.live.recorder import Recorder, When, record
 from fedaudit.live.recording import RoundEntry
 from fedaudit.live.weights import Answers, round_of_uploads
 from fedaudit.models.resnet import resnet18
 from fedaudit.observe.kept_files import write_round
 
-CLIENTS, SAMPLES, AUDITED, EVERY = 10, 500, 1500, 10
+CLIENTS, SAMPLES, AUDITED, EVERY, ROUNDS = 10, 500, 1500, 10, 8
+
+Clients: TypeAlias = dict[int, tuple[Tensor, Tensor]]
 
 
 def pictures(count: int, name: str) -> tuple[Tensor, Tensor]:
@@ -54,7 +63,7 @@ def train(module: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
     return module
 
 
-def trained(base: Model, data: dict[int, tuple[Tensor, Tensor]]) -> dict[int, nn.Module]:
+def trained(base: Model, data: Clients) -> dict[int, nn.Module]:
     return {c: train(base.load_into(network()), *mine) for c, mine in data.items()}
 
 
@@ -84,6 +93,121 @@ def overhead(turns: int, smaller: int) -> None:
     print("| round | measuring | added, every tenth round |")
     print("|---|---|---|")
     print(f"| {seconds['train']:.1f} s | {seconds['measure']:.1f} s | {share:.1%} |", flush=True)
+
+
+class Span(NamedTuple):
+    """Something that was done from one moment to another."""
+
+    what: str
+    began: float
+    ended: float
+
+
+def where(turns: int, smaller: int, picture: Path | None) -> None:
+    """What a loop of eight rounds takes, wherever its rounds are measured."""
+    data = {c: pictures(SAMPLES // smaller, f"client {c}") for c in range(CLIENTS)}
+    audited = AUDITED // smaller
+    members = {c: (x[: audited // 30], y[: audited // 30]) for c, (x, y) in data.items()}
+    audit = audit_samples(members, pictures(audited - CLIENTS * (audited // 30), "unseen"))
+    loops: dict[str, list[list[Span]]] = {"none": [], "now": [], "beside": [], "after": []}
+    for _ in range(turns):
+        for when, found in loops.items():
+            found.append(_loop(when, data, audit))
+    print("| measured | round of the loop | beside no recorder | until all is measured |")
+    print("|---|---|---|---|")
+    rounds = {when: median(map(_a_round, found[1:])) for when, found in loops.items()}
+    for when, found in loops.items():
+        whole = median(max(s.ended for s in each) - each[0].began for each in found[1:])
+        ratio = rounds[when] / rounds["none"]
+        print(f"| {when} | {rounds[when]:.2f} s | {ratio:.3f} | {whole:.1f} s |", flush=True)
+    if picture is not None:
+        draw({when: found[-1] for when, found in loops.items()}, picture)
+
+
+def _a_round(spans: list[Span]) -> float:
+    """Wall seconds of a round of the loop, without what comes after the last one."""
+    loop = [s for s in spans if s.what in ("training", "recorder")]
+    return (loop[-1].ended - loop[0].began) / ROUNDS
+
+
+def _loop(when: str, data: Clients, audit: AuditSet) -> list[Span]:
+    base = Model.of(Architecture("net", network), network())
+    with TemporaryDirectory() as folder:
+        log = Path(folder) / "measured.jsonl"
+        own = Recorder._measured
+
+        def timed(self: Recorder, *given: Any) -> float:
+            began = monotonic()
+            taken = own(self, *given)
+            with log.open("a") as file:
+                file.write(json.dumps(["measuring", began, monotonic()]) + "\n")
+            return taken
+
+        Recorder._measured = timed  # type: ignore[method-assign, assignment]
+        try:
+            spans = list[Span]()
+            recorder = None
+            if when != "none":
+                place = Path(folder) / "recording"
+                time_ = cast("When", when)
+                recorder = record(place, network, audit, measure=time_, log=lambda text: None)
+            for index in range(1, ROUNDS + 1):
+                began = monotonic()
+                uploads = trained(base, data)
+                spans.append(Span("training", began, monotonic()))
+                if recorder is not None:
+                    began = monotonic()
+                    recorder.round(index, sent=base, uploads=uploads)
+                    spans.append(Span("recorder", began, monotonic()))
+            if recorder is not None:
+                recorder.close()
+                lines = log.read_text().splitlines()
+                spans += [Span(*json.loads(line)) for line in lines]
+            return spans
+        finally:
+            Recorder._measured = own  # type: ignore[method-assign]
+
+
+def draw(loops: Mapping[str, list[Span]], path: Path) -> None:
+    """A row a loop: training, what the recorder takes of it, and measuring."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    colours = {"training": "#4C78A8", "recorder": "#E45756", "measuring": "#72B7B2"}
+    names = {
+        "none": "no recorder",
+        "now": "measured in the loop",
+        "beside": "measured beside it",
+        "after": "measured afterwards",
+    }
+    with mpl.rc_context({"svg.hashsalt": "fedaudit", "font.size": 9}):
+        figure = Figure(figsize=(8.4, 2.6), layout="constrained")
+        axes = figure.subplots()
+        for row, spans in enumerate(loops.values()):
+            start = spans[0].began
+            for one in spans:
+                place = row + (0.22 if one.what == "measuring" else -0.22)
+                axes.barh(
+                    place,
+                    one.ended - one.began,
+                    left=one.began - start,
+                    height=0.4,
+                    color=colours[one.what],
+                    edgecolor="white",
+                    linewidth=0.4,
+                )
+        axes.set_yticks(range(len(loops)), [names[when] for when in loops])
+        axes.invert_yaxis()
+        axes.set_xlabel("seconds")
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        words = {
+            "training": "training",
+            "recorder": "the loop waits for the recorder",
+            "measuring": "measuring",
+        }
+        marks = [mpl.patches.Patch(color=colours[what], label=words[what]) for what in words]
+        figure.legend(handles=marks, loc="outside upper center", ncols=3, frameon=False)
+        figure.savefig(path, metadata={"Date": None})
 
 
 def writing(turns: int) -> None:
@@ -124,10 +248,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--smaller", type=int, default=1)
+    parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, one thread, load {os.getloadavg()[0]:.1f}\n")
     overhead(given.turns, given.smaller)
+    where(given.turns, given.smaller, given.picture)
     writing(given.turns)
 
 

@@ -1,6 +1,6 @@
 """Attacks on a live recording: as on a study's, with unknown parts named."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -20,6 +20,7 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.files import read_audit, read_untrained
 from fedaudit.live.recording import Recording, RoundEntry, read_recording, read_round_log
+from fedaudit.live.waiting import waiting
 from fedaudit.observe.measurements import Stored, fault_in, read_measured, tell_of_unhashed
 from fedaudit.observe.round import EVERYBODY
 from fedaudit.observe.views import View, view_named
@@ -257,7 +258,7 @@ def _attacked(
         watched=Watched(
             untrained=read_untrained(folder, recording.key, len(audit)),
             config=config,
-            missing=tuple(_missing(told, blind=blind)),
+            missing=tuple(_missing(told, {n for n, _ in waiting(folder)}, blind=blind)),
             names=recording.names,
         ),
     )
@@ -275,6 +276,12 @@ def _attacked(
 
 def _stored(folder: Path, recording: Recording, samples: int) -> list[Stored]:
     stored = read_measured(folder)
+    left = len(waiting(folder))
+    if not stored and left:
+        raise BadInput(
+            f"{folder} has no measured round yet, and {left} to be measured; wait for its recorder "
+            "to do so, or open the recording again with fedaudit.record, and close it"
+        )
     if not stored:
         raise BadInput(
             f"{folder} has no measured round yet; record at least {recording.every} rounds"
@@ -310,7 +317,7 @@ def _config(
     return {name: made_plain(value) for name, value in known.items()}
 
 
-def _missing(told: Sequence[RoundEntry], *, blind: bool) -> list[str]:
+def _missing(told: Sequence[RoundEntry], left: Collection[int], *, blind: bool) -> list[str]:
     """Notes for readers on parts that were not heard or not recorded."""
     found = []
     partial = [one.round for one in told if not one.complete]
@@ -321,7 +328,10 @@ def _missing(told: Sequence[RoundEntry], *, blind: bool) -> list[str]:
         reason = next(plain(one.note) for one in told if one.note)
         found.append(f"What was not recorded of {_rounds(lost)}: {reason}")
     known = {one.round for one in told}
-    between = sorted({*range(1, max(known, default=0) + 1)} - known)
+    waits = sorted({*left} - known)
+    if waits:
+        found.append(f"What happened in {_rounds(waits)}, still to be measured.")
+    between = sorted({*range(1, max(known, default=0) + 1)} - known - {*left})
     if between:
         found.append(f"What happened in {_rounds(between)}, which the recorder did not hear of.")
     if not blind:

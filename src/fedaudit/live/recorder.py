@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import cast
+from typing import Literal, cast, get_args
 
 from torch import nn
 
 from fedaudit.core.devices import device_named
-from fedaudit.core.errors import BadInput, type_of
+from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.locking import Lock, kept_to_this_process
 from fedaudit.core.progress import on_stderr, size_of, time_of
 from fedaudit.core.tasks import (
@@ -32,6 +32,7 @@ from fedaudit.core.values import ClientId, Model
 from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.attack import attacks_in, live_setup
+from fedaudit.live.beside import MOST_WAITING, Beside, Outcome, refuse_impossible
 from fedaudit.live.files import claim, write_audit, write_untrained
 from fedaudit.live.network import Network, network_of
 from fedaudit.live.recording import (
@@ -48,6 +49,7 @@ from fedaudit.live.recording import (
     round_entry,
     write_recording,
 )
+from fedaudit.live.waiting import hand_over, read_waiting, waiting
 from fedaudit.live.weights import (
     Answers,
     Kind,
@@ -75,6 +77,9 @@ _LARGE = 10**7
 
 _LONGEST_NAME = 200
 
+When = Literal["now", "beside", "after"]
+"""Times at which rounds are measured."""
+
 
 class Recorder:
     """A recording that is being made; see :func:`fedaudit.record`."""
@@ -89,15 +94,19 @@ class Recorder:
         uploads: Kind,
         keep_samples: bool,
         strict: bool,
+        measure: When,
         workers: int,
         device: str,
         log: Callable[[str], None],
     ) -> None:
         self._folder, self._shape, self._uploads = folder, net.shape, uploads
         self._strict, self._log = strict, log
-        self._workers, self._device = workers, device_named(device)
+        self._workers, self._device, self._when = workers, device_named(device), measure
+        if measure == "beside":
+            refuse_impossible(self._device)
         self.recording = claim(folder, recording, samples)
-        self._lock: Lock | None = kept_to_this_process(folder)
+        left = {index for index, _ in waiting(folder)}
+        self._lock: Lock | None = _locked(folder, len(left))
         clients = samples.owner[samples.owner >= 0].tolist()
         self._setup = live_setup(
             self.recording, samples, net.architecture, clients=clients, rounds=(MAX_ROUND,)
@@ -106,8 +115,9 @@ class Recorder:
         self._past = {one.round for one in mended_round_log(folder)}
         self._waiting: tuple[Model, RoundEntry] | None = None
         self._told: set[str] = set()
-        if not self._past:
-            watch = _Watch(log)
+        self._waited = 0.0
+        watch = _Watch(log)
+        if not self._past | left:
             if len(set(clients)) * net.shape.numbers >= _LARGE:
                 log(f"{self.recording.name}: a model that nobody trained is measured first")
             untrained = untrained_rounds(self._setup, samples.samples, self._device, watch.measured)
@@ -116,6 +126,14 @@ class Recorder:
             write_untrained(folder, untrained, self.recording.key)
             write_audit(folder, samples, features=keep_samples)
             write_recording(self.recording, folder)
+        self._past |= left
+        self._beside = (
+            Beside(folder, self._measure_file, watch.seconds) if measure == "beside" else None
+        )
+        if left and self._beside is not None:
+            self._beside.handed()
+        elif left and measure == "now":
+            self._measure_left()
 
     def __enter__(self) -> "Recorder":
         return self
@@ -126,7 +144,7 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self._close(finish=error is None)
 
     def round(
         self,
@@ -246,11 +264,34 @@ class Recorder:
         return self._strict
 
     def close(self) -> None:
-        """Ends the recording; what is there stays, and can be gone on with."""
+        """Ends the recording, once all its rounds are measured; it can be gone on with."""
+        self._close(finish=True)
+
+    def _close(self, *, finish: bool) -> None:
+        """Ends the recording; where a loop was stopped, what waits is left to be measured."""
         if self._waiting is not None:
             self._failed_quietly(self._waiting[1], "no model followed")
             self._waiting = None
-        self._lock = None
+        try:
+            left = len(waiting(self._folder)) if self._when != "now" else 0
+            if left and finish:
+                self._log(f"{_rounds(left)} {'is' if left == 1 else 'are'} still to be measured")
+            if self._beside is not None and finish:
+                self._beside.wait(0, self._heard)
+                self._beside.close(wait=True)
+            if finish and self._lock is not None:
+                self._measure_left()
+            elif left and self._beside is None:
+                self._log(
+                    f"{_rounds(left)} wait to be measured: open the recording again with "
+                    "fedaudit.record, and close it"
+                )
+            if self._waited >= _EVERY:
+                self._log(f"training waited {time_of(self._waited)} in all for measuring")
+        finally:
+            if self._beside is not None:
+                self._beside.close(wait=False)
+            self._lock = None
 
     def _numbers(self, *clients: Called) -> dict[Called, ClientId]:
         """The number of each client; the recording keeps the names of those that have one.
@@ -314,15 +355,33 @@ class Recorder:
         memory = 4 * numbers * (2 * senders + 2) + 8 * values
         often = "every round" if said.every == 1 else f"every {said.every} rounds"
         advice = "; every=10 would measure each tenth round only" if said.every == 1 else ""
+        waits = size_of(4 * numbers * (senders + 2))
+        where = {
+            "now": "in this process",
+            "beside": f"in a process beside it, for which at most {MOST_WAITING} rounds wait "
+            f"({waits} each)",
+            "after": f"when the recording is closed, until when each round waits ({waits})",
+        }[self._when]
         return (
             f"{said.name}: {len(self._setup.deal.audit)} samples are measured {often} by "
-            f"{len(untrained.signals)} signals, which takes about {time_of(seconds)} in this "
-            f"process, {size_of(disk)} of disk and {size_of(memory)} of memory each time{advice}"
+            f"{len(untrained.signals)} signals, which takes about {time_of(seconds)} {where}, "
+            f"{size_of(disk)} of disk and {size_of(memory)} of memory each time{advice}"
         )
 
     def _measure(self, round: Round, entry: RoundEntry) -> None:
-        began = monotonic()
         (seen,) = seen_from([round], self._setup.view)
+        if self._beside is not None:
+            self._wait_for_room(entry)
+        if self._when == "now" or not hand_over(self._folder, seen, entry):
+            self._tell(entry.round, self._measured(seen, entry))
+            return
+        self._past.add(entry.round)
+        if self._beside is not None:
+            self._beside.handed()
+
+    def _measured(self, seen: Round, entry: RoundEntry) -> float:
+        """Measures a round; says how many seconds it took."""
+        began = monotonic()
         samples = self._setup.deal.audit.samples
         measured = measure_round(
             seen, self._setup.signals, samples, workers=self._workers, device=self._device
@@ -332,9 +391,69 @@ class Recorder:
         notes |= accuracy_notes(self._setup, self._evaluation, seen, self._device)
         write_measured(self._folder, measured, notes)
         self._note(entry.model_copy(update={"measured": True}))
-        passed = monotonic() - began
-        if passed >= _EVERY:
-            self._log(f"round {entry.round} is measured, in {time_of(passed)}")
+        return monotonic() - began
+
+    def _measure_file(self, path: Path) -> None:
+        """Measures a round that waits, and takes it away."""
+        entry: RoundEntry | None = None
+        try:
+            seen, entry = read_waiting(path, self._shape.model.architecture)
+            self._measured(seen, entry)
+        # Whatever it is: the next round is another one.
+        except Exception as error:
+            if entry is not None:
+                self._failed_quietly(entry, plain(f"round {entry.round} is not recorded: {error}"))
+            path.unlink(missing_ok=True)
+            raise
+        path.unlink(missing_ok=True)
+
+    def _measure_left(self) -> None:
+        """Measures what waits, here and now."""
+        left = waiting(self._folder)
+        for done, (index, path) in enumerate(left):
+            began = monotonic()
+            try:
+                self._measure_file(path)
+            except Exception as error:
+                self._heard(Outcome(index, 0.0, str(error)))
+            if monotonic() - began >= _EVERY:
+                self._log(f"{done + 1} of {_rounds(len(left))} are measured")
+
+    def _wait_for_room(self, entry: RoundEntry) -> None:
+        assert self._beside is not None
+        for one in self._beside.outcomes():
+            self._heard(one)
+        if self._beside.given_up:
+            self._say_once(
+                "the process that measures has ended or hung too often; what waits is measured "
+                "when the recording is closed"
+            )
+        elif len(waiting(self._folder)) >= MOST_WAITING:
+            self._say_once(
+                f"round {entry.round} waits until one of {MOST_WAITING} earlier ones is measured; "
+                "measuring takes longer than training, see every= and measure='after'"
+            )
+            began = monotonic()
+            self._beside.wait(MOST_WAITING - 1, self._heard)
+            self._waited += monotonic() - began
+
+    def _heard(self, one: Outcome) -> None:
+        if not one.error:
+            self._tell(one.round, one.seconds)
+        elif self._strict:
+            raise BadInput(f"round {one.round} could not be measured: {one.error}")
+        else:
+            self._warn(plain(f"round {one.round} is not recorded: {one.error}"), one.error)
+
+    def _tell(self, index: int, seconds: float) -> None:
+        if seconds >= _EVERY:
+            self._log(f"round {index} is measured, in {time_of(seconds)}")
+
+    def _say_once(self, text: str) -> None:
+        kind = re.sub(r"\d+", "", text)
+        if kind not in self._told:
+            self._told.add(kind)
+            self._log(text)
 
     def _note(self, entry: RoundEntry) -> None:
         append_round(entry, self._folder)
@@ -348,16 +467,35 @@ class Recorder:
         # Before the warning, which some loops have raised.
         if entry is not None:
             self._failed_quietly(entry, text)
+        self._warn(text, str(error))
+
+    def _warn(self, text: str, reason: str) -> None:
         # What no round can be recorded for is said once, and not of every round.
-        if str(error) in self._told:
+        if reason in self._told:
             return
-        self._told.add(str(error))
-        warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=3)
+        self._told.add(reason)
+        warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=4)
 
     def _failed_quietly(self, entry: RoundEntry, note: str) -> None:
         # A full disk is what may have been in the way in the first place.
         with suppress(OSError):
             self._note(entry.model_copy(update={"note": note[:2000]}))
+
+
+def _locked(folder: Path, left: int) -> Lock:
+    try:
+        return kept_to_this_process(folder)
+    except BadInput as error:
+        if not left:
+            raise
+        raise BadInput(
+            f"another process writes to {folder}, where {_rounds(left)} of an earlier run still "
+            "wait to be measured; start again when it has ended, or choose another folder"
+        ) from error
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round" + "s" * (count != 1)
 
 
 class _Watch:
@@ -399,6 +537,7 @@ def record(
     task: str | Task | PerSampleLoss = CLASSIFICATION,
     keep_samples: bool = True,
     strict: bool = False,
+    measure: When = "now",
     workers: int = 1,
     device: str = "cpu",
     log: Callable[[str], None] = on_stderr,
@@ -430,6 +569,10 @@ def record(
             with a classifier that sees inputs alone needs. Without, the recording holds none.
         strict: Whether a round that cannot be recorded stops the loop. By default it is warned
             of, and the record says that it is missing: no audit may end another's training.
+        measure: "now" measures a round before the loop goes on. "beside" leaves it to a process of
+            its own, for which a few rounds may wait: with a core to spare the loop pays for a copy
+            of the models alone. "after" measures when the recording is closed, and keeps all rounds
+            until then. No figure depends on it.
         workers: Threads for the gradient signals.
         device: Where models are run, such as "cuda".
         log: Takes what the recorder tells of its cost: at the start, once, what a measured round
@@ -443,6 +586,8 @@ def record(
     """
     folder = Path(path)
     refuse_other_kind(uploads)
+    if measure not in get_args(When):
+        raise unknown_name("time of measuring", measure, get_args(When))
     offered = view_named(view)
     chosen = _task(task, loss)
     possible, refused = attacks_in(offered, attacks, chosen)
@@ -474,6 +619,7 @@ def record(
         uploads=uploads,
         keep_samples=keep_samples,
         strict=strict,
+        measure=measure,
         workers=workers,
         device=device,
         log=log,

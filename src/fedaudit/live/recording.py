@@ -272,7 +272,8 @@ def round_entry(
 def read_round_log(folder: Path) -> list[RoundEntry]:
     """All rounds that a recording heard of, in the order they came.
 
-    A last line that is cut off, as a power failure leaves it, is left out.
+    A last line that is cut off, as a power failure leaves it, is left out; of a round that stands
+    twice, as where a process was killed, the last line counts.
 
     Raises:
         BadInput: The log is a link or no regular file.
@@ -283,7 +284,8 @@ def read_round_log(folder: Path) -> list[RoundEntry]:
         raise Damaged(f"{folder / LOG_FILE} has over {_MOST_ROUNDS:,} rounds; it is no recording's")
     lines = text.split("\n")[:-1]
     try:
-        return [RoundEntry.model_validate(parsed_json(line)) for line in lines]
+        found = [RoundEntry.model_validate(parsed_json(line)) for line in lines]
+        return list({one.round: one for one in found}.values())
     except (ValueError, RecursionError) as error:
         raise Damaged(
             f"{folder / LOG_FILE} is no log of rounds ({error}); restore it from a copy"

@@ -49,13 +49,14 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
         "answered": torch.tensor(round.answered, dtype=torch.int64),
         "stands_for": pairs(round.stands_for),
     }
-    server |= _numbered_models("base", dict(enumerate(distinct)))
-    server |= _numbered_models("after", round.after)
+    server |= numbered_models("base", dict(enumerate(distinct)))
+    server |= numbered_models("after", round.after)
     # The largest first: it is written while updates are packed.
     _write_all(chain([_File(place / "server.safetensors", server, {})], updates))
 
 
-def _numbered_models(part: str, models: Mapping[int, Model] | Mapping[str, Model]) -> Params:
+def numbered_models(part: str, models: Mapping[int, Model] | Mapping[str, Model]) -> Params:
+    """The tensors of some models, under ``part/number/``."""
     return {
         f"{part}/{name}/{key}": value
         for name, model in models.items()
@@ -63,15 +64,22 @@ def _numbered_models(part: str, models: Mapping[int, Model] | Mapping[str, Model
     }
 
 
-def _models(tensors: Params, part: str, architecture: Architecture) -> dict[str, Model]:
+def models_in(tensors: Params, part: str, architecture: Architecture) -> dict[str, Model]:
+    """The models that :func:`numbered_models` put under a part, by number."""
     found: dict[str, Params] = {}
-    for key, value in _under(tensors, f"{part}/").items():
+    for key, value in under(tensors, f"{part}/").items():
         name, _, rest = key.partition("/")
         found.setdefault(name, {})[rest] = value
-    wanted = {name: value.shape for name, value in architecture.initial(0).tensors().items()}
-    if any({n: v.shape for n, v in params.items()} != wanted for params in found.values()):
-        raise ValueError("its tensors are not those of the model")
     return {name: Model.from_tensors(architecture, params) for name, params in found.items()}
+
+
+def _models(tensors: Params, part: str, architecture: Architecture) -> dict[str, Model]:
+    found = models_in(tensors, part, architecture)
+    wanted = {name: value.shape for name, value in architecture.initial(0).tensors().items()}
+    for model in found.values():
+        if {n: v.shape for n, v in model.tensors().items()} != wanted:
+            raise ValueError("its tensors are not those of the model")
+    return found
 
 
 class _File(NamedTuple):
@@ -198,7 +206,7 @@ def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[Exposed, float
         base = bases[notes["base"]]
         peak, weight = float(notes["peak"]), float(notes["weight"])
         scale = float(notes["gradient_scale"]) if "gradient_scale" in notes else None
-        packed = _under(tensors, "update/")
+        packed = under(tensors, "update/")
         if {n: v.shape for n, v in packed.items()} != {n: v.shape for n, v in base.params.items()}:
             raise ValueError("its tensors are not those of the model")
         if not (
@@ -208,11 +216,12 @@ def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[Exposed, float
         ):
             raise ValueError(f"peak {peak}, weight {weight} or scale {scale} cannot be")
         update = scaled({name: packed[name].float() for name in base.params}, peak)
-        local = Model(base.architecture, plus(base.params, update), _under(tensors, "buffers/"))
+        local = Model(base.architecture, plus(base.params, update), under(tensors, "buffers/"))
     except (KeyError, ValueError, RuntimeError) as error:
         raise Damaged(f"{path} is not a kept update ({error}); restore it from a copy") from error
     return Exposed(base, local, update, scale), weight
 
 
-def _under(tensors: Params, prefix: str) -> Params:
+def under(tensors: Params, prefix: str) -> Params:
+    """The tensors whose names begin with a prefix, without it."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

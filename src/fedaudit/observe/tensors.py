@@ -35,7 +35,11 @@ _HASH = "fedaudit.sha256"
 
 
 def write_tensors(
-    tensors: Mapping[str, Tensor], path: Path, notes: Mapping[str, str] | None = None
+    tensors: Mapping[str, Tensor],
+    path: Path,
+    notes: Mapping[str, str] | None = None,
+    *,
+    durable: bool = True,
 ) -> None:
     """Writes all tensors to a temporary name, flushes it to the disk and renames it.
 
@@ -43,6 +47,8 @@ def write_tensors(
         tensors: What to keep.
         path: Where; the folder must exist.
         notes: Short texts that travel with the tensors.
+        durable: Whether it outlasts a power failure and carries a hash of its content; what is
+            read again in seconds needs neither.
 
     Raises:
         BadInput: The disk is full or the folder cannot be written; what was there stays.
@@ -52,13 +58,11 @@ def write_tensors(
     try:
         # What was left of it before, or a link to elsewhere, which would be followed.
         partial.unlink(missing_ok=True)
-        save_file(
-            _apart(tensors),
-            partial,
-            {**said, _HASH: _hash_of(tensors, said)},
-        )
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
+        hashed = {_HASH: _hash_of(tensors, said)} if durable else {}
+        save_file(_apart(tensors), partial, {**said, **hashed})
+        if durable:
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
         partial.replace(path)
     except (OSError, SafetensorError) as error:
         partial.unlink(missing_ok=True)

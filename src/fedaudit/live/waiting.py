@@ -1,0 +1,138 @@
+"""Rounds that wait to be measured: a file each, with exactly what the adversary sees."""
+
+import json
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from fedaudit.core.errors import Damaged
+from fedaudit.core.files import own_folder
+from fedaudit.core.params import plus
+from fedaudit.core.values import Architecture, ClientId, Model, Params
+from fedaudit.live.recording import RoundEntry
+from fedaudit.observe.kept_files import models_in, numbered_models, under
+from fedaudit.observe.layout import numbered
+from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.tensors import MAX_BYTES, MAX_TENSORS, read_tensors, write_tensors
+from fedaudit.observe.views import grouped
+
+FOLDER = "waiting"
+_Value = TypeVar("_Value")
+
+
+def waiting(folder: Path) -> list[tuple[int, Path]]:
+    """Numbers and files of the rounds that a recording still has to measure, ascending."""
+    return numbered(folder / FOLDER, ".safetensors")
+
+
+def hand_over(folder: Path, round: Round, entry: RoundEntry) -> bool:
+    """Keeps a round until it is measured; every value as it is, to the bit.
+
+    It is there whole or not at all, whenever a process is killed. A power failure may lose it.
+
+    Args:
+        folder: Of the recording.
+        round: As the adversary sees it.
+        entry: What the log is to say of it.
+
+    Returns:
+        False if it is too large for a file, and nothing was kept.
+
+    Raises:
+        BadInput: It cannot be written.
+    """
+    clients = sorted(round.exposed)
+    known = [base for c in clients if (base := round.exposed[c].base) is not None]
+    distinct, numbers = grouped(known)
+    tensors = numbered_models("base", dict(enumerate(distinct)))
+    tensors |= numbered_models("after", round.after)
+    described, number = [], iter(numbers)
+    for client in clients:
+        one = round.exposed[client]
+        place = -1 if one.base is None else next(number)
+        local, update = _not_derived(one)
+        if local is not None:
+            tensors |= numbered_models("local", {str(client): local})
+        if update is not None:
+            tensors |= {f"update/{client}/{name}": value for name, value in update.items()}
+        held = [one.local is not None, one.update is not None]
+        described.append([client, place, one.gradient_scale, *held])
+    if len(tensors) > MAX_TENSORS or sum(value.nbytes for value in tensors.values()) > MAX_BYTES:
+        return False
+    notes = {
+        "entry": entry.model_dump_json(),
+        "clients": json.dumps(described),
+        "weights": json.dumps(sorted(round.weights.items())),
+        "stands_for": json.dumps(sorted(round.stands_for.items())),
+    }
+    file = own_folder(folder, FOLDER) / f"round-{round.index:06d}.safetensors"
+    write_tensors(tensors, file, notes, durable=False)
+    return True
+
+
+def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEntry]:
+    """A round that waits, as it was handed over.
+
+    Args:
+        path: Its file.
+        architecture: What the clients train.
+
+    Raises:
+        Damaged: It cannot be read.
+    """
+    tensors, notes = read_tensors(path)
+    try:
+        entry = RoundEntry.model_validate_json(notes["entry"])
+        bases, after, locals_ = (
+            models_in(tensors, part, architecture) for part in ("base", "after", "local")
+        )
+        exposed: dict[ClientId, Exposed] = {}
+        for client, number, scale, has_local, has_update in json.loads(notes["clients"]):
+            base = None if number < 0 else bases[str(number)]
+            local = locals_.get(str(client))
+            update = under(tensors, f"update/{client}/") or None
+            if has_local and local is None:
+                local = _moved(_known(base), _known(update))
+            if has_update and update is None:
+                update = plus(_known(local).params, _known(base).params, -1.0)
+            exposed[client] = Exposed(base, local, update, scale)
+        return Round(
+            index=entry.round,
+            exposed=exposed,
+            sent={},
+            uploads={},
+            weights=dict(json.loads(notes["weights"])),
+            asked=entry.asked,
+            answered=entry.answered,
+            after=after,
+            stands_for=dict(json.loads(notes["stands_for"])),
+        ), entry
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"{path} is no round that waits ({error}); delete it") from error
+
+
+def _not_derived(one: Exposed) -> tuple[Model | None, Params | None]:
+    """The client's model and its change, less the one that follows from the other to the bit."""
+    base, local, update = one.base, one.local, one.update
+    if base is None or local is None or update is None:
+        return local, update
+    if _equal(plus(local.params, base.params, -1.0), update):
+        return local, None
+    made = _moved(base, update)
+    same = _equal(made.params, local.params) and _equal(made.buffers, local.buffers)
+    return (None if same else local), update
+
+
+def _moved(base: Model, update: Params) -> Model:
+    return Model(base.architecture, plus(base.params, update), base.buffers)
+
+
+def _equal(left: Params, right: Params) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)
+
+
+def _known(value: _Value | None) -> _Value:
+    if value is None:
+        raise ValueError("a part of a client's round is missing")
+    return value

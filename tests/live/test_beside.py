@@ -1,0 +1,286 @@
+"""Rounds measured beside the training or after it: the same figures, whatever is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedaudit.core.errors import BadInput
+from fedaudit.core.locking import Lock
+from fedaudit.live import beside
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.recorder import Recorder
+from fedaudit.live.recording import read_round_log
+from fedaudit.live.waiting import hand_over, read_waiting, waiting
+from fedaudit.observe.round import Round
+from fedaudit.observe.tensors import read_tensors
+from fedaudit.observe.views import seen_from, view_named
+from tests.live.federation import NET, ROUNDS, measured, recorder, rounds, trained
+
+Measure = Callable[..., float]
+
+
+def watch(recorder: Recorder, *, view: str = "uploads", kind: str = "models") -> None:
+    for one in rounds():
+        if view == "globals":
+            recorder.round(one.number, sent=one.sent, after=one.after)
+            continue
+        changes = {
+            c: {n: value - one.sent[n] for n, value in local.items()}
+            for c, local in one.uploads.items()
+        }
+        uploads = one.uploads if kind == "models" else changes
+        recorder.round(one.number, sent=one.sent, uploads=uploads, weights={0: 1.0, 1: 2.0, 2: 5.0})
+
+
+def same(one: Path, other: Path) -> bool:
+    ours, theirs = measured(one), measured(other)
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[n], theirs[n]) for n in ours)
+
+
+@pytest.mark.parametrize("when", ["beside", "after"])
+@pytest.mark.parametrize(
+    ("view", "kind"),
+    [
+        ("uploads", "models"),
+        ("uploads", "updates"),
+        ("uploads", "gradients"),
+        ("sum", "models"),
+        ("globals", "models"),
+    ],
+)
+def test_figures_are_the_same_to_the_bit_whenever_they_are_measured(
+    when: str, view: str, kind: str, tmp_path: Path
+) -> None:
+    keep = "full" if view == "uploads" else "signals"
+    attacks = ["loss-series"] if view == "globals" else ["loss-series", "avg-cosine"]
+    for name in ("now", when):
+        settings = {"view": view, "uploads": kind, "keep": keep, "attacks": attacks}
+        with recorder(tmp_path / name, measure=name, **settings) as one:
+            watch(one, view=view, kind=kind)
+    assert same(tmp_path / "now", tmp_path / when)
+    assert len(measured(tmp_path / when)) >= ROUNDS
+    assert read_round_log(tmp_path / when) == read_round_log(tmp_path / "now")
+    for file in (tmp_path / "now").glob("rounds/*/*"):
+        kept, again = (
+            read_tensors(tmp_path / name / file.relative_to(tmp_path / "now"))
+            for name in ("now", when)
+        )
+        assert kept[1] == again[1]
+        assert all(torch.equal(kept[0][n], again[0][n]) for n in {**kept[0], **again[0]})
+    assert not waiting(tmp_path / when)
+
+
+@pytest.mark.parametrize("view", ["uploads", "sum", "globals"])
+def test_a_round_that_waited_is_the_one_that_was_handed_over(view: str, tmp_path: Path) -> None:
+    one = trained()[0]
+    given = Round(
+        index=one.index,
+        exposed=one.exposed,
+        sent={},
+        uploads={},
+        weights=one.weights,
+        asked=one.asked,
+        answered=one.answered,
+        after=one.after,
+    )
+    (seen,) = seen_from([given], view_named(view))
+    with recorder(tmp_path / "any") as recording:
+        watch(recording)
+    entry = read_round_log(tmp_path / "any")[0]
+    assert hand_over(tmp_path, seen, entry)
+    ((index, path),) = waiting(tmp_path)
+    found, said = read_waiting(path, NET)
+    assert (index, said) == (1, entry)
+    assert (found.weights, found.stands_for) == (dict(seen.weights), dict(seen.stands_for))
+    assert found.exposed.keys() == seen.exposed.keys()
+    for client, had in seen.exposed.items():
+        has = found.exposed[client]
+        for left, right in ((had.base, has.base), (had.local, has.local)):
+            assert (left is None) == (right is None)
+            if left is not None and right is not None:
+                assert list(left.params) == list(right.params)
+                assert all(torch.equal(left.params[n], right.params[n]) for n in left.params)
+        assert (had.update is None) == (has.update is None)
+        if had.update is not None and has.update is not None:
+            assert all(torch.equal(had.update[n], has.update[n]) for n in had.update)
+
+
+def slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Measuring takes longer, in every copy of this program that is made from here on."""
+    own: Measure = Recorder._measured
+
+    def slower(self: Recorder, *given: object) -> float:
+        time.sleep(seconds)
+        return own(self, *given)
+
+    monkeypatch.setattr(Recorder, "_measured", slower)
+
+
+def test_training_waits_only_where_too_many_rounds_do_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow(monkeypatch, 0.3)
+    monkeypatch.setattr("fedaudit.live.recorder.MOST_WAITING", 2)
+    said: list[str] = []
+    with recorder(tmp_path, measure="beside", log=said.append) as one:
+        for each in rounds():
+            one.round(each.number, sent=each.sent, uploads=each.uploads)
+            assert len(waiting(tmp_path)) <= 2
+    assert len(read_round_log(tmp_path)) == ROUNDS
+    (told,) = [text for text in said if " waits " in text]
+    assert told.startswith("round 3 waits until one of 2 earlier ones is measured"), "too early"
+
+
+@pytest.mark.parametrize("times", [1, 5])
+def test_a_measuring_process_that_is_killed_loses_nothing(
+    times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with recorder(tmp_path / "now") as one:
+        watch(one)
+    slow(monkeypatch, 0.05)
+    said: list[str] = []
+    with recorder(tmp_path / "killed", measure="beside", log=said.append) as one:
+        helper = one._beside
+        assert helper is not None
+        for index, each in enumerate(rounds()):
+            one.round(each.number, sent=each.sent, uploads=each.uploads)
+            if index < times and helper._pid:
+                os.kill(helper._pid, signal.SIGKILL)
+    assert same(tmp_path / "now", tmp_path / "killed")
+    assert [entry.round for entry in read_round_log(tmp_path / "killed")] == [1, 2, 3, 4]
+
+
+def test_a_measuring_process_that_hangs_stops_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "_PATIENCE", 0.2)
+    own, trainer = Recorder._measured, os.getpid()
+
+    def hanging(self: Recorder, *given: object) -> float:
+        if os.getpid() != trainer:
+            time.sleep(600)
+        return own(self, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Recorder, "_measured", hanging)
+    with recorder(tmp_path, measure="beside") as one:
+        watch(one)
+    assert [entry.measured for entry in read_round_log(tmp_path)] == [True] * ROUNDS
+
+
+LOOP = """
+import os, signal, sys, time
+from pathlib import Path
+from fedaudit.live.recorder import Recorder
+from tests.live.federation import recorder, rounds
+own = Recorder._measured
+Recorder._measured = lambda self, *given: (time.sleep(0.2), own(self, *given))[1]
+recording = recorder(Path(sys.argv[1]), measure=sys.argv[2])
+for one in rounds():
+    recording.round(one.number, sent=one.sent, uploads=one.uploads)
+    if one.number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("when", ["beside", "after"])
+def test_a_training_that_is_killed_loses_nothing_and_is_gone_on_with(
+    when: str, tmp_path: Path
+) -> None:
+    with recorder(tmp_path / "now") as one:
+        watch(one)
+    folder = tmp_path / "killed"
+    root = Path(__file__).parents[2]
+    paths = os.pathsep.join([str(root), *sys.path])
+    killed = subprocess.run(
+        [sys.executable, "-c", LOOP, str(folder), when],
+        env={**os.environ, "PYTHONPATH": paths},
+        check=False,
+        capture_output=True,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    if when == "beside":
+        # The process goes on alone, and ends.
+        limit = time.monotonic() + 60
+        while waiting(folder) and time.monotonic() < limit:
+            time.sleep(0.05)
+        assert [entry.round for entry in read_round_log(folder)] == [1, 2, 3]
+        # It keeps the folder to itself until then.
+        lock = Lock(folder)
+        assert lock.taken(wait=True)
+        lock.close()
+        one = recorder(folder, measure=when)
+    else:
+        assert [index for index, _ in waiting(folder)] == [1, 2, 3]
+        with pytest.raises(BadInput, match="no measured round yet, and 3 to be measured"):
+            attack_recording(folder, (), folder / "attacked")
+        one = recorder(folder, measure=when)
+    with one:
+        watch(one)
+    assert same(tmp_path / "now", folder)
+
+
+def test_a_loop_that_was_stopped_leaves_what_waits_and_says_so(tmp_path: Path) -> None:
+    said: list[str] = []
+    one = recorder(tmp_path, measure="after", log=said.append)
+    watch(one)
+    one.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert len(waiting(tmp_path)) == ROUNDS
+    assert said[-1].startswith("4 rounds wait to be measured: open the recording again")
+    recorder(tmp_path).close()
+    assert not waiting(tmp_path)
+    assert len(read_round_log(tmp_path)) == ROUNDS
+
+
+@pytest.mark.parametrize("when", ["beside", "after"])
+def test_a_round_that_cannot_be_measured_is_told_of(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Recorder, *given: object) -> float:
+        raise BadInput("there is no more paper")
+
+    monkeypatch.setattr(Recorder, "_measured", broken)
+    with (
+        pytest.warns(RuntimeWarning, match="round 1 is not recorded: there is no more paper"),
+        recorder(tmp_path / "kind", measure=when, strict=False) as one,
+    ):
+        watch(one)
+    log = read_round_log(tmp_path / "kind")
+    assert ["there is no more paper" in entry.note for entry in log] == [True] * ROUNDS
+    with (
+        pytest.raises(BadInput, match="round 1 could not be measured: there is no more paper"),
+        recorder(tmp_path / "strict", measure=when) as one,
+    ):
+        watch(one)
+
+
+def test_a_waiting_round_that_is_damaged_takes_no_other_with_it(tmp_path: Path) -> None:
+    one = recorder(tmp_path, measure="after", strict=False)
+    watch(one)
+    waiting(tmp_path)[1][1].write_bytes(b"\x08" + bytes(40))
+    with pytest.warns(RuntimeWarning, match="round 2 is not recorded"):
+        one.close()
+    assert [entry.round for entry in read_round_log(tmp_path)] == [1, 3, 4]
+    assert not waiting(tmp_path)
+
+
+def test_a_system_without_fork_is_told_what_to_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "fork")
+    with pytest.raises(BadInput, match="a system with fork"):
+        recorder(tmp_path, measure="beside")
+
+
+def test_the_cost_says_where_it_is_paid(tmp_path: Path) -> None:
+    said: list[str] = []
+    for when in ("beside", "after"):
+        recorder(tmp_path / when, measure=when, log=said.append).close()
+    assert "in a process beside it, for which at most 4 rounds wait" in said[0]
+    assert "when the recording is closed, until when each round waits" in said[1]
