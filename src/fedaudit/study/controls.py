@@ -21,7 +21,7 @@ from fedaudit.core.origin import Origin
 from fedaudit.core.params import plus
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
-from fedaudit.core.values import Model, Params, Samples, Sees
+from fedaudit.core.values import ClientId, Model, Params, Samples, Sees
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
@@ -39,6 +39,7 @@ from fedaudit.study.setup.parts import Setup, Work
 _FALSE_ALARM = 0.01
 """How often a sound study may see a control of one kind fail by chance, whatever its size."""
 
+_MOST_UNTRAINED = 100
 _RANDOM_STEP = 0.01
 
 _BLIND_AGAINST = {
@@ -258,7 +259,7 @@ def _untrained_round(setup: Setup, index: int) -> Round:
     draw = () if index == 1 else (index,)
     base = setup.algorithm.architecture.initial(seed_for(setup.seed, "untrained"))
     exposed = {}
-    for client in sorted(setup.deal.clients):
+    for client in _untrained_clients(setup):
         step = _random_step(base.params, seeded(setup.seed, "untrained", client, *draw))
         local = Model(base.architecture, plus(base.params, step), base.buffers)
         exposed[client] = Exposed(base, local, step, gradient_scale=1.0)
@@ -278,6 +279,22 @@ def _untrained_round(setup: Setup, index: int) -> Round:
         answered=clients,
         after={"global": after},
     )
+
+
+def _untrained_clients(setup: Setup) -> list[ClientId]:
+    """The clients of an untrained round: all, or as many as a round of a large federation needs.
+
+    Those under audit and those that audited samples are of are among them.
+    """
+    everybody = sorted(setup.deal.clients)
+    if len(everybody) <= _MOST_UNTRAINED:
+        return everybody
+    owners = setup.deal.audit.owner
+    wanted = {*setup.study.audit.targets, *setup.study.audit.merge}
+    wanted |= {int(owner) for owner in owners[owners >= 0]}
+    others = [client for client in everybody if client not in wanted]
+    drawn = seeded_numpy(setup.seed, "untrained clients").permutation(len(others))
+    return sorted([*wanted, *(others[i] for i in drawn[: max(0, _MOST_UNTRAINED - len(wanted))])])
 
 
 def _random_step(like: Params, rng: torch.Generator) -> Params:

@@ -144,7 +144,9 @@ class Deal:
     @property
     def audited(self) -> dict[ClientId, int]:
         """Number of audited samples that each client trains on."""
-        return {client: int((self.audit.owner == client).sum()) for client in self.clients}
+        owners, counts = np.unique(self.audit.owner, return_counts=True)
+        found = dict(zip(owners.tolist(), counts.tolist(), strict=True))
+        return {client: found.get(client, 0) for client in self.clients}
 
     def class_counts(self, classes: int) -> dict[ClientId, list[int]]:
         """Number of samples of each class that each client trains on."""

@@ -195,12 +195,12 @@ def _names(sees: Sees) -> list[str]:
 
 
 def _clients(run: Setup) -> list[ClientRow]:
-    counts = run.deal.class_counts(run.dataset.classes)
+    counts, audited = run.deal.class_counts(run.dataset.classes), run.deal.audited
     return [
         ClientRow(
             client=client,
             samples=size,
-            audited=run.deal.audited[client],
+            audited=audited[client],
             class_counts=counts[client],
         )
         for client, size in run.deal.sizes.items()
