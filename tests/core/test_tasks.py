@@ -184,8 +184,10 @@ def test_tokens_may_be_targets_of_their_own_and_groups_are_none() -> None:
     task, tokens = task_named("next-token", {}), torch.tensor([[1, 2, 3], [4, 5, 6]])
     books = torch.tensor([0, 7])
     assert torch.equal(task.targets(tokens, books), tokens)
-    for own in (tokens + 1, (tokens + 1).float()):
-        assert torch.equal(task.targets(tokens, own), tokens + 1)
+    for own in (tokens * 2, (tokens * 2).float()):
+        assert torch.equal(task.targets(tokens, own), tokens * 2)
+    with pytest.raises(BadInput, match="as where they were shifted already"):
+        task.targets(tokens, torch.tensor([[2, 3, 0], [5, 6, 0]]))
 
 
 def test_tokens_are_the_first_of_several_inputs() -> None:
@@ -221,3 +223,45 @@ def test_refused_targets_are_told_of_with_their_range() -> None:
 def test_lists_of_several_lengths_are_refused_in_words() -> None:
     with pytest.raises(BadInput, match="all of one length"):
         Samples([[1, 2], [3]], [0, 1])
+
+
+def test_tokens_that_a_mask_leaves_out_count_in_no_loss() -> None:
+    task, tokens = task_named("next-token", {"padding": 9}), torch.tensor([[1, 2, 3], [4, 5, 6]])
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
+    given = Samples({"input_ids": tokens, "attention_mask": mask}, [0, 1])
+    taken = samples_of_task(given, task)
+    assert taken.targets.tolist() == [[1, 2, 9], [4, 5, 6]]
+    assert taken.inputs is not None
+    assert torch.equal(taken.inputs.unpacked(taken.features)["input_ids"], tokens)
+    with pytest.raises(BadInput, match="1 of 2 sequences have no token to be predicted"):
+        samples_of_task(
+            Samples(
+                {"input_ids": tokens, "attention_mask": mask * torch.tensor([[0], [1]])}, [0, 1]
+            ),
+            task,
+        )
+
+
+def test_inputs_that_would_not_arrive_as_they_are_given_are_refused() -> None:
+    with pytest.raises(BadInput, match="at most 16777216 are exact"):
+        packed({"ids": torch.tensor([[1, 2**24 + 1]])})
+    with pytest.raises(BadInput, match="'k' is one number"):
+        packed({"ids": torch.tensor([[1, 2]]), "k": torch.tensor(3)})
+
+
+def test_targets_that_are_no_numbers_and_losses_that_give_none_are_refused() -> None:
+    task = of_loss("own", _centred)
+    with pytest.raises(BadInput, match="1 of 2 targets are infinite or not a number"):
+        samples_of_task(Samples(torch.zeros(2, 3), torch.tensor([0.0, float("nan")])), task)
+    net = Architecture("net", partial(nn.Linear, 3, 1), task=of_loss("own", _endless))
+    with pytest.raises(BadInput, match="infinite or not a number for 3 of 3 samples before"):
+        refuse_unfit(net.initial(0), Samples(torch.randn(4, 3), torch.zeros(4)))
+
+
+def _endless(outputs: Tensor, targets: Tensor) -> Tensor:
+    return outputs[:, 0] / 0
+
+
+def test_a_loss_is_called_with_its_settings_or_refused() -> None:
+    with pytest.raises(BadInput, match=r"settings nope: .*unexpected keyword"):
+        task_named("tests.core.test_tasks:_endless", {"nope": 5})

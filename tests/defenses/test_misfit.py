@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.tasks import binary, regression
 from fedaudit.core.values import Architecture, Setting
-from fedaudit.defenses.base import Plan
+from fedaudit.defenses.base import Plan, Visit
 from fedaudit.defenses.catalog import made
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid import CoFedMID
@@ -17,6 +18,7 @@ from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.noise import GradientNoise
+from fedaudit.defenses.soft_labels import class_count
 from fedaudit.models import architecture
 
 
@@ -82,6 +84,20 @@ def test_a_coalition_that_names_a_client_twice_or_nobody_is_refused(name: str) -
     for coalition in ((0, 0), (), (2, 0, 2)):
         with pytest.raises(BadInput, match="at least one client, each once"):
             made(name, {}, coalition=coalition)
+
+
+def test_classes_are_dealt_only_where_a_task_has_some() -> None:
+    net = replace(GROUP_NORM.architecture, task=regression())
+    deals = ClassGuided((0, 1))
+    deals.refuse_misfit(GROUP_NORM)
+    with pytest.raises(Unsupported, match="deals classes, which the task 'regression'"):
+        deals.refuse_misfit(replace(GROUP_NORM, architecture=net))
+
+
+def test_one_logit_stands_for_two_classes() -> None:
+    net = Architecture("one", partial(nn.Linear, 3, 1), (("classes", 1),), task=binary())
+    visit = Visit(round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=1)
+    assert class_count(visit.at(net.initial(0)), torch.zeros(2, 3)) == 2
 
 
 @pytest.mark.parametrize("name", ["mixup", "ldp-laplace"])

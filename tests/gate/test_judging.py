@@ -478,3 +478,31 @@ def test_a_source_attack_that_was_run_and_has_no_result_is_missed_by_name() -> N
     # A policy on members alone does not ask for it.
     members = found(auc(0.48, 0.52), attacks=[ran("fedmia-2"), row])
     assert evaluate_policy(members, policy()).outcome is Outcome.PASS
+
+
+def test_a_task_without_accuracy_has_learned_where_something_leaks() -> None:
+    rows = {"topic": "utility", "seed": 1}
+    loss = [
+        estimate({**rows, "metric": f"{part} squared error", "value": 1.0})
+        for part in ("test", "train")
+    ]
+    quiet, loud = auc(0.45, 0.55), auc(0.7, 0.8)
+    for figure, settled in ((quiet, False), (loud, True)):
+        said = verdict(found(figure, estimates=[figure, *loss]), asking("auc = 0.99"))
+        assert (said.outcome is Outcome.PASS) is settled
+    assert (
+        "the models may have learned nothing"
+        in verdict(found(quiet, estimates=[quiet, *loss]), asking("auc = 0.99")).reason
+    )
+    lax = asking("auc = 0.99", "[evidence]\nleast_learned = 0.0")
+    assert outcome(found(quiet, estimates=[quiet, *loss]), lax) is Outcome.PASS
+
+
+def test_a_control_that_a_task_cannot_have_says_why() -> None:
+    rows = [
+        *map(control, KINDS[:3]),
+        control("planted leak", None, note="this task has no classes"),
+    ]
+    said = verdict(found(auc(0.48, 0.52), controls=rows))
+    assert said.outcome is Outcome.INCONCLUSIVE
+    assert "it could not be run: this task has no classes" in said.reason

@@ -181,3 +181,14 @@ def test_code_of_ones_own_is_part_of_the_name() -> None:
     assert "tests.study.test_pretraining" in given.code
     changed = given.model_copy(update={"code": {**given.code, "tests.networks": "0" * 64}})
     assert changed.pretrained_name != given.pretrained_name
+
+
+def wide(*, seed: int) -> fa.datasets.Dataset:
+    return fa.datasets.samples(torch.randn(60, 7), torch.arange(60) % CONCEPTS)(seed=seed)
+
+
+def test_public_data_of_another_shape_are_refused_before_training() -> None:
+    settings = study().model_dump()["pretraining"]
+    given = {**settings, "data": {"name": "tests.study.test_pretraining:wide"}}
+    with pytest.raises(BadInput, match="has another shape"):
+        pretrained_for(study(pretraining=given))

@@ -197,3 +197,41 @@ def test_what_a_task_cannot_carry_is_refused_by_name_before_training(
         )
     assert "\n" not in str(refusal.value)
     assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ({"name": "next-token", "options": {"paddin": 5}}, "did you mean 'padding'"),
+        ({"name": "next-token", "options": {"padding": "x"}}, "padding of the task 'next-token'"),
+        ({"name": "regression", "options": {"x": 3}}, "setting of the task 'regression'"),
+        ({"name": "denoising", "options": {"draws": "many"}}, "draws of the task 'denoising'"),
+    ],
+)
+def test_settings_that_a_task_has_not_are_refused(
+    task: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Refusal, match=said):
+        run_study(quick_study(task=task), tmp_path)
+
+
+class Few(nn.Module):
+    """Has embeddings of all tokens but the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(TOKENS - 1, 4), nn.Linear(4, TOKENS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.out(self.table(x))
+        return found
+
+
+def test_a_token_of_the_test_part_that_an_embedding_has_not_is_refused(tmp_path: Path) -> None:
+    tokens = SEQUENCES.clamp(max=TOKENS - 2)
+    rare = tokens[:60].clone()
+    rare[0, 2] = TOKENS - 1
+    data = fa.datasets.samples(tokens[60:], [0] * 200, rare, [0] * 60)
+    federation = fa.Federation(data, clients=3, model=Few, task="next-token")
+    with pytest.raises(Refusal, match=r"cannot be run .*tokens are below the number of rows"):
+        fa.audit(federation, out=tmp_path, audit=fa.Audit(samples=40, background=0))

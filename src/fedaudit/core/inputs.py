@@ -68,6 +68,9 @@ def packed(given: Mapping[str, Tensor]) -> tuple[Inputs, Shaped[Tensor, "samples
         BadInput: There are none, they differ in their number of rows, or whole numbers are too
             large to stand beside others.
     """
+    flat = [name for name, value in given.items() if value.ndim == 0]
+    if flat:
+        raise BadInput(f"the input {flat[0]!r} is one number; give a row a sample")
     if not given or len({len(value) for value in given.values()}) != 1:
         sizes = ", ".join(f"{name}: {len(value)}" for name, value in given.items()) or "none"
         raise BadInput(
@@ -78,10 +81,11 @@ def packed(given: Mapping[str, Tensor]) -> tuple[Inputs, Shaped[Tensor, "samples
     whole = {name: not value.is_floating_point() for name, value in given.items()}
     kind = torch.int64 if all(whole.values()) else torch.float32
     for name, value in given.items():
-        if kind == torch.float32 and whole[name] and int(value.abs().max()) > _EXACT:
+        if whole[name] and value.numel() and int(value.abs().max()) > _EXACT:
             raise BadInput(
-                f"the input {name!r} holds whole numbers up to {int(value.abs().max())} beside "
-                f"floating-point ones, and at most {_EXACT} are exact there; give them apart"
+                f"the input {name!r} holds whole numbers up to {int(value.abs().max())}, and at "
+                f"most {_EXACT} are exact in 32-bit floating point, through which they go; number "
+                "them from 0"
             )
     fields = tuple(Field(n, tuple(value.shape[1:]), whole[n]) for n, value in given.items())
     return Inputs(fields), torch.cat([v.reshape(len(v), -1).to(kind) for v in given.values()], 1)

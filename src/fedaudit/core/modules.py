@@ -19,6 +19,11 @@ SUPPORTED = (
     "of logits a sample"
 )
 
+_OTHERS = (
+    "fedaudit audits models that take one tensor with a row a sample, or several by name, and give "
+    "a row of outputs a sample; tokens are below the number of rows of an embedding"
+)
+
 _kept = threading.local()
 CHUNK = 128
 _TRIED = 3
@@ -207,9 +212,13 @@ def outputs_tried(
         raise BadInput(
             f"model {name!r} cannot be run on {len(features)} samples of shape "
             f"{_shapes(task, features)} ({type(error).__name__}: {said}); "
-            f"{task.takes or SUPPORTED}, for any number of rows"
+            f"{_taken(task)}, for any number of rows"
         ) from error
     return found
+
+
+def _taken(task: Task) -> str:
+    return task.takes or (SUPPORTED if task.classes else _OTHERS)
 
 
 def _shapes(task: Task, features: Tensor) -> str:
@@ -228,7 +237,7 @@ def _outputs(module: nn.Module, name: str, task: Task, features: Tensor) -> Tens
     if not rows or len(found) != len(features) or not found.is_floating_point():
         raise BadInput(
             f"model {name!r} makes {found.dtype} of shape {tuple(found.shape)} of "
-            f"{len(features)} samples; {SUPPORTED}"
+            f"{len(features)} samples; {_taken(task)}"
         )
     return found
 
@@ -254,6 +263,12 @@ def _refuse_loss(model: Model, outputs: Tensor, targets: Tensor) -> None:
         raise BadInput(
             f"the loss gives {shape} for {len(targets)} samples of model {name!r}; give one that "
             "has a number for each (reduction='none')"
+        )
+    if not bool(losses.isfinite().all()):
+        raise BadInput(
+            f"the loss of model {name!r} is infinite or not a number for "
+            f"{int((~losses.isfinite()).sum())} of {len(losses)} samples before anything is "
+            "trained; check the loss and the targets"
         )
     slope = None
     if losses.requires_grad:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Flag, auto
 from functools import cache, lru_cache, partial
+from inspect import signature
 from typing import NamedTuple, TypeAlias, cast
 
 import torch
@@ -360,10 +361,37 @@ def _whole_numbers(features: Tensor, labels: Tensor) -> Tensor:
     return features.int()
 
 
+MASK = "attention_mask"
+"""Name of the input that is 0 where a token does not count."""
+
+
+def without_masked(task: Task, given: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+    """Tokens with padding in the place of those that a mask among the inputs leaves out.
+
+    Args:
+        task: Which says what padding is.
+        given: A model's inputs by name.
+        tokens: A row a sample.
+    """
+    mask, padding = given.get(MASK), dict(task.settings).get("padding")
+    if mask is None or padding is None or mask.shape != tokens.shape:
+        return tokens
+    return tokens.where(mask != 0, torch.tensor(padding, dtype=tokens.dtype))
+
+
 def _tokens(features: Tensor, targets: Tensor, *, padding: int, vocabulary: int) -> Tensor:
     # Targets of their own; others are groups of samples, such as books.
     own = targets.ndim == 2 and bool((targets == targets.round()).all())
     tokens = targets if own else features
+    if own and targets.shape == features.shape:
+        moved = targets[:, :-1] == features[:, 1:]
+        counts = (targets[:, :-1] != padding) & (features[:, 1:] != padding)
+        if bool(counts.any()) and bool(moved[counts].all()) and not torch.equal(targets, features):
+            raise BadInput(
+                "targets of the task 'next-token' are the tokens themselves, and these stand one "
+                "place further on, as where they were shifted already; give them unshifted, or "
+                "leave them out"
+            )
     short = int(((tokens[:, 1:] != padding).sum(1) == 0).sum())
     if tokens.shape[1] < 2 or short:
         raise BadInput(
@@ -574,4 +602,13 @@ def task_named(name: str, settings: Mapping[str, int | float | str | bool]) -> T
     if found in TASKS.values():
         return cast(Callable[..., Task], found)(**settings)
     loss = cast(PerSampleLoss, found)
+    try:
+        signature(loss).bind(None, None, **settings)
+    except TypeError as error:
+        raise BadInput(
+            f"the loss {name!r} cannot be called with outputs, targets and the settings "
+            f"{', '.join(settings) or 'none'}: {error}"
+        ) from error
+    except ValueError:  # one that does not say what it takes
+        pass
     return of_loss(name, partial(loss, **settings) if settings else loss)

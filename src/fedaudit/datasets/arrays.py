@@ -329,7 +329,7 @@ def count_classes(train: Int[ndarray, " train"], test: Int[ndarray, " test"]) ->
         raise BadInput(
             f"training labels must use every class from 0 up, got {len(present)} classes between "
             f"{present[0]} and {present[-1]}; renumber them, or set first_label where they "
-            "count from 1"
+            "count from 1; numbers that are no classes are given as floating point"
         )
     unknown = np.setdiff1d(test, present)
     if len(unknown):

@@ -8,7 +8,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.tasks import Task
+from fedaudit.core.tasks import Reading, Task, without_masked
 from fedaudit.core.values import Samples
 
 
@@ -150,8 +150,21 @@ def samples_of_task(samples: Samples, task: Task) -> Samples:
     if samples.inputs is None:
         taken = task.features(samples.features, samples.labels)
         samples = Samples(taken, samples.targets, samples.ids, samples.labels)
-    features, inputs = samples.features, samples.inputs
-    targets = task.targets(inputs.first(features) if inputs else features, samples.targets)
+    features, inputs, given = samples.features, samples.inputs, samples.targets
+    if inputs is not None and Reading.TOKENS in task.readings:
+        named = inputs.unpacked(features)
+        features, given = (
+            without_masked(task, named, one) for one in (inputs.first(features), given)
+        )
+    elif inputs is not None:
+        features = inputs.first(features)
+    targets = task.targets(features, given)
+    if targets.is_floating_point() and not bool(targets.isfinite().all()):
+        strange = int((~targets.reshape(len(targets), -1).isfinite()).any(1).sum())
+        raise BadInput(
+            f"{strange} of {len(targets)} targets are infinite or not a number; leave these "
+            "samples out"
+        )
     own = task.classes and targets is not samples.targets
     return samples.replace(targets=targets, labels=targets if own else samples.labels)
 

@@ -74,7 +74,8 @@ def true_probability(
 def class_count(turn: Turn, features: Shaped[Tensor, "samples ..."]) -> int:
     """Number of classes of the model: from its settings, or else from an output."""
     named = dict(turn.received.architecture.settings).get("classes")
-    if isinstance(named, int):
+    # One output stands for two classes.
+    if isinstance(named, int) and named > 1:
         return named
     return outputs_of(turn.received, features[:1], turn.device).shape[1]
 

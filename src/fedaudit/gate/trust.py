@@ -10,7 +10,8 @@ from fedaudit.gate.policy import EvidencePolicy, Policy
 from fedaudit.gate.verdict import Check, demand
 from fedaudit.report.grid import shortened
 from fedaudit.report.words import defense_name, listed, percent, plural
-from fedaudit.results.guessing import near_guessing
+from fedaudit.results.guessing import above_chance, near_guessing
+from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY
 from fedaudit.results.record import ControlResult, Record
 
 POSITIVE = "planted leak"
@@ -141,9 +142,21 @@ def _unsound(record: Record) -> str:
 
 
 def _unlearned(record: Record, asked: EvidencePolicy) -> list[str]:
-    """Rows whose training accuracy is near guessing: a low figure there is no result."""
+    """Rows whose training accuracy is near guessing: a low figure there is no result.
+
+    Where a task has no accuracy, an attack above guessing shows that something was learned.
+    """
+    rows = record.where(topic="utility")
+    known = {one.defense for one in rows if one.metric in (TEST_ACCURACY, TRAIN_ACCURACY)}
+    leaks = {one.defense for one in record.where(topic="membership") if above_chance(one)}
     return _few(
         [
+            f"its task has no accuracy, and no attack is above guessing with "
+            f"{shortened(defense_name(name))}, so that the models may have learned nothing; where "
+            "their loss shows that they have, set evidence.least_learned to 0"
+            for name in sorted({one.defense for one in rows} - known - leaks)
+        ]
+        + [
             f"the training accuracy with {shortened(defense_name(one.defense))} is "
             f"{percent(one.train_accuracy)}, near guessing ({percent(one.guess)}): there was "
             "next to nothing to find"
@@ -165,6 +178,10 @@ def _missing(
     if not lacking:
         return []
     if len(lacking) == len(attacks):
+        # Where nothing of it could be done for one reason, that is the reason.
+        reasons = {one.note for one in rows if one.passed is None and one.note}
+        if len(reasons) == 1 and not ran:
+            return [f"it could not be run: {shortened(reasons.pop(), 200)}"]
         return ["it was not run, or not in every run"]
     return [f"missing for {listed(_few([shortened(attack) for attack in lacking]))}"]
 

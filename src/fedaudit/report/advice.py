@@ -70,10 +70,12 @@ class Advice(NamedTuple):
 
 
 def advice(record: Record) -> Advice | None:
-    """The place of a federation on the ladder; None where its record lacks what that takes."""
+    """The place of a federation on the ladder, which is of classifiers; None for all else."""
     aligned = record.evaluation == "aligned" and not record.nobody_is_a_member
     defenses = {one.defense for one in record.where(topic="utility")}
-    if not aligned or record.clusters or len(defenses) > 1:
+    task = record.config.get("task")
+    other = isinstance(task, dict) and task.get("name", "classification") != "classification"
+    if other or not aligned or record.clusters or len(defenses) > 1:
         return None
     if record.view.name == "uploads":
         return _of_uploads(record, ladder())

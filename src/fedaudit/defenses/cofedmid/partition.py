@@ -12,7 +12,7 @@ from jaxtyping import Bool
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput, Unsupported, unknown_name
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId, Samples
 from fedaudit.defenses.base import Defense, Plan, Turn, Visit
@@ -288,7 +288,13 @@ class ClassGuided(Defense):
 
         Raises:
             BadInput: m_max or m_min does not fit the number of classes.
+            Unsupported: The task tells no classes apart.
         """
+        if not plan.architecture.task.classes:
+            raise Unsupported(
+                f"{type(self).__name__} deals classes, which the task "
+                f"{plan.architecture.task.name!r} does not have; leave it out"
+            )
         self.sizes(plan.classes, plan.rounds)
 
     def select(self, data: Samples, turn: Turn) -> Samples:

@@ -68,7 +68,7 @@ def clipped_sum(objective: Objective, batch: Batch, *, clip: float, copies: int 
         return dict(zip(params, found, strict=True))
     if plan.watched is not None:
         try:
-            plan.confirm(objective.module, batch, copies)
+            plan.confirm(objective, batch, copies)
             return _by_layers(objective, batch, plan.watched, clip=clip, copies=copies)
         except Uncapturable as error:
             plan.give_up(objective.module, str(error))
@@ -96,7 +96,7 @@ class _Plan:
         except Uncapturable as error:
             self.give_up(module, str(error))
 
-    def confirm(self, module: nn.Module, batch: Batch, copies: int) -> None:
+    def confirm(self, given: Objective, batch: Batch, copies: int) -> None:
         """Holds what watching finds against ordinary differentiation, once.
 
         A weight that is also used outside its layer, for instance, would be clipped too little.
@@ -110,8 +110,8 @@ class _Plan:
         rows = _rows(batch, slice(0, _PROBED * copies))
         rows = Batch(rows.x.cpu(), rows.y.cpu(), rows.ids.cpu())
         try:
-            there = deepcopy(module).cpu()
-            objective = Objective(there, _mean_of_squares, per_sample=_squares)
+            there = deepcopy(given.module).cpu()
+            objective = Objective(there, _mean_of_squares, per_sample=_squares, task=given.task)
             with torch.random.fork_rng(devices=[]):
                 before = torch.get_rng_state()
                 exact = _one_by_one(objective, rows, clip=_SHORT, copies=copies)

@@ -17,12 +17,12 @@ from fedaudit.core.modules import refuse_unfit
 from fedaudit.core.pretrained import pretrained_file
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded
-from fedaudit.core.tasks import task_named
 from fedaudit.core.values import Architecture, Params, Samples
 from fedaudit.datasets.catalog import load
 from fedaudit.engines.local import one_thread
 from fedaudit.models import architecture
 from fedaudit.observe.tensors import read_tensors, write_tensors
+from fedaudit.study.settings.options import task_of
 from fedaudit.study.settings.sections import PretrainingSection, Study
 
 _WARM_UP = 100
@@ -59,6 +59,8 @@ def pretrained_for(
     if given is None:
         return
     file = pretrained_file(study.pretrained_name)
+    if file.exists() and not file.is_file():
+        raise BadInput(f"{file} is no file, and is to be the pretrained network's; remove it")
     if file.is_file():
         _refuse_other(file, study)
         log(f"pretrained network: {file}")
@@ -109,9 +111,23 @@ def _public(
     study: Study, given: PretrainingSection, data_dir: Path | None
 ) -> tuple[Architecture, Samples]:
     """The network and the data that it is trained on."""
-    task, data = task_named(study.task.name, study.task.options), given.data
+    task, data = task_of(study.task), given.data
     public = load(data.name, task, data.classes, data_dir=data_dir, seed=given.seed, **data.options)
     train = public.train
+    own = load(
+        study.data.name,
+        task,
+        study.data.classes,
+        study.data.first_class,
+        data_dir=data_dir,
+        seed=study.seeds[0],
+        **study.data.options,
+    ).train
+    if own.features.shape[1:] != train.features.shape[1:] or own.inputs != train.inputs:
+        raise BadInput(
+            f"a sample of {data.name!r}, on which the network is pretrained, has another shape "
+            f"than one of {study.data.name!r}; give public data of the same shape"
+        )
     net = architecture(
         study.model.name,
         replace(task, inputs=train.inputs),
@@ -149,7 +165,9 @@ def _trained(
             first = step % steps * size
             batch = samples.take(order[first : first + size])
             torch.manual_seed(seed_for(how.seed, "step", step))
-            outputs = net.task.outputs(module, batch.features.float().to(device))
+            x = batch.features
+            x = x.float() if x.is_floating_point() else x
+            outputs = net.task.outputs(module, x.to(device))
             loss = net.loss(outputs, batch.targets.to(device)).mean()
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

@@ -10,7 +10,7 @@ import torch
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import called
 from fedaudit.core.seeds import seeded
-from fedaudit.core.tasks import Reading, lacking, task_named
+from fedaudit.core.tasks import Reading, lacking
 from fedaudit.core.values import Architecture, Samples, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.draws.audit_set import Deal
@@ -24,7 +24,7 @@ from fedaudit.observe.round import Logits
 from fedaudit.risk.base import ByLoss
 from fedaudit.risk.catalog import measure_named
 from fedaudit.risk.server import ServerRisk, ShadowTraining
-from fedaudit.study.settings.options import check_options
+from fedaudit.study.settings.options import check_options, task_of
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.dealing import GroupedData
 
@@ -50,7 +50,7 @@ def algorithm_of(study: Study, world: GroupedData, seed: int, data_dir: Path | N
     check_algorithm(study)
     dataset = world.dataset
     train = dataset.train
-    task = replace(task_named(study.task.name, study.task.options), inputs=train.inputs)
+    task = replace(task_of(study.task), inputs=train.inputs)
     shape = train.inputs.shape if train.inputs else tuple(train.features.shape[1:])
     width = task.width(train.features, train.targets) or dataset.classes
 

@@ -3,15 +3,17 @@
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import attack_named, attack_set
+from fedaudit.core import modules
 from fedaudit.core.errors import BadInput, NotVisible, Refusal
 from fedaudit.core.importing import called, named
 from fedaudit.core.naming import Copies
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.tasks import lacking, task_named
+from fedaudit.core.tasks import lacking
 from fedaudit.core.values import ClientId, Sees, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import Dataset
@@ -30,7 +32,7 @@ from fedaudit.observe.views import (
     view_named,
     with_own_data,
 )
-from fedaudit.study.settings.options import check_options
+from fedaudit.study.settings.options import check_options, task_of
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.algorithm import algorithm_of, check_algorithm, refuse_unmeasured
 from fedaudit.study.setup.dealing import GroupedData, dealt, grouped
@@ -57,6 +59,11 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
     world = _dealt(study, dataset, seed)
     algorithm, defenses = _algorithm_and_defenses(study, world, seed, data_dir)
     view = _as_sent(_view_of(study), algorithm)
+    if world.dataset.train.has_whole_numbers:
+        # The largest token or concept may be in either part, and of any client.
+        for net, part in product(algorithm.nets, (world.dataset.train, world.dataset.test)):
+            if len(part):
+                modules.refuse_unfit(net.initial(0), part)
     attacks, refused = _attacks_seen(study, view)
     holdout = HoldOutRule(defenses, algorithm, study.training.rounds, seed_for(seed, "federation"))
     refuse_one_sided(world.deal.clients, holdout)
@@ -127,7 +134,7 @@ def metric_named(name: str) -> Exact | Metric:
 def dataset_of(study: Study, seed: int, data_dir: Path | None) -> Dataset:
     """The data that a study names, with the classes that it asks for."""
     given = study.data
-    task = task_named(study.task.name, study.task.options)
+    task = task_of(study.task)
     kept = given.classes, given.first_class
     return load(given.name, task, *kept, data_dir=data_dir, seed=seed, **given.options)
 
@@ -327,7 +334,7 @@ def _noise_tail(study: Study, name: str) -> dict[str, Setting]:
 
 def _refuse_impossible(name: str, attack: Attack, study: Study, view: View) -> None:
     view.refuse_unless_offered(attack.needs, f"the attack {name!r}")
-    task = task_named(study.task.name, study.task.options)
+    task = task_of(study.task)
     if attack.reads & ~task.readings:
         raise NotVisible(lacking(f"the attack {name!r}", attack.reads, task))
     if attack.infers_source and study.audit.merge:
