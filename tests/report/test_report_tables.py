@@ -16,7 +16,9 @@ from fedaudit.report.tables.membership import (
     targets_table,
 )
 from fedaudit.report.tables.run import (
+    MOST_CLIENTS,
     catalogue_table,
+    clients_table,
     controls_summary,
     controls_table,
     utility_table,
@@ -24,7 +26,7 @@ from fedaudit.report.tables.run import (
 from fedaudit.report.terminal import MOST_LINES, print_record
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.record import ControlResult, ExposedSample, Record
+from fedaudit.results.record import ClientRow, ControlResult, ExposedSample, Record
 from tests.estimates import changed, estimate
 from tests.report.records import CONTROLS, record
 
@@ -291,3 +293,14 @@ def test_other_clients_are_named_as_those_whose_samples_members_are_told_from() 
     assert grid is not None
     assert grid.columns[0].text == "Non-members of"
     assert "target client 0" in grid.remark
+
+
+def test_of_thousands_of_clients_the_audited_ones_are_shown_and_the_others_summed_up() -> None:
+    rows = [
+        ClientRow(client=n, samples=3, audited=2 * (n == 700), class_counts=[1, 2])
+        for n in range(1000)
+    ]
+    grid = clients_table(record().model_copy(update={"clients": rows}))
+    names = texts(grid, 0)
+    assert (names[0], len(names)) == ("Client 700", MOST_CLIENTS + 1)
+    assert (names[-1], texts(grid, 1)[-1]) == ("800 others", "2,400")

@@ -142,7 +142,8 @@ class EvidencePolicy(Table):
         views: What the adversary must have seen: one of these; anything if empty.
         confidence: That limits must have, in (0, 1).
         least_learned: Share of what guessing leaves to be learned that the training accuracy must
-            reach in every run, in [0, 1]; below it the gate is inconclusive. 0 asks for nothing.
+            reach in every run, in [0, 1]; below it the gate is inconclusive, as where a task has
+            no accuracy and no attack is above guessing. 0 asks for nothing.
     """
 
     least_seeds: Count = 1

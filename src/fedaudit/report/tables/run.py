@@ -188,22 +188,41 @@ def _mean_utility(defense: str, runs: Sequence[Mapping[str, Estimate]]) -> Fille
     }
 
 
+MOST_CLIENTS = 200
+"""Rows of clients in a page."""
+
+
 def clients_table(record: Record) -> Grid:
-    """Each client's size, the audited samples it holds, and its label distribution."""
-    return tabled(
-        "Clients",
-        [
+    """Each client's size, the audited samples it holds, and its label distribution.
+
+    Of thousands, those with audited samples come first, and the last ones share a row.
+    """
+    rows = record.clients
+    if len(rows) > MOST_CLIENTS:
+        rows = sorted(rows, key=lambda row: (-row.audited, row.client))
+    shown_, others = rows[:MOST_CLIENTS], rows[MOST_CLIENTS:]
+    found = [
+        {
+            "Client": f"Client {row.client}",
+            "Samples": count(row.samples),
+            "Audited": count(row.audited),
+            "Classes held": f"{sum(amount > 0 for amount in row.class_counts)}/"
+            f"{len(row.class_counts)}",
+            "Largest class": _largest_class(row.class_counts),
+        }
+        for row in shown_
+    ]
+    if others:
+        found.append(
             {
-                "Client": f"Client {row.client}",
-                "Samples": count(row.samples),
-                "Audited": count(row.audited),
-                "Classes held": f"{sum(amount > 0 for amount in row.class_counts)}/"
-                f"{len(row.class_counts)}",
-                "Largest class": _largest_class(row.class_counts),
+                "Client": f"{count(len(others))} others",
+                "Samples": count(sum(row.samples for row in others)),
+                "Audited": count(sum(row.audited for row in others)),
+                "Classes held": MISSING,
+                "Largest class": MISSING,
             }
-            for row in record.clients
-        ],
-    )
+        )
+    return tabled("Clients", found)
 
 
 def _largest_class(counts: list[int]) -> str:
