@@ -387,9 +387,9 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "a softmax": (Case(Probabilities, VECTOR), "probabilities; .* leaves the softmax out"),
     "one logit of more classes": (Case(OneLogit, VECTOR), "1 logits a sample, and labels go up to"),
     "a size of batches": (Case(HardBatch, VECTOR), "cannot be run on 3 samples"),
-    "what mixes samples": (Case(Mixing, VECTOR), "other logits with other samples beside it"),
-    "what is random": (Case(Random, VECTOR), "other logits when it is run again"),
-    "what counts": (Case(Counting, VECTOR), "other logits when it is run again"),
+    "what mixes samples": (Case(Mixing, VECTOR), "other outputs with other samples beside it"),
+    "what is random": (Case(Random, VECTOR), "other outputs when it is run again"),
+    "what counts": (Case(Counting, VECTOR), "other outputs when it is run again"),
     "what has no gradient": (Case(Detached, VECTOR), "no gradient by its parameters"),
     "what reads dictionaries": (
         Case(ByMask, VECTOR),

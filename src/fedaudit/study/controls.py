@@ -39,7 +39,8 @@ from fedaudit.study.setup.parts import Setup, Work
 _FALSE_ALARM = 0.01
 """How often a sound study may see a control of one kind fail by chance, whatever its size."""
 
-_MOST_UNTRAINED = 100
+_ALL_UNTRAINED = 100
+"""So many clients are all in an untrained round; of more, as many as a round has, or so many."""
 _RANDOM_STEP = 0.01
 
 _BLIND_AGAINST = {
@@ -238,14 +239,15 @@ def untrained_rounds(
         progress: Called with (samples done, samples in all) as the first is measured.
     """
     cheap = [s for s in setup.signals if not s.needs & (Sees.GLOBAL_MODEL | Sees.UPDATE)]
-    first, second = seen_from([_untrained_round(setup, index) for index in (1, 2)], setup.view)
+    # One after the other: a round of a large federation has many models.
+    rounds = seen_from((_untrained_round(setup, index) for index in (1, 2)), setup.view)
     if device.type == "cpu":
-        one = measure_by_block(first, setup.signals, samples, progress=progress)
+        one = measure_by_block(next(rounds), setup.signals, samples, progress=progress)
     else:
         progress(0, len(samples))
-        one = measure_round(first, setup.signals, samples, device=device)
+        one = measure_round(next(rounds), setup.signals, samples, device=device)
         progress(len(samples), len(samples))
-    return (one, measure_round(second, cheap, samples, device=device)) if cheap else (one,)
+    return (one, measure_round(next(rounds), cheap, samples, device=device)) if cheap else (one,)
 
 
 def _repetitions(setup: Setup) -> int:
@@ -287,14 +289,16 @@ def _untrained_clients(setup: Setup) -> list[ClientId]:
     Those under audit and those that audited samples are of are among them.
     """
     everybody = sorted(setup.deal.clients)
-    if len(everybody) <= _MOST_UNTRAINED:
+    if len(everybody) <= _ALL_UNTRAINED:
         return everybody
+    asked = round(setup.study.training.participation * len(everybody))
+    most = min(asked, _ALL_UNTRAINED)
     owners = setup.deal.audit.owner
     wanted = {*setup.study.audit.targets, *setup.study.audit.merge}
     wanted |= {int(owner) for owner in owners[owners >= 0]}
     others = [client for client in everybody if client not in wanted]
     drawn = seeded_numpy(setup.seed, "untrained clients").permutation(len(others))
-    return sorted([*wanted, *(others[i] for i in drawn[: max(0, _MOST_UNTRAINED - len(wanted))])])
+    return sorted([*wanted, *(others[i] for i in drawn[: max(0, most - len(wanted))])])
 
 
 def _random_step(like: Params, rng: torch.Generator) -> Params:

@@ -1,0 +1,47 @@
+"""Federations of many clients, of which few take part in a round."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fedaudit.core.seeds import seed_for
+from fedaudit.fl.visits import cohort_of
+from fedaudit.observe.round import Round
+from fedaudit.study import controls
+from fedaudit.study.running.run import run_study
+from tests.study.studies import quick_study
+
+CLIENTS, SHARE, ROUNDS = 150, 0.06, 3
+
+
+def test_a_control_with_untrained_models_has_no_more_clients_than_a_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = seed_for(1, "federation")
+    everybody = list(range(CLIENTS))
+    cohorts = [cohort_of(everybody, SHARE, seed, index) for index in range(1, ROUNDS + 1)]
+    target = Counter(client for cohort in cohorts for client in cohort).most_common(1)[0][0]
+    seen: list[Round] = []
+    made = controls._untrained_round
+
+    def kept(*given: object) -> Round:
+        seen.append(made(*given))  # type: ignore[arg-type]
+        return seen[-1]
+
+    monkeypatch.setattr(controls, "_untrained_round", kept)
+    record = run_study(
+        quick_study(
+            partition={"clients": CLIENTS, "samples_per_client": 0},
+            training={"rounds": ROUNDS, "participation": SHARE},
+            audit={"targets": [target], "fair": 16, "every": 1},
+            attacks={"loss-series": {}, "fedmia-1": {}},
+        ),
+        tmp_path,
+    )
+    assert {one.control for one in record.controls} >= {"untrained model"}
+    owners = {row.client for row in record.clients if row.audited}
+    for one in seen:
+        assert {target, *owners} <= one.exposed.keys()
+        assert len(one.exposed) == max(round(SHARE * CLIENTS), len({target, *owners}))
+    assert seen[0].exposed.keys() == seen[1].exposed.keys()
