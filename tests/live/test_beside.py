@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +13,10 @@ import pytest
 import torch
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.locking import Lock
 from fedaudit.live import beside
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recorder import Recorder
-from fedaudit.live.recording import read_round_log
+from fedaudit.live.recording import RoundEntry, read_round_log
 from fedaudit.live.waiting import hand_over, read_waiting, waiting
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors
@@ -37,6 +37,12 @@ def watch(recorder: Recorder, *, view: str = "uploads", kind: str = "models") ->
         }
         uploads = one.uploads if kind == "models" else changes
         recorder.round(one.number, sent=one.sent, uploads=uploads, weights={0: 1.0, 1: 2.0, 2: 5.0})
+
+
+def slowly(recorder: Recorder) -> None:
+    for one in rounds():
+        recorder.round(one.number, sent=one.sent, uploads=one.uploads)
+        time.sleep(0.5)
 
 
 def same(one: Path, other: Path) -> bool:
@@ -138,6 +144,88 @@ def test_training_waits_only_where_too_many_rounds_do_and_is_told(
     assert told.startswith("round 3 waits until one of 2 earlier ones is measured"), "too early"
 
 
+def test_a_round_that_cannot_be_taken_away_is_measured_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "_PATIENCE", 1.0)
+    own = Path.unlink
+
+    def kept(self: Path, missing_ok: bool = False) -> None:
+        if self.parent.name == "waiting" and self.suffix == ".safetensors":
+            raise OSError("read-only file system")
+        own(self, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", kept)
+    one = recorder(tmp_path, measure="beside", strict=False)
+    watch(one)
+    with pytest.warns(RuntimeWarning, match="read-only file system"):
+        one.close()
+    assert (tmp_path / "rounds.jsonl").read_text().count('"round":1,') <= 3
+    assert [entry.round for entry in read_round_log(tmp_path)] == [1, 2, 3, 4]
+
+
+def test_a_program_that_waits_for_all_its_children_does_not_wait_for_ours(tmp_path: Path) -> None:
+    with recorder(tmp_path, measure="beside") as one:
+        watch(one)
+        assert one._beside is not None
+        with pytest.raises(ChildProcessError):
+            os.waitpid(one._beside._pid, os.WNOHANG)
+
+
+def test_where_no_copy_can_be_made_rounds_are_measured_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> int:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", full)
+    said: list[str] = []
+    with recorder(tmp_path, measure="beside", log=said.append) as one:
+        watch(one)
+    assert [entry.measured for entry in read_round_log(tmp_path)] == [True] * ROUNDS
+    assert any("could not be kept running" in text for text in said)
+
+
+def test_what_became_of_one_round_is_no_fault_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own: Measure = Recorder._measured
+
+    def once(self: Recorder, seen: Round, entry: RoundEntry) -> float:
+        if entry.round == 1:
+            raise BadInput("there is no more paper")
+        return own(self, seen, entry)
+
+    monkeypatch.setattr(Recorder, "_measured", once)
+    one = recorder(tmp_path, measure="beside", strict=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeWarning, match="round 1 is not recorded"):
+            slowly(one)
+        one.close()
+    log = {entry.round: entry for entry in read_round_log(tmp_path)}
+    assert "paper" in log[1].note
+    assert all(entry.measured for index, entry in log.items() if index > 1)
+
+
+def test_a_recording_that_is_closed_takes_no_more(tmp_path: Path) -> None:
+    one = recorder(tmp_path, measure="after", strict=False)
+    one.close()
+    first = next(rounds())
+    with pytest.warns(RuntimeWarning, match="the recording is closed; open it again"):
+        one.round(1, sent=first.sent, uploads=first.uploads)
+    assert not waiting(tmp_path)
+
+
+def test_another_recording_is_not_kept_by_the_process_of_one(tmp_path: Path) -> None:
+    with recorder(tmp_path / "other", measure="after") as other:
+        one = recorder(tmp_path / "one", measure="beside")
+        watch(one)
+        other.close()
+        recorder(tmp_path / "other").close()
+        one.close()
+
+
 @pytest.mark.parametrize("times", [1, 5])
 def test_a_measuring_process_that_is_killed_loses_nothing(
     times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -205,17 +293,12 @@ def test_a_training_that_is_killed_loses_nothing_and_is_gone_on_with(
         capture_output=True,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    said: list[str] = []
     if when == "beside":
-        # The process goes on alone, and ends.
-        limit = time.monotonic() + 60
-        while waiting(folder) and time.monotonic() < limit:
-            time.sleep(0.05)
+        # The process goes on alone, and whoever starts again waits for it.
+        one = recorder(folder, measure=when, log=said.append)
         assert [entry.round for entry in read_round_log(folder)] == [1, 2, 3]
-        # It keeps the folder to itself until then.
-        lock = Lock(folder)
-        assert lock.taken(wait=True)
-        lock.close()
-        one = recorder(folder, measure=when)
+        assert said[0].endswith("of the run before are still being measured; waiting")
     else:
         assert [index for index, _ in waiting(folder)] == [1, 2, 3]
         with pytest.raises(BadInput, match="no measured round yet, and 3 to be measured"):
@@ -232,7 +315,7 @@ def test_a_loop_that_was_stopped_leaves_what_waits_and_says_so(tmp_path: Path) -
     watch(one)
     one.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert len(waiting(tmp_path)) == ROUNDS
-    assert said[-1].startswith("4 rounds wait to be measured: open the recording again")
+    assert said[-1].startswith("4 rounds are still to be measured: open the recording again")
     recorder(tmp_path).close()
     assert not waiting(tmp_path)
     assert len(read_round_log(tmp_path)) == ROUNDS

@@ -34,6 +34,11 @@ class Lock:
         except OSError as error:
             raise BadInput(f"{folder} cannot be used ({error}); choose another folder") from error
 
+    @property
+    def number(self) -> int:
+        """Of the open file, for a copy of this process that is to keep the folder too."""
+        return self._file.fileno()
+
     def taken(self, *, wait: bool = False) -> bool:
         """Takes the folder; says whether it could.
 
@@ -60,11 +65,12 @@ class Lock:
 _mine: WeakValueDictionary[Path, Lock] = WeakValueDictionary()
 
 
-def kept_to_this_process(folder: Path) -> Lock:
+def kept_to_this_process(folder: Path, *, wait: bool = False) -> Lock:
     """A folder's lock, the same one for whoever asks in this process; it goes with the last.
 
     Args:
         folder: Which must be there.
+        wait: Until another process lets it go.
 
     Raises:
         BadInput: Another process has it, or it cannot be written.
@@ -73,7 +79,7 @@ def kept_to_this_process(folder: Path) -> Lock:
     lock = _mine.get(place)
     if lock is None:
         lock = Lock(place)
-        if not lock.taken():
+        if not lock.taken(wait=wait):
             raise BadInput(
                 f"another process is writing to {folder}; stop that one, or choose another folder"
             )

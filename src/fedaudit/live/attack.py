@@ -231,6 +231,8 @@ def _attacked(
     log: Callable[[str], None],
 ) -> Record:
     clock = Clock()
+    # First: what is measured in the meantime is then in the log.
+    left = {index for index, _ in waiting(folder)}
     recording, audit, told = read_recording(folder), read_audit(folder), read_round_log(folder)
     stored = _stored(folder, recording, len(audit))
     tell_of_unhashed(folder, log)
@@ -258,7 +260,7 @@ def _attacked(
         watched=Watched(
             untrained=read_untrained(folder, recording.key, len(audit)),
             config=config,
-            missing=tuple(_missing(told, {n for n, _ in waiting(folder)}, blind=blind)),
+            missing=tuple(_missing(told, left, blind=blind)),
             names=recording.names,
         ),
     )

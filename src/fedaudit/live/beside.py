@@ -2,10 +2,11 @@
 
 import json
 import os
+import select
 import signal
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import NamedTuple, NoReturn
 import torch
 
 from fedaudit.core.errors import BadInput
-from fedaudit.live.waiting import waiting
+from fedaudit.core.files import own_folder, write_whole
+from fedaudit.live.waiting import FOLDER, waiting
 
 MOST_WAITING = 4
 """Rounds that may wait while training goes on."""
@@ -23,8 +25,13 @@ _POLLED = 0.5
 """Seconds between two looks at whether the training still runs."""
 _PATIENCE = 120.0
 """Seconds that a round may take at least, whatever it was thought to take."""
+_BEGINNING = 30.0
+"""Seconds within which a copy of the program says that it is there."""
 _STARTS = 3
 _END = b"end"
+_TRAINER = "trainer"
+"""File with the number of the process for which rounds are measured."""
+_BOTH = signal.SIGINT, signal.SIGTERM
 
 
 class Outcome(NamedTuple):
@@ -58,124 +65,141 @@ def refuse_impossible(device: torch.device) -> None:
         )
 
 
+def is_left_alone(folder: Path) -> bool:
+    """True if a recording's rounds are measured for a training that has ended, or for this one.
+
+    Args:
+        folder: Of the recording, which another process keeps to itself.
+    """
+    try:
+        trainer = int((folder / FOLDER / _TRAINER).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return False
+    return trainer == os.getpid() or _has_ended(trainer)
+
+
 class Beside:
     """The process, as whoever trains sees it; it is started with the first round that waits.
 
     It is a copy of the program (fork): the network need not be importable, and nothing but numbers
     of rounds passes between the two. Rounds lie in the recording's folder, so that whichever is
     killed, nothing is lost: the process measures what waits when the training is gone, and is
-    started anew when it is gone itself.
+    started anew when it is gone itself. It is no child of the program, which may wait for its own.
     """
 
-    def __init__(self, folder: Path, measure: Callable[[Path], None], seconds: float) -> None:
+    def __init__(
+        self, folder: Path, measure: Callable[[Path], None], seconds: float, keeps: Sequence[int]
+    ) -> None:
         """Starts nothing yet.
 
         Args:
             folder: Of the recording.
             measure: Measures the round in a file, and takes the file away whatever comes of it.
             seconds: That a round will take, about.
+            keeps: Open files that the process must have, such as the folder's lock; no others.
         """
-        self._folder, self._measure = folder, measure
+        self._folder, self._measure, self._keeps = folder, measure, tuple(keeps)
         self._limit = max(_PATIENCE, 20 * seconds)
+        self._trainer = os.getpid()
         self._pid, self._starts = 0, 0
         self._pipe: Connection | None = None
-        self._heard = monotonic()
+        self._heard: list[Outcome] = []
 
     @property
     def given_up(self) -> bool:
         """True if the process has ended too often to be started again."""
-        return self._pid == 0 and self._starts >= _STARTS
+        return self._starts >= _STARTS and not self._alive()
 
     def handed(self) -> None:
         """Tells the process that a round waits; starts it where it does not run."""
-        if not self._alive() and self._starts < _STARTS:
-            self._start()
-        self._send(b"round")
+        # Not in a copy of the program that somebody else has made.
+        if os.getpid() == self._trainer:
+            if not self._alive() and self._starts < _STARTS:
+                self._start()
+            self._send(b"round")
 
-    def outcomes(self, *, wait: float = 0.0) -> list[Outcome]:
-        """What the process was done with since the last time.
-
-        Args:
-            wait: For the first one, at most so many seconds.
-        """
-        found = list[Outcome]()
-        with suppress(EOFError, OSError):
-            while self._pipe is not None and self._pipe.poll(0.0 if found else wait):
-                found.append(Outcome(*json.loads(self._pipe.recv_bytes())))
-                self._heard = monotonic()
+    def outcomes(self) -> list[Outcome]:
+        """What the process was done with since the last time."""
+        self._listen(0.0)
+        found, self._heard = self._heard, []
         return found
 
-    def wait(self, most: int, heard: Callable[[Outcome], None]) -> None:
-        """Waits until at most so many rounds are left; not for a process that hangs.
+    def wait(self, most: int) -> None:
+        """Waits until at most so many rounds are left; not for a process that gets nowhere.
 
         Args:
             most: Rounds.
-            heard: Takes what the process was done with.
         """
-        self._heard = monotonic()
-        while True:
-            for one in self.outcomes(wait=0.0):
-                heard(one)
-            if len(waiting(self._folder)) <= most:
-                return
+        fewest, since = len(waiting(self._folder)), monotonic()
+        while (left := len(waiting(self._folder))) > most:
+            if left < fewest:
+                fewest, since = left, monotonic()
             if not self._alive():
                 if self._starts >= _STARTS:
                     return
                 self._start()
-            if monotonic() - self._heard > self._limit:
+            if monotonic() - since > self._limit:
                 # Whatever it hangs in: training goes on, and what waits is measured afterwards.
                 self._kill()
                 self._starts = _STARTS
                 return
-            for one in self.outcomes(wait=_POLLED):
-                heard(one)
+            self._listen(_POLLED)
 
-    def close(self, *, wait: bool) -> None:
-        """Lets the process end once it has measured what waits.
-
-        Args:
-            wait: For that.
-        """
-        self._send(_END)
-        if self._pipe is not None:
-            self._pipe.close()
-            self._pipe = None
-        if self._pid and wait:
-            with suppress(ChildProcessError):
-                os.waitpid(self._pid, 0)
-        self._pid = 0
+    def close(self) -> None:
+        """Lets the process end once it has measured what waits."""
+        if os.getpid() == self._trainer:
+            self._send(_END)
+        self._let_go()
 
     def _start(self) -> None:
-        ours, theirs = Pipe()
+        """Makes a copy of the program that belongs to nobody; one that cannot be made counts."""
         self._starts += 1
-        self._heard = monotonic()
-        with warnings.catch_warnings():
-            # The copy runs one thread of its own, and takes no lock that another may hold.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if pid == 0:
-            ours.close()
-            _serve(theirs, self._folder, self._measure)
+        self._let_go()
+        ours, theirs = Pipe()
+        try:
+            write_whole(own_folder(self._folder, FOLDER) / _TRAINER, str(self._trainer))
+            with _undisturbed(), warnings.catch_warnings():
+                # The copy runs one thread of its own, and takes no lock that another may hold.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+                if pid == 0:
+                    _apart(theirs, self._folder, self._measure, self._keeps, self._trainer)
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+            theirs.close()
+            if ours.poll(_BEGINNING):
+                self._pid = int(json.loads(ours.recv_bytes()))
+                self._pipe = ours
+                return
+        # No memory or no number left for it, no space, or it ended at once.
+        except (OSError, BadInput, EOFError, ValueError):
+            pass
+        ours.close()
         theirs.close()
-        if self._pipe is not None:
-            self._pipe.close()
-        self._pid, self._pipe = pid, ours
 
     def _alive(self) -> bool:
-        if self._pid:
-            try:
-                if os.waitpid(self._pid, os.WNOHANG)[0]:
-                    self._pid = 0
-            except ChildProcessError:  # somebody else's code has waited for all of them
-                self._pid = 0
-        return self._pid != 0
+        self._listen(0.0)
+        return self._pipe is not None
+
+    def _listen(self, wait: float) -> None:
+        """Takes what the process says; that it is gone shows here as well."""
+        try:
+            while self._pipe is not None and self._pipe.poll(wait):
+                self._heard.append(Outcome(*json.loads(self._pipe.recv_bytes())))
+                wait = 0.0
+        except (EOFError, OSError):
+            self._let_go()
 
     def _kill(self) -> None:
         if self._alive():
-            os.kill(self._pid, signal.SIGKILL)
-            with suppress(ChildProcessError):
-                os.waitpid(self._pid, 0)
-        self._pid = 0
+            with suppress(OSError):
+                os.kill(self._pid, signal.SIGKILL)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._pipe is not None:
+            self._pipe.close()
+        self._pipe, self._pid = None, 0
 
     def _send(self, what: bytes) -> None:
         with suppress(OSError):
@@ -183,31 +207,84 @@ class Beside:
                 self._pipe.send_bytes(what)
 
 
-def _serve(pipe: Connection, folder: Path, measure: Callable[[Path], None]) -> NoReturn:
-    """Measures what waits until the training says that it is over, or is gone."""
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """No signal is acted upon inside, which in a copy would run the program's own way out."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _BOTH)
     try:
-        # Ctrl-C is for the training; what waits is measured all the same.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with suppress(OSError):
-            os.nice(5)
-        warnings.simplefilter("ignore")
-        torch.set_num_threads(1)
-        parent, over = os.getppid(), False
-        while not over:
-            while _measured(pipe, folder, measure):
-                over = over or _is_over(pipe, parent, wait=0.0)
-            # A round that was handed over before the end was told of is measured still.
-            over = over or _is_over(pipe, parent, wait=_POLLED)
-        while _measured(pipe, folder, measure):
-            pass
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _apart(
+    pipe: Connection,
+    folder: Path,
+    measure: Callable[[Path], None],
+    keeps: Sequence[int],
+    trainer: int,
+) -> NoReturn:
+    """In the copy: makes another one, which is nobody's child, and goes."""
+    try:
+        if os.fork() == 0:
+            _serve(pipe, folder, measure, keeps, trainer)
     finally:
         # Not through the program's own way out, which would run its code a second time.
         os._exit(0)
 
 
-def _measured(pipe: Connection, folder: Path, measure: Callable[[Path], None]) -> bool:
-    """Measures the first round that waits; False if there is none."""
-    for index, path in waiting(folder)[:1]:
+def _serve(
+    pipe: Connection,
+    folder: Path,
+    measure: Callable[[Path], None],
+    keeps: Sequence[int],
+    trainer: int,
+) -> None:
+    """Measures what waits until the training says that it is over, or is gone."""
+    # Ctrl-C is for the training; what waits is measured all the same.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _BOTH)
+    _close_others([pipe.fileno(), *keeps])
+    with suppress(OSError):
+        os.nice(5)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    pipe.send_bytes(json.dumps(os.getpid()).encode())
+    done, over = set[int](), False
+    while not over:
+        while not over and _measured(pipe, folder, measure, done):
+            over = _is_over(pipe, trainer, wait=0.0)
+        # A round that was handed over before the end was told of is measured still.
+        over = over or _is_over(pipe, trainer, wait=_POLLED)
+    while _measured(pipe, folder, measure, done):
+        pass
+
+
+def _close_others(keeps: Sequence[int]) -> None:
+    """Lets go of what the program has open: its output, its ports, other recordings' locks.
+
+    Numbers stay taken: an object of the program that is cleared away later closes its own, and not
+    a file that was opened here since.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    listed = next((place for place in ("/proc/self/fd", "/dev/fd") if os.path.isdir(place)), None)
+    for name in os.listdir(listed) if listed else ():
+        number = int(name)
+        if number not in (nothing, *keeps):
+            # The listing itself is gone by now.
+            with suppress(OSError):
+                os.fstat(number)
+                os.dup2(nothing, number)
+
+
+def _measured(
+    pipe: Connection, folder: Path, measure: Callable[[Path], None], done: set[int]
+) -> bool:
+    """Measures the first round that waits, each once; False if there is none."""
+    left = [(index, path) for index, path in waiting(folder) if index not in done]
+    for index, path in left[:1]:
+        done.add(index)
         began, said = monotonic(), ""
         try:
             measure(path)
@@ -220,13 +297,28 @@ def _measured(pipe: Connection, folder: Path, measure: Callable[[Path], None]) -
     return False
 
 
-def _is_over(pipe: Connection, parent: int, *, wait: float) -> bool:
+def _is_over(pipe: Connection, trainer: int, *, wait: float) -> bool:
     try:
         while pipe.poll(wait):
             wait = 0.0
             if pipe.recv_bytes() == _END:
                 return True
         # Another copy of the program may hold the pipe open, so that its end is not heard.
-        return os.getppid() != parent
+        return _has_ended(trainer)
     except (EOFError, OSError):
         return True
+
+
+def _has_ended(process: int) -> bool:
+    """True if a process is gone, also where nobody has waited for it."""
+    try:
+        if not hasattr(os, "pidfd_open"):
+            os.kill(process, 0)
+            return False
+        number = os.pidfd_open(process)
+    except OSError:
+        return True
+    try:
+        return bool(select.select([number], [], [], 0)[0])
+    finally:
+        os.close(number)

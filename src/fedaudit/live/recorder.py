@@ -31,8 +31,15 @@ from fedaudit.core.tasks import (
 from fedaudit.core.values import ClientId, Model
 from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.datasets.draws.audit_set import AuditSet
+from fedaudit.engines.local import one_thread
 from fedaudit.live.attack import attacks_in, live_setup
-from fedaudit.live.beside import MOST_WAITING, Beside, Outcome, refuse_impossible
+from fedaudit.live.beside import (
+    MOST_WAITING,
+    Beside,
+    Outcome,
+    is_left_alone,
+    refuse_impossible,
+)
 from fedaudit.live.files import claim, write_audit, write_untrained
 from fedaudit.live.network import Network, network_of
 from fedaudit.live.recording import (
@@ -105,8 +112,8 @@ class Recorder:
         if measure == "beside":
             refuse_impossible(self._device)
         self.recording = claim(folder, recording, samples)
+        self._lock: Lock | None = _locked(folder, log)
         left = {index for index, _ in waiting(folder)}
-        self._lock: Lock | None = _locked(folder, len(left))
         clients = samples.owner[samples.owner >= 0].tolist()
         self._setup = live_setup(
             self.recording, samples, net.architecture, clients=clients, rounds=(MAX_ROUND,)
@@ -116,6 +123,7 @@ class Recorder:
         self._waiting: tuple[Model, RoundEntry] | None = None
         self._told: set[str] = set()
         self._waited = 0.0
+        self._outcomes: list[Outcome] = []
         watch = _Watch(log)
         if not self._past | left:
             if len(set(clients)) * net.shape.numbers >= _LARGE:
@@ -128,12 +136,15 @@ class Recorder:
             write_recording(self.recording, folder)
         self._past |= left
         self._beside = (
-            Beside(folder, self._measure_file, watch.seconds) if measure == "beside" else None
+            Beside(folder, self._measure_file, watch.seconds, [self._lock.number])
+            if measure == "beside"
+            else None
         )
         if left and self._beside is not None:
             self._beside.handed()
         elif left and measure == "now":
             self._measure_left()
+            self._listen()
 
     def __enter__(self) -> "Recorder":
         return self
@@ -188,6 +199,8 @@ class Recorder:
         # Whatever it is: no audit may end another's training.
         except Exception as error:
             self._failed(index, entry, error)
+        # Of earlier rounds, after this one is safe.
+        self._listen()
 
     def missed(
         self,
@@ -272,25 +285,28 @@ class Recorder:
         if self._waiting is not None:
             self._failed_quietly(self._waiting[1], "no model followed")
             self._waiting = None
+        if self._lock is None:
+            return
         try:
             left = len(waiting(self._folder)) if self._when != "now" else 0
             if left and finish:
-                self._log(f"{_rounds(left)} {'is' if left == 1 else 'are'} still to be measured")
+                self._log(f"{_rounds(left)} {_are(left)} still to be measured")
             if self._beside is not None and finish:
-                self._beside.wait(0, self._heard)
-                self._beside.close(wait=True)
-            if finish and self._lock is not None:
+                self._beside.wait(0)
+            if finish:
                 self._measure_left()
             elif left and self._beside is None:
                 self._log(
-                    f"{_rounds(left)} wait to be measured: open the recording again with "
-                    "fedaudit.record, and close it"
+                    f"{_rounds(left)} {_are(left)} still to be measured: open the recording again "
+                    "with fedaudit.record, and close it"
                 )
             if self._waited >= _EVERY:
                 self._log(f"training waited {time_of(self._waited)} in all for measuring")
+            if finish:
+                self._listen()
         finally:
             if self._beside is not None:
-                self._beside.close(wait=False)
+                self._beside.close()
             self._lock = None
 
     def _numbers(self, *clients: Called) -> dict[Called, ClientId]:
@@ -370,6 +386,8 @@ class Recorder:
 
     def _measure(self, round: Round, entry: RoundEntry) -> None:
         (seen,) = seen_from([round], self._setup.view)
+        if self._when != "now" and self._lock is None:
+            raise BadInput("the recording is closed; open it again with fedaudit.record")
         if self._beside is not None:
             self._wait_for_room(entry)
         if self._when == "now" or not hand_over(self._folder, seen, entry):
@@ -383,12 +401,14 @@ class Recorder:
         """Measures a round; says how many seconds it took."""
         began = monotonic()
         samples = self._setup.deal.audit.samples
-        measured = measure_round(
-            seen, self._setup.signals, samples, workers=self._workers, device=self._device
-        )
-        write_round(self._folder, seen, self.recording.keep)
-        notes = {"complete": str(entry.complete), "run": self.recording.key}
-        notes |= accuracy_notes(self._setup, self._evaluation, seen, self._device)
+        # The same digits in whichever process it is.
+        with one_thread():
+            measured = measure_round(
+                seen, self._setup.signals, samples, workers=self._workers, device=self._device
+            )
+            write_round(self._folder, seen, self.recording.keep)
+            notes = {"complete": str(entry.complete), "run": self.recording.key}
+            notes |= accuracy_notes(self._setup, self._evaluation, seen, self._device)
         write_measured(self._folder, measured, notes)
         self._note(entry.model_copy(update={"measured": True}))
         return monotonic() - began
@@ -411,22 +431,21 @@ class Recorder:
         """Measures what waits, here and now."""
         left = waiting(self._folder)
         for done, (index, path) in enumerate(left):
-            began = monotonic()
+            began, said = monotonic(), ""
             try:
                 self._measure_file(path)
             except Exception as error:
-                self._heard(Outcome(index, 0.0, str(error)))
+                said = str(error)
+            self._outcomes.append(Outcome(index, 0.0, said))
             if monotonic() - began >= _EVERY:
                 self._log(f"{done + 1} of {_rounds(len(left))} are measured")
 
     def _wait_for_room(self, entry: RoundEntry) -> None:
         assert self._beside is not None
-        for one in self._beside.outcomes():
-            self._heard(one)
         if self._beside.given_up:
             self._say_once(
-                "the process that measures has ended or hung too often; what waits is measured "
-                "when the recording is closed"
+                "the process that measures could not be kept running; what waits is measured when "
+                "the recording is closed"
             )
         elif len(waiting(self._folder)) >= MOST_WAITING:
             self._say_once(
@@ -434,8 +453,14 @@ class Recorder:
                 "measuring takes longer than training, see every= and measure='after'"
             )
             began = monotonic()
-            self._beside.wait(MOST_WAITING - 1, self._heard)
+            self._beside.wait(MOST_WAITING - 1)
             self._waited += monotonic() - began
+
+    def _listen(self) -> None:
+        """Says what became of rounds that were measured elsewhere."""
+        told, self._outcomes = self._outcomes, []
+        for one in [*told, *(self._beside.outcomes() if self._beside else ())]:
+            self._heard(one)
 
     def _heard(self, one: Outcome) -> None:
         if not one.error:
@@ -482,16 +507,20 @@ class Recorder:
             self._note(entry.model_copy(update={"note": note[:2000]}))
 
 
-def _locked(folder: Path, left: int) -> Lock:
+def _locked(folder: Path, log: Callable[[str], None]) -> Lock:
+    """The folder's lock; where an earlier run is gone, after its last rounds are measured."""
     try:
         return kept_to_this_process(folder)
-    except BadInput as error:
-        if not left:
+    except BadInput:
+        if not is_left_alone(folder):
             raise
-        raise BadInput(
-            f"another process writes to {folder}, where {_rounds(left)} of an earlier run still "
-            "wait to be measured; start again when it has ended, or choose another folder"
-        ) from error
+        left = max(1, len(waiting(folder)))
+        log(f"{_rounds(left)} of the run before {_are(left)} still being measured; waiting")
+        return kept_to_this_process(folder, wait=True)
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _rounds(count: int) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from fedaudit.core.errors import Damaged
 from fedaudit.core.files import own_folder
@@ -129,7 +130,14 @@ def _moved(base: Model, update: Params) -> Model:
 
 
 def _equal(left: Params, right: Params) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)
+    """To the bit: zeros of either sign are two numbers."""
+    return left.keys() == right.keys() and all(
+        torch.equal(_bits(left[name]), _bits(right[name])) for name in left
+    )
+
+
+def _bits(value: Tensor) -> Tensor:
+    return value.contiguous().reshape(-1).view(torch.uint8)
 
 
 def _known(value: _Value | None) -> _Value:
