@@ -145,9 +145,9 @@ def test_values_and_the_fast_formula_are_fairlearns(rows: list[tuple[int, int, i
     tables = counted(labels, predictions, group)
     if tables.shape[-1] == 2:
         # Two classes that are not 0 and 1 are renumbered, since fairlearn takes no others.
-        numbered = [one == max(1, *labels, *predictions) for one in (labels, predictions)]
-        given = [one.astype(int) for one in numbered]
-        slow = {metric: one_class(metric, *given, group) for metric in METRICS}
+        last = max(1, *labels, *predictions)
+        true, said = ((one == last).astype(int) for one in (labels, predictions))
+        slow = {metric: one_class(metric, true, said, group) for metric in METRICS}
     else:
         slow = class_by_class(labels, predictions, group)
     assert {gap.metric: gap.value for gap in gaps} == pytest.approx(slow)
