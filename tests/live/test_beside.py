@@ -80,7 +80,7 @@ def test_figures_are_the_same_to_the_bit_whenever_they_are_measured(
         )
         assert kept[1] == again[1]
         assert all(torch.equal(kept[0][n], again[0][n]) for n in {**kept[0], **again[0]})
-    assert not waiting(tmp_path / when)
+    assert not (tmp_path / when / "waiting").exists()
 
 
 @pytest.mark.parametrize("view", ["uploads", "sum", "globals"])

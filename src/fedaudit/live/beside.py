@@ -17,7 +17,7 @@ import torch
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import own_folder, write_whole
-from fedaudit.live.waiting import FOLDER, waiting
+from fedaudit.live.waiting import FOLDER, TRAINER, waiting
 
 MOST_WAITING = 4
 """Rounds that may wait while training goes on."""
@@ -29,8 +29,6 @@ _BEGINNING = 30.0
 """Seconds within which a copy of the program says that it is there."""
 _STARTS = 3
 _END = b"end"
-_TRAINER = "trainer"
-"""File with the number of the process for which rounds are measured."""
 _BOTH = signal.SIGINT, signal.SIGTERM
 
 
@@ -72,7 +70,7 @@ def is_left_alone(folder: Path) -> bool:
         folder: Of the recording, which another process keeps to itself.
     """
     try:
-        trainer = int((folder / FOLDER / _TRAINER).read_text(encoding="ascii"))
+        trainer = int((folder / FOLDER / TRAINER).read_text(encoding="ascii"))
     except (OSError, ValueError):
         return False
     return trainer == os.getpid() or _has_ended(trainer)
@@ -146,9 +144,16 @@ class Beside:
             self._listen(_POLLED)
 
     def close(self) -> None:
-        """Lets the process end once it has measured what waits."""
-        if os.getpid() == self._trainer:
-            self._send(_END)
+        """Lets the process end once it has measured what waits; one that has nothing to do at once.
+
+        The folder is then nobody's.
+        """
+        if os.getpid() != self._trainer:
+            return
+        self._send(_END)
+        until = monotonic() + 2 * _POLLED
+        while not waiting(self._folder) and self._alive() and monotonic() < until:
+            self._listen(_POLLED)
         self._let_go()
 
     def _start(self) -> None:
@@ -157,7 +162,7 @@ class Beside:
         self._let_go()
         ours, theirs = Pipe()
         try:
-            write_whole(own_folder(self._folder, FOLDER) / _TRAINER, str(self._trainer))
+            write_whole(own_folder(self._folder, FOLDER) / TRAINER, str(self._trainer))
             with _undisturbed(), warnings.catch_warnings():
                 # The copy runs one thread of its own, and takes no lock that another may hold.
                 warnings.simplefilter("ignore", DeprecationWarning)

@@ -56,7 +56,7 @@ from fedaudit.live.recording import (
     round_entry,
     write_recording,
 )
-from fedaudit.live.waiting import hand_over, read_waiting, waiting
+from fedaudit.live.waiting import clear, hand_over, read_waiting, waiting
 from fedaudit.live.weights import (
     Answers,
     Kind,
@@ -307,6 +307,8 @@ class Recorder:
         finally:
             if self._beside is not None:
                 self._beside.close()
+            if self._when != "now":
+                clear(self._folder)
             self._lock = None
 
     def _numbers(self, *clients: Called) -> dict[Called, ClientId]:

@@ -1,6 +1,7 @@
 """Rounds that wait to be measured: a file each, with exactly what the adversary sees."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,12 +20,23 @@ from fedaudit.observe.tensors import MAX_BYTES, MAX_TENSORS, read_tensors, write
 from fedaudit.observe.views import grouped
 
 FOLDER = "waiting"
+TRAINER = "trainer"
+"""File with the number of the process for which rounds are measured."""
 _Value = TypeVar("_Value")
 
 
 def waiting(folder: Path) -> list[tuple[int, Path]]:
     """Numbers and files of the rounds that a recording still has to measure, ascending."""
     return numbered(folder / FOLDER, ".safetensors")
+
+
+def clear(folder: Path) -> None:
+    """Takes the folder of waiting rounds away, where none waits."""
+    if not waiting(folder):
+        # A folder that is not there, or holds what is not ours.
+        with suppress(OSError):
+            (folder / FOLDER / TRAINER).unlink(missing_ok=True)
+            (folder / FOLDER).rmdir()
 
 
 def hand_over(folder: Path, round: Round, entry: RoundEntry) -> bool:
