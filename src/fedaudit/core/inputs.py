@@ -44,10 +44,6 @@ class Inputs:
         """Of one sample, of the first input."""
         return self.fields[0].shape
 
-    def first(self, features: Shaped[Tensor, "samples _"]) -> Tensor:
-        """The first of the tensors, in its own shape."""
-        return next(iter(self.unpacked(features).values()))
-
     def unpacked(self, features: Shaped[Tensor, "samples _"]) -> dict[str, Tensor]:
         """The tensors by name, as ``forward`` takes them by keyword."""
         sizes = [math.prod(field.shape) for field in self.fields]
@@ -65,8 +61,8 @@ def packed(given: Mapping[str, Tensor]) -> tuple[Inputs, Shaped[Tensor, "samples
         given: With a row a sample each.
 
     Raises:
-        BadInput: There are none, they differ in their number of rows, or whole numbers are too
-            large to stand beside others.
+        BadInput: There are none, they differ in their number of rows or have none, or whole numbers
+            are too large for 32-bit floating point.
     """
     flat = [name for name, value in given.items() if value.ndim == 0]
     if flat:

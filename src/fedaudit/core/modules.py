@@ -136,7 +136,8 @@ def refuse_unfit(model: Model, samples: Samples) -> int:
     Raises:
         BadInput: It cannot be run on them in evaluation mode, does not give what its task takes,
             such as a row of logits a sample with one for each class, has nothing to train, or
-            makes something else of a sample when it is run again or has other samples beside it.
+            makes something else of a sample when it is run again or has other samples beside it;
+            or its loss is not finite, has no gradient, or mixes samples.
     """
     name, task = model.architecture.name, model.architecture.task
     if not model.params:

@@ -145,19 +145,17 @@ def samples_of_task(samples: Samples, task: Task) -> Samples:
     """Samples as a task's models take them, with the targets that its loss compares outputs with.
 
     Raises:
-        BadInput: Targets or features of another kind.
+        BadInput: Targets or features of another kind, or targets that are not finite.
     """
     if samples.inputs is None:
         taken = task.features(samples.features, samples.labels)
         samples = Samples(taken, samples.targets, samples.ids, samples.labels)
-    features, inputs, given = samples.features, samples.inputs, samples.targets
-    if inputs is not None and Reading.TOKENS in task.readings:
-        named = inputs.unpacked(features)
-        features, given = (
-            without_masked(task, named, one) for one in (inputs.first(features), given)
-        )
-    elif inputs is not None:
-        features = inputs.first(features)
+    features, given = samples.features, samples.targets
+    if samples.inputs is not None:
+        named = samples.inputs.unpacked(features)
+        features = next(iter(named.values()))
+        if Reading.TOKENS in task.readings:
+            features, given = (without_masked(task, named, one) for one in (features, given))
     targets = task.targets(features, given)
     if targets.is_floating_point() and not bool(targets.isfinite().all()):
         strange = int((~targets.reshape(len(targets), -1).isfinite()).any(1).sum())

@@ -516,8 +516,7 @@ def _locked(folder: Path, log: Callable[[str], None]) -> Lock:
     except BadInput:
         if not is_left_alone(folder):
             raise
-        left = max(1, len(waiting(folder)))
-        log(f"{_rounds(left)} of the run before {_are(left)} still being measured; waiting")
+        log(f"the run before still measures {_rounds(len(waiting(folder)))}; waiting for it")
         return kept_to_this_process(folder, wait=True)
 
 
