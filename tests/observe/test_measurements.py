@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedaudit.core.errors import BadInput
-from fedaudit.observe.measurements import MeasuredRound, stacked
+from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import EVERYBODY
 
 nan = float("nan")
@@ -23,6 +23,11 @@ def rows(values: torch.Tensor) -> list[object]:
     return [none_for_nan(row) for row in found]
 
 
+def peers(m: Measurements, target: int) -> list[list[float]]:
+    """Values of the only sample, round by round."""
+    return [values[:, 0].tolist() for values in m.peers(target)]
+
+
 def none_for_nan(row: object) -> object:
     if isinstance(row, list):
         return [none_for_nan(value) for value in row]
@@ -35,7 +40,7 @@ def test_rounds_stack_ascending_and_absent_clients_are_missing_there() -> None:
     assert rows(m.values) == [[1.0, 2.0, None], [5.0, None, 6.0]]
     assert m.bases.tolist() == [[0, 0, -1], [0, -1, 0]]
     assert rows(m.of(2)) == [2.0, None]
-    assert rows(m.peers(2)) == [[1.0, None], [None, None]]
+    assert peers(m, 2) == [[1.0], []]
 
 
 def test_the_order_of_a_signals_rounds_and_its_precision_are_kept() -> None:
@@ -51,8 +56,8 @@ def test_clients_with_another_base_in_a_round_are_no_peers_in_it() -> None:
             measured(2, {0: 4.0, 1: 5.0, 2: 6.0}, bases=[0, 0, 1]),
         ]
     )["loss"]
-    assert rows(m.peers(0)) == [[None, 3.0], [5.0, None]]
-    assert rows(m.peers(1)) == [[None, None], [4.0, None]]
+    assert peers(m, 0) == [[3.0], [5.0]]
+    assert peers(m, 1) == [[], [4.0]]
 
 
 def test_a_merged_client_is_found_in_the_group_that_it_was_in_that_round() -> None:
@@ -67,14 +72,27 @@ def test_a_merged_client_is_found_in_the_group_that_it_was_in_that_round() -> No
     assert rows(m.of(1)) == [1.0, 3.0, 5.0]
     assert rows(m.of(2)) == [None, 3.0, None]
     assert rows(m.of(3)) == [2.0, 4.0, 6.0]
-    assert rows(m.peers(1)) == [[None, 2.0], [None, 4.0], [None, 6.0]]
-    assert rows(m.peers(2)) == [[None, None], [None, 4.0], [None, None]]
+    assert peers(m, 1) == [[2.0], [4.0], [6.0]]
+    assert peers(m, 2) == [[], [4.0], []]
 
 
 def test_a_model_of_everybody_speaks_of_every_client_and_leaves_no_peers() -> None:
     m = stacked([measured(1, {EVERYBODY: 1.0}), measured(2, {EVERYBODY: 2.0})])["loss"]
     assert rows(m.of(17)) == [1.0, 2.0]
-    assert m.peers(17).shape == (2, 0, 1)
+    assert peers(m, 17) == [[], []]
+
+
+def test_rounds_that_say_nothing_about_the_targets_are_left_out() -> None:
+    rounds = [
+        measured(1, {0: 1.0, 1: 2.0}),
+        measured(2, {2: 3.0, 3: 4.0}),
+        measured(3, {3: 5.0}, stands_for={3: 3, 0: 3}),
+        measured(4, {EVERYBODY: 6.0}),
+    ]
+    m = stacked(rounds, about=[0])["loss"]
+    assert (m.rounds, m.clients) == ((1, 3, 4), (EVERYBODY, 0, 1, 3))
+    assert rows(m.of(0)) == rows(stacked(rounds)["loss"].of(0)[[0, 2, 3]])
+    assert stacked(rounds[:2], about=[7])["loss"].rounds == (1, 2)
 
 
 def test_a_client_that_was_never_measured_is_refused() -> None:

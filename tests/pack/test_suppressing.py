@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaudit.pack.suppressing import suppressed
-from fedaudit.results.record import ClientRow, Record, replaced
+from fedaudit.results.record import ClientRow, OtherClients, Record, replaced
 from fedaudit.results.sources import ClassSuccess
 from tests.gate.parts import auc, found, tpr
 from tests.report.records import record, source, with_sources
@@ -67,6 +67,18 @@ def test_a_client_with_few_of_a_class_shows_no_classes_and_a_small_client_is_gon
     ]
     given = suppressed(FULL.model_copy(update={"clients": rows})).record
     assert [(row.client, row.class_counts) for row in given.clients] == [(0, []), (1, [100, 0])]
+
+
+def test_clients_without_a_row_go_with_the_smallest_of_them() -> None:
+    others = OtherClients(
+        clients=40, samples=900, fewest=12, most=90, audited=0, class_counts=[891, 9]
+    )
+    large = FULL.model_copy(update={"other_clients": others})
+    assert suppressed(large, 9).record.other_clients == others
+    given = suppressed(large, 10)
+    assert given.record.other_clients == others.model_copy(update={"class_counts": []})
+    assert given.counts["clients"] == suppressed(FULL, 10).counts["clients"] + 1
+    assert suppressed(large, 13).record.other_clients is None
 
 
 def test_sources_lose_small_classes_and_go_with_their_figures_where_few_were_asked() -> None:

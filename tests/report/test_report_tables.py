@@ -16,7 +16,6 @@ from fedaudit.report.tables.membership import (
     targets_table,
 )
 from fedaudit.report.tables.run import (
-    MOST_CLIENTS,
     catalogue_table,
     clients_table,
     controls_summary,
@@ -24,9 +23,9 @@ from fedaudit.report.tables.run import (
     utility_table,
 )
 from fedaudit.report.terminal import MOST_LINES, print_record
-from fedaudit.report.text.verdict import verdict
+from fedaudit.report.text.verdict import audited, verdict
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.record import ClientRow, ControlResult, ExposedSample, Record
+from fedaudit.results.record import ClientRow, ControlResult, ExposedSample, OtherClients, Record
 from tests.estimates import changed, estimate
 from tests.report.records import CONTROLS, record
 
@@ -295,12 +294,17 @@ def test_other_clients_are_named_as_those_whose_samples_members_are_told_from() 
     assert "target client 0" in grid.remark
 
 
-def test_of_thousands_of_clients_the_audited_ones_are_shown_and_the_others_summed_up() -> None:
-    rows = [
-        ClientRow(client=n, samples=3, audited=2 * (n == 700), class_counts=[1, 2])
-        for n in range(1000)
+def test_of_thousands_of_clients_those_without_a_row_are_summed_up() -> None:
+    rows = [ClientRow(client=700, samples=3, audited=2, class_counts=[1, 2])]
+    others = OtherClients(
+        clients=9_999, samples=30_000, fewest=1, most=7, audited=0, class_counts=[20_000, 10_000]
+    )
+    large = record().model_copy(update={"clients": rows, "other_clients": others})
+    grid = clients_table(large)
+    assert [texts(grid, column)[-1] for column in range(4)] == [
+        "9,999 others",
+        "30,000",
+        "0",
+        "2/2",
     ]
-    grid = clients_table(record().model_copy(update={"clients": rows}))
-    names = texts(grid, 0)
-    assert (names[0], len(names)) == ("Client 700", MOST_CLIENTS + 1)
-    assert (names[-1], texts(grid, 1)[-1]) == ("800 others", "2,400")
+    assert "10,000 clients holding 1 to 7 samples each" in audited(large)

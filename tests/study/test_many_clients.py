@@ -8,7 +8,9 @@ import pytest
 from fedaudit.core.seeds import seed_for
 from fedaudit.fl.visits import cohort_of
 from fedaudit.observe.round import Round
+from fedaudit.results import guessing
 from fedaudit.study import controls
+from fedaudit.study.running import record as running_record
 from fedaudit.study.running.run import run_study
 from tests.study.studies import quick_study
 
@@ -45,3 +47,36 @@ def test_a_control_with_untrained_models_has_no_more_clients_than_a_round(
         assert {target, *owners} <= one.exposed.keys()
         assert len(one.exposed) == max(round(SHARE * CLIENTS), len({target, *owners}))
     assert seen[0].exposed.keys() == seen[1].exposed.keys()
+
+
+def test_a_record_is_as_long_however_many_clients_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows for some of them, the audited first, and the sums of all others."""
+    monkeypatch.setattr(running_record, "MOST_CLIENTS", 7)
+    study = quick_study(
+        partition={"clients": 30, "samples_per_client": 0},
+        audit={"targets": [25], "fair": 8},
+        attacks={"loss-series": {}},
+    )
+    record = run_study(study, tmp_path / "few")
+    monkeypatch.undo()
+    whole = run_study(study, tmp_path / "all")
+    assert (len(record.clients), record.federation_size) == (7, 30)
+    assert 25 in [row.client for row in record.clients]
+    assert (len(whole.clients), whole.other_clients) == (30, None)
+    others = record.other_clients
+    assert others is not None
+    rest = [row for row in whole.clients if row not in record.clients]
+    assert others.samples == sum(row.samples for row in rest)
+    assert (others.fewest, others.most) == (
+        min(row.samples for row in rest),
+        max(row.samples for row in rest),
+    )
+    assert others.class_counts == [
+        sum(row.class_counts[0] for row in rest),
+        *others.class_counts[1:],
+    ]
+    assert sum(others.class_counts) == others.samples
+    assert record.content_hash == whole.content_hash
+    assert guessing.near_guessing(record) == guessing.near_guessing(whole)

@@ -125,6 +125,8 @@ def _rounds(
                 seconds={client: result.seconds for client, result in done.items()},
             )
             standing = _next(standing, index, state, done)
+            # The next round's models come beside nothing of this one.
+            del asked, done, uploads
             if checkpoint:
                 save(standing, checkpoint, fingerprint)
 

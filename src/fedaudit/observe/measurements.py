@@ -1,6 +1,6 @@
 """Measurements, one number for every (round, client, sample), and measured rounds on disk."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -75,20 +75,30 @@ class Measurements:
         values = self.values[torch.arange(len(columns)), columns]
         return values.where(columns[:, None] >= 0, torch.nan)
 
-    def peers(self, target: ClientId) -> Float[Tensor, "rounds peers samples"]:
-        """The other clients' values; NaN where one was sent another model than the target."""
-        columns = self.columns(target)
-        rows = torch.arange(len(columns))
-        comparable = (self.bases == self.bases[rows, columns][:, None]) & (columns[:, None] >= 0)
-        values = self.values.where(comparable[:, :, None], torch.nan)
-        count = len(self.clients)
-        # Where the target was in no group, nothing is comparable: any column may stay out.
-        others = [[i for i in range(count) if i != own % count] for own in columns.tolist()]
-        return values[rows[:, None], torch.tensor(others, dtype=torch.int64)]
+    def peers(self, target: ClientId) -> Iterator[Float[Tensor, "peers samples"]]:
+        """Round by round, the values of the other clients that were sent the target's model.
+
+        One round at a time: of a thousand peers, all rounds together are large.
+        """
+        for values, bases, own in zip(
+            self.values, self.bases, self.columns(target).tolist(), strict=True
+        ):
+            comparable = (bases == bases[own]) & ~torch.isnan(values).any(1)
+            comparable[own] = False
+            # Where the target was neither there nor in a group, nobody is comparable.
+            yield values[comparable if own >= 0 else torch.zeros_like(comparable)]
 
 
-def stacked(rounds: Iterable[MeasuredRound]) -> dict[str, Measurements]:
+def stacked(
+    rounds: Iterable[MeasuredRound], about: Collection[ClientId] = ()
+) -> dict[str, Measurements]:
     """Measured rounds as one cube a signal; clients missing in a round become NaN there.
+
+    Args:
+        rounds: In any order.
+        about: Rounds in which none of these clients was measured, nor a group of theirs, are
+            left out if there are others. In a federation of thousands, of which few take part at
+            a time, the cube of all rounds has a column for everybody who ever did.
 
     Raises:
         BadInput: There are no rounds.
@@ -96,6 +106,10 @@ def stacked(rounds: Iterable[MeasuredRound]) -> dict[str, Measurements]:
     measured: Sequence[MeasuredRound] = sorted(rounds, key=lambda r: r.index)
     if not measured:
         raise BadInput("nothing was measured: there is no round to attack; measure more often")
+    wanted = {EVERYBODY, *about}
+    measured = [
+        one for one in measured if about and wanted & {*one.clients, *one.stands_for}
+    ] or measured
     clients = tuple(sorted({client for round in measured for client in round.clients}))
     groups = tuple(round.stands_for for round in measured)
     bases = torch.full((len(measured), len(clients)), -1, dtype=torch.int64)

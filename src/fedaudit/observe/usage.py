@@ -126,7 +126,9 @@ def keeping_usage(
         # Not before: the run's checkpoint knows better why a folder is another run's.
         usage = counted(usage or read_usage(folder, run) or unused(clients), round)
         _write(usage, folder, run)
-        yield replace(round, facts={}, seconds={})
+        round = replace(round, facts={}, seconds={})
+        yield round
+        del round
 
 
 def _write(usage: Usage, folder: Path, run: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.record import ClientRow, Record
+from fedaudit.results.record import ClientRow, OtherClients, Record
 from fedaudit.results.sources import SourceResult
 
 _SUPPRESSED = "suppressed: fewer than "
@@ -77,7 +77,10 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
         if one.topic != "source" or (one.attack, one.defense, one.view) not in owners
     ]
     kept = [*findings, *groups, *others]
-    return Suppressed(record.model_copy(update={**lists, "estimates": kept}), counts)
+    together = _other_clients(record.other_clients, smallest)
+    counts["clients"] += together is not record.other_clients
+    update = {**lists, "estimates": kept, "other_clients": together}
+    return Suppressed(record.model_copy(update=update), counts)
 
 
 def _figure(figure: Estimate, smallest: int) -> Estimate:
@@ -113,7 +116,7 @@ def least_suppressed(record: Record) -> Mapping[str, int]:
         "findings": len(blank),
         "curves": len(curves),
         "histograms": len(drawn),
-        "clients": sum(not row.class_counts for row in record.clients),
+        "clients": sum(not classes for classes in record.label_distributions),
         "sources": sum(
             sum(row.samples for row in one.classes) < one.samples for one in record.sources
         ),
@@ -154,6 +157,15 @@ def _note(smallest: int) -> str:
 
 
 def _client(row: ClientRow, smallest: int) -> ClientRow:
+    if not any(0 < count < smallest for count in row.class_counts):
+        return row
+    return row.model_copy(update={"class_counts": []})
+
+
+def _other_clients(row: OtherClients | None, smallest: int) -> OtherClients | None:
+    """The row unless it tells the size of a client that is too small for one of its own."""
+    if row is None or row.fewest < smallest:
+        return None
     if not any(0 < count < smallest for count in row.class_counts):
         return row
     return row.model_copy(update={"class_counts": []})

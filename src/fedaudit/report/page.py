@@ -274,7 +274,7 @@ def report_html(record: Record, pictures: str = "") -> str:
         tiles=tiles(record),
         meta=_meta(
             record,
-            plural(len(record.clients), "client"),
+            plural(record.federation_size, "client"),
             plural(attacks_tried(record), "attack") if record.attacks else "",
             plural(len(record.seeds), "seed"),
         ),

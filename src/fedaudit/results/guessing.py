@@ -53,7 +53,7 @@ def near_guessing(record: Record, least: float = LEAST_LEARNED) -> list[NearGues
 
 def _most_frequent_class(record: Record) -> float | None:
     """Its share of all clients' samples; None where the record does not tell, or has one class."""
-    counts = [client.class_counts for client in record.clients if client.class_counts]
+    counts = [classes for classes in record.label_distributions if classes]
     if not counts:
         return None
     totals = [sum(column) for column in zip_longest(*counts, fillvalue=0)]

@@ -219,6 +219,30 @@ class ClientRow(Part):
     class_counts: list[Whole]
 
 
+MOST_CLIENTS = 200
+"""So many clients have a row of their own in a record; the others share one."""
+
+
+class OtherClients(Part):
+    """The clients of a large federation that have no row of their own, together.
+
+    Attributes:
+        clients: Their number.
+        samples: Of all of them.
+        fewest: Samples of the smallest.
+        most: Samples of the largest.
+        audited: Audited samples that they hold.
+        class_counts: Samples of each class.
+    """
+
+    clients: Annotated[Whole, Field(ge=1)]
+    samples: Whole
+    fewest: Whole
+    most: Whole
+    audited: Whole
+    class_counts: list[Whole]
+
+
 class ViewRow(Part):
     """The adversary of a study, in words."""
 
@@ -249,6 +273,9 @@ class Record(Part):
             finds where there is nothing to find.
         estimates: Every figure, at its coordinates.
         made_as: Content hash of the record of an older format that this one was converted from.
+        clients: One row a client; of more than ``MOST_CLIENTS`` the audited ones and those that
+            hold most audited samples.
+        other_clients: The rest of a large federation.
         watched: The federation was somebody else's: it was watched, and how it trained is not
             known.
         accuracies: Of the models, round by round; figures of utility are estimates.
@@ -273,6 +300,7 @@ class Record(Part):
     view: ViewRow
     attacks: list[AttackRow]
     clients: list[ClientRow]
+    other_clients: OtherClients | None = None
     estimates: list[Estimate]
     curves: list[Curve] = Field(default_factory=list)
     trajectories: list[Trajectory] = Field(default_factory=list)
@@ -292,6 +320,17 @@ class Record(Part):
         names = attrgetter(*at)
         wanted = tuple(at.values()) if len(at) > 1 else next(iter(at.values()))
         return [one for one in self.estimates if names(one) == wanted]
+
+    @property
+    def federation_size(self) -> int:
+        """Number of clients, with a row of their own or without."""
+        return len(self.clients) + (self.other_clients.clients if self.other_clients else 0)
+
+    @property
+    def label_distributions(self) -> list[list[int]]:
+        """Samples of each class, of every client and of those without a row together."""
+        together = [self.other_clients.class_counts] if self.other_clients else []
+        return [row.class_counts for row in self.clients] + together
 
     @property
     def kind(self) -> Literal["study", "games"]:

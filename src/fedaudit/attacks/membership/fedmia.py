@@ -62,21 +62,20 @@ class OneSidedLikelihood:
             NotVisible: In no round are there two peers to fit a distribution to.
         """
         (m,) = measurements
-        own, peers = m.of(target).double(), m.peers(target).double()
-        there = (~torch.isnan(peers)).all(2).sum(1) * ~torch.isnan(own).any(1)
-        usable = there >= 2
-        if not bool(usable.any()):
+        most, tails = 0, list[Tensor]()
+        for own, peers in zip(m.of(target).double(), m.peers(target), strict=True):
+            if bool(torch.isnan(own).any()):
+                continue
+            most = max(most, len(peers))
+            if len(peers) >= 2:
+                tails.append(self._upper_tail(own, peers.double()))
+        if not tails:
             raise NotVisible(
                 "the likelihood rule needs at least 2 clients besides the target that were sent "
-                f"the same model in the same round, got {int(there.max())} other at best; "
+                f"the same model in the same round, got {most} other at best; "
                 "use a rule that looks at the target alone, such as avg-cosine or loss-series"
             )
-        return -torch.stack(
-            [
-                self._upper_tail(value, others[~torch.isnan(others).any(1)])
-                for value, others in zip(own[usable], peers[usable], strict=True)
-            ]
-        ).mean(0)
+        return -torch.stack(tails).mean(0)
 
     def _upper_tail(
         self, value: Float[Tensor, " samples"], peers: Float[Tensor, "peers samples"]

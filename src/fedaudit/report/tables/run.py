@@ -188,19 +188,12 @@ def _mean_utility(defense: str, runs: Sequence[Mapping[str, Estimate]]) -> Fille
     }
 
 
-MOST_CLIENTS = 200
-"""Rows of clients in a page."""
-
-
 def clients_table(record: Record) -> Grid:
     """Each client's size, the audited samples it holds, and its label distribution.
 
-    Of thousands, those with audited samples come first, and the last ones share a row.
+    The clients of a large federation that have no row in the record share the last one.
     """
-    rows = record.clients
-    if len(rows) > MOST_CLIENTS:
-        rows = sorted(rows, key=lambda row: (-row.audited, row.client))
-    shown_, others = rows[:MOST_CLIENTS], rows[MOST_CLIENTS:]
+    others = record.other_clients
     found = [
         {
             "Client": f"Client {row.client}",
@@ -210,16 +203,17 @@ def clients_table(record: Record) -> Grid:
             f"{len(row.class_counts)}",
             "Largest class": _largest_class(row.class_counts),
         }
-        for row in shown_
+        for row in record.clients
     ]
-    if others:
+    if others is not None:
         found.append(
             {
-                "Client": f"{count(len(others))} others",
-                "Samples": count(sum(row.samples for row in others)),
-                "Audited": count(sum(row.audited for row in others)),
-                "Classes held": MISSING,
-                "Largest class": MISSING,
+                "Client": f"{count(others.clients)} others",
+                "Samples": count(others.samples),
+                "Audited": count(others.audited),
+                "Classes held": f"{sum(amount > 0 for amount in others.class_counts)}/"
+                f"{len(others.class_counts)}",
+                "Largest class": _largest_class(others.class_counts),
             }
         )
     return tabled("Clients", found)

@@ -173,7 +173,9 @@ _MOST_NAMED = 5
 
 def audited(record: Record) -> str:
     """Federation, question and adversary of the audit."""
+    others = record.other_clients
     sizes = [row.samples for row in record.clients]
+    sizes += [others.fewest, others.most] if others else []
     held = f" holding {from_to(sizes)} samples each" if sizes else ""
     targets = sorted({f.target for f in record.findings if f.target is not None})
     used = [figure.defense for figure in record.findings]
@@ -182,7 +184,7 @@ def audited(record: Record) -> str:
     defenses = distinct(defense_name(defense) for defense in used)
     against = f", with {listed([shortened(name, 60) for name in defenses])}" if defenses else ""
     view = shortened(record.view.description, 400) or "not described in the record"
-    clients = plural(len(record.clients), "client")
+    clients = plural(record.federation_size, "client")
     if record.watched:
         trained = f"watched a federation of {clients} that somebody else trained"
     else:

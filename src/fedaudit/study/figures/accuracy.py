@@ -67,7 +67,7 @@ def evaluation_split(run: Setup) -> EvaluationSplit:
     return EvaluationSplit(
         run.dataset.test,
         _some(run.dataset.test, _GAP_TESTED, run.seed),
-        _some(Samples.joined(*trained_on.values()), TRAIN_ACCURACY_SAMPLES, run.seed),
+        _some_of_all(list(trained_on.values()), TRAIN_ACCURACY_SAMPLES, run.seed),
         {c: _some(data, _GAP_TRAINED, run.seed) for c, data in trained_on.items()},
     )
 
@@ -271,8 +271,27 @@ def _utilities(model: Model, samples: Samples, device: torch.device) -> Float[Te
 
 def _some(samples: Samples, most: int, seed: int) -> Samples:
     """The samples, or a fixed random part of them."""
-    order = torch.randperm(len(samples), generator=seeded(seed, "training accuracy"))
-    return samples.take(order[:most].sort().values)
+    return samples if len(samples) <= most else _some_of_all([samples], most, seed)
+
+
+def _some_of_all(parts: Sequence[Samples], most: int, seed: int) -> Samples:
+    """The parts' samples one after another, or a fixed random part of them.
+
+    Chosen before they are joined: all samples of a federation are as large as its data set.
+    """
+    sizes = torch.tensor([len(part) for part in parts])
+    ends = sizes.cumsum(0)
+    order = torch.randperm(int(ends[-1]), generator=seeded(seed, "training accuracy"))
+    chosen = order[:most].sort().values
+    owners = torch.bucketize(chosen, ends, right=True)
+    pieces = torch.split(chosen, torch.bincount(owners, minlength=len(parts)).tolist())
+    return Samples.joined(
+        *(
+            part.take(piece - start)
+            for part, piece, start in zip(parts, pieces, (ends - sizes).tolist(), strict=True)
+            if len(piece)
+        )
+    )
 
 
 def model_of_each(round: Round, clients: Sequence[ClientId]) -> dict[ClientId, str]:

@@ -91,6 +91,7 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
             if round.index in setup.measured_rounds:
                 _measure(setup, round, folder, given, work.device, measuring)
             done = round.index
+            del round  # Nobody needs its models while the next ones are trained.
             work.progress(phase, done, rounds)
     if not done:  # all of them in an earlier start
         work.progress(phase, 0, 0)

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +24,12 @@ from fedaudit.results.aggregate import corrected as corrected_by_hypothesis
 from fedaudit.results.aggregate import each_over_runs, over_runs
 from fedaudit.results.estimate import Estimate, Test, tests_of
 from fedaudit.results.record import (
+    MOST_CLIENTS,
     AttackRow,
     ClientRow,
     ControlResult,
     Environment,
+    OtherClients,
     Record,
     UsageRow,
     ViewRow,
@@ -81,7 +84,10 @@ def conclude(
     findings, checks, sources = Findings(), list[ControlResult](), list[SourceFound]()
     for run, rounds in zip(runs, stored, strict=True):
         log(f"seed {run.seed}: attacks and their figures")
-        measured = stacked(one.measured for one in rounds)
+        # Whom a sample is from is asked of all clients, and rounds redrawn as published were all.
+        whole = run.on_source or run.study.figures.evaluation == "redraw"
+        targets = () if whole else run.study.audit.targets
+        measured = stacked((one.measured for one in rounds), about=targets)
         if run.on_membership:
             analyse(run, measured, findings, work.progress)
         sources += source_results(run, measured, findings.failed, rounds[-1].notes, work.progress)
@@ -123,6 +129,7 @@ def assembled(
     on_sources = [figure for one in sources for figure in one.figures]
     on_clusters = [figure for one in clusters for figure in one.figures]
     answers = [one.answers for one in sources]
+    rows, others = _clients(first)
     return Record(
         name=study.name,
         content_hash=_content_hash(first, stored, [*figures, *on_sources, *answers]),
@@ -138,7 +145,8 @@ def assembled(
             description=first.view.description,
         ),
         attacks=_attack_rows(first, findings),
-        clients=_clients(first),
+        clients=rows,
+        other_clients=others,
         estimates=[
             *figures,
             *findings.groups,
@@ -194,17 +202,34 @@ def _names(sees: Sees) -> list[str]:
     return [(part.name or "").lower() for part in sees]
 
 
-def _clients(run: Setup) -> list[ClientRow]:
+def _clients(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
+    """A row for each of so many clients, the targets first among them, and one for all others."""
     counts, audited = run.deal.class_counts(run.dataset.classes), run.deal.audited
-    return [
+    sizes = run.deal.sizes
+    first = sorted(sizes, key=lambda c: (c not in run.study.audit.targets, -audited[c], c))
+    shown, rest = set(first[:MOST_CLIENTS]), first[MOST_CLIENTS:]
+    rows = [
         ClientRow(
             client=client,
             samples=size,
             audited=audited[client],
             class_counts=counts[client],
         )
-        for client, size in run.deal.sizes.items()
+        for client, size in sizes.items()
+        if client in shown
     ]
+    if not rest:
+        return rows, None
+    return rows, OtherClients(
+        clients=len(rest),
+        samples=sum(sizes[client] for client in rest),
+        fewest=min(sizes[client] for client in rest),
+        most=max(sizes[client] for client in rest),
+        audited=sum(audited[client] for client in rest),
+        class_counts=[
+            sum(column) for column in zip_longest(*(counts[c] for c in rest), fillvalue=0)
+        ],
+    )
 
 
 def _untested(run: Setup) -> list[str]:
