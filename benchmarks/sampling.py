@@ -1,0 +1,170 @@
+"""Power that an audit loses where less is measured: fewer rounds, fewer samples, projected updates.
+
+    python -m benchmarks.sampling --data-dir D [--data location30] [--seeds 5] [--rounds 40]
+
+Prints tables in Markdown, in some five minutes. Ten clients with 200 samples each train an MLP; the
+first one's members and as many unseen samples are audited, 400 in all. Every round is
+measured once; what a choice would have measured is then taken from that. A *projected* update is
+that of a recorder which keeps, of every weight matrix, its product with a random matrix of so many
+columns (and that of its inputs): the error that this makes in each cosine stands beside what it
+does to the attacks.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from time import process_time
+
+import numpy as np
+import torch
+
+from fedaudit.attacks.catalog import attack_named
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Params, Samples
+from fedaudit.datasets.catalog import load
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.simulate import simulate
+from fedaudit.fl.training.local import LocalTraining
+from fedaudit.metrics import auc_interval
+from fedaudit.models import architecture
+from fedaudit.observe.measurements import MeasuredRound, stacked
+from fedaudit.observe.round import Round
+from fedaudit.signals.measure import measure_round
+
+CLIENTS, EACH = 10, 200
+ATTACKS = ("loss-series", "avg-cosine", "fedmia-1", "fedmia-2")
+RANKS = (8, 32, 128)
+
+
+def federation(data: Samples, seed: int) -> tuple[dict[int, Samples], Samples, np.ndarray]:
+    """Clients' samples, and those audited of the first: half of them were dealt to it."""
+    order = torch.randperm(len(data), generator=seeded(seed, "deal"))
+    parts = order[: CLIENTS * EACH].view(CLIENTS, EACH)
+    unseen = order[CLIENTS * EACH :][:EACH]
+    audited = torch.cat([parts[0], unseen])
+    is_member = np.arange(len(audited)) < EACH
+    return {n: data.take(part) for n, part in enumerate(parts)}, data.take(audited), is_member
+
+
+def projected(update: Params, rank: int, index: int) -> Params:
+    """The update as a recorder has it that keeps U R of every matrix U, for a random R.
+
+    R's columns are drawn anew for every round and are the same for all clients; <g, U R R'> is
+    an unbiased estimate of <g, U>.
+    """
+
+    def kept(name: str, value: torch.Tensor) -> torch.Tensor:
+        if value.dim() < 2 or value.flatten(1).shape[1] <= rank:
+            return value
+        rng = seeded(index, "projection", name, rank)
+        random = torch.randn(value.flatten(1).shape[1], rank, generator=rng) / rank**0.5
+        return (value.flatten(1) @ random @ random.T).view_as(value)
+
+    return {name: kept(name, value) for name, value in update.items()}
+
+
+def with_projected(round: Round, rank: int) -> Round:
+    exposed = {
+        client: replace(one, update=projected(one.update, rank, round.index))
+        for client, one in round.exposed.items()
+        if one.update is not None
+    }
+    return replace(round, exposed=exposed)
+
+
+def figures(
+    measured: list[MeasuredRound], is_member: np.ndarray, names: tuple[str, ...] = ATTACKS
+) -> dict[str, tuple[float, float]]:
+    """AUC and half the width of its interval, of each attack."""
+    cubes = stacked(measured)
+    found = {}
+    for name in names:
+        auc = auc_interval(attack_named(name).scores(cubes, 0).numpy(), is_member)
+        found[name] = (auc.value, (auc.high - auc.low) / 2)
+    return found
+
+
+def thinned(
+    measured: list[MeasuredRound], is_member: np.ndarray
+) -> Iterator[tuple[str, list[MeasuredRound], np.ndarray]]:
+    """What every choice leaves of the measurements, and of the truth."""
+    last = measured[-1].index
+    for every in (1, 2, 5, 10, 20):
+        yield f"every {every}", [one for one in measured if one.index % every == 0], is_member
+    yield f"round {last} alone", measured[-1:], is_member
+    for samples in (200, 100):
+        # Samples were dealt at random, so that every second one is a random half.
+        kept = np.arange(len(is_member)) % (len(is_member) // samples) == 0
+        chosen = torch.from_numpy(kept)
+        yield (
+            f"every 1, {samples} samples",
+            [
+                replace(one, signals={name: v[:, chosen] for name, v in one.signals.items()})
+                for one in measured
+            ],
+            is_member[kept],
+        )
+
+
+def table(title: str, rows: Mapping[str, list[dict[str, tuple[float, float]]]]) -> None:
+    names = list(next(iter(rows.values()))[0])
+    print(f"\n| {title} | " + " | ".join(names) + " |")
+    print("|---|" + "---|" * len(names))
+    for row, seeds in rows.items():
+        cells = [
+            " (± ".join(f"{fmean(one[name][part] for one in seeds):.3f}" for part in (0, 1)) + ")"
+            for name in names
+        ]
+        print(f"| {row} | " + " | ".join(cells) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--data", default="location30")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=40)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    found = load(given.data, data_dir=given.data_dir)
+    data, shape = found.train, tuple(found.train.features.shape[1:])
+    net = architecture("mlp", shape=shape, classes=found.classes, hidden="200,100")
+    signals = list({s.name: s for n in ATTACKS for s in attack_named(n).signals}.values())
+    cosine = list(attack_named("fedmia-2").signals)
+    rows: dict[str, list[dict[str, tuple[float, float]]]] = {}
+    by_rank: dict[str, list[dict[str, tuple[float, float]]]] = {}
+    errors: dict[int, list[float]] = {rank: [] for rank in RANKS}
+    spent = 0.0
+    for seed in range(1, given.seeds + 1):
+        clients, audited, is_member = federation(data, seed)
+        measured = list[MeasuredRound]()
+        low: dict[int, list[MeasuredRound]] = {rank: [] for rank in RANKS}
+        how = LocalTraining(epochs=5, batch_size=32, lr=0.1)
+        for round in simulate(FedAvg(net, how), clients, rounds=given.rounds, seed=seed):
+            start = process_time()
+            measured.append(measure_round(round, signals, audited))
+            spent += process_time() - start
+            for rank in RANKS:
+                low[rank].append(measure_round(with_projected(round, rank), cosine, audited))
+                exact = measured[-1].signals[cosine[0].name]
+                error = low[rank][-1].signals[cosine[0].name] - exact
+                errors[rank].append(float(error.std() / exact.std()))
+        for name, some, truth in thinned(measured, is_member):
+            rows.setdefault(name, []).append(figures(some, truth))
+        whole = figures(measured, is_member, ("avg-cosine", "fedmia-2"))
+        by_rank.setdefault("exact", []).append(whole)
+        for rank in RANKS:
+            found = figures(low[rank], is_member, ("avg-cosine", "fedmia-2"))
+            by_rank.setdefault(f"{rank} columns", []).append(found)
+    print(f"{given.seeds} seeds, {given.rounds} rounds; measuring took {spent:.0f} s of CPU")
+    table("measured", rows)
+    table("updates", by_rank)
+    for rank in RANKS:
+        share = fmean(errors[rank])
+        print(f"\n{rank} columns: a cosine's error is {share:.2f} of the spread of cosines")
+
+
+if __name__ == "__main__":
+    main()
