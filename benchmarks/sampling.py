@@ -128,9 +128,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    found = load(given.data, data_dir=given.data_dir)
-    data, shape = found.train, tuple(found.train.features.shape[1:])
-    net = architecture("mlp", shape=shape, classes=found.classes, hidden="200,100")
+    dataset = load(given.data, data_dir=given.data_dir)
+    data, shape = dataset.train, tuple(dataset.train.features.shape[1:])
+    net = architecture("mlp", shape=shape, classes=dataset.classes, hidden="200,100")
     signals = list({s.name: s for n in ATTACKS for s in attack_named(n).signals}.values())
     cosine = list(attack_named("fedmia-2").signals)
     rows: dict[str, list[dict[str, tuple[float, float]]]] = {}
