@@ -60,7 +60,8 @@ def projected(update: Params, rank: int, index: int) -> Params:
             return value
         rng = seeded(index, "projection", name, rank)
         random = torch.randn(value.flatten(1).shape[1], rank, generator=rng) / rank**0.5
-        return (value.flatten(1) @ random @ random.T).view_as(value)
+        estimate: torch.Tensor = value.flatten(1) @ random @ random.T
+        return estimate.view_as(value)
 
     return {name: kept(name, value) for name, value in update.items()}
 

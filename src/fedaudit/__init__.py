@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from fedaudit.study.settings.games import RoundsSection as Rounds
     from fedaudit.study.settings.sections import AuditSection
     from fedaudit.study.settings.sections import FiguresSection as Figures
+    from fedaudit.study.settings.sections import ReferencesSection as References
     from fedaudit.study.settings.sections import RiskSection as Risk
     from fedaudit.study.settings.sections import ShadowSection as Shadow
     from fedaudit.study.settings.sections import ShiftSection as Shift
@@ -79,6 +80,7 @@ _DOORS = {
     "Rounds": "fedaudit.study.settings.games:RoundsSection",
     "Run": "fedaudit.study.front.audit:Run",
     "Samples": "fedaudit.core.values:Samples",
+    "References": "fedaudit.study.settings.sections:ReferencesSection",
     "Shadow": "fedaudit.study.settings.sections:ShadowSection",
     "Shift": "fedaudit.study.settings.sections:ShiftSection",
     "Training": "fedaudit.study.settings.sections:TrainingSection",
@@ -122,6 +124,7 @@ __all__ = [
     "Games",
     "Neuron",
     "Origin",
+    "References",
     "Risk",
     "Rounds",
     "Run",

@@ -76,10 +76,25 @@ def trained() -> tuple[Round, ...]:
 
 
 @cache
-def ready(name: str) -> Attack:
-    """The attack; one that learns is fitted on another run with other samples."""
+def reference(seed: int) -> tuple[Round, ...]:
+    """A run of the adversary's own, in which nobody has an audited sample."""
+    return federation(SHADOW_HELD, seed)
+
+
+@cache
+def ready(name: str, of_nobody: bool = False) -> Attack:
+    """The attack; one that learns is fitted on another run with other samples.
+
+    One that compares with reference models has two, measured on the samples that are attacked.
+    """
     # Told that the target can have trained on anything in any round.
     attack = ATTACKS[name].with_side_information(dict.fromkeys(range(1, 6), torch.tensor(True)))
+    if attack.needs_references:
+        attacked = NOBODYS if of_nobody else AUDITED
+        cubes = [stacked(measure(reference(seed), attack.signals, attacked)) for seed in (6, 7)]
+        return attack.with_references(
+            cubes, TARGET, torch.zeros(2, len(attacked), dtype=torch.bool)
+        )
     if not attack.learns:
         return attack
     cubes = stacked(measure(federation(SHADOW_HELD, 4), attack.signals, SHADOW))
@@ -140,14 +155,15 @@ def test_the_order_of_samples_changes_no_score(attack: Attack) -> None:
         name: replace(cube, values=cube.values[:, :, order]) for name, cube in measured().items()
     }
     scores = attack.scores(measured(), TARGET)
-    assert torch.equal(attack.scores(shuffled, TARGET), scores[order])
+    assert torch.equal(attack.on_samples(order).scores(shuffled, TARGET), scores[order])
 
 
 def test_a_sample_is_scored_alike_whatever_else_is_audited(attack: Attack) -> None:
     alone = {
         name: replace(cube, values=cube.values[:, :, 7:8]) for name, cube in measured().items()
     }
-    assert torch.equal(attack.scores(alone, TARGET), attack.scores(measured(), TARGET)[7:8])
+    one = attack.on_samples(torch.tensor([7])).scores(alone, TARGET)
+    assert torch.equal(one, attack.scores(measured(), TARGET)[7:8])
 
 
 def test_names_that_keep_the_clients_order_change_no_bit(attack: Attack) -> None:
@@ -210,7 +226,9 @@ def test_a_view_that_offers_too_little_is_refused_with_what_is_missing(attack: A
             weak.refuse_unless_offered(attack.needs, "the attack")
 
 
-def test_an_attack_is_at_chance_where_nobody_is_a_member(attack: Attack) -> None:
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_is_at_chance_where_nobody_is_a_member(name: str) -> None:
+    attack = ready(name, of_nobody=ATTACKS[name].needs_references)
     scores = attack.scores(measured(of_nobody=True), TARGET).numpy()
     called_members = np.arange(len(NOBODYS)) % 2 == 0
     auc = auc_interval(scores, called_members, confidence=0.99)
@@ -237,6 +255,15 @@ def test_an_attack_says_what_it_does_and_where_it_is_from(attack: Attack) -> Non
 def test_an_attack_that_knows_the_defense_scores_nothing_before_it_is_told(name: str) -> None:
     with pytest.raises(BadInput, match="needs to know which samples"):
         ATTACKS[name].scores(measured(), TARGET)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, attack in ATTACKS.items() if attack.needs_references]
+)
+def test_an_attack_that_compares_with_reference_models_scores_nothing_without(name: str) -> None:
+    with pytest.raises(BadInput, match="has none"):
+        ATTACKS[name].scores(measured(), TARGET)
+    assert Sees.REFERENCE_MODELS in ATTACKS[name].needs
 
 
 LEARNING = [name for name, attack in ATTACKS.items() if attack.learns]

@@ -1,7 +1,6 @@
 """Which attacks a study runs that names none, and that a longer catalogue changes no figure."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -70,6 +69,8 @@ def test_a_set_never_changes() -> None:
     )
     sources = "sia sia-mean sia-product sia-likelihood sia-cosine"
     assert ATTACK_SETS["2026-1"] == tuple(f"{membership} {sources}".split())
+    calibrated = "rmia rmia-series lira lira-series"
+    assert ATTACK_SETS["2026-2"] == (*ATTACK_SETS["2026-1"], *calibrated.split())
 
 
 @pytest.mark.parametrize("name", ATTACK_SETS)
@@ -98,21 +99,23 @@ def test_a_set_beside_single_attacks_and_an_unknown_set_are_refused(tmp_path: Pa
 
 
 def test_identities_of_before_there_were_sets_are_kept() -> None:
-    assert "attack_set" not in settings_of(small_study())
+    assert "attack_set" not in settings_of(small_study(attack_set="2026-1"))
+    assert settings_of(small_study())["attack_set"] == DEFAULT_SET
     assert "attack_set" not in settings_of(quick_study())
     assert settings_of(small_study(attack_set="2030-1"))["attack_set"] == "2030-1"
 
 
 def test_an_older_recording_is_attacked_again_with_the_set_of_its_time(
-    small: Carried, later: None, tmp_path: Path
+    later: None, tmp_path: Path
 ) -> None:
-    recording = shutil.copytree(small.folder, tmp_path / "run")
+    recording = tmp_path / "run"
+    before = run_study(small_study(attack_set="2026-1"), recording)
     said = json.loads((recording / "study.json").read_text())
     del said["attack_set"]
     (recording / "study.json").write_text(json.dumps(said))
     again = reattack(recording, [], tmp_path / "again")
-    assert figures(again) == figures(small.record)
-    assert again.content_hash == small.record.content_hash
+    assert figures(again) == figures(before)
+    assert again.content_hash == before.content_hash
 
 
 def test_the_study_file_of_an_older_record_names_the_set_of_its_time(

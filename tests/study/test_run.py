@@ -22,10 +22,15 @@ from fedaudit.study.running.run import run_study
 from tests.study.studies import Carried, quick_study, small_study
 
 ATTACKED = sum(
-    not (attack.learns or attack.needs_side_information or attack.infers_source)
+    not (
+        attack.learns
+        or attack.needs_references
+        or attack.needs_side_information
+        or attack.infers_source
+    )
     for attack in attack_set(DEFAULT_SET).values()
 )
-"""Attacks that a study makes without a table of attacks, a shadow or a defense."""
+"""Attacks that a study makes without a table of attacks, a shadow, references or a defense."""
 
 
 def test_a_study_run_twice_has_the_same_hash_and_another_seed_another(

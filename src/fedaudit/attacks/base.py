@@ -1,8 +1,8 @@
 """Attacks: signals, a rule over them that gives scores or posteriors, and a source."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -102,6 +102,38 @@ class SourceRule(_Described, Protocol):
             measurements: Of samples that some client has.
             sizes: Number of training samples of each client, for a prior.
         """
+        ...
+
+
+class Reference(NamedTuple):
+    """One federation of the adversary's own, as it was measured on the samples under attack.
+
+    Attributes:
+        measured: The attack's signals, in their order.
+        target: The client that stands for the one under audit.
+        trained_on: On which of the samples some client of it trained.
+    """
+
+    measured: tuple[Measurements, ...]
+    target: ClientId
+    trained_on: Bool[Tensor, " samples"]
+
+    def on_samples(self, chosen: Tensor) -> "Reference":
+        """The same of some of the samples: their positions, or a mask."""
+        kept = tuple(replace(m, values=m.values[:, :, chosen]) for m in self.measured)
+        return Reference(kept, self.target, self.trained_on[chosen])
+
+
+@runtime_checkable
+class ReferenceRule(Rule, Protocol):
+    """A rule that scores nothing until it has reference models, measured on the same samples."""
+
+    def with_references(self, references: Sequence[Reference]) -> Rule:
+        """The rule with what the adversary's own federations give."""
+        ...
+
+    def on_samples(self, chosen: Tensor) -> Rule:
+        """The rule for some of the samples that the references were measured on."""
         ...
 
 
@@ -247,6 +279,45 @@ class Attack:
         if not isinstance(self.rule, SideInformationRule):
             return self
         return replace(self, rule=self.rule.with_side_information(used))
+
+    @property
+    def needs_references(self) -> bool:
+        """True if it cannot score without reference models."""
+        return isinstance(self.rule, ReferenceRule)
+
+    def with_references(
+        self,
+        references: Sequence[Mapping[str, Measurements]],
+        target: ClientId,
+        trained_on: Bool[Tensor, "references samples"],
+    ) -> "Attack":
+        """The attack with reference models; the attack itself if it takes none.
+
+        Args:
+            references: By signal name, each federation's measurements of the samples under attack.
+            target: The client of these that stands for the one under audit.
+            trained_on: On which of the samples some client of each federation trained.
+
+        Raises:
+            BadInput: A signal that the attack needs was not measured.
+        """
+        if not isinstance(self.rule, ReferenceRule):
+            return self
+        given = [
+            Reference(tuple(self._cubes(one)), target, mask)
+            for one, mask in zip(references, trained_on, strict=True)
+        ]
+        return replace(self, rule=self.rule.with_references(given))
+
+    def on_samples(self, chosen: Tensor) -> "Attack":
+        """The attack for some of the samples that its reference models were measured on.
+
+        Args:
+            chosen: Their positions, or a mask.
+        """
+        if not isinstance(self.rule, ReferenceRule):
+            return self
+        return replace(self, rule=self.rule.on_samples(chosen))
 
     def with_settings(self, settings: Mapping[str, Setting]) -> "Attack":
         """The attack with some settings of its rule or signals changed.

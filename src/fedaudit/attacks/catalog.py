@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.membership.assignment_aware import WhereAssigned
 from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
+from fedaudit.attacks.membership.reference import LikelihoodRatio, RelativeLikelihood
 from fedaudit.attacks.membership.seqmia import SequenceReader
 from fedaudit.attacks.membership.single_client import Last, Mean, Slope
 from fedaudit.attacks.sia import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
@@ -17,6 +18,7 @@ from fedaudit.signals.outputs import (
     MaxPosterior,
     ModifiedEntropy,
     PosteriorSpread,
+    ScaledLogit,
 )
 from fedaudit.signals.tokens import MinK, MinKPlusPlus
 from fedaudit.signals.updates import (
@@ -40,6 +42,10 @@ ATTACKS: dict[str, Attack] = {
     "fta-c": Attack((Confidence(),), Slope(), "FTA-C; CoFedMID appendix D", "A member's confidence rises faster over the rounds."),
     "fta-l": Attack((Loss(),), Slope(), "FTA-L; CoFedMID appendix D", "A member's loss falls faster over the rounds."),
     "seqmia": Attack((Loss(), MaxPosterior(), PosteriorSpread(), Entropy(), ModifiedEntropy()), SequenceReader(), "SeqMIA, section 4; CoFedMID appendix D", "A network that has learned on a shadow run how members' outputs move over the rounds."),
+    "rmia": Attack((Loss(),), RelativeLikelihood(), "Zarifzadeh et al. 2024 (RMIA)", "A member is likelier to the last model than to reference models that were not trained on it."),
+    "rmia-series": Attack((Loss(),), RelativeLikelihood(rounds="mean"), "Zarifzadeh et al. 2024 (RMIA), over rounds", "A member is likelier to the models of all rounds than to reference models of the same rounds."),
+    "lira": Attack((ScaledLogit(),), LikelihoodRatio(), "Carlini et al. 2022 (LiRA)", "The last model is surer of a member than reference models that were not trained on it, in standard deviations."),
+    "lira-series": Attack((ScaledLogit(),), LikelihoodRatio(rounds="mean"), "Carlini et al. 2022 (LiRA), over rounds", "The models of all rounds are surer of a member than reference models of the same rounds."),
     "loss-series-aware": Attack((Loss(),), WhereAssigned(Mean()), "Loss-Series, told of the classes that CoFedMID assigns", "A member's loss is low over the rounds in which the target was to train on its class."),
     "fedmia-2-aware": Attack((GradientCosine(),), WhereAssigned(OneSidedLikelihood()), "FedMIA-II, told of the classes that CoFedMID assigns", "A member's gradient fits the target's update where the target was to train on its class."),
     "avg-cosine-centred-tail": Attack((CentredTailCosine(),), Mean(), "Avg-Cosine, told where CoFedMID's published noise lies", "A member's gradient points along the updates less the mean of their last entries."),
@@ -81,6 +87,13 @@ ATTACK_SETS: dict[str, tuple[str, ...]] = {
         "sia-cosine",
     ),
 }
+ATTACK_SETS["2026-2"] = (
+    *ATTACK_SETS["2026-1"],
+    "rmia",
+    "rmia-series",
+    "lira",
+    "lira-series",
+)
 """What studies and recordings that name no attack run, by the name of the set.
 
 Attacks of one evaluation share its error level, so that one attack more moves the figures of all

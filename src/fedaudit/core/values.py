@@ -38,6 +38,7 @@ class Sees(Flag):
         ROUNDS: More than one moment of the training.
         AUXILIARY_DATA: Data of the adversary's own from the same population.
         CHOOSES_MODEL: The adversary decides which model a client is sent.
+        REFERENCE_MODELS: Models that the adversary has trained as the federation trains.
     """
 
     NOTHING = 0
@@ -48,6 +49,7 @@ class Sees(Flag):
     ROUNDS = auto()
     AUXILIARY_DATA = auto()
     CHOOSES_MODEL = auto()
+    REFERENCE_MODELS = auto()
 
 
 @dataclass(frozen=True, init=False)

@@ -168,6 +168,10 @@ def only_after(rounds: Iterable[Round]) -> Iterator[Round]:
         )
 
 
+OF_ITS_OWN = Sees.AUXILIARY_DATA | Sees.REFERENCE_MODELS
+"""What an adversary has apart from the federation."""
+
+
 @dataclass(frozen=True)
 class View:
     """A view: the parts of a run that an adversary sees.
@@ -187,9 +191,10 @@ class View:
     def can_offer(self, needs: Sees) -> bool:
         """True if this view shows all that is needed of a run.
 
-        Data of the adversary's own is nothing that a view shows: any adversary may have some.
+        Data and models of the adversary's own are nothing that a view shows: any adversary may
+        have some.
         """
-        return not needs & ~Sees.AUXILIARY_DATA & ~self.offers
+        return not needs & ~OF_ITS_OWN & ~self.offers
 
     def refuse_unless_offered(self, needs: Sees, what: str) -> None:
         """Does nothing if this view offers all that is needed.
@@ -200,10 +205,11 @@ class View:
         missing = needs & ~self.offers
         if missing:
             names = ", ".join(part.name or "" for part in missing)
-            if missing == Sees.AUXILIARY_DATA:
+            if not missing & ~OF_ITS_OWN:
+                table = "shadow" if Sees.AUXILIARY_DATA in missing else "references"
                 raise NotVisible(
                     f"{what} needs {names}, and the adversary of the view {self.name!r} has none; "
-                    "give it some with a [shadow] table, or name the attack"
+                    f"give it some with a [{table}] table, or name the attack"
                 )
             able = [v.name for v in VIEWS.values() if v.can_offer(needs)]
             if self.name in able:
@@ -275,9 +281,9 @@ def view_named(name: str) -> View:
     )
 
 
-def with_own_data(view: View) -> View:
-    """The adversary of a view, with data of its own to learn from."""
-    return replace(view, offers=view.offers | Sees.AUXILIARY_DATA)
+def with_own(view: View, sees: Sees) -> View:
+    """The adversary of a view, with data or models of its own."""
+    return replace(view, offers=view.offers | sees)
 
 
 def as_one(view: View, members: Collection[ClientId]) -> View:

@@ -104,6 +104,7 @@ _LACKING = {
     Sees.ROUNDS: "follows the training over several rounds",
     Sees.UPLOADS: "compares clients with each other",
     Sees.AUXILIARY_DATA: "needs data of its own to learn from",
+    Sees.REFERENCE_MODELS: "needs models of its own to compare with",
     Sees.CHOOSES_MODEL: "chooses the model that is trained",
 }
 _TARGET = 0

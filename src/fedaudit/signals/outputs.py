@@ -22,6 +22,10 @@ LOG_FLOOR = 1e-30
 """Logarithms are taken of nothing smaller (Song & Mittal's code)."""
 
 
+_LARGEST_LOGIT = 1e6
+"""A model that leaves the other classes no chance, or has one class, is as sure as that."""
+
+
 @dataclass(frozen=True)
 class OutputSignal:
     """A signal that needs a model's outputs and the label alone, sample by sample.
@@ -101,6 +105,28 @@ class Confidence(OutputSignal):
     def of(self, model: Model, outputs: Outputs, targets: Classes) -> Values:
         """See :class:`OutputSignal`."""
         return outputs.double().softmax(1).gather(1, targets[:, None]).squeeze(1)
+
+
+@dataclass(frozen=True)
+class ScaledLogit(OutputSignal):
+    """log(p / (1 - p)) of the probability p that the model gives to the true class.
+
+    Over models that were trained alike it is nearly normal, as the loss is not.
+
+    Attributes:
+        snapshot: "local" for each client's own model, "global" for the server's.
+
+    Source: Carlini et al. 2022 (LiRA), section V-B; from logits, as in section VI-A.
+    """
+
+    kind = "scaled_logit"
+
+    def of(self, model: Model, outputs: Outputs, targets: Classes) -> Values:
+        """See :class:`OutputSignal`."""
+        logits = outputs.double()
+        true = logits.gather(1, targets[:, None])
+        others = logits.scatter(1, targets[:, None], -torch.inf)
+        return (true.squeeze(1) - others.logsumexp(1)).clamp(-_LARGEST_LOGIT, _LARGEST_LOGIT)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,17 @@ from fedaudit.study.settings.values import study_from
 Part = Literal["inside", "outside", "reference"]
 
 
-_APART = ("name", "about", "hours", "seeds", "defense", "attacks", "attack_set", "shadow")
+_APART = (
+    "name",
+    "about",
+    "hours",
+    "seeds",
+    "defense",
+    "attacks",
+    "attack_set",
+    "shadow",
+    "references",
+)
 
 _COMPARABLE = ("evaluation", "nobody_is_a_member")
 """Of the settings of figures, those that must agree for figures to be compared."""

@@ -55,6 +55,7 @@ _CANARIES = 100
 _REPEATS = 5
 """How often the twin's target holds each canary that it trains on."""
 _OTHERS = 4
+_REFERENCES = 2
 _ROUNDS = 6
 _GENTLY = LocalTraining(epochs=2, batch_size=16, lr=0.1)
 
@@ -181,6 +182,7 @@ def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterat
             slow = any(signal.name not in twice for signal in attack.signals)
             # An untrained model can have been trained on anything.
             informed = attack.with_side_information(dict.fromkeys((1, 2), torch.tensor(True)))
+            informed = informed.on_samples(torch.from_numpy(truth.kept))
             scores = informed.scores(once if slow else twice, truth.target).numpy()
         except Refusal as refusal:
             yield control(value=None, passed=None, note=str(refusal))
@@ -380,6 +382,10 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
         return
     canaries, is_member = _canaries(setup)
     measured = _measured_twin(setup, canaries, is_member, work)
+    references = [
+        _measured_twin(setup, canaries, is_member, work, reference=number)
+        for number in range(1, 1 + bool(setup.references) * _REFERENCES)
+    ]
     for name, attack in setup.on_membership.items():
         control = partial(
             ControlResult,
@@ -394,6 +400,9 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
             informed = attack.with_side_information(
                 dict.fromkeys(range(1, _ROUNDS + 1), torch.tensor(True))
             )
+            if references:
+                never = torch.zeros((len(references), len(canaries)), dtype=torch.bool)
+                informed = informed.with_references(references, 0, never)
             scores = informed.scores(measured, 0).numpy()
         except Refusal as refusal:
             yield control(value=None, passed=None, note=str(refusal))
@@ -411,19 +420,23 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
 
 
 def _measured_twin(
-    setup: Setup, canaries: Samples, is_member: np.ndarray, work: Work
+    setup: Setup, canaries: Samples, is_member: np.ndarray, work: Work, reference: int = 0
 ) -> dict[str, Measurements]:
-    """The canaries in every round of the twin but the first."""
+    """The canaries in every round of the twin but the first.
+
+    In one of its reference federations the target holds the first samples of another client.
+    """
     members = canaries.take(torch.from_numpy(is_member))
-    clients = {0: Samples.joined(*[members] * _REPEATS)} | {
-        place + 1: data.take(slice(0, len(members)))
-        for place, data in enumerate(list(setup.deal.clients.values())[1 : 1 + _OTHERS])
+    others = [data.take(slice(0, len(members))) for data in setup.deal.clients.values()][1:]
+    held = others[reference % len(others)] if reference else members
+    clients = {0: Samples.joined(*[held] * _REPEATS)} | {
+        place + 1: data for place, data in enumerate(others[:_OTHERS])
     }
     rounds = simulate(
         FedAvg(setup.algorithm.architecture, _GENTLY),
         clients,
         rounds=_ROUNDS,
-        seed=seed_for(setup.seed, "planted leak"),
+        seed=seed_for(setup.seed, "planted leak", *([reference] if reference else ())),
         engine=work.engine,
         device=work.device,
     )

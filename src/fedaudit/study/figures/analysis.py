@@ -115,6 +115,7 @@ def _scores(
             attack = attack.with_side_information(
                 trainable_by_round(setup, truth.target, next(iter(cubes.values())), labels)
             )
+        attack = attack.on_samples(torch.from_numpy(truth.kept))
         return attack.scores(cubes, truth.target).numpy()
     except Refusal as refusal:
         where = f"seed {setup.seed}, client {truth.target}"

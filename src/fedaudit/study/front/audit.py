@@ -27,7 +27,12 @@ from fedaudit.study.front.spelling import attack_settings, registering
 from fedaudit.study.running.identity import own_parts, study_key, with_code
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.sections import AuditSection, FiguresSection, ShadowSection
+from fedaudit.study.settings.sections import (
+    AuditSection,
+    FiguresSection,
+    ReferencesSection,
+    ShadowSection,
+)
 
 _UNNAMED = "audit"
 _KEY_LENGTH = 8
@@ -186,6 +191,7 @@ def audit(
     out: Path | str | None = None,
     audit: AuditSection | None = None,
     shadow: ShadowSection | None = None,
+    references: ReferencesSection | None = None,
     figures: FiguresSection | None = None,
     metrics: object = (),
     server: object = None,
@@ -217,6 +223,7 @@ def audit(
         out: Folder of runs and record; under ``runs``, named after the settings, by default.
         audit: What is audited, and through whose eyes.
         shadow: Where attacks that learn take their examples from.
+        references: Federations that the adversary trains itself, to compare models with.
         figures: Which figures are made.
         metrics: Further metrics of scores: names, functions of scores and membership, and
             :class:`fedaudit.metrics.Metric` objects.
@@ -238,7 +245,9 @@ def audit(
     from fedaudit.core.devices import device_named
     from fedaudit.engines.ray_cluster import engine_named
 
-    asked = Questions(attacks, targets, seeds, audit, shadow, figures, server, view, metrics)
+    asked = Questions(
+        attacks, targets, seeds, audit, shadow, references, figures, server, view, metrics
+    )
     called = name or _named_after(out)
     plan: AuditPlan | GamesPlan
     if isinstance(federation, Games):

@@ -34,6 +34,7 @@ from fedaudit.study.settings.base import Section
 from fedaudit.study.settings.sections import (
     AuditSection,
     FiguresSection,
+    ReferencesSection,
     RiskSection,
     ShadowSection,
     ShiftSection,
@@ -93,6 +94,7 @@ class Questions(NamedTuple):
     seeds: object = (1,)
     audit: AuditSection | None = None
     shadow: ShadowSection | None = None
+    references: ReferencesSection | None = None
     figures: FiguresSection | None = None
     server: object = None
     view: object = None
@@ -158,6 +160,7 @@ def plan_of(federation: Federation, asked: Questions, *, name: str, about: str =
             shift=(ShiftSection, federation.shift),
             risk=(RiskSection, federation.risk),
             shadow=(ShadowSection, asked.shadow),
+            references=(ReferencesSection, asked.references),
             figures=(FiguresSection, asked.figures),
         ),
     }

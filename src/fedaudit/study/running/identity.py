@@ -17,7 +17,7 @@ PlanKind = TypeVar("PlanKind", bound=Plan)
 
 _AFTER_TRAINING = {"attack", "metric"}
 FOR_PEOPLE = {"about", "hours"}
-_AFTERWARDS = {"name", "seeds", "figures", "attacks", "attack_set"}
+_AFTERWARDS = {"name", "seeds", "figures", "attacks", "attack_set", "references"}
 _NEWER: Mapping[str, object] = {
     "algorithm": {"name": "fedavg", "options": {}},
     "server": {"name": "honest", "options": {}},
@@ -28,6 +28,7 @@ _NEWER: Mapping[str, object] = {
     "pretraining": None,
     "task": {"name": "classification", "options": {}},
     "shadow": None,
+    "references": None,
     "shift": None,
     "risk": RiskSection().model_dump(mode="json"),
     "audit.merge": [],

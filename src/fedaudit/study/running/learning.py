@@ -1,4 +1,4 @@
-"""Attacks that learn, before they attack: on a shadow federation or on a known split."""
+"""What attacks have of their own before they attack: examples to learn from, reference models."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from fedaudit.core.files import own_folder, own_place
 from fedaudit.core.origin import Origin
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.values import ClientId
+from fedaudit.core.values import NOBODY, ClientId
 from fedaudit.observe.measurements import (
     MeasuredRound,
     Measurements,
@@ -124,3 +124,28 @@ def fitted_attacks(run: Setup, examples: Examples, progress: Progress = quiet) -
         )
     progress(phase, len(learning), len(learning))
     return replace(run, attacks=attacks)
+
+
+def with_reference_models(run: Setup, stored: Sequence[Sequence[Stored]]) -> Setup:
+    """The run with its reference models in every attack that compares with some.
+
+    Args:
+        run: The audited run.
+        stored: For each of its reference federations, the measured rounds.
+    """
+    if not run.references:
+        return run
+    cubes = [stacked(one.measured for one in rounds) for rounds in stored]
+    trained_on = torch.stack(
+        [torch.from_numpy(one.deal.audit.owner != NOBODY) for one in run.references]
+    )
+    target = run.references[0].study.audit.targets[0]
+    return replace(
+        run,
+        attacks={
+            name: attack.with_references(cubes, target, trained_on)
+            if attack.needs_references
+            else attack
+            for name, attack in run.attacks.items()
+        },
+    )

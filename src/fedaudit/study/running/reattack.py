@@ -27,6 +27,7 @@ from fedaudit.study.running.learning import (
     fitted_attacks,
     known_examples,
     shadow_examples,
+    with_reference_models,
 )
 from fedaudit.study.running.observing import measured_on, stored_rounds
 from fedaudit.study.running.pool import is_measured, run_folder
@@ -216,18 +217,35 @@ def _stored_rounds(run: Setup, folder: Path, work: Work) -> list[Stored]:
 
 
 def _with_fitted_attacks(run: Setup, recording: Path, work: Work, *, named: bool) -> Setup:
-    """The run with attacks fitted on what the recording has to learn from."""
-    learning = [name for name, attack in run.attacks.items() if attack.learns]
-    if not learning:
-        return run
-    try:
-        return fitted_attacks(run, _examples(run, recording), work.progress)
-    except Refusal as refusal:
-        if named:
-            raise
-        refused = dict.fromkeys(learning, str(refusal))
-        attacks = {name: a for name, a in run.attacks.items() if name not in refused}
-        return replace(run, attacks=attacks, refused={**run.refused, **refused})
+    """The run with attacks fitted on what the recording has to learn from, or compare with."""
+    for needing, fit in (
+        ([name for name, a in run.attacks.items() if a.learns], _fitted),
+        ([name for name, a in run.attacks.items() if a.needs_references], _compared),
+    ):
+        if not needing:
+            continue
+        try:
+            run = fit(run, recording, work)
+        except Refusal as refusal:
+            if named:
+                raise
+            refused = dict.fromkeys(needing, str(refusal))
+            attacks = {name: a for name, a in run.attacks.items() if name not in refused}
+            run = replace(run, attacks=attacks, refused={**run.refused, **refused})
+    return run
+
+
+def _fitted(run: Setup, recording: Path, work: Work) -> Setup:
+    return fitted_attacks(run, _examples(run, recording), work.progress)
+
+
+def _compared(run: Setup, recording: Path, _: Work) -> Setup:
+    if not run.references:
+        raise BadInput("there is nothing to compare with")
+    return with_reference_models(
+        run,
+        [_measured_own(one, recording, "a [references] table") for one in run.references],
+    )
 
 
 def _examples(run: Setup, recording: Path) -> Examples:
@@ -235,14 +253,19 @@ def _examples(run: Setup, recording: Path) -> Examples:
         return known_examples(run, run_folder(recording, run.seed))
     if run.shadow is None:
         raise BadInput("nothing is there to learn from")
-    listed = run_folder(recording, run.shadow.seed)
-    place = listed if listed.is_dir() else own_place(recording, SHADOW, f"seed-{run.shadow.seed}")
-    if not is_measured(run.shadow, place):
+    return shadow_examples(run.shadow, _measured_own(run.shadow, recording, "a [shadow] table"))
+
+
+def _measured_own(own: Setup, recording: Path, table: str) -> list[Stored]:
+    """Measured rounds of a federation of the adversary's own."""
+    listed = run_folder(recording, own.seed)
+    place = listed if listed.is_dir() else own_place(recording, SHADOW, f"seed-{own.seed}")
+    if not is_measured(own, place):
         raise BadInput(
-            f"{recording} has no shadow federation to learn on; run the study again with this "
-            "attack named, or with a [shadow] table"
+            f"{recording} has no federation of the adversary's own that this attack needs; run the "
+            f"study again with this attack named, or with {table}"
         )
-    return shadow_examples(run.shadow, stored_rounds(run.shadow, place))
+    return stored_rounds(own, place)
 
 
 def _possible(run: Setup, stored: Sequence[Stored], *, named: bool) -> Setup:

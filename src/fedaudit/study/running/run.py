@@ -21,7 +21,12 @@ from fedaudit.results.record import Record
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import claim
 from fedaudit.study.running.identity import with_code
-from fedaudit.study.running.learning import fitted_attacks, known_examples, shadow_examples
+from fedaudit.study.running.learning import (
+    fitted_attacks,
+    known_examples,
+    shadow_examples,
+    with_reference_models,
+)
 from fedaudit.study.running.observing import disk_needed, observe, stored_rounds
 from fedaudit.study.running.pool import is_measured, locked, place_of, write_run_places
 from fedaudit.study.running.pretraining import pretrained_for
@@ -35,7 +40,7 @@ _LISTED = 20
 """Of more clients than these the sizes are not listed one by one."""
 
 SHADOW = "shadow"
-"""Folder, within a study's, of shadow federations that are in no pool."""
+"""Folder, within a study's, of shadow and reference federations that are in no pool."""
 
 
 def run_study(
@@ -83,7 +88,7 @@ def run_study(
     runs = [setup(study, seed, data_dir) for seed in study.seeds]
     work = _work(engine, workers, study.partition.clients, device, progress)
     claim(out, study)
-    shadows = [run.shadow for run in runs if run.shadow is not None]
+    shadows = [own for run in runs for own in run.own_federations]
     places = {run.seed: place_of(run, out, pool, device.type) for run in runs}
     apart = own_folder(out, SHADOW) if shadows else out / SHADOW
     places |= {shadow.seed: place_of(shadow, apart, pool, device.type) for shadow in shadows}
@@ -93,6 +98,7 @@ def run_study(
         sweep(folder, before=clock.at)
     stored = [_observed(run, places[run.seed], work, log) for run in runs]
     runs = [_with_fitted_attacks(run, places, work, log) for run in runs]
+    runs = [_with_reference_models(run, places, work, log) for run in runs]
     return conclude(runs, stored, out, work, clock, log, places=places)
 
 
@@ -129,6 +135,18 @@ def _with_fitted_attacks(
     return fitted_attacks(run, examples, work.progress)
 
 
+def _with_reference_models(
+    run: Setup, places: Mapping[int, Path], work: Work, log: Callable[[str], None]
+) -> Setup:
+    """The run with its reference federations trained, and measured on its audited samples."""
+    stored = []
+    for number, one in enumerate(run.references, 1):
+        place = places[one.seed]
+        log(f"seed {run.seed}: reference federation {number} of {len(run.references)}, in {place}")
+        stored.append(_observed(one, place, work, log))
+    return with_reference_models(run, stored)
+
+
 def _needed_signals(run: Setup, stored: Stored) -> Stored:
     """Without signals that another study wanted to be measured, which this one's hash is not of."""
     names = {signal.name for signal in run.signals}
@@ -153,6 +171,11 @@ def _announce(
     )
     if shadows and missing:
         log(shadows)
+    if first.references and missing:
+        log(
+            f"reference federations: {len(first.references)} a run, each of which takes as long "
+            "to train as the audited one (references.count)"
+        )
     for name, reason in first.refused.items():
         log(f"not possible in this view: {name} ({reason})")
     if need > free:

@@ -201,6 +201,32 @@ class ShadowSection(Section):
     known: Positive = 400
 
 
+class ReferencesSection(Section):
+    """Federations that the adversary trains itself, for attacks that compare with their models.
+
+    Each is an undefended federation of the same settings on data that the audited run does not
+    touch, and takes as long as the audited run's training.
+
+    Attributes:
+        count: Reference federations of each run.
+        online: Whether each of them trains on half of the audited samples, drawn at random, so
+            that every sample is in half of the federations; ``count`` is even then, and at least
+            4. Otherwise none of them has seen an audited sample.
+    """
+
+    count: Annotated[int, Field(ge=1, le=256, strict=True)] = 4
+    online: bool = False
+
+    @model_validator(mode="after")
+    def _halves(self) -> "ReferencesSection":
+        if self.online and (self.count < 4 or self.count % 2):
+            raise ValueError(
+                f"references.count is {self.count}, and with references.online every sample is in "
+                "half of the federations; give an even number of at least 4"
+            )
+        return self
+
+
 class ShiftSection(Section):
     """A minority of clients whose samples differ from the majority's.
 
@@ -306,6 +332,9 @@ class Study(Section):
         server: Who sends the models that clients train.
         shadow: Examples for attacks that learn. Without this table they run only where they are
             named, on a shadow federation.
+        references: The adversary's own federations, for attacks that compare with reference models.
+            Without this table there are some where such an attack is named, and where no attack is
+            named and the view shows no client's uploads.
         shift: Groups of clients with other features; none without this table.
         attacks: Settings by attack name; those of ``attack_set`` if there is no table.
         attack_set: Which set of attacks is run where there is no ``[attacks]`` table; that of
@@ -331,6 +360,7 @@ class Study(Section):
     shift: ShiftSection | None = None
     risk: RiskSection = RiskSection()
     shadow: ShadowSection | None = None
+    references: ReferencesSection | None = None
     defense: DefenseSection = DefenseSection()
     figures: FiguresSection = FiguresSection()
     attacks: Annotated[dict[AttackName, Settings], BeforeValidator(each_once)] = Field(

@@ -30,16 +30,17 @@ from fedaudit.observe.views import (
     of_outputs,
     of_several_models,
     view_named,
-    with_own_data,
+    with_own,
 )
 from fedaudit.study.settings.options import check_options, task_of
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.algorithm import algorithm_of, check_algorithm, refuse_unmeasured
 from fedaudit.study.setup.dealing import GroupedData, dealt, grouped
 from fedaudit.study.setup.defenses import assigns_classes, defenses_of, noisy_tail, refuse_unfit
-from fedaudit.study.setup.examples import shadow_section, shadow_seed, with_examples
+from fedaudit.study.setup.examples import own_seed, shadow_section, with_examples
 from fedaudit.study.setup.holdout import HoldOutRule, exclude_held_out, refuse_one_sided
 from fedaudit.study.setup.parts import Setup
+from fedaudit.study.setup.references import reference_name, references_section, with_references
 
 SERVERS: dict[str, Callable[..., Server]] = {"honest": Server}
 """Who may send the models, by name."""
@@ -81,10 +82,9 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         groups=world.groups,
         server=_server_of(study, world),
     )
-    run = with_examples(_without_uninformed(run), dataset)
-    for one in (run, run.shadow):
-        if one is not None:
-            _refuse_absent_targets(one)
+    run = with_references(with_examples(_without_uninformed(run), dataset), dataset)
+    for one in (run, *run.own_federations):
+        _refuse_absent_targets(one)
     return run
 
 
@@ -270,7 +270,11 @@ def _view_of(study: Study) -> View:
         )
     if study.audit.merge:
         view = as_one(view, study.audit.merge)
-    return view if shadow_section(study) is None else with_own_data(view)
+    if shadow_section(study) is not None:
+        view = with_own(view, Sees.AUXILIARY_DATA)
+    if references_section(study, view) is not None:
+        view = with_own(view, Sees.REFERENCE_MODELS)
+    return view
 
 
 def _as_sent(view: View, algorithm: Algorithm) -> View:
@@ -369,8 +373,10 @@ def _measured_rounds(study: Study, view: View) -> tuple[int, ...]:
 
 def federation_seeds(study: Study) -> frozenset[int]:
     """Seeds of all federations that :func:`federation_of` can deal: audited ones and shadows."""
-    runs = {*study.seeds, *map(shadow_seed, study.seeds)}
-    return frozenset(seed_for(seed, "federation") for seed in runs)
+    given = references_section(study, _view_of(study))
+    names = ["shadow", *map(reference_name, range(given.count if given else 0))]
+    own = {own_seed(seed, name) for seed in study.seeds for name in names}
+    return frozenset(seed_for(seed, "federation") for seed in (*study.seeds, *own))
 
 
 def federation_of(study: Study, seed: int, data_dir: Path | None) -> TurnContext:
@@ -400,10 +406,11 @@ def _run(study: Study, seed: int, data_dir: Path | None) -> Setup:
     for one in study.seeds:
         if seed == seed_for(one, "federation"):
             return setup(study, one, data_dir)
-        if seed == seed_for(shadow_seed(one), "federation"):
-            shadow = setup(study, one, data_dir).shadow
-            if shadow is not None:
-                return shadow
+    if seed in federation_seeds(study):
+        for one in study.seeds:
+            for own in setup(study, one, data_dir).own_federations:
+                if seed == seed_for(own.seed, "federation"):
+                    return own
     raise BadInput(
         f"no federation of the study {study.name!r} has the seed {seed}; use the same study on "
         "every machine"

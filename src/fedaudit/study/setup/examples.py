@@ -1,7 +1,9 @@
 """Examples that attacks learn from: a shadow federation, or a known split of the run itself."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.seeds import seed_for
@@ -26,10 +28,10 @@ def shadow_section(study: Study) -> ShadowSection | None:
     return study.shadow or (ShadowSection() if named else None)
 
 
-def shadow_seed(seed: int) -> int:
-    """The seed of the shadow federation of a run."""
-    # Beyond the seeds that a study can name: no run of somebody's draws as a shadow does.
-    return _LARGEST_SEED + 1 + seed_for(seed, "shadow") % _LARGEST_SEED
+def own_seed(seed: int, what: str = "shadow") -> int:
+    """The seed of a federation of the adversary's own beside a run."""
+    # Beyond the seeds that a study can name: no run of somebody's draws as these do.
+    return _LARGEST_SEED + 1 + seed_for(seed, what) % _LARGEST_SEED
 
 
 def with_examples(run: Setup, dataset: Dataset) -> Setup:
@@ -85,21 +87,46 @@ def _known_client(run: Setup, given: ShadowSection) -> ClientId:
 
 def _shadow(run: Setup, given: ShadowSection, dataset: Dataset) -> Setup:
     """The same federation without a defense, on data that the run does not touch."""
-    seed = shadow_seed(run.seed)
-    audit = run.study.audit
-    target = audit.targets[0]
+    audit, target = run.study.audit, run.study.audit.targets[0]
     own = audit.fair if audit.draw == "fair" else 2 * run.deal.sizes[target]
+    return own_federation(
+        run,
+        dataset,
+        what="shadow",
+        audited=given.fair or own,
+        attacks={name: attack for name, attack in run.attacks.items() if attack.learns},
+    )
+
+
+def own_federation(
+    run: Setup, dataset: Dataset, *, what: str, audited: int, attacks: Mapping[str, Attack]
+) -> Setup:
+    """A federation of the adversary's own: undefended, on data that the run does not touch.
+
+    Args:
+        run: The audited one.
+        dataset: Its data as they are without a shift.
+        what: Its name; two names give two federations.
+        audited: Samples of it whose owner a fair draw decides.
+        attacks: Whose signals are measured.
+
+    Raises:
+        BadInput: Too few samples are left.
+    """
+    seed = own_seed(run.seed, what)
+    audit = run.study.audit
     study = run.study.model_copy(
         update={
             "seeds": (seed,),
             "defense": DefenseSection(),
             "server": ServerSection(),
             "shadow": None,
+            "references": None,
             "audit": audit.model_copy(
                 update={
                     "draw": "fair",
-                    "targets": (target,),
-                    "fair": given.fair or own,
+                    "targets": audit.targets[:1],
+                    "fair": audited,
                     "extra_other": 0,
                     "extra_unseen": 0,
                     "options": {},
@@ -115,7 +142,6 @@ def _shadow(run: Setup, given: ShadowSection, dataset: Dataset) -> Setup:
         # The run's own server may have samples that the shadow's clients train on.
         algorithm = replace(algorithm, risk=server_risk(study, world, seed, besides=run.deal))
     holdout = HoldOutRule({}, algorithm, study.training.rounds, seed_for(seed, "federation"))
-    learned = {name: attack for name, attack in run.attacks.items() if attack.learns}
     return replace(
         run,
         study=study,
@@ -127,6 +153,6 @@ def _shadow(run: Setup, given: ShadowSection, dataset: Dataset) -> Setup:
         is_shadow=True,
         defenses={},
         server=HONEST,
-        attacks=learned,
+        attacks=attacks,
         refused={},
     )

@@ -60,6 +60,7 @@ class Setup:
         measured_rounds: Rounds to be measured, ascending.
         groups: Which clients are alike, and whose data each sample is like.
         shadow: The undefended run on other data that attacks learn from, if they do so.
+        references: The undefended runs on other data whose models attacks compare with.
         known: The samples of this run that attacks learn from, if they do so.
         is_shadow: True for such a shadow, of which nothing but its signals is of interest.
         watched: Where the federation was somebody else's, what is known of it.
@@ -78,6 +79,7 @@ class Setup:
     measured_rounds: tuple[int, ...]
     groups: Groups
     shadow: "Setup | None" = None
+    references: "tuple[Setup, ...]" = ()
     known: Known | None = None
     is_shadow: bool = False
     watched: Watched | None = None
@@ -98,6 +100,11 @@ class Setup:
     def on_source(self) -> dict[str, Attack]:
         """The attacks that ask whose a sample was."""
         return {name: attack for name, attack in self.attacks.items() if attack.infers_source}
+
+    @property
+    def own_federations(self) -> "tuple[Setup, ...]":
+        """The runs that the adversary trains itself: the shadow, and the references."""
+        return (*((self.shadow,) if self.shadow else ()), *self.references)
 
     @property
     def signals(self) -> tuple[Signal, ...]:

@@ -1,0 +1,228 @@
+"""Rules that hold a model against reference models: federations that the adversary has trained."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import log
+from typing import TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from numpy import ndarray
+from torch import Tensor
+
+from fedaudit.attacks.base import Reference, measured_rounds
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import ClientId, Sees
+from fedaudit.observe.measurements import Measurements
+
+Signals = Float[Tensor, "references samples"]
+TrainedOn = Bool[Tensor, "references samples"]
+Kind = TypeVar("Kind", bound="ReferenceCalibrated")
+
+
+@dataclass(frozen=True)
+class ReferenceCalibrated:
+    """A rule on one signal of the target and of reference models, round by round.
+
+    A hard sample has a large loss whoever trains on it, an easy one a small loss: what is left
+    of the signal once models are taken into account that were not trained on the sample (offline),
+    or of which half were (online), is due to membership.
+
+    Attributes:
+        rounds: "last" for the last measured round alone, "mean" for the mean over all of them.
+        references: What the adversary's own federations give; None as long as there are none.
+    """
+
+    rounds: str = "last"
+    references: tuple[Reference, ...] | None = field(default=None, repr=False, compare=False)
+
+    over_clients = "against reference models"
+
+    def __post_init__(self) -> None:
+        if self.rounds not in ("last", "mean"):
+            raise BadInput(f"rounds is 'last' or 'mean', got {self.rounds!r}")
+
+    @property
+    def over_rounds(self) -> str:
+        """See :class:`fedaudit.attacks.base.Rule`."""
+        return self.rounds
+
+    @property
+    def needs(self) -> Sees:
+        """See :class:`fedaudit.attacks.base.Rule`."""
+        several = Sees.ROUNDS if self.rounds == "mean" else Sees.NOTHING
+        return Sees.REFERENCE_MODELS | several
+
+    def with_references(self: Kind, references: Sequence[Reference]) -> Kind:
+        """See :class:`fedaudit.attacks.base.ReferenceRule`."""
+        return replace(self, references=tuple(references))
+
+    def on_samples(self: Kind, chosen: Tensor) -> Kind:
+        """See :class:`fedaudit.attacks.base.ReferenceRule`."""
+        return replace(self, references=tuple(one.on_samples(chosen) for one in self._given()))
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        """See :class:`fedaudit.attacks.base.Rule`.
+
+        Raises:
+            BadInput: There are no reference models, or the target was never measured.
+        """
+        (m,) = measurements
+        own, given = m.of(target), self._given()
+        rows = measured_rounds(own, target).nonzero().flatten().tolist()
+        trained_on = torch.stack([one.trained_on for one in given])
+        return torch.stack(
+            [
+                self.compared(
+                    own[row].double(),
+                    torch.stack([_at(one, m.rounds[row]) for one in given]),
+                    trained_on,
+                )
+                for row in (rows if self.rounds == "mean" else rows[-1:])
+            ]
+        ).mean(0)
+
+    @abstractmethod
+    def compared(
+        self, own: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
+    ) -> Float[Tensor, " samples"]:
+        """The scores of one round.
+
+        Args:
+            own: The target's signal, in double precision.
+            others: The reference models'.
+            trained_on: On which of the samples each reference model was trained.
+        """
+
+    def _given(self) -> tuple[Reference, ...]:
+        if not self.references:
+            raise BadInput(
+                "this attack compares with reference models, and has none; use "
+                "Attack.with_references, or name it in a study, which trains some"
+            )
+        return self.references
+
+
+@dataclass(frozen=True)
+class RelativeLikelihood(ReferenceCalibrated):
+    """RMIA: likelihood that the target gives a sample, over its mean over reference models.
+
+    The signal is minus a loss that is a negative log-likelihood: exp(-loss) is the probability of
+    the true class, or its geometric mean over tokens.
+
+    Attributes:
+        rounds: "last", or "mean" of the logarithms over rounds.
+        offline: Slope a of the approximation for samples that no reference model was trained on:
+            the mean over models of both kinds is taken for ((1 + a) * the mean over the others
+            + 1 - a) / 2.
+
+    Source: Zarifzadeh et al. 2024 (RMIA), Eqs. (2), (9) and (10).
+    Differs: The score is the logarithm of the ratio itself, instead of the share of population
+        samples whose ratio it exceeds by a factor: the same order of samples, without its ties
+        and without population samples.
+    """
+
+    offline: float = 0.3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.offline <= 1:
+            raise BadInput(f"offline is a slope from 0 to 1, got {self.offline}")
+
+    def compared(
+        self, own: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
+    ) -> Float[Tensor, " samples"]:
+        """See :class:`ReferenceCalibrated`."""
+        mask = trained_on.numpy()
+        with_it = _log_mean_exp(others.numpy(), mask)
+        without = _log_mean_exp(others.numpy(), ~mask)
+        constant = log(1 - self.offline) if self.offline < 1 else -np.inf
+        assumed = np.logaddexp(without + log(1 + self.offline), constant) - log(2)
+        both = np.logaddexp(with_it, without) - log(2)
+        never, always = ~mask.any(0), mask.all(0)
+        usual = np.where(never, assumed, np.where(always, with_it, both))
+        return own - torch.from_numpy(usual)
+
+
+@dataclass(frozen=True)
+class LikelihoodRatio(ReferenceCalibrated):
+    """LiRA: a normal distribution of the signal over reference models, for each sample.
+
+    Offline the score is the target's distance above the mean over models that were not trained on
+    the sample, in standard deviations where each sample has its own; online it is the logarithm
+    of the ratio of the densities with the sample and without it.
+
+    Attributes:
+        rounds: "last", or "mean" of the scores over rounds.
+        variance: "fixed" for one variance for all samples, as is better with few reference models,
+            "each" for one a sample.
+
+    Source: Carlini et al. 2022 (LiRA), Algorithm 1 and Eq. (4); section VI-C (fixed variance).
+    Differs: The distance itself instead of its probability (the same order, without ties), which
+        one variance for all samples would only scale.
+    """
+
+    variance: str = "fixed"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.variance not in ("fixed", "each"):
+            raise BadInput(f"variance is 'fixed' or 'each', got {self.variance!r}")
+
+    def compared(
+        self, own: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
+    ) -> Float[Tensor, " samples"]:
+        """See :class:`ReferenceCalibrated`.
+
+        Raises:
+            BadInput: Reference models were trained on some samples, and for one of these all or
+                none were; or a variance of each sample is asked of too few.
+        """
+        without, spread = self._fitted(others, ~trained_on)
+        above = own - without
+        if not bool(trained_on.any()):
+            return above if self.variance == "fixed" else above / spread
+        with_it, wide = self._fitted(others, trained_on)
+        densities = (above / spread).square() - ((own - with_it) / wide).square()
+        return densities / 2 + (spread / wide).log()
+
+    def _fitted(
+        self, others: Signals, of: TrainedOn
+    ) -> tuple[Float[Tensor, " samples"], Float[Tensor, " samples"]]:
+        """Mean and standard deviation over the chosen models of every sample."""
+        count = of.sum(0)
+        fewest = 2 if self.variance == "each" else 1
+        if int(count.min()) < fewest:
+            raise BadInput(
+                f"a likelihood ratio with variance {self.variance!r} needs {fewest} reference "
+                f"models of a kind for every sample, got {int(count.min())}; raise "
+                "references.count, or take RMIA"
+            )
+        mean = others.where(of, 0.0).sum(0) / count
+        squares = (others - mean).where(of, 0.0).square().sum(0)
+        if self.variance == "each":
+            variance = squares / (count - 1)
+        else:
+            variance = (squares.sum() / (count - 1).sum().clamp_min(1)).expand_as(squares)
+        return mean, variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
+
+
+def _at(reference: Reference, index: int) -> Float[Tensor, " samples"]:
+    """A reference's signal in a round; in its last where it was not measured in that one."""
+    (m,) = reference.measured
+    values = m.of(reference.target)
+    there = measured_rounds(values, reference.target)
+    rows = [row for row, at in enumerate(m.rounds) if at == index and bool(there[row])]
+    return values[rows[0] if rows else int(there.nonzero()[-1])].double()
+
+
+def _log_mean_exp(
+    values: Float[ndarray, "references samples"], chosen: Bool[ndarray, "references samples"]
+) -> Float[ndarray, " samples"]:
+    """Logarithm of the mean of the exponentials of the chosen values; minus infinity for none."""
+    # Not torch's: its last digits depend on where in memory a sample stands.
+    total = np.logaddexp.reduce(np.where(chosen, values, -np.inf), axis=0)
+    mean: Float[ndarray, " samples"] = total - np.log(np.maximum(chosen.sum(0), 1))
+    return mean

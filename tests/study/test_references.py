@@ -1,0 +1,203 @@
+"""Reference federations, in whole studies: on what they train, how often, and what compares."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedaudit as fa
+from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import NOBODY, Sees
+from fedaudit.results.record import Record
+from fedaudit.study.running.identity import run_key, settings_of
+from fedaudit.study.running.reattack import reattack
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.build import federation_of, federation_seeds, setup
+from fedaudit.study.setup.parts import Setup
+from tests.study.studies import Carried, small_study
+
+TWO = {"count": 2}
+HALVES = {"count": 4, "online": True}
+
+
+def final_study(**changes: object) -> Study:
+    """What is left of a small federation is its final model."""
+    values: dict[str, object] = {
+        "partition": {"samples_per_client": 120},
+        "training": {"batch_size": 30, "lr": 0.1},
+        "audit": {"view": "final"},
+        "references": TWO,
+    }
+    return small_study(**{**values, **changes})
+
+
+@pytest.fixture(scope="module")
+def final(tmp_path_factory: pytest.TempPathFactory) -> Carried:
+    folder = tmp_path_factory.mktemp("final")
+    study = final_study(figures={"planted_leak": True})
+    return Carried(run_study(study, folder), folder)
+
+
+def aucs(record: Record, attack: str) -> list[float | None]:
+    return [f.value for f in record.findings if f.metric == "auc" and f.attack == attack]
+
+
+def trained_on(run: Setup) -> set[int]:
+    return set(torch.cat([part.ids for part in run.deal.clients.values()]).tolist())
+
+
+def test_references_train_on_nothing_that_the_run_touches_and_are_measured_on_its_samples() -> None:
+    run = setup(final_study(), 1, None)
+    first, second = run.references
+    for one in run.references:
+        assert not trained_on(one) & (trained_on(run) | set(run.deal.audit.samples.ids.tolist()))
+        assert one.deal.audit.samples is run.deal.audit.samples
+        assert (one.deal.audit.owner == NOBODY).all()
+        assert (one.algorithm, one.measured_rounds) == (run.algorithm, run.measured_rounds)
+        assert not one.defenses
+    assert trained_on(first) != trained_on(second)
+
+
+def test_online_every_audited_sample_is_in_half_of_the_references() -> None:
+    offline = setup(final_study(references={"count": 4}), 1, None)
+    run = setup(final_study(references=HALVES), 1, None)
+    audited = run.deal.audit.samples.ids.numpy()
+    inside = np.array([[i in trained_on(one) for i in audited] for one in run.references])
+    assert (inside.sum(0) == 2).all()
+    for one, plain, mask in zip(run.references, offline.references, inside, strict=True):
+        assert ((one.deal.audit.owner != NOBODY) == mask).all()
+        assert one.deal.sizes == plain.deal.sizes
+        assert not (trained_on(one) & trained_on(run)) - set(audited[mask].tolist())
+        for client, data in one.deal.clients.items():
+            held = audited[one.deal.audit.owner == client].tolist()
+            assert set(held) <= set(data.ids.tolist())
+            assert len(set(data.ids.tolist())) == len(data)
+            place = data.ids.tolist().index(held[0])
+            at = audited.tolist().index(held[0])
+            assert torch.equal(data.features[place], run.deal.audit.samples.features[at])
+
+
+def test_a_view_without_uploads_has_references_by_default_and_one_with_them_where_named() -> None:
+    data = {"partition": {"samples_per_client": 120}, "references": None}
+    run = setup(final_study(**data), 1, None)
+    assert {"rmia", "lira"} <= run.attacks.keys()
+    assert len(run.references) == 4
+    assert "needs ROUNDS" in run.refused["rmia-series"]
+    uploads = small_study(partition={"samples_per_client": 120})
+    run = setup(uploads, 1, None)
+    assert not run.references
+    assert "a [references] table, or name the attack" in run.refused["rmia"]
+    assert Sees.REFERENCE_MODELS not in run.view.offers
+    named = setup(small_study(**data, attacks={"lira-series": {}}), 1, None)
+    assert len(named.references) == 4
+    older = setup(final_study(**data, attack_set="2026-1"), 1, None)
+    assert not older.references
+
+
+def test_references_do_not_depend_on_the_defense_and_change_no_audited_run() -> None:
+    def keys(**changes: object) -> list[str]:
+        run = setup(final_study(**changes), 1, None)
+        return [run_key(one.study, one.seed) for one in (run, *run.references)]
+
+    noise = {"name": "gradient-noise", "options": {"sigma": 0.01}}
+    audited, *own = keys()
+    assert len({audited, *own}) == 3
+    assert keys(defense=noise)[1:] == own
+    assert keys(references={"count": 3})[:3] == [audited, *own]
+    assert not set(keys(training={"lr": 0.05})) & {audited, *own}
+    assert "references" not in settings_of(final_study(references=None))
+
+
+def test_members_are_found_by_comparison_and_all_controls_hold(final: Carried) -> None:
+    record = final.record
+    for name in ("rmia", "lira"):
+        against_unseen = [
+            f
+            for f in record.findings
+            if (f.metric, f.attack, f.contrast) == ("auc", name, "unseen")
+        ]
+        assert len(against_unseen) == 1
+    checks = {(c.control, c.attack): c.passed for c in record.controls}
+    for name in ("rmia", "lira"):
+        assert checks["planted leak", name] is True
+        assert checks["untrained model", name] is True
+        assert checks["permuted members", name] is True
+
+
+def test_workers_a_stop_and_a_second_start_change_no_bit(final: Carried, tmp_path: Path) -> None:
+    study = final_study(figures={"planted_leak": True})
+    assert run_study(study, tmp_path / "two", workers=2).content_hash == final.record.content_hash
+    halted = shutil.copytree(final.folder, tmp_path / "halted")
+    seed = setup(study, 1, None).references[1].seed
+    shutil.rmtree(halted / "shadow" / f"seed-{seed}")
+    assert run_study(study, halted).content_hash == final.record.content_hash
+
+
+def test_variants_with_one_pool_train_the_references_once(tmp_path: Path) -> None:
+    pool, said = tmp_path / "pool", list[str]()
+    run_study(final_study(), tmp_path / "plain", pool=pool, log=said.append)
+    assert any("reference federations: 2 a run" in line for line in said)
+    noise = {"name": "gradient-noise", "options": {"sigma": 0.01}}
+    said.clear()
+    run_study(final_study(defense=noise), tmp_path / "noise", pool=pool, log=said.append)
+    assert sum("measured before" in line for line in said) == 2
+    assert len(list(pool.iterdir())) == 4
+
+
+def test_a_recording_is_attacked_again_where_it_has_references(
+    final: Carried, tmp_path: Path
+) -> None:
+    again = reattack(final.folder, ["rmia"], tmp_path / "again")
+    assert aucs(again, "rmia") == aucs(final.record, "rmia") != []
+    bare = final_study(attacks={"blackbox-loss": {}}, audit={"view": "final", "keep": "signals"})
+    run_study(bare, tmp_path / "bare")
+    with pytest.raises(BadInput, match=r"with a \[references\] table"):
+        reattack(tmp_path / "bare", ["rmia"], tmp_path / "bare-again")
+
+
+def test_too_little_data_refuses_a_study_that_asks_and_leaves_the_attacks_out_of_another() -> None:
+    large = {"samples_per_client": 300}
+    with pytest.raises(BadInput, match=r"no reference federation .*partition\.samples_per_client"):
+        setup(final_study(partition=large), 1, None)
+    run = setup(final_study(partition=large, references=None), 1, None)
+    assert "no reference federation can be dealt" in run.refused["rmia"]
+    assert "blackbox-loss" in run.attacks
+    with pytest.raises(NotVisible, match="ROUNDS"):
+        setup(final_study(attacks={"rmia-series": {}}), 1, None)
+
+
+@pytest.mark.parametrize("given", [{"count": 2, "online": True}, {"count": 5, "online": True}])
+def test_halves_need_an_even_number(given: dict[str, object]) -> None:
+    with pytest.raises(BadInput, match="an even number of at least 4"):
+        final_study(references=given)
+
+
+def test_another_machine_finds_a_reference_by_the_seed_of_its_federation() -> None:
+    study = final_study()
+    for one in setup(study, 1, None).references:
+        seed = seed_for(one.seed, "federation")
+        assert seed in federation_seeds(study)
+        found = federation_of(study, seed, None)
+        assert found.data.keys() == one.deal.clients.keys()
+        assert all(torch.equal(found.data[c].ids, d.ids) for c, d in one.deal.clients.items())
+
+
+def test_objects_say_the_same_as_a_study_file(tmp_path: Path) -> None:
+    federation = fa.Federation(
+        "digits",
+        clients=fa.partitions.IID(4, samples_per_client=60),
+        model=fa.models.MLP(hidden="16"),
+        algorithm=fa.algorithms.FedAvg(rounds=2),
+    )
+    run = fa.audit(
+        federation,
+        attacks=["rmia", "lira"],
+        audit=fa.Audit(view="final", samples=60),
+        references=fa.References(count=1),
+        out=tmp_path,
+    )
+    assert {f.attack for f in run.record.findings if f.metric == "auc"} == {"rmia", "lira"}
