@@ -70,8 +70,8 @@ def rmia(
 
     def ratio(p: float, outs: list[float], ins: list[float]) -> float:
         if not ins:
-            return p / (((1 + a) * np.mean(outs) + (1 - a)) / 2)
-        return p / ((np.mean(ins) + np.mean(outs)) / 2)
+            return float(p / (((1 + a) * np.mean(outs) + (1 - a)) / 2))
+        return float(p / ((np.mean(ins) + np.mean(outs)) / 2))
 
     z_own, z_others = np.exp(population[0][0]), np.exp(population[1][:, 0])
     of_population = [ratio(p, list(z_others[:, z]), []) for z, p in enumerate(z_own)]
@@ -155,7 +155,8 @@ def test_lira_online_is_the_published_ratio_of_densities(seed: int, variance: st
 
     def spreads(parts: list[np.ndarray]) -> np.ndarray:
         each = np.array([part.var(ddof=1) for part in parts])
-        return np.sqrt(each if variance == "each" else np.full(SAMPLES, each.mean()))
+        found: np.ndarray = np.sqrt(each if variance == "each" else np.full(SAMPLES, each.mean()))
+        return found
 
     with_it = norm.logpdf(own[0], [part.mean() for part in inside], spreads(inside))
     without = norm.logpdf(own[0], [part.mean() for part in outside], spreads(outside))

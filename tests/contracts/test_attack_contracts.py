@@ -91,10 +91,9 @@ def ready(name: str, of_nobody: bool = False) -> Attack:
     attack = ATTACKS[name].with_side_information(dict.fromkeys(range(1, 6), torch.tensor(True)))
     if attack.needs_references:
         attacked = NOBODYS if of_nobody else AUDITED
-        cubes = [stacked(measure(reference(seed), attack.signals, attacked)) for seed in (6, 7)]
-        return attack.with_references(
-            cubes, TARGET, torch.zeros(2, len(attacked), dtype=torch.bool)
-        )
+        own = [stacked(measure(reference(seed), attack.signals, attacked)) for seed in (6, 7)]
+        never = torch.zeros(len(own), len(attacked), dtype=torch.bool)
+        return attack.with_references(own, TARGET, never)
     if not attack.learns:
         return attack
     cubes = stacked(measure(federation(SHADOW_HELD, 4), attack.signals, SHADOW))

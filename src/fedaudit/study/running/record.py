@@ -255,6 +255,8 @@ def _untested(run: Setup) -> list[str]:
             "Members against other clients' samples: a shift makes these differ from the audited "
             "client's, and what tells them apart need not be membership."
         )
+    if run.on_membership and not any(one.needs_references for one in run.attacks.values()):
+        said.append("Attacks that compare with reference models of the adversary's own (RMIA, LiRA).")
     if run.shadow is None and run.known is None:
         said.append("Attacks that learn from a federation of their own, or from known members.")
     if study.defense.label != "none":
