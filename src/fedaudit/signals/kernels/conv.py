@@ -201,9 +201,9 @@ def blocked_route(layer: Layer, shape: Geometry, norms: bool) -> LayerKernel:
         b = by_position(grads)
         if not by_row:
             share = blocked(_windows(inputs, shape), b.transpose(1, 2), blocks[0], norms)
-            return (
-                share if norms else share._replace(squared_norms=_pair_norms(inputs, grads, shape))
-            )
+            if norms:
+                return share
+            return share._replace(squared_norms=_pair_norms(inputs, grads, shape))
         gathered = _row_windows(inputs, shape)
         dots = inputs.new_zeros(len(inputs), len(updates))
         squared = inputs.new_zeros(len(inputs))
@@ -250,9 +250,9 @@ def forward_route(layer: Layer, shape: Geometry) -> LayerKernel:
     return kernel
 
 
-# Rows: the products that two pixels of an axis need. Two outputs of two inputs are four products,
-# y0 = w1 x0 + w2 x1 and y1 = w0 x0 + w1 x1, or the three of w1 (x0 + x1), which counts in both,
-# (w0 - w1) x0 and (w2 - w1) x1.
+# Two outputs of two inputs of an axis are four products, y0 = w1 x0 + w2 x1 and
+# y1 = w0 x0 + w1 x1, or three: w1 (x0 + x1), which both share, (w0 - w1) x0 and (w2 - w1) x1.
+# One row a product: what it takes of the inputs and of the taps, and which outputs it is part of.
 _IN = ((1, 1), (1, 0), (0, 1))
 _TAPS = ((0, 1, 0), (1, -1, 0), (0, -1, 1))
 _OUT = ((1, 1), (0, 1), (1, 0))

@@ -40,7 +40,7 @@ _ANY_POSITIONS = (nn.Linear, nn.LayerNorm, nn.Embedding)
 _CHUNK_BYTES = 24 << 20
 _CHUNK_MOST = 256
 _CHUNK_MOST_LARGE_MAPS = 64
-_CHUNK_LEAST = 16
+_CHUNK_LEAST = 32
 # A GPU has memory instead of a cache, and needs large pieces to be busy. Estimated, not timed.
 _CHUNK_BYTES_ON_GPU = 2 << 30
 _CHUNK_MOST_ON_GPU = 512
