@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from fedaudit.signals.kernels import conv, positions
 from fedaudit.signals.kernels.base import Layer, LayerKernel
@@ -41,22 +41,65 @@ def test_every_route_gives_the_gradients_of_ordinary_autograd(
     module, shape, clients = drawn
     generator = torch.Generator().manual_seed(0)
     module = module.double()
-    weight = module.weight.detach()
     inputs = torch.randn(shape, generator=generator, dtype=torch.float64)
+    layer, grads = seen_by(module, inputs, clients, generator)
+    geometry = conv.geometry_of(module, layer.inputs, layer.outputs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conv, "_ROW_ENTRIES", 5)  # both ways to gather windows
+        assert_as_autograd(ROUTES[route](layer, geometry), layer, inputs, grads)
+
+
+def seen_by(
+    module: nn.Conv2d, inputs: Tensor, clients: int, generator: torch.Generator
+) -> tuple[Layer, Tensor]:
+    """A layer with updates of so many clients, and gradients at what leaves it."""
     with torch.no_grad():
         grads = torch.randn(module(inputs).shape, generator=generator, dtype=torch.float64)
+    weight = module.weight.detach()
     updates = [
         torch.randn(weight.shape, generator=generator, dtype=torch.float64) for _ in range(clients)
     ]
-    layer = Layer(module, {"weight": updates}, tuple(shape[1:]), tuple(grads.shape[1:]))
-    geometry = conv.geometry_of(module, layer.inputs, layer.outputs)
+    shapes = tuple(inputs.shape[1:]), tuple(grads.shape[1:])
+    return Layer(module, {"weight": updates}, *shapes), grads
+
+
+def assert_as_autograd(kernel: LayerKernel, layer: Layer, inputs: Tensor, grads: Tensor) -> None:
+    module = layer.module
+    assert isinstance(module, nn.Conv2d)
     with torch.no_grad():
-        share = ROUTES[route](layer, geometry)(module, inputs, grads)
+        share = kernel(module, inputs, grads)
     for sample, (x, b) in enumerate(zip(inputs, grads, strict=True)):
         (gradient,) = torch.autograd.grad(module(x[None]), module.weight, b[None])
         torch.testing.assert_close(share.squared_norms[sample], gradient.square().sum())
-        for client, update in enumerate(updates):
+        for client, update in enumerate(layer.updates["weight"]):
             torch.testing.assert_close(share.dots[sample, client], (gradient * update).sum())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kernel=st.tuples(st.integers(3, 5), st.integers(3, 5)),
+    before=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    sizes=st.tuples(*[st.integers(1, 5)] * 3),
+    clients=st.integers(0, 3),
+)
+def test_maps_of_two_by_two_pixels_need_nine_products_and_are_exact(
+    kernel: tuple[int, int],
+    before: tuple[int, int],
+    sizes: tuple[int, int, int],
+    clients: int,
+) -> None:
+    samples, channels, outputs = sizes
+    least, most = ([(size - 1) // 2 for size in kernel], [size - 2 for size in kernel])
+    padding = (min(max(before[0], least[0]), most[0]), min(max(before[1], least[1]), most[1]))
+    generator = torch.Generator().manual_seed(0)
+    module = nn.Conv2d(channels, outputs, kernel, padding=padding).double()
+    inputs = torch.randn(samples, channels, 2, 2, generator=generator, dtype=torch.float64)
+    layer, grads = seen_by(module, inputs, clients, generator)
+    geometry = conv.geometry_of(module, layer.inputs, layer.outputs)
+    # Other paddings than half the kernel give maps of another size.
+    assert geometry.two_by_two() == (kernel == (2 * padding[0] + 1, 2 * padding[1] + 1))
+    if geometry.two_by_two():
+        assert_as_autograd(conv.two_by_two_route(layer, geometry), layer, inputs, grads)
 
 
 @settings(max_examples=60, deadline=None)
@@ -77,7 +120,7 @@ def test_gradients_in_blocks_are_those_written_out_at_once(
     whole = torch.einsum("nto,ntd->nod", b, a)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(positions, "BLOCK_BYTES", 1)  # the narrowest blocks
-        blocks = positions.packed_blocks(u, (clients, outputs, inner), u)
+        (blocks,) = positions.packed_blocks(u, (clients, outputs, inner), u)
         share = positions.blocked(a, b.transpose(1, 2), blocks, norms=True)
     expected = torch.einsum("nod,kod->nk", whole, u)
     torch.testing.assert_close(share.dots, expected, rtol=1e-4, atol=1e-4)

@@ -33,6 +33,11 @@ _GROUPED_SAMPLES = 8
 _GROUPED_SAMPLES_ON_GPU = 32
 # Pushing updates forward beats writing gradients out up to this many clients times positions.
 _FORWARD_UP_TO = 64
+# Squared norms from pairs of pixels add up small pieces: a number takes as long as these many of
+# a pass over the gradients.
+_PAIRS_AGAINST_ENTRIES = 16
+# Windows of one row of the kernel that are narrower than this are gathered whole.
+_ROW_ENTRIES = 64
 
 
 class Geometry(NamedTuple):
@@ -55,6 +60,13 @@ class Geometry(NamedTuple):
     def taps(self) -> list[tuple[int, int]]:
         """Row and column of every tap, in the order of the weight."""
         return [(y, x) for y in range(self.kernel[0]) for x in range(self.kernel[1])]
+
+    def two_by_two(self) -> bool:
+        """True if maps of two by two pixels become such maps, at whole steps."""
+        whole = self.stride == self.dilation == (1, 1)
+        across = self.inputs == self.outputs == (2, 2)
+        sides = zip(self.padding, self.kernel, strict=True)
+        return whole and across and all(0 < before < taps - 1 for before, taps in sides)
 
     def window_share(self) -> float:
         """Mean number of output positions at which a tap lies inside the input."""
@@ -116,11 +128,14 @@ def _weight_route(layer: Layer, conv: nn.Conv2d) -> LayerKernel:
         few = math.prod(layer.shape("weight")[1:]) <= _FEW_ENTRIES and not layer.updates["weight"]
         return blocked_route(layer, shape, norms=True) if few else grouped_route(layer, shape)
     pixels = shape.inputs[0] * shape.inputs[1]
-    by_pairs = pixels**2 + len(shape.taps()) * positions**2 < conv.weight.numel()
+    pairs = pixels**2 + len(shape.taps()) * positions**2
+    entries = conv.weight.numel()
+    if pairs < entries and shape.two_by_two():
+        return two_by_two_route(layer, shape)
     work = len(layer.updates["weight"]) * shape.window_share()
-    if by_pairs and work <= _FORWARD_UP_TO:
+    if pairs < entries and work <= _FORWARD_UP_TO:
         return forward_route(layer, shape)
-    return blocked_route(layer, shape, norms=not by_pairs)
+    return blocked_route(layer, shape, norms=_PAIRS_AGAINST_ENTRIES * pairs >= entries)
 
 
 def grouped_route(layer: Layer, shape: Geometry) -> LayerKernel:
@@ -165,7 +180,7 @@ def grouped_route(layer: Layer, shape: Geometry) -> LayerKernel:
 
 
 def blocked_route(layer: Layer, shape: Geometry, norms: bool) -> LayerKernel:
-    """Gradients written out in blocks from the gathered windows."""
+    """Gradients written out in blocks, each from the gathered windows of one row of the kernel."""
     outputs, channels, *taps = layer.shape("weight")
     updates = layer.updates["weight"]
     by_tap = (
@@ -174,17 +189,36 @@ def blocked_route(layer: Layer, shape: Geometry, norms: bool) -> LayerKernel:
         for update in updates
     )
     size = (len(updates), outputs, channels * math.prod(taps))
-    blocks = packed_blocks(by_tap, size, dict(layer.module.named_parameters())["weight"].detach())
+    own = dict(layer.module.named_parameters())["weight"].detach()
+    by_row = taps[1] * channels >= _ROW_ENTRIES
+    blocks = packed_blocks(by_tap, size, own, parts=taps[0] if by_row else 1)
 
     def kernel(
         module: nn.Module,
         inputs: Float[Tensor, "samples channels rows columns"],
         grads: Float[Tensor, "samples outputs out_rows out_columns"],
     ) -> LayerProducts:
-        share = blocked(_windows(inputs, shape), grads.flatten(2), blocks, norms)
-        if norms:
-            return share
-        return share._replace(squared_norms=_pair_norms(inputs, grads, shape))
+        b = by_position(grads)
+        if not by_row:
+            share = blocked(_windows(inputs, shape), b.transpose(1, 2), blocks[0], norms)
+            if norms:
+                return share
+            return share._replace(squared_norms=_pair_norms(inputs, grads, shape))
+        gathered = _row_windows(inputs, shape)
+        dots = inputs.new_zeros(len(inputs), len(updates))
+        squared = inputs.new_zeros(len(inputs))
+        for row, parts in enumerate(blocks):
+            first, last = shape.valid(0, row)
+            if first == last:
+                continue
+            top = first * shape.stride[0] + row * shape.dilation[0] - shape.padding[0]
+            bottom = top + (last - first - 1) * shape.stride[0] + 1
+            met = gathered[:, top : bottom : shape.stride[0]].flatten(1, 2)
+            steps = b[:, first * shape.outputs[1] : last * shape.outputs[1]]
+            share = blocked(met, steps.transpose(1, 2), parts, norms)
+            dots += share.dots
+            squared += share.squared_norms
+        return LayerProducts(dots, squared if norms else _pair_norms(inputs, grads, shape))
 
     return kernel
 
@@ -214,6 +248,49 @@ def forward_route(layer: Layer, shape: Geometry) -> LayerKernel:
         return LayerProducts(dots, _pair_norms(inputs, grads, shape))
 
     return kernel
+
+
+# Two outputs of two inputs of an axis are four products, y0 = w1 x0 + w2 x1 and
+# y1 = w0 x0 + w1 x1, or three: w1 (x0 + x1), which both share, (w0 - w1) x0 and (w2 - w1) x1.
+# One row a product: what it takes of the inputs and of the taps, and which outputs it is part of.
+_IN = ((1, 1), (1, 0), (0, 1))
+_TAPS = ((0, 1, 0), (1, -1, 0), (0, -1, 1))
+_OUT = ((1, 1), (0, 1), (1, 0))
+
+
+def two_by_two_route(layer: Layer, shape: Geometry) -> LayerKernel:
+    """Updates pushed forward on maps of two by two pixels, by 9 products in place of 16."""
+    weight = _stacked_weight(layer)
+    (top, left), clients = shape.padding, len(weight)
+    met = weight[..., top - 1 : top + 2, left - 1 : left + 2].flatten(-2)
+    mixed = _both_axes(_TAPS, weight)
+    packed = [torch.einsum("koit,t->koi", met, row).contiguous() for row in mixed]
+    into, out = _both_axes(_IN, weight), _both_axes(_OUT, weight)
+    del weight, met
+
+    def kernel(
+        module: nn.Module,
+        inputs: Float[Tensor, "samples channels rows columns"],
+        grads: Float[Tensor, "samples outputs out_rows out_columns"],
+    ) -> LayerProducts:
+        a, b = (
+            torch.einsum("ncp,rp->rnc", each.flatten(2), mixing).contiguous()
+            for each, mixing in ((inputs, into), (grads, out))
+        )
+        dots = inputs.new_zeros(len(inputs), clients)
+        for rows, update, steps in zip(a, packed, b, strict=True):
+            dots += forward_dots(rows, update, steps)
+        return LayerProducts(dots, _pair_norms(inputs, grads, shape))
+
+    return kernel
+
+
+def _both_axes(
+    mixing: tuple[tuple[int, ...], ...], like: Tensor
+) -> Float[Tensor, "products pixels"]:
+    """How pixels of rows and columns are mixed, from how those of one axis are."""
+    axis = like.new_tensor(mixing)
+    return torch.kron(axis, axis)
 
 
 def _stacked_weight(layer: Layer) -> Tensor:
@@ -246,6 +323,13 @@ def _meeting(shape: Geometry, y: int, x: int) -> _Meeting | None:
     )
 
 
+def by_position(
+    maps: Float[Tensor, "samples channels rows columns"],
+) -> Float[Tensor, "samples positions channels"]:
+    """Maps as sequences of positions: a view, whichever axis is innermost in memory."""
+    return maps.permute(0, 2, 3, 1).flatten(1, 2)
+
+
 def _windows(
     inputs: Float[Tensor, "samples channels rows columns"], shape: Geometry
 ) -> Float[Tensor, "samples positions inner"]:
@@ -268,14 +352,31 @@ def _windows(
     return windows.reshape(len(inputs), shape.outputs[0] * shape.outputs[1], -1)
 
 
+def _row_windows(
+    inputs: Float[Tensor, "samples channels rows columns"], shape: Geometry
+) -> Float[Tensor, "samples rows out_columns inner"]:
+    """What one row of the kernel sees at each row of the input, with channels innermost.
+
+    A row of the input serves each row of the kernel: whole windows would be copied once for each.
+    """
+    across, width = shape.padding[1], inputs.shape[1]
+    padded = functional.pad(inputs.permute(0, 2, 3, 1), (0, 0, across, across)).contiguous()
+    sample, row, column, _ = padded.stride()
+    windows = padded.as_strided(
+        (*inputs.shape[:1], shape.inputs[0], shape.outputs[1], shape.kernel[1], width),
+        (sample, row, column * shape.stride[1], column * shape.dilation[1], 1),
+    )
+    return windows.flatten(3)
+
+
 def _pair_norms(
     inputs: Float[Tensor, "samples channels rows columns"],
     grads: Float[Tensor, "samples outputs out_rows out_columns"],
     shape: Geometry,
 ) -> Float[Tensor, " samples"]:
     """Squared norms from inner products of pixels, summed along the taps of two windows."""
-    pixels = inputs.flatten(2)
-    between = (pixels.transpose(1, 2) @ pixels).view(-1, *shape.inputs, *shape.inputs)
+    pixels = by_position(inputs)
+    between = torch.bmm(pixels, pixels.transpose(1, 2)).view(-1, *shape.inputs, *shape.inputs)
     size = shape.outputs[0] * shape.outputs[1]
     pairs = inputs.new_zeros(len(inputs), *shape.outputs, *shape.outputs)
     for y, x in shape.taps():
@@ -283,4 +384,4 @@ def _pair_norms(
         if seen is not None:
             out, met = (seen.out_rows, seen.out_columns), (seen.rows, seen.columns)
             pairs[(slice(None), *out, *out)] += between[(slice(None), *met, *met)]
-    return gram_norms(pairs.view(-1, size, size), grads.flatten(2).transpose(1, 2))
+    return gram_norms(pairs.view(-1, size, size), by_position(grads))

@@ -67,7 +67,7 @@ def position_route(positions: int, updates: Float[Tensor, "clients outputs inner
     clients, outputs, inner = updates.shape
     by_pairs = positions**2 < outputs * inner
     forward = by_pairs and clients * positions <= _FORWARD_UP_TO
-    blocks = [] if forward else packed_blocks(updates, (clients, outputs, inner), updates)
+    blocks = [] if forward else packed_blocks(updates, (clients, outputs, inner), updates)[0]
 
     def kernel(
         module: nn.Module,

@@ -7,6 +7,7 @@ at the full speed of a matrix product.
 """
 
 from collections.abc import Iterable
+from itertools import chain
 
 import torch
 from jaxtyping import Float
@@ -53,26 +54,34 @@ def gram_norms(
 
 
 def packed_blocks(
-    updates: Iterable[Float[Tensor, "outputs inner"]], shape: tuple[int, int, int], like: Tensor
-) -> list[Float[Tensor, "clients _"]]:
+    updates: Iterable[Float[Tensor, "outputs inner"]],
+    shape: tuple[int, int, int],
+    like: Tensor,
+    parts: int = 1,
+) -> list[list[Float[Tensor, "clients _"]]]:
     """The updates cut along the inner axis, as :func:`blocked` goes through them.
 
     Args:
         updates: One client's after the other, so that only one need be rearranged at a time.
         shape: Clients, outputs and inner entries.
         like: A tensor of the wanted type, where they are wanted.
+        parts: Equal parts of the inner axis that no block may straddle, each a list of its own.
     """
     clients, outputs, inner = shape
     room = by_kind(like.device, cpu=BLOCK_BYTES, gpu=BYTES_ON_GPU)
     width = room // (_together(like) * outputs * like.element_size())
     # Widths in whole vector registers; cutting outputs instead would run at half the speed.
     width = max(16, width // 16 * 16)
-    starts = range(0, inner, width)
-    blocks = [like.new_empty(clients, outputs, min(width, inner - at)) for at in starts]
+    size = inner // parts
+    starts = [[part * size + at for at in range(0, size, width)] for part in range(parts)]
+    blocks = [
+        [like.new_empty(clients, outputs, min(width, size - at % size)) for at in own]
+        for own in starts
+    ]
     for client, update in enumerate(updates):
-        for at, block in zip(starts, blocks, strict=True):
-            block[client] = update[:, at : at + width]
-    return [block.flatten(1) for block in blocks]
+        for at, block in zip(chain(*starts), chain(*blocks), strict=True):
+            block[client] = update[:, at : at + block.shape[2]]
+    return [[block.flatten(1) for block in own] for own in blocks]
 
 
 def blocked(
@@ -86,7 +95,7 @@ def blocked(
     Args:
         inputs: What entered, per position.
         grads: The loss's gradient at what left.
-        blocks: The clients' updates, from :func:`packed_blocks`.
+        blocks: The clients' updates, one of the lists from :func:`packed_blocks`.
         norms: Also take the squared norms from the blocks; else they are left zero.
     """
     samples, outputs, _ = grads.shape
@@ -96,18 +105,20 @@ def blocked(
     widest = max(block.shape[1] for block in blocks)
     together = _together(inputs)
     memory = inputs.new_empty(min(samples, together) * widest)
-    for start in range(0, samples, together):
-        rows = slice(start, start + together)
-        b, at = grads[rows], 0
-        for block in blocks:
-            width = block.shape[1] // outputs
+    at = 0
+    # Updates are read from memory once, for all samples.
+    for block in blocks:
+        width = block.shape[1] // outputs
+        for start in range(0, samples, together):
+            rows = slice(start, start + together)
+            b = grads[rows]
             written = memory[: len(b) * block.shape[1]].view(len(b), outputs, width)
             torch.bmm(b, inputs[rows, :, at : at + width], out=written)
             gradient = written.flatten(1)
             dots[:, rows] += product(block, gradient)
             if norms:
                 squared[rows] += torch.linalg.vector_norm(gradient, dim=1).square_()
-            at += width
+        at += width
     return LayerProducts(dots.t(), squared)
 
 
