@@ -6,9 +6,8 @@
 Prints a table in Markdown. A project of ``examples`` runs without an audit, with one that measures
 in the server's loop, and with one that measures beside it, in turn, three times; medians. A run is
 the whole command, in wall seconds: ``flwr run`` with a SuperLink that is there already, or ``python
-job.py``. A round is what the server's loop takes divided by its rounds: from the first task to the
-last model, so that the start of the clients' processes is part of it where no audit has started
-them. CPU seconds are those of every process of the run, SuperLink and Ray among them, and differ
+job.py``. A round is the server's, the mean of all but the first, in which clients' processes start.
+CPU seconds are those of every process of the run, SuperLink and Ray among them, and differ
 less with what else the machine does; how much that was is said below. Linux only. ``--plain`` and
 ``--audited`` take another pair of projects, with the settings of the examples and the call of
 ``fedaudit.record`` on a line that ends with ``# fedaudit``; ``--clients`` is for Flower's.
@@ -28,7 +27,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -130,11 +128,8 @@ def run_flower(app: Path, recording: Path | None, given: argparse.Namespace) -> 
     nodes = f"num-supernodes={given.clients} client-resources-num-cpus=1"
     command = [beside_python("flwr"), "run", str(app), "here", "--stream"]
     settings = ["--run-config", config, "--federation-config", nodes]
-    seconds, said = timed([*command, *settings], app.parent)
-    loop = re.search(r"execution finished in ([0-9.]+)s", said)
-    if loop is None:
-        raise SystemExit(said[-5000:])
-    return Took(seconds, float(loop[1]) / given.rounds)
+    said = timed([*command, *settings], app.parent)
+    return took(said, r"\[ROUND \d+/", "execution finished", given.rounds)
 
 
 def run_nvflare(job: Path, recording: Path | None, given: argparse.Namespace) -> Took:
@@ -142,30 +137,41 @@ def run_nvflare(job: Path, recording: Path | None, given: argparse.Namespace) ->
     command = [sys.executable, str(job / "job.py"), "--rounds", str(given.rounds)]
     if recording is not None:
         command += ["--recording", str(recording)]
-    seconds, said = timed(command, job)
-    stamp = r"^(\S+ \S+) - INFO - .*"
-    began = re.search(stamp + "Sampled clients", said, re.MULTILINE)
-    ended = re.findall(stamp + "End persist model", said, re.MULTILINE)
-    if began is None or not ended:
-        raise SystemExit(said[-5000:])
-    first, last = (datetime.strptime(one, "%Y-%m-%d %H:%M:%S,%f") for one in (began[1], ended[-1]))
-    return Took(seconds, (last - first).total_seconds() / given.rounds)
+    return took(timed(command, job), "Sampled clients", "End persist model", given.rounds)
 
 
-def timed(command: list[str], folder: Path) -> tuple[float, str]:
-    """Wall seconds of a command, and what it says."""
-    began = time.perf_counter()
-    done = subprocess.run(
+class Line(NamedTuple):
+    """Something that a command says, and when: wall seconds since its start."""
+
+    at: float
+    text: str
+
+
+def timed(command: list[str], folder: Path) -> list[Line]:
+    """All that a command says; at last nothing, when it ends."""
+    began, said = time.perf_counter(), list[Line]()
+    with subprocess.Popen(
         command,
         cwd=folder,
         env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
-    if done.returncode:
-        raise SystemExit(done.stdout[-5000:])
-    return time.perf_counter() - began, done.stdout
+    ) as running:
+        assert running.stdout is not None
+        said += [Line(time.perf_counter() - began, text) for text in running.stdout]
+    if running.returncode:
+        raise SystemExit("".join(one.text for one in said[-50:]))
+    return [*said, Line(time.perf_counter() - began, "")]
+
+
+def took(said: list[Line], begins: str, ends: str, rounds: int) -> Took:
+    """Of a run, and of its rounds from the second one on."""
+    begun = [one.at for one in said if re.search(begins, one.text)]
+    ended = [one.at for one in said if re.search(ends, one.text)]
+    if len(begun) != rounds or not ended:
+        raise SystemExit("".join(one.text for one in said[-50:]))
+    return Took(said[-1].at, (ended[-1] - begun[1]) / (rounds - 1))
 
 
 def turn(guest: str, app: Path, recording: Path | None, given: argparse.Namespace) -> Took:
@@ -174,16 +180,16 @@ def turn(guest: str, app: Path, recording: Path | None, given: argparse.Namespac
     meter.start()
     if guest == "flower":
         with superlink(app.with_name(f"{app.name}-home")):
-            took = run_flower(app, recording, given)
+            found = run_flower(app, recording, given)
     else:
-        took = run_nvflare(app, recording, given)
+        found = run_nvflare(app, recording, given)
     reap()
     used, busy = meter.seconds(), busy_seconds() - busy
     if recording is not None:
         measured = [one.round for one in read_round_log(recording) if one.measured]
         if measured != list(range(1, given.rounds + 1)):
             raise SystemExit(f"of {given.rounds} rounds only {measured} were measured")
-    return took._replace(used=used, others=busy - used)
+    return found._replace(used=used, others=busy - used)
 
 
 def adopt() -> None:
