@@ -27,6 +27,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -36,6 +37,7 @@ from fedaudit.live.recording import read_round_log
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 GUESTS = ("flower", "nvflare")
+MODULES = {"flower": "flwr", "nvflare": "nvflare"}
 WAYS = ("not at all", "in the loop", "beside it")
 ADDRESS = "127.0.0.1:8000"
 _CHILD_SUBREAPER = 36
@@ -274,6 +276,9 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
     adopt()
     for guest in [given.only] if given.only else GUESTS:
+        if find_spec(MODULES[guest]) is None:
+            print(f"{guest} is not installed: pip install 'fedaudit[{guest}]'\n")
+            continue
         print("| guest | measured | a run | x | a round | x | CPU of a run | x |")
         print("|---|---|---|---|---|---|---|---|", flush=True)
         with TemporaryDirectory(ignore_cleanup_errors=True) as made:
