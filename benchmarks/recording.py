@@ -33,8 +33,9 @@ from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.core.values import Architecture, Model
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.audited import audit_samples
+from fedaudit.live.measuring import Measuring, When
 from fedaudit.live.network import network_of
-from fedaudit.live.recorder import Recorder, When, record
+from fedaudit.live.recorder import record
 from fedaudit.live.recording import RoundEntry
 from fedaudit.live.weights import Answers, round_of_uploads
 from fedaudit.models.cnn import cnn
@@ -140,16 +141,16 @@ def _loop(when: str, data: Clients, audit: AuditSet) -> list[Span]:
     base = Model.of(Architecture("net", small_network), small_network())
     with TemporaryDirectory() as folder:
         log = Path(folder) / "measured.jsonl"
-        own = Recorder._measured
+        own = Measuring._measured
 
-        def timed(self: Recorder, *given: Any) -> float:
+        def timed(self: Measuring, *given: Any) -> float:
             began = monotonic()
             taken = own(self, *given)
             with log.open("a") as file:
                 file.write(json.dumps(["measuring", began, monotonic()]) + "\n")
             return taken
 
-        Recorder._measured = timed  # type: ignore[method-assign, assignment]
+        Measuring._measured = timed  # type: ignore[method-assign, assignment]
         try:
             spans = list[Span]()
             recorder = None
@@ -173,7 +174,7 @@ def _loop(when: str, data: Clients, audit: AuditSet) -> list[Span]:
                 spans += [Span(*json.loads(line)) for line in lines]
             return spans
         finally:
-            Recorder._measured = own  # type: ignore[method-assign]
+            Measuring._measured = own  # type: ignore[method-assign]
 
 
 def draw(loops: Mapping[str, list[Span]], path: Path) -> None:

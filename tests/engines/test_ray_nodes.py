@@ -1,4 +1,4 @@
-"""A machine of a Ray cluster that is lost in mid-round, imitated on this one."""
+"""Two machines of a Ray cluster, imitated on this one: both work, and one is lost in mid-round."""
 
 import os
 import signal
@@ -49,9 +49,20 @@ def killing_its_machine_in_round_2(given: Given, item: object) -> object:
     return given.work(given.shared, item)
 
 
+def noting_its_machine(given: Given, item: object) -> object:
+    """The work; a file says on which machine it was done."""
+    import ray
+
+    (given.marker / ray.get_runtime_context().get_node_id()).touch()
+    return given.work(given.shared, item)
+
+
 @dataclass(frozen=True)
-class LosingAMachine:
+class Watched:
+    """Ray, where each piece of work is done by a function that is given it."""
+
     engine: RayCluster
+    done_by: Callable[[Given, object], object]
     marker: Path
 
     @property
@@ -67,7 +78,7 @@ class LosingAMachine:
         assert self.count == 2  # connects
         head = ray.get_runtime_context().get_node_id()
         given = Given(cast(Work, work), shared, head, self.marker)
-        with self.engine.session(killing_its_machine_in_round_2, given) as run:
+        with self.engine.session(self.done_by, given) as run:
             yield cast(Callable[[Iterable[Item]], Iterator[Result]], run)
 
 
@@ -96,12 +107,27 @@ def two_machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
 
 
 @pytest.mark.slow
+def test_a_study_on_two_machines_has_the_hash_that_it_has_on_one(
+    two_machines: RayCluster, tmp_path: Path
+) -> None:
+    # Two blocks of samples, so that both machines measure as well.
+    study = quick_study(training={"rounds": 2}, audit={"fair": 300})
+    here = run_study(study, tmp_path / "here")
+    machines = tmp_path / "machines"
+    machines.mkdir()
+    engine = Watched(two_machines, noting_its_machine, machines)
+    assert run_study(study, tmp_path / "there", engine=engine).content_hash == here.content_hash
+    assert len(list(machines.iterdir())) == 2, "both have worked"
+
+
+@pytest.mark.slow
 def test_a_study_has_the_same_hash_when_a_machine_is_lost_in_mid_round(
     two_machines: RayCluster, tmp_path: Path
 ) -> None:
     study = quick_study(training={"rounds": 3})
     here = run_study(study, tmp_path / "here")
     marker = tmp_path / "lost"
-    found = run_study(study, tmp_path / "there", engine=LosingAMachine(two_machines, marker))
+    engine = Watched(two_machines, killing_its_machine_in_round_2, marker)
+    found = run_study(study, tmp_path / "there", engine=engine)
     assert marker.exists()
     assert found.content_hash == here.content_hash

@@ -2,7 +2,9 @@
 
 import difflib
 import importlib
+import os
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -126,6 +128,24 @@ def test_the_projects_run_and_the_recording_is_complete(
         assert all(message.metadata.message_type == "query.audit" for message in grid.sent[:3])
         samples = [m.content["metrics"]["num-examples"] for m in trained]
         assert max(samples) < 1797 * 4 / 5 / 3, "what was set aside is not trained on"
+
+
+def test_a_client_of_an_audit_imports_nothing_that_measures() -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
+    code = "import sys, digits_app.client_app; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=FOLDER / "audited",
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = {name for name in done.stdout.split() if name.startswith("fedaudit.")}
+    assert "fedaudit.live.audited" in loaded
+    assert (
+        not {"fedaudit.live.recorder", "fedaudit.live.attack", "fedaudit.signals.measure"} & loaded
+    )
 
 
 @pytest.mark.slow

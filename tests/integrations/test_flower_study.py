@@ -15,9 +15,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from fedaudit.core.errors import BadInput
 from fedaudit.engines.base import Counted
 from fedaudit.integrations.flower import study_client
-from fedaudit.integrations.flower.study_client import DATA_DIR
+from fedaudit.integrations.flower.client_app import DATA_DIR
+from fedaudit.integrations.flower.server_app import FlowerNodes, carry_out
 from fedaudit.integrations.flower.study_messages import studies_of
-from fedaudit.integrations.flower.study_server import FlowerNodes, carry_out
 from fedaudit.results.read import read_record
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.file import chosen_studies
@@ -25,7 +25,7 @@ from fedaudit.study.settings.sections import Study
 from tests.integrations.federation import SUPERLINK, StubGrid
 
 # By its place among modules: the package has a function of the same name.
-SERVER = sys.modules["fedaudit.integrations.flower.study_server"]
+SERVER = sys.modules["fedaudit.integrations.flower.server_app"]
 
 STUDY = """
 name = "small"

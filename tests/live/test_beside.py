@@ -1,5 +1,6 @@
 """Rounds measured beside the training or after it: the same figures, whatever is killed."""
 
+import inspect
 import os
 import signal
 import subprocess
@@ -15,13 +16,14 @@ import torch
 from fedaudit.core.errors import BadInput
 from fedaudit.live import beside
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.recorder import Recorder
+from fedaudit.live.measuring import Measuring, refuse_other_time
+from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import RoundEntry, read_round_log
 from fedaudit.live.waiting import hand_over, read_waiting, waiting
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import seen_from, view_named
-from tests.live.federation import NET, ROUNDS, measured, recorder, rounds, trained
+from tests.live.federation import NET, ROUNDS, data, measured, network, recorder, rounds, trained
 
 Measure = Callable[..., float]
 
@@ -120,20 +122,20 @@ def test_a_round_that_waited_is_the_one_that_was_handed_over(view: str, tmp_path
 
 def slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Measuring takes longer, in every copy of this program that is made from here on."""
-    own: Measure = Recorder._measured
+    own: Measure = Measuring._measured
 
-    def slower(self: Recorder, *given: object) -> float:
+    def slower(self: Measuring, *given: object) -> float:
         time.sleep(seconds)
         return own(self, *given)
 
-    monkeypatch.setattr(Recorder, "_measured", slower)
+    monkeypatch.setattr(Measuring, "_measured", slower)
 
 
 def test_training_waits_only_where_too_many_rounds_do_and_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow(monkeypatch, 0.3)
-    monkeypatch.setattr("fedaudit.live.recorder.MOST_WAITING", 2)
+    monkeypatch.setattr("fedaudit.live.measuring.MOST_WAITING", 2)
     said: list[str] = []
     with recorder(tmp_path, measure="beside", log=said.append) as one:
         for each in rounds():
@@ -167,9 +169,9 @@ def test_a_round_that_cannot_be_taken_away_is_measured_once(
 def test_a_program_that_waits_for_all_its_children_does_not_wait_for_ours(tmp_path: Path) -> None:
     with recorder(tmp_path, measure="beside") as one:
         watch(one)
-        assert one._beside is not None
+        assert one._measuring._beside is not None
         with pytest.raises(ChildProcessError):
-            os.waitpid(one._beside._pid, os.WNOHANG)
+            os.waitpid(one._measuring._beside._pid, os.WNOHANG)
 
 
 def test_where_no_copy_can_be_made_rounds_are_measured_at_the_end(
@@ -189,14 +191,14 @@ def test_where_no_copy_can_be_made_rounds_are_measured_at_the_end(
 def test_what_became_of_one_round_is_no_fault_of_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own: Measure = Recorder._measured
+    own: Measure = Measuring._measured
 
-    def once(self: Recorder, seen: Round, entry: RoundEntry) -> float:
+    def once(self: Measuring, seen: Round, entry: RoundEntry) -> float:
         if entry.round == 1:
             raise BadInput("there is no more paper")
         return own(self, seen, entry)
 
-    monkeypatch.setattr(Recorder, "_measured", once)
+    monkeypatch.setattr(Measuring, "_measured", once)
     one = recorder(tmp_path, measure="beside", strict=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -235,7 +237,7 @@ def test_a_measuring_process_that_is_killed_loses_nothing(
     slow(monkeypatch, 0.05)
     said: list[str] = []
     with recorder(tmp_path / "killed", measure="beside", log=said.append) as one:
-        helper = one._beside
+        helper = one._measuring._beside
         assert helper is not None
         for index, each in enumerate(rounds()):
             one.round(each.number, sent=each.sent, uploads=each.uploads)
@@ -249,14 +251,14 @@ def test_a_measuring_process_that_hangs_stops_no_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(beside, "_PATIENCE", 0.2)
-    own, trainer = Recorder._measured, os.getpid()
+    own, trainer = Measuring._measured, os.getpid()
 
-    def hanging(self: Recorder, *given: object) -> float:
+    def hanging(self: Measuring, *given: object) -> float:
         if os.getpid() != trainer:
             time.sleep(600)
         return own(self, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Recorder, "_measured", hanging)
+    monkeypatch.setattr(Measuring, "_measured", hanging)
     with recorder(tmp_path, measure="beside") as one:
         watch(one)
     assert [entry.measured for entry in read_round_log(tmp_path)] == [True] * ROUNDS
@@ -265,10 +267,10 @@ def test_a_measuring_process_that_hangs_stops_no_training(
 LOOP = """
 import os, signal, sys, time
 from pathlib import Path
-from fedaudit.live.recorder import Recorder
+from fedaudit.live.measuring import Measuring
 from tests.live.federation import recorder, rounds
-own = Recorder._measured
-Recorder._measured = lambda self, *given: (time.sleep(0.2), own(self, *given))[1]
+own = Measuring._measured
+Measuring._measured = lambda self, *given: (time.sleep(0.2), own(self, *given))[1]
 recording = recorder(Path(sys.argv[1]), measure=sys.argv[2])
 for one in rounds():
     recording.round(one.number, sent=one.sent, uploads=one.uploads)
@@ -325,10 +327,10 @@ def test_a_loop_that_was_stopped_leaves_what_waits_and_says_so(tmp_path: Path) -
 def test_a_round_that_cannot_be_measured_is_told_of(
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: Recorder, *given: object) -> float:
+    def broken(self: Measuring, *given: object) -> float:
         raise BadInput("there is no more paper")
 
-    monkeypatch.setattr(Recorder, "_measured", broken)
+    monkeypatch.setattr(Measuring, "_measured", broken)
     with (
         pytest.warns(RuntimeWarning, match="round 1 is not recorded: there is no more paper"),
         recorder(tmp_path / "kind", measure=when, strict=False) as one,
@@ -351,6 +353,19 @@ def test_a_waiting_round_that_is_damaged_takes_no_other_with_it(tmp_path: Path) 
         one.close()
     assert [entry.round for entry in read_round_log(tmp_path)] == [1, 3, 4]
     assert not waiting(tmp_path)
+
+
+def test_a_misspelt_time_of_measuring_gets_the_nearest_name() -> None:
+    with pytest.raises(BadInput, match="time of measuring named 'besides'; did you mean 'beside'"):
+        refuse_other_time("besides")
+
+
+def test_a_recording_with_a_misspelt_time_of_measuring_is_never_begun(tmp_path: Path) -> None:
+    # The function itself: in tests its arguments' types are looked at before it is called.
+    unchecked: Callable[..., Recorder] = inspect.unwrap(record)
+    with pytest.raises(BadInput, match="did you mean 'beside'"):
+        unchecked(tmp_path / "recording", network, data().split.audit, measure="besides")
+    assert not (tmp_path / "recording").exists()
 
 
 def test_a_system_without_fork_is_told_what_to_take(

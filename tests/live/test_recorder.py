@@ -651,8 +651,8 @@ def test_what_a_recorder_costs_is_said_once_before_it_works(tmp_path: Path) -> N
 def test_a_long_measurement_says_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fedaudit.live.recorder._EVERY", 0.0)
-    monkeypatch.setattr("fedaudit.live.recorder._LARGE", 0)
+    monkeypatch.setattr("fedaudit.live.measuring._EVERY", 0.0)
+    monkeypatch.setattr("fedaudit.live.measuring._LARGE", 0)
     monkeypatch.setattr("fedaudit.signals.measure.BLOCK", 64)
     with record(tmp_path, network, AUDIT, attacks=["loss-series"]) as recorder:
         one = next(rounds())

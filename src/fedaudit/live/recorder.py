@@ -1,4 +1,4 @@
-"""The recorder: what an adversary sees of somebody's live loop, measured while it runs."""
+"""The recorder: what an adversary sees of somebody's live loop, round by round."""
 
 import re
 import secrets
@@ -8,16 +8,14 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic
 from types import TracebackType
-from typing import Literal, cast, get_args
+from typing import cast
 
 from torch import nn
 
 from fedaudit.core.devices import device_named
-from fedaudit.core.errors import BadInput, type_of, unknown_name
-from fedaudit.core.locking import Lock, kept_to_this_process
-from fedaudit.core.progress import on_stderr, size_of, time_of
+from fedaudit.core.errors import BadInput, type_of
+from fedaudit.core.progress import on_stderr
 from fedaudit.core.tasks import (
     CLASSIFICATION,
     TASKS,
@@ -31,16 +29,10 @@ from fedaudit.core.tasks import (
 from fedaudit.core.values import ClientId, Model
 from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.engines.local import one_thread
 from fedaudit.live.attack import attacks_in, live_setup
-from fedaudit.live.beside import (
-    MOST_WAITING,
-    Beside,
-    Outcome,
-    is_left_alone,
-    refuse_impossible,
-)
+from fedaudit.live.beside import Outcome, refuse_impossible
 from fedaudit.live.files import claim, write_audit, write_untrained
+from fedaudit.live.measuring import Measuring, When, locked, refuse_other_time
 from fedaudit.live.network import Network, network_of
 from fedaudit.live.recording import (
     ByClient,
@@ -56,7 +48,7 @@ from fedaudit.live.recording import (
     round_entry,
     write_recording,
 )
-from fedaudit.live.waiting import clear, hand_over, read_waiting, waiting
+from fedaudit.live.waiting import waiting
 from fedaudit.live.weights import (
     Answers,
     Kind,
@@ -66,26 +58,12 @@ from fedaudit.live.weights import (
     round_of_globals,
     round_of_uploads,
 )
-from fedaudit.observe.kept_files import write_round
-from fedaudit.observe.layout import MAX_ROUND, Keep, round_bytes
-from fedaudit.observe.measurements import MeasuredRound, write_measured
+from fedaudit.observe.layout import MAX_ROUND, Keep
 from fedaudit.observe.round import Round
 from fedaudit.observe.views import seen_from, view_named
 from fedaudit.results.text import plain
-from fedaudit.signals.measure import measure_round
-from fedaudit.study.controls import untrained_rounds
-from fedaudit.study.figures.accuracy import accuracy_notes, evaluation_split
-
-_EVERY = 5.0
-"""Seconds between two lines on how far a measurement is; what takes less is not told of."""
-
-_LARGE = 10**7
-"""Numbers in all clients' models together from which they take seconds to be drawn."""
 
 _LONGEST_NAME = 200
-
-When = Literal["now", "beside", "after"]
-"""Times at which rounds are measured."""
 
 
 class Recorder:
@@ -107,43 +85,41 @@ class Recorder:
         log: Callable[[str], None],
     ) -> None:
         self._folder, self._shape, self._uploads = folder, net.shape, uploads
-        self._strict, self._log = strict, log
-        self._workers, self._device, self._when = workers, device_named(device), measure
+        self._strict, self._told = strict, set[str]()
+        place = device_named(device)
         if measure == "beside":
-            refuse_impossible(self._device)
+            refuse_impossible(place)
         self.recording = claim(folder, recording, samples)
-        self._lock: Lock | None = _locked(folder, log)
+        lock = locked(folder, log)
         left = {index for index, _ in waiting(folder)}
         clients = samples.owner[samples.owner >= 0].tolist()
         self._setup = live_setup(
             self.recording, samples, net.architecture, clients=clients, rounds=(MAX_ROUND,)
         )
-        self._evaluation = evaluation_split(self._setup)
         self._past = {one.round for one in mended_round_log(folder)}
         self._waiting: tuple[Model, RoundEntry] | None = None
-        self._told: set[str] = set()
-        self._waited = 0.0
-        self._outcomes: list[Outcome] = []
-        watch = _Watch(log)
+        self._measuring = Measuring(
+            folder,
+            self.recording,
+            self._setup,
+            net.shape,
+            lock,
+            when=measure,
+            workers=workers,
+            device=place,
+            note=self._note,
+            failed=self._failed_quietly,
+            log=log,
+        )
         if not self._past | left:
-            if len(set(clients)) * net.shape.numbers >= _LARGE:
-                log(f"{self.recording.name}: a model that nobody trained is measured first")
-            untrained = untrained_rounds(self._setup, samples.samples, self._device, watch.measured)
-            log(self._cost(watch.seconds, untrained[0]))
+            untrained = self._measuring.untrained()
             # Of one that was begun before and stopped before its first round, not of this one.
             write_untrained(folder, untrained, self.recording.key)
             write_audit(folder, samples, features=keep_samples)
             write_recording(self.recording, folder)
         self._past |= left
-        self._beside = (
-            Beside(folder, self._measure_file, watch.seconds, [self._lock.number])
-            if measure == "beside"
-            else None
-        )
-        if left and self._beside is not None:
-            self._beside.handed()
-        elif left and measure == "now":
-            self._measure_left()
+        self._measuring.begin()
+        if measure == "now":
             self._listen()
 
     def __enter__(self) -> "Recorder":
@@ -285,31 +261,14 @@ class Recorder:
         if self._waiting is not None:
             self._failed_quietly(self._waiting[1], "no model followed")
             self._waiting = None
-        if self._lock is None:
+        if self._measuring.is_closed:
             return
         try:
-            left = len(waiting(self._folder)) if self._when != "now" else 0
-            if left and finish:
-                self._log(f"{_rounds(left)} {_are(left)} still to be measured")
-            if self._beside is not None and finish:
-                self._beside.wait(0)
-            if finish:
-                self._measure_left()
-            elif left and self._beside is None:
-                self._log(
-                    f"{_rounds(left)} {_are(left)} still to be measured: open the recording again "
-                    "with fedaudit.record, and close it"
-                )
-            if self._waited >= _EVERY:
-                self._log(f"training waited {time_of(self._waited)} in all for measuring")
+            self._measuring.end(finish=finish)
             if finish:
                 self._listen()
         finally:
-            if self._beside is not None:
-                self._beside.close()
-            if self._when != "now":
-                clear(self._folder)
-            self._lock = None
+            self._measuring.close()
 
     def _numbers(self, *clients: Called) -> dict[Called, ClientId]:
         """The number of each client; the recording keeps the names of those that have one.
@@ -361,126 +320,21 @@ class Recorder:
             client = self.recording.targets[0]
             self._measure(round_of_globals(entry, base, after, client), entry)
 
-    def _cost(self, seconds: float, untrained: MeasuredRound) -> str:
-        """Cost of a measured round, by that of an untrained model."""
-        said, numbers = self.recording, self._shape.numbers
-        values = sum(part.numel() for part in untrained.signals.values())
-        senders = len(self._setup.deal.clients) if self.sees_uploads else 1
-        disk = round_bytes(
-            keep=said.keep, clients=len(untrained.clients), values=values, parameters=numbers
-        )
-        # Of each client its model and its change, and of the server two models.
-        memory = 4 * numbers * (2 * senders + 2) + 8 * values
-        often = "every round" if said.every == 1 else f"every {said.every} rounds"
-        advice = "; every=10 would measure each tenth round only" if said.every == 1 else ""
-        waits = size_of(4 * numbers * (senders + 2))
-        where = {
-            "now": "in this process",
-            "beside": f"in a process beside it, for which at most {MOST_WAITING} rounds wait "
-            f"({waits} each)",
-            "after": f"when the recording is closed, until when each round waits ({waits})",
-        }[self._when]
-        return (
-            f"{said.name}: {len(self._setup.deal.audit)} samples are measured {often} by "
-            f"{len(untrained.signals)} signals, which takes about {time_of(seconds)} {where}, "
-            f"{size_of(disk)} of disk and {size_of(memory)} of memory each time{advice}"
-        )
-
     def _measure(self, round: Round, entry: RoundEntry) -> None:
         (seen,) = seen_from([round], self._setup.view)
-        if self._when != "now" and self._lock is None:
-            raise BadInput("the recording is closed; open it again with fedaudit.record")
-        if self._beside is not None:
-            self._wait_for_room(entry)
-        if self._when == "now" or not hand_over(self._folder, seen, entry):
-            self._tell(entry.round, self._measured(seen, entry))
-            return
+        self._measuring.take(seen, entry)
         self._past.add(entry.round)
-        if self._beside is not None:
-            self._beside.handed()
-
-    def _measured(self, seen: Round, entry: RoundEntry) -> float:
-        """Measures a round; says how many seconds it took."""
-        began = monotonic()
-        samples = self._setup.deal.audit.samples
-        # The same digits in whichever process it is.
-        with one_thread():
-            measured = measure_round(
-                seen, self._setup.signals, samples, workers=self._workers, device=self._device
-            )
-            write_round(self._folder, seen, self.recording.keep)
-            notes = {"complete": str(entry.complete), "run": self.recording.key}
-            notes |= accuracy_notes(self._setup, self._evaluation, seen, self._device)
-        write_measured(self._folder, measured, notes)
-        self._note(entry.model_copy(update={"measured": True}))
-        return monotonic() - began
-
-    def _measure_file(self, path: Path) -> None:
-        """Measures a round that waits, and takes it away."""
-        entry: RoundEntry | None = None
-        try:
-            seen, entry = read_waiting(path, self._shape.model.architecture)
-            self._measured(seen, entry)
-        # Whatever it is: the next round is another one.
-        except Exception as error:
-            if entry is not None:
-                self._failed_quietly(entry, plain(f"round {entry.round} is not recorded: {error}"))
-            path.unlink(missing_ok=True)
-            raise
-        path.unlink(missing_ok=True)
-
-    def _measure_left(self) -> None:
-        """Measures what waits, here and now."""
-        left = waiting(self._folder)
-        for done, (index, path) in enumerate(left):
-            began, said = monotonic(), ""
-            try:
-                self._measure_file(path)
-            except Exception as error:
-                said = str(error)
-            self._outcomes.append(Outcome(index, 0.0, said))
-            if monotonic() - began >= _EVERY:
-                self._log(f"{done + 1} of {_rounds(len(left))} are measured")
-
-    def _wait_for_room(self, entry: RoundEntry) -> None:
-        assert self._beside is not None
-        if self._beside.given_up:
-            self._say_once(
-                "the process that measures could not be kept running; what waits is measured when "
-                "the recording is closed"
-            )
-        elif len(waiting(self._folder)) >= MOST_WAITING:
-            self._say_once(
-                f"round {entry.round} waits until one of {MOST_WAITING} earlier ones is measured; "
-                "measuring takes longer than training, see every= and measure='after'"
-            )
-            began = monotonic()
-            self._beside.wait(MOST_WAITING - 1)
-            self._waited += monotonic() - began
 
     def _listen(self) -> None:
-        """Says what became of rounds that were measured elsewhere."""
-        told, self._outcomes = self._outcomes, []
-        for one in [*told, *(self._beside.outcomes() if self._beside else ())]:
+        """Says which rounds that waited could not be measured."""
+        for one in self._measuring.outcomes():
             self._heard(one)
 
     def _heard(self, one: Outcome) -> None:
-        if not one.error:
-            self._tell(one.round, one.seconds)
-        elif self._strict:
+        if one.error and self._strict:
             raise BadInput(f"round {one.round} could not be measured: {one.error}")
-        else:
+        if one.error:
             self._warn(plain(f"round {one.round} is not recorded: {one.error}"), one.error)
-
-    def _tell(self, index: int, seconds: float) -> None:
-        if seconds >= _EVERY:
-            self._log(f"round {index} is measured, in {time_of(seconds)}")
-
-    def _say_once(self, text: str) -> None:
-        kind = re.sub(r"\d+", "", text)
-        if kind not in self._told:
-            self._told.add(kind)
-            self._log(text)
 
     def _note(self, entry: RoundEntry) -> None:
         append_round(entry, self._folder)
@@ -507,47 +361,6 @@ class Recorder:
         # A full disk is what may have been in the way in the first place.
         with suppress(OSError):
             self._note(entry.model_copy(update={"note": note[:2000]}))
-
-
-def _locked(folder: Path, log: Callable[[str], None]) -> Lock:
-    """The folder's lock; where an earlier run is gone, after its last rounds are measured."""
-    try:
-        return kept_to_this_process(folder)
-    except BadInput:
-        if not is_left_alone(folder):
-            raise
-        log(f"the run before still measures {_rounds(len(waiting(folder)))}; waiting for it")
-        return kept_to_this_process(folder, wait=True)
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
-
-
-def _rounds(count: int) -> str:
-    return f"{count} round" + "s" * (count != 1)
-
-
-class _Watch:
-    """Times the measurement of an untrained model, and says how far it is if it takes long."""
-
-    def __init__(self, log: Callable[[str], None]) -> None:
-        self._log = log
-        self._began = self._said = monotonic()
-        self.seconds = 0.0
-
-    def measured(self, done: int, total: int) -> None:
-        """So many samples are."""
-        now = monotonic()
-        if not done:
-            self._began = self._said = now
-        self.seconds = now - self._began
-        if 0 < done < total and now - self._said >= _EVERY:
-            self._said = now
-            self._log(
-                f"a model that nobody trained is measured, for a control: {done} of {total} "
-                f"samples after {time_of(self.seconds)}"
-            )
 
 
 def record(
@@ -616,8 +429,7 @@ def record(
     """
     folder = Path(path)
     refuse_other_kind(uploads)
-    if measure not in get_args(When):
-        raise unknown_name("time of measuring", measure, get_args(When))
+    refuse_other_time(measure)
     offered = view_named(view)
     chosen = _task(task, loss)
     possible, refused = attacks_in(offered, attacks, chosen)

@@ -6,9 +6,14 @@ what is uploaded. :func:`gathered_audit` asks clients for their parts of an audi
 by :func:`audit_reply`. :func:`study_server` and :func:`study_client` are a whole study of fedaudit
 as a Flower app. Flower's older interface, with its secure aggregation, is in
 :mod:`fedaudit.integrations.flower.secure_sum`.
+
+Each is imported when it is first used: in a deployment every message starts a process of a client,
+which needs none of what measures.
 """
 
+from importlib import import_module
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 if find_spec("flwr") is None:
     raise ImportError(
@@ -16,16 +21,27 @@ if find_spec("flwr") is None:
         '"fedaudit[flower]"'
     )
 
-from fedaudit.integrations.flower.defending import defense_mod
-from fedaudit.integrations.flower.ledger import identity_mod
-from fedaudit.integrations.flower.recording import (
-    RecordingGrid,
-    RecordingStrategy,
-    audit_reply,
-    gathered_audit,
-)
-from fedaudit.integrations.flower.study_client import study_client
-from fedaudit.integrations.flower.study_server import study_server
+if TYPE_CHECKING:
+    from fedaudit.integrations.flower.client_app import study_client
+    from fedaudit.integrations.flower.defending import defense_mod
+    from fedaudit.integrations.flower.recording import (
+        RecordingGrid,
+        RecordingStrategy,
+        gathered_audit,
+    )
+    from fedaudit.integrations.flower.replies import audit_reply, identity_mod
+    from fedaudit.integrations.flower.server_app import study_server
+
+_DOORS = {
+    "RecordingGrid": "recording",
+    "RecordingStrategy": "recording",
+    "audit_reply": "replies",
+    "defense_mod": "defending",
+    "gathered_audit": "recording",
+    "identity_mod": "replies",
+    "study_client": "client_app",
+    "study_server": "server_app",
+}
 
 __all__ = [
     "RecordingGrid",
@@ -37,3 +53,14 @@ __all__ = [
     "study_client",
     "study_server",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _DOORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(f"{__name__}.{_DOORS[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -19,7 +19,7 @@ from fedaudit.integrations.flower.contents import (
     round_of,
     weight_of,
 )
-from fedaudit.integrations.flower.ledger import PARTITION
+from fedaudit.integrations.flower.replies import PARTITION
 from fedaudit.live.weights import tensor_of
 from fedaudit.observe.round import Update
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message
-from flwr.clientapp.typing import ClientAppCallable
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from fedaudit.core.errors import BadInput
@@ -18,30 +17,11 @@ from fedaudit.integrations.flower.contents import (
     record_of,
     weight_of,
 )
+from fedaudit.integrations.flower.replies import PARTITION
 from fedaudit.live.recorder import Recorder
 
-IDENTITY = "fedaudit"
-PARTITION = "partition-id"
 _LARGEST = 10**15
 """Of the numbers that a recording takes for clients."""
-_OLDER = "fitres.metrics"
-"""Where replies of the older interface hold what they say beside parameters."""
-
-
-def identity_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Client mod that adds to each reply which client it is from: its ``partition-id``.
-
-    The number is that of the node's configuration, which simulations set and which is given to a
-    SuperNode as ``--node-config "partition-id=0 ..."``. A client that has none adds nothing.
-    """
-    reply = call_next(message, context)
-    partition = context.node_config.get(PARTITION)
-    if partition is None or not reply.has_content():
-        return reply
-    reply.content[IDENTITY] = ConfigRecord({PARTITION: int(partition)})
-    if _OLDER in reply.content.config_records:
-        reply.content.config_records[_OLDER][PARTITION] = int(partition)
-    return reply
 
 
 def client_of(reply: Message) -> ClientId | None:

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -13,16 +13,13 @@ from fedaudit.core.errors import BadInput
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.integrations.flower.contents import arrays_of, is_training, record_of, round_of
 from fedaudit.integrations.flower.ledger import ExpectedNodes, FlowerLedger, there_of
-from fedaudit.live.audited import Split, join_audits
+from fedaudit.integrations.flower.replies import ACTION, PART
+from fedaudit.live.audited import join_audits
 from fedaudit.live.recorder import Recorder
 from fedaudit.results.text import plain
 
 if TYPE_CHECKING:
     from flwr.supercore.run import Run
-
-ACTION = "audit"
-"""Of the query that asks for parts: ``@app.query("audit")``."""
-_PART = "fedaudit.part"
 
 
 class RecordingStrategy(Strategy):
@@ -275,17 +272,6 @@ class RecordingGrid(Grid):
         return self._rounds if goes_on else self._rounds + 1
 
 
-def audit_reply(message: Message, split: Split) -> Message:
-    """A client's answer to :func:`gathered_audit`: its audited samples, and no others.
-
-    Args:
-        message: The server's, of ``@app.query("audit")``.
-        split: Of :func:`fedaudit.fair_split` on the client's own data, under its own number.
-    """
-    arrays = {name: Array(values) for name, values in split.part.items()}
-    return Message(RecordDict({_PART: ArrayRecord(arrays)}), reply_to=message)
-
-
 def gathered_audit(
     grid: Grid, *, nodes: int, patience: float = 60.0, timeout: float = 600.0, seed: int = 1
 ) -> AuditSet:
@@ -316,7 +302,7 @@ def gathered_audit(
 
 
 def _part(reply: Message) -> dict[str, np.ndarray]:
-    record = reply.content.array_records.get(_PART)
+    record = reply.content.array_records.get(PART)
     if record is None:
         raise BadInput(
             f"node {reply.metadata.src_node_id} answers without a part of the audit; return "

@@ -19,7 +19,8 @@ from flwr.server.strategy import Strategy
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import ClientId
-from fedaudit.integrations.flower.ledger import PARTITION, Claims, client_in
+from fedaudit.integrations.flower.ledger import Claims, client_in
+from fedaudit.integrations.flower.replies import PARTITION
 from fedaudit.live.recorder import Recorder
 
 Fitted: TypeAlias = list[tuple[ClientProxy, FitRes]]

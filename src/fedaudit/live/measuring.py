@@ -1,0 +1,317 @@
+"""When a recorder measures its rounds, and what that costs: in the loop, beside it, or after it."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import Literal, get_args
+
+import torch
+
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.locking import Lock, kept_to_this_process
+from fedaudit.core.progress import size_of, time_of
+from fedaudit.engines.local import one_thread
+from fedaudit.live.beside import MOST_WAITING, Beside, Outcome, is_left_alone
+from fedaudit.live.recording import Recording, RoundEntry
+from fedaudit.live.waiting import clear, hand_over, read_waiting, waiting
+from fedaudit.live.weights import Shape
+from fedaudit.observe.kept_files import write_round
+from fedaudit.observe.layout import round_bytes
+from fedaudit.observe.measurements import MeasuredRound, write_measured
+from fedaudit.observe.round import Round
+from fedaudit.results.text import plain
+from fedaudit.signals.measure import measure_round
+from fedaudit.study.controls import untrained_rounds
+from fedaudit.study.figures.accuracy import accuracy_notes, evaluation_split
+from fedaudit.study.setup.parts import Setup
+
+_EVERY = 5.0
+"""Seconds between two lines on how far a measurement is; what takes less is not told of."""
+
+_LARGE = 10**7
+"""Numbers in all clients' models together from which they take seconds to be drawn."""
+
+When = Literal["now", "beside", "after"]
+"""Times at which rounds are measured."""
+
+
+def refuse_other_time(measure: str) -> None:
+    """Refuses a time of measuring that is none of ``When``.
+
+    Raises:
+        BadInput: It is another, such as a misspelt one.
+    """
+    if measure not in get_args(When):
+        raise unknown_name("time of measuring", measure, get_args(When))
+
+
+def locked(folder: Path, log: Callable[[str], None]) -> Lock:
+    """The folder's lock; where an earlier run is gone, after its last rounds are measured.
+
+    Args:
+        folder: Of the recording.
+        log: Is told of the wait.
+
+    Raises:
+        BadInput: Another process records to it.
+    """
+    try:
+        return kept_to_this_process(folder)
+    except BadInput:
+        if not is_left_alone(folder):
+            raise
+        log(f"the run before still measures {_rounds(len(waiting(folder)))}; waiting for it")
+        return kept_to_this_process(folder, wait=True)
+
+
+class Measuring:
+    """Measures the rounds of a recording, and keeps the folder for as long as it is not closed."""
+
+    def __init__(
+        self,
+        folder: Path,
+        recording: Recording,
+        setup: Setup,
+        shape: Shape,
+        lock: Lock,
+        *,
+        when: When,
+        workers: int,
+        device: torch.device,
+        note: Callable[[RoundEntry], None],
+        failed: Callable[[RoundEntry, str], None],
+        log: Callable[[str], None],
+    ) -> None:
+        """Measures nothing yet.
+
+        Args:
+            folder: Of the recording.
+            recording: What it is.
+            setup: What is measured of a round.
+            shape: Of the network.
+            lock: Of the folder.
+            when: When rounds are measured.
+            workers: Threads for the gradient signals.
+            device: Where models are run.
+            note: Writes down that a round is measured.
+            failed: Writes down why one is not; whatever comes of it.
+            log: Is told of the cost, and of how far what takes long is.
+        """
+        self._folder, self._recording, self._setup, self._shape = folder, recording, setup, shape
+        self._lock: Lock | None = lock
+        self._when, self._workers, self._device = when, workers, device
+        self._note, self._failed, self._log = note, failed, log
+        self._evaluation = evaluation_split(setup)
+        self._told: set[str] = set()
+        self._waited, self._expected = 0.0, 0.0
+        self._outcomes: list[Outcome] = []
+        self._beside: Beside | None = None
+
+    def untrained(self) -> tuple[MeasuredRound, ...]:
+        """Measurements of models that nobody trained, for a control; says what a round costs."""
+        watch, clients = _Watch(self._log), len(self._setup.deal.clients)
+        if clients * self._shape.numbers >= _LARGE:
+            self._log(f"{self._recording.name}: a model that nobody trained is measured first")
+        samples = self._setup.deal.audit.samples
+        found = untrained_rounds(self._setup, samples, self._device, watch.measured)
+        self._expected = watch.seconds
+        self._log(self._cost(watch.seconds, found[0]))
+        return found
+
+    def begin(self) -> None:
+        """Sees to what an earlier run has left to be measured."""
+        left = bool(waiting(self._folder))
+        if self._when == "beside" and self._lock is not None:
+            keeps = [self._lock.number]
+            self._beside = Beside(self._folder, self._measure_file, self._expected, keeps)
+            if left:
+                self._beside.handed()
+        elif left and self._when == "now":
+            self._measure_left()
+
+    def take(self, seen: Round, entry: RoundEntry) -> None:
+        """Measures a round, or keeps it until it is measured.
+
+        Args:
+            seen: As the adversary sees it.
+            entry: What the log is to say of it.
+
+        Raises:
+            BadInput: The recording is closed, or the round cannot be measured or kept.
+        """
+        if self._when != "now" and self._lock is None:
+            raise BadInput("the recording is closed; open it again with fedaudit.record")
+        if self._beside is not None:
+            self._wait_for_room(entry)
+        if self._when == "now" or not hand_over(self._folder, seen, entry):
+            self._tell(entry.round, self._measured(seen, entry))
+        elif self._beside is not None:
+            self._beside.handed()
+
+    def outcomes(self) -> list[Outcome]:
+        """What became of rounds that waited, since the last time; says how long they took."""
+        found, self._outcomes = self._outcomes, []
+        found += self._beside.outcomes() if self._beside is not None else []
+        for one in found:
+            if not one.error:
+                self._tell(one.round, one.seconds)
+        return found
+
+    @property
+    def is_closed(self) -> bool:
+        """True if the folder is nobody's any more."""
+        return self._lock is None
+
+    def end(self, *, finish: bool) -> None:
+        """Measures what waits; where a loop was stopped, leaves it to be measured.
+
+        Args:
+            finish: Whether all that waits is measured before this is over.
+        """
+        left = len(waiting(self._folder)) if self._when != "now" else 0
+        if left and finish:
+            self._log(f"{_rounds(left)} {_are(left)} still to be measured")
+        if self._beside is not None and finish:
+            self._beside.wait(0)
+        if finish:
+            self._measure_left()
+        elif left and self._beside is None:
+            self._log(
+                f"{_rounds(left)} {_are(left)} still to be measured: open the recording again "
+                "with fedaudit.record, and close it"
+            )
+        if self._waited >= _EVERY:
+            self._log(f"training waited {time_of(self._waited)} in all for measuring")
+
+    def close(self) -> None:
+        """Lets go of the folder."""
+        if self._beside is not None:
+            self._beside.close()
+        if self._when != "now":
+            clear(self._folder)
+        self._lock = None
+
+    def _cost(self, seconds: float, untrained: MeasuredRound) -> str:
+        """Cost of a measured round, by that of an untrained model."""
+        said, numbers = self._recording, self._shape.numbers
+        values = sum(part.numel() for part in untrained.signals.values())
+        senders = len(self._setup.deal.clients) if said.view in ("uploads", "sum") else 1
+        disk = round_bytes(
+            keep=said.keep, clients=len(untrained.clients), values=values, parameters=numbers
+        )
+        # Of each client its model and its change, and of the server two models.
+        memory = 4 * numbers * (2 * senders + 2) + 8 * values
+        often = "every round" if said.every == 1 else f"every {said.every} rounds"
+        advice = "; every=10 would measure each tenth round only" if said.every == 1 else ""
+        waits = size_of(4 * numbers * (senders + 2))
+        where = {
+            "now": "in this process",
+            "beside": f"in a process beside it, for which at most {MOST_WAITING} rounds wait "
+            f"({waits} each)",
+            "after": f"when the recording is closed, until when each round waits ({waits})",
+        }[self._when]
+        return (
+            f"{said.name}: {len(self._setup.deal.audit)} samples are measured {often} by "
+            f"{len(untrained.signals)} signals, which takes about {time_of(seconds)} {where}, "
+            f"{size_of(disk)} of disk and {size_of(memory)} of memory each time{advice}"
+        )
+
+    def _measured(self, seen: Round, entry: RoundEntry) -> float:
+        """Measures a round; says how many seconds it took."""
+        began = monotonic()
+        samples = self._setup.deal.audit.samples
+        # The same digits in whichever process it is.
+        with one_thread():
+            measured = measure_round(
+                seen, self._setup.signals, samples, workers=self._workers, device=self._device
+            )
+            write_round(self._folder, seen, self._recording.keep)
+            notes = {"complete": str(entry.complete), "run": self._recording.key}
+            notes |= accuracy_notes(self._setup, self._evaluation, seen, self._device)
+        write_measured(self._folder, measured, notes)
+        self._note(entry.model_copy(update={"measured": True}))
+        return monotonic() - began
+
+    def _measure_file(self, path: Path) -> None:
+        """Measures a round that waits, and takes it away."""
+        entry: RoundEntry | None = None
+        try:
+            seen, entry = read_waiting(path, self._shape.model.architecture)
+            self._measured(seen, entry)
+        # Whatever it is: the next round is another one.
+        except Exception as error:
+            if entry is not None:
+                self._failed(entry, plain(f"round {entry.round} is not recorded: {error}"))
+            path.unlink(missing_ok=True)
+            raise
+        path.unlink(missing_ok=True)
+
+    def _measure_left(self) -> None:
+        """Measures what waits, here and now."""
+        left = waiting(self._folder)
+        for done, (index, path) in enumerate(left):
+            began, said = monotonic(), ""
+            try:
+                self._measure_file(path)
+            except Exception as error:
+                said = str(error)
+            self._outcomes.append(Outcome(index, 0.0, said))
+            if monotonic() - began >= _EVERY:
+                self._log(f"{done + 1} of {_rounds(len(left))} are measured")
+
+    def _wait_for_room(self, entry: RoundEntry) -> None:
+        assert self._beside is not None
+        if self._beside.given_up:
+            self._say_once(
+                "the process that measures could not be kept running; what waits is measured when "
+                "the recording is closed"
+            )
+        elif len(waiting(self._folder)) >= MOST_WAITING:
+            self._say_once(
+                f"round {entry.round} waits until one of {MOST_WAITING} earlier ones is measured; "
+                "measuring takes longer than training, see every= and measure='after'"
+            )
+            began = monotonic()
+            self._beside.wait(MOST_WAITING - 1)
+            self._waited += monotonic() - began
+
+    def _tell(self, index: int, seconds: float) -> None:
+        if seconds >= _EVERY:
+            self._log(f"round {index} is measured, in {time_of(seconds)}")
+
+    def _say_once(self, text: str) -> None:
+        kind = re.sub(r"\d+", "", text)
+        if kind not in self._told:
+            self._told.add(kind)
+            self._log(text)
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round" + "s" * (count != 1)
+
+
+class _Watch:
+    """Times the measurement of an untrained model, and says how far it is if it takes long."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
+        self._began = self._said = monotonic()
+        self.seconds = 0.0
+
+    def measured(self, done: int, total: int) -> None:
+        """So many samples are."""
+        now = monotonic()
+        if not done:
+            self._began = self._said = now
+        self.seconds = now - self._began
+        if 0 < done < total and now - self._said >= _EVERY:
+            self._said = now
+            self._log(
+                f"a model that nobody trained is measured, for a control: {done} of {total} "
+                f"samples after {time_of(self.seconds)}"
+            )
