@@ -8,6 +8,9 @@ from fedaudit.core.errors import BadInput
 
 _log = logging.getLogger("fedaudit")
 
+FORMAL_DELTA = 1e-5
+"""At which proven and claimed budgets are stated."""
+
 
 def gaussian_epsilon(
     noise_multiplier: float, releases: int, *, delta: float, rate: float = 1.0

@@ -36,6 +36,7 @@ from fedaudit.report.tiles import (
     cluster_tiles,
     game_tiles,
     membership_tiles,
+    presence_tiles,
     source_tiles,
     utility_tile,
 )
@@ -182,7 +183,9 @@ def _three(record: Record, said: PlainVerdict) -> tuple[Tile, ...]:
     topics = [topic for topic, one in said.topics if one == grave or one not in _LEAKS]
     each = 2 if len(topics) == 1 else 1
     found = [tile for topic in topics for tile in made[topic][:each]]
-    return (*found, *utility_tile(record))[:3]
+    # A study of canary clients was made for what these tell.
+    presence = presence_tiles(record)
+    return (*found[: 2 - len(presence)], *presence, *utility_tile(record))[:3]
 
 
 def first_of_games(record: Record, said: GameVerdict) -> First:

@@ -3,7 +3,12 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedaudit.core.metric_names import AUC
+from fedaudit.core.metric_names import (
+    AUC,
+    CLAIMED_CLIENT_EPSILON,
+    CLIENT_EPSILON,
+    CLIENT_EPSILON_IF_GAUSSIAN,
+)
 from fedaudit.report.evidence import (
     Size,
     a_leak,
@@ -89,6 +94,7 @@ def tiles(record: Record) -> list[Tile]:
         ]
     )
     return [tile for tile in found if tile is not None] + [
+        *presence_tiles(record),
         *utility_tile(record),
         _controls_tile(record),
     ]
@@ -207,6 +213,33 @@ def utility_tile(record: Record) -> list[Tile]:
     defense = shortened(defense_name(first.defense), 32)
     name = capital(first.metric.replace("_", " "))
     return [Tile(name, shown(middle, first.metric), f"{detail} · {defense}")]
+
+
+def presence_tiles(record: Record) -> list[Tile]:
+    """Epsilon of a client's presence by canary clients: the largest bound of all runs.
+
+    The bound that assumes a Gaussian mechanism stands there where there is one; beside it that
+    of the coins alone, and what is claimed.
+    """
+    gaussian, coins = (
+        max(_there(record, name), key=value_of, default=None)
+        for name in (CLIENT_EPSILON_IF_GAUSSIAN, CLIENT_EPSILON)
+    )
+    best = gaussian or coins
+    if best is None:
+        return []
+    claims = [one.number for one in _there(record, CLAIMED_CLIENT_EPSILON)]
+    detail = [f"claimed {shown(min(claims), CLAIMED_CLIENT_EPSILON)}"] if claims else []
+    detail.append(plural(best.n_members + best.n_nonmembers, "canary client"))
+    if coins is not None and coins is not best:
+        detail.append(f"by coins alone {shown(coins.number, CLIENT_EPSILON)}")
+    tone = "alarm" if claims and best.number > min(claims) else ""
+    name = "A client's presence, epsilon at least"
+    return [Tile(name, shown(best.number, best.metric), " · ".join(detail), tone)]
+
+
+def _there(record: Record, metric: str) -> list[Estimate]:
+    return [one for one in record.where(metric=metric) if one.value is not None]
 
 
 def _controls_tile(record: Record) -> Tile:

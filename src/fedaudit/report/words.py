@@ -8,6 +8,9 @@ from pydantic import BaseModel
 
 from fedaudit.core.metric_names import (
     AUC,
+    CLAIMED_CLIENT_EPSILON,
+    CLIENT_EPSILON,
+    CLIENT_EPSILON_IF_GAUSSIAN,
     EPSILON,
     FORMAL_EPSILON,
     FORMAL_EPSILON_OF_A_ROUND,
@@ -238,6 +241,9 @@ SIGNALS = {
 METRICS = {
     AUC: "AUC",
     EPSILON: "ε (lower bound)",
+    CLIENT_EPSILON: "client's presence, ε (lower bound)",
+    CLIENT_EPSILON_IF_GAUSSIAN: "client's presence, ε (lower bound, Gaussian)",
+    CLAIMED_CLIENT_EPSILON: "client's presence, claimed ε",
     FORMAL_EPSILON: "formal ε, whole training",
     FORMAL_EPSILON_OF_A_ROUND: "formal ε, one round",
 }

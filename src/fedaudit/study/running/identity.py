@@ -29,6 +29,7 @@ _NEWER: Mapping[str, object] = {
     "task": {"name": "classification", "options": {}},
     "shadow": None,
     "references": None,
+    "canaries": None,
     "shift": None,
     "risk": RiskSection().model_dump(mode="json"),
     "audit.merge": [],

@@ -12,6 +12,7 @@ from fedaudit.core.files import own_folder
 from fedaudit.core.params import flat
 from fedaudit.core.seeds import seed_for
 from fedaudit.fl.simulate import simulate
+from fedaudit.observe.canaries import keeping_canaries
 from fedaudit.observe.kept_files import write_round
 from fedaudit.observe.layout import estimated_bytes
 from fedaudit.observe.measurements import Stored, fault_in, read_measured, write_measured
@@ -68,12 +69,13 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
     """
     own_folder(folder.parent, folder.name)
     rounds = setup.study.training.rounds
+    everybody, seed = setup.everybody, seed_for(setup.seed, "federation")
     stream = simulate(
         setup.algorithm,
-        setup.deal.clients,
+        everybody.data,
         rounds=rounds,
-        seed=seed_for(setup.seed, "federation"),
-        defenses=setup.defenses,
+        seed=seed,
+        defenses=everybody.defenses,
         server=setup.server,
         engine=work.engine,
         participation=setup.study.training.participation,
@@ -81,6 +83,19 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
         device=work.device,
     )
     key = run_key(setup.study, setup.seed, work.device.type)
+    if setup.canaries is not None:
+        (start,) = setup.algorithm.models(
+            setup.algorithm.start(seed_for(seed, "initial model"))
+        ).values()
+        stream = keeping_canaries(
+            stream,
+            setup.canaries.clients,
+            setup.canaries.direction,
+            start.params,
+            last=rounds,
+            folder=folder,
+            run=key,
+        )
     told = keeping_usage(stream, setup.deal.clients, folder, key)
     given = evaluation_split(setup)
     phase = f"seed {setup.seed}: training rounds"

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
@@ -12,11 +14,21 @@ from torch import Tensor
 
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE
-from fedaudit.core.metric_names import EPSILON, FORMAL_EPSILON, FORMAL_EPSILON_OF_A_ROUND
+from fedaudit.core.metric_names import (
+    CLAIMED_CLIENT_EPSILON,
+    CLIENT_EPSILON,
+    CLIENT_EPSILON_IF_GAUSSIAN,
+    EPSILON,
+    FORMAL_EPSILON,
+    FORMAL_EPSILON_OF_A_ROUND,
+)
 from fedaudit.core.values import Sees
+from fedaudit.defenses.accounting import FORMAL_DELTA
 from fedaudit.defenses.base import Guarantee
 from fedaudit.metrics import combined
+from fedaudit.metrics.canaries import canary_bounds
 from fedaudit.metrics.intervals import FEWEST_RUNS
+from fedaudit.observe.canaries import read_canaries
 from fedaudit.observe.measurements import Stored, stacked
 from fedaudit.observe.usage import Usage, read_usage
 from fedaudit.results import aggregate
@@ -54,8 +66,6 @@ from fedaudit.study.setup.parts import Setup, Work
 
 _MOST_CLIENTS = 50
 """Of larger federations, only the audited clients have rows."""
-
-FORMAL_DELTA = 1e-5
 
 
 def conclude(
@@ -104,7 +114,12 @@ def conclude(
         for row in _usage_rows(run, places[run.seed], rounds)
     ]
     made = environment(clock, work.device)
-    record = assembled(runs, stored, findings, checks, made, usage, sources)
+    presence = [
+        figure
+        for run, rounds in zip(runs, stored, strict=True)
+        for figure in client_epsilons(run, places[run.seed], rounds)
+    ]
+    record = assembled(runs, stored, findings, checks, made, usage, sources, presence)
     # The record first: scores without one are taken for somebody else's.
     write_record(record, out / RECORD_FILE)
     write_scores(runs, findings, out / SCORES_FILE)
@@ -120,12 +135,13 @@ def assembled(
     environment: Environment,
     usage: Sequence[UsageRow] = (),
     sources: Sequence[SourceFound] = (),
+    presence: Sequence[Estimate] = (),
 ) -> Record:
     """The record of runs of one study."""
     first, study = runs[0], runs[0].study
     clusters = clusters_of(runs, stored)
     alpha = study.figures.alpha
-    figures = corrected(findings, alpha) + formal_epsilons(runs)
+    figures = corrected(findings, alpha) + formal_epsilons(runs) + list(presence)
     on_sources = [figure for one in sources for figure in one.figures]
     on_clusters = [figure for one in clusters for figure in one.figures]
     answers = [one.answers for one in sources]
@@ -256,7 +272,7 @@ def _untested(run: Setup) -> list[str]:
             "client's, and what tells them apart need not be membership."
         )
     if run.on_membership and not any(one.needs_references for one in run.attacks.values()):
-        said.append("Attacks that compare with reference models of the adversary's own (RMIA, LiRA).")
+        said.append("Attacks that compare with reference models (RMIA, LiRA).")
     if run.shadow is None and run.known is None:
         said.append("Attacks that learn from a federation of their own, or from known members.")
     if study.defense.label != "none":
@@ -417,6 +433,54 @@ def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
     if one is not None and rounds > 1 and whole.epsilon < float("inf"):
         found.append(_figure(runs[0], FORMAL_EPSILON_OF_A_ROUND, one, "one round alone; "))
     return found
+
+
+def client_epsilons(run: Setup, place: Path, stored: Sequence[Stored]) -> list[Estimate]:
+    """Bounds on the epsilon of a client's presence by a run's canary clients, and what is claimed.
+
+    Args:
+        run: The run; without canary clients there are no figures.
+        place: Its folder.
+        stored: Its measured rounds.
+    """
+    canaries = run.canaries
+    if canaries is None:
+        return []
+    key = run_key(run.study, run.seed, measured_on(stored))
+    z = read_canaries(place, key, len(canaries.clients)).numpy()
+    always = run.study.training.participation == 1
+    bounds = canary_bounds(z, canaries.took_part, delta=FORMAL_DELTA, every_round=always)
+    inside = int(canaries.took_part.sum())
+    figure = partial(
+        Estimate,
+        defense=run.study.defense.label,
+        view=run.view.name,
+        contrast="unseen",
+        seed=run.seed,
+        n_members=inside,
+        n_nonmembers=len(z) - inside,
+    )
+    unit = "unit: a client's presence, to whoever has the first and the last global model"
+    measured = [
+        figure(metric=metric, value=one.value, ceiling=one.ceiling, method=one.method, note=unit)
+        for metric, one in (
+            (CLIENT_EPSILON, bounds.one_run),
+            (CLIENT_EPSILON_IF_GAUSSIAN, bounds.mean_only),
+        )
+        if one is not None
+    ]
+    if canaries.claimed is None:
+        return measured
+    finite = math.isfinite(canaries.claimed)
+    claimed = figure(
+        metric=CLAIMED_CLIENT_EPSILON,
+        value=canaries.claimed if finite else None,
+        method=f"Renyi accountant, delta {FORMAL_DELTA:g}",
+        note=f"{unit}; the noise of all clients in the average, no amplification by sampling"
+        if finite
+        else "without noise there is no guarantee",
+    )
+    return [*measured, claimed]
 
 
 def _figure(run: Setup, metric: str, weakest: Guarantee, of_what: str) -> Estimate:

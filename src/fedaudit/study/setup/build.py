@@ -17,10 +17,11 @@ from fedaudit.core.tasks import lacking
 from fedaudit.core.values import ClientId, Sees, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import Dataset
+from fedaudit.defenses.accounting import FORMAL_DELTA
 from fedaudit.defenses.base import Defense, Plan
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, Server
 from fedaudit.fl.simulate import prepared
-from fedaudit.fl.visits import TurnContext, cohort_of
+from fedaudit.fl.visits import TurnContext
 from fedaudit.fl.wire.checkpoint import fingerprint_of
 from fedaudit.metrics.table import EVERY_EVALUATION, METRICS, Exact, Metric, OfScores
 from fedaudit.observe.round import Logits
@@ -35,6 +36,7 @@ from fedaudit.observe.views import (
 from fedaudit.study.settings.options import check_options, task_of
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.algorithm import algorithm_of, check_algorithm, refuse_unmeasured
+from fedaudit.study.setup.canaries import canaries_of
 from fedaudit.study.setup.dealing import GroupedData, dealt, grouped
 from fedaudit.study.setup.defenses import assigns_classes, defenses_of, noisy_tail, refuse_unfit
 from fedaudit.study.setup.examples import own_seed, shadow_section, with_examples
@@ -82,9 +84,17 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         groups=world.groups,
         server=_server_of(study, world),
     )
+    asked = canaries_of(study, seed, run.deal.sizes, algorithm, defenses, FORMAL_DELTA)
+    run = replace(run, canaries=asked)
     run = with_references(with_examples(_without_uninformed(run), dataset), dataset)
     for one in (run, *run.own_federations):
         _refuse_absent_targets(one)
+    for index in range(1, study.training.rounds + 1):
+        if not set(run.cohort(index)) & run.deal.clients.keys():
+            raise BadInput(
+                f"in round {index} of seed {seed} only canary clients would take part; raise "
+                "training.participation, or take fewer canaries"
+            )
     return run
 
 
@@ -240,9 +250,7 @@ def _refuse_absent_targets(run: Setup) -> None:
     """
     if Sees.UPLOADS not in run.view.offers or not run.on_membership:
         return
-    clients, share = sorted(run.deal.clients), run.study.training.participation
-    seed = run.holdout.seed
-    rounds = [cohort_of(clients, share, seed, index) for index in run.measured_rounds]
+    rounds = [run.cohort(index) for index in run.measured_rounds]
     seen = {client for cohort in rounds for client in cohort}
     merged = set(run.study.audit.merge)
     for target in run.study.audit.targets:
@@ -392,8 +400,9 @@ def federation_of(study: Study, seed: int, data_dir: Path | None) -> TurnContext
             seed.
     """
     run = _run(study, seed, data_dir)
-    defenses = deepcopy(dict(run.defenses))
-    data = prepared(run.deal.clients, defenses, study.training.rounds, seed)
+    everybody = run.everybody
+    defenses = deepcopy(dict(everybody.defenses))
+    data = prepared(everybody.data, defenses, study.training.rounds, seed)
     return TurnContext(run.algorithm, data, defenses)
 
 

@@ -122,6 +122,7 @@ def own_federation(
             "server": ServerSection(),
             "shadow": None,
             "references": None,
+            "canaries": None,
             "audit": audit.model_copy(
                 update={
                     "draw": "fair",
@@ -150,6 +151,7 @@ def own_federation(
         deal=exclude_held_out(world.deal, holdout),
         algorithm=algorithm,
         groups=world.groups,
+        canaries=None,
         is_shadow=True,
         defenses={},
         server=HONEST,

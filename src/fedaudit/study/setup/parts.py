@@ -19,10 +19,12 @@ from fedaudit.defenses.base import Defense
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server
+from fedaudit.fl.visits import TurnContext, cohort_of
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.views import View
 from fedaudit.signals.base import Signal
 from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.canaries import Canaries
 from fedaudit.study.setup.dealing import Groups
 from fedaudit.study.setup.holdout import HoldOutRule
 
@@ -61,6 +63,7 @@ class Setup:
         groups: Which clients are alike, and whose data each sample is like.
         shadow: The undefended run on other data that attacks learn from, if they do so.
         references: The undefended runs on other data whose models attacks compare with.
+        canaries: The canary clients, if there are any; no part of the deal.
         known: The samples of this run that attacks learn from, if they do so.
         is_shadow: True for such a shadow, of which nothing but its signals is of interest.
         watched: Where the federation was somebody else's, what is known of it.
@@ -80,6 +83,7 @@ class Setup:
     groups: Groups
     shadow: "Setup | None" = None
     references: "tuple[Setup, ...]" = ()
+    canaries: Canaries | None = None
     known: Known | None = None
     is_shadow: bool = False
     watched: Watched | None = None
@@ -100,6 +104,22 @@ class Setup:
     def on_source(self) -> dict[str, Attack]:
         """The attacks that ask whose a sample was."""
         return {name: attack for name, attack in self.attacks.items() if attack.infers_source}
+
+    def cohort(self, index: int) -> tuple[ClientId, ...]:
+        """The clients that are asked in a round, canaries among them."""
+        clients = {*self.deal.clients, *(self.canaries.taking_part if self.canaries else ())}
+        share = self.study.training.participation
+        return cohort_of(sorted(clients), share, self.holdout.seed, index)
+
+    @property
+    def everybody(self) -> TurnContext:
+        """What is simulated: all clients with their data and defenses, canaries among them."""
+        clients, defenses = dict(self.deal.clients), dict(self.defenses)
+        if self.canaries is not None:
+            like = next(iter(clients.values()))
+            clients |= self.canaries.data(like)
+            defenses |= self.canaries.defenses(self.defenses)
+        return TurnContext(self.algorithm, clients, defenses)
 
     @property
     def own_federations(self) -> "tuple[Setup, ...]":

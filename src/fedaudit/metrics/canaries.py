@@ -1,0 +1,99 @@
+"""Lower bounds on epsilon for a client's presence, from canary clients."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from fedaudit.core.errors import BadInput
+from fedaudit.metrics.epsilon import (
+    EpsilonBound,
+    bound_method,
+    gaussian_budget,
+    one_run_epsilon,
+    require_error,
+)
+
+FEWEST_CANARIES = 10
+"""Of fewer canary clients nothing is said."""
+
+
+class CanaryBounds(NamedTuple):
+    """Bounds on the epsilon of a client's presence in what was released.
+
+    Attributes:
+        one_run: From guesses about the coins; rests on nothing but these.
+        mean_only: From the mean statistic of the canaries that took part, if the release is that
+            of a Gaussian mechanism in which all clients take part; None where that was not asked.
+    """
+
+    one_run: EpsilonBound
+    mean_only: EpsilonBound | None
+
+
+def canary_bounds(
+    statistics: npt.ArrayLike,
+    took_part: npt.ArrayLike,
+    *,
+    delta: float,
+    alpha: float = 0.05,
+    every_round: bool = True,
+) -> CanaryBounds:
+    """Two lower bounds on epsilon from how far a release moved along each canary's direction.
+
+    Args:
+        statistics: For each canary client sqrt(d) times the cosine of its direction, drawn at
+            random in d dimensions, and the movement of the released model. Of one that stayed
+            out it is a standard normal number, whatever the release is.
+        took_part: Whether a fair coin let each of them take part.
+        delta: The delta to state epsilon at, in (0, 1).
+        alpha: Probability that a bound is wrong, each for itself.
+        every_round: Whether those that took part did so in every round that the release is of.
+            Where rounds draw their clients, no mean-only bound is made: what takes part in
+            some rounds has no normal statistic.
+
+    Raises:
+        BadInput: Fewer than ten canaries, numbers that are not finite, coins that look unfair, or
+            delta or alpha out of range.
+
+    Source: Steinke, Nasr and Jagielski 2023 (one run); Andrew et al. 2024, One-shot empirical
+        privacy estimation for federated learning (canary clients and their statistic).
+    Differs: Andrew et al. fit a normal distribution to the canaries and print the epsilon of its
+        mean and variance, which is an estimate and exceeds the truth about every second time. The
+        mean-only bound is of the mean's lower confidence limit, at the variance 1 that it has.
+    """
+    z, inside = np.asarray(statistics, dtype=float), np.asarray(took_part, dtype=bool)
+    require_error(delta, alpha, least=1e-300)
+    if z.ndim != 1 or z.shape != inside.shape or not np.isfinite(z).all():
+        raise BadInput(
+            f"each canary has one finite statistic and one coin, got shapes {z.shape} and "
+            f"{inside.shape}"
+        )
+    if len(z) < FEWEST_CANARIES:
+        raise BadInput(
+            f"bounds on a client's presence take {FEWEST_CANARIES} canary clients, got {len(z)}; "
+            "raise canaries.count"
+        )
+    one_run = one_run_epsilon(z, inside, guesses=_guesses(len(z)), delta=delta, alpha=alpha)
+    if not every_round:
+        return CanaryBounds(one_run, None)
+    members = int(inside.sum())
+    slack = float(ndtri(1 - alpha)) / math.sqrt(members)
+    shift = float(z[inside].mean()) - slack
+    # The most that a release could have moved along: that of canaries and nothing else.
+    most = float(np.abs(z[inside]).max()) - slack
+    return CanaryBounds(
+        one_run,
+        EpsilonBound(
+            gaussian_budget(shift, delta),
+            max(gaussian_budget(most, delta), gaussian_budget(shift, delta)),
+            bound_method("mean-only Gaussian", delta, alpha),
+        ),
+    )
+
+
+def _guesses(canaries: int) -> int:
+    """Number of guesses about so many coins: an even third, fixed before anything is seen."""
+    return max(2, 2 * (canaries // 6))

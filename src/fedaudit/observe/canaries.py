@@ -1,0 +1,105 @@
+"""Canary clients in a stream of rounds: what they tell, and the rounds without them."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedaudit.core.errors import Damaged
+from fedaudit.core.params import flat, plus
+from fedaudit.core.values import ClientId, Params
+from fedaudit.observe.round import Round
+from fedaudit.observe.tensors import read_tensors, write_tensors
+
+CANARIES_FILE = "canaries.safetensors"
+Value = TypeVar("Value")
+
+
+def keeping_canaries(
+    rounds: Iterable[Round],
+    clients: Sequence[ClientId],
+    direction: Callable[[Params, int], Params],
+    start: Params,
+    *,
+    last: int,
+    folder: Path,
+    run: str,
+) -> Iterator[Round]:
+    """The rounds without the canary clients, whose statistics go into a file of the run's folder.
+
+    Args:
+        rounds: As they were, before any view; of one model.
+        clients: The canaries, whether they took part or not.
+        direction: Of length 1, by the shapes of a model's parameters and a canary's number.
+        start: Parameters of the model before the first round.
+        last: The round after which the statistics are taken.
+        folder: The run's.
+        run: Names the run.
+    """
+    for round in rounds:
+        if round.index == last:
+            (after,) = round.after.values()
+            movement = plus(after.params, start, -1.0)
+            z = _statistics(movement, len(clients), direction)
+            write_tensors({"z": z}, folder / CANARIES_FILE, {"run": run})
+        yield _without(round, frozenset(clients))
+
+
+def read_canaries(folder: Path, run: str, count: int) -> Float[Tensor, " canaries"]:
+    """For each canary sqrt(d) times the cosine of its direction and the model's movement.
+
+    Args:
+        folder: The run's.
+        run: Names the run.
+        count: Of the canaries.
+
+    Raises:
+        Damaged: The file is another run's, or holds something else.
+    """
+    tensors, notes = read_tensors(folder / CANARIES_FILE)
+    z = tensors.get("z")
+    if notes.get("run") != run or z is None or tuple(z.shape) != (count,):
+        raise Damaged(
+            f"{folder / CANARIES_FILE} is not what this run left; delete {folder} and run the "
+            "study again"
+        )
+    return z
+
+
+def _statistics(
+    movement: Params, count: int, direction: Callable[[Params, int], Params]
+) -> Float[Tensor, " canaries"]:
+    moved = flat(movement).double()
+    # One direction at a time: each is as large as the model.
+    along = [float(flat(direction(movement, n)).double() @ moved) for n in range(count)]
+    length = float(moved.norm()) or 1.0
+    return torch.tensor(along, dtype=torch.float64) * math.sqrt(len(moved)) / length
+
+
+def _without(round: Round, canaries: frozenset[ClientId]) -> Round:
+    """A round as if nobody had seen the canaries; shares are those among the others."""
+    weights = _others(round.weights, canaries)
+    total = sum(weights.values())
+    return replace(
+        round,
+        exposed=_others(round.exposed, canaries),
+        sent=_others(round.sent, canaries),
+        uploads=_others(round.uploads, canaries),
+        weights={client: share / total for client, share in weights.items()},
+        asked=tuple(client for client in round.asked if client not in canaries),
+        answered=tuple(client for client in round.answered if client not in canaries),
+        facts=_others(round.facts, canaries),
+        kept=_others(round.kept, canaries),
+        seconds=_others(round.seconds, canaries),
+    )
+
+
+def _others(
+    given: Mapping[ClientId, Value], canaries: frozenset[ClientId]
+) -> dict[ClientId, Value]:
+    return {client: value for client, value in given.items() if client not in canaries}

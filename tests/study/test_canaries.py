@@ -1,0 +1,194 @@
+"""Canary clients in whole studies: what they send, who sees them, and what they tell."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedaudit.core.errors import BadInput, Damaged, Unsupported
+from fedaudit.core.params import flat, norm, plus
+from fedaudit.core.seeds import seed_for
+from fedaudit.defenses.accounting import gaussian_epsilon
+from fedaudit.defenses.base import Turn
+from fedaudit.defenses.canary import canary_direction
+from fedaudit.defenses.clip import ClientDP, clipped
+from fedaudit.fl.simulate import simulate
+from fedaudit.observe.canaries import CANARIES_FILE
+from fedaudit.observe.measurements import read_measured
+from fedaudit.observe.round import Upload
+from fedaudit.results.record import Record
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.build import setup
+from fedaudit.study.setup.parts import Setup
+from tests.study.studies import quick_study
+
+
+@dataclass(frozen=True)
+class ForgottenNoise(ClientDP):
+    """Claims the noise that it does not add."""
+
+    def upload(self, upload: Upload, turn: Turn) -> Upload:
+        """Clipped, and nothing else."""
+        return type(upload)(**{**vars(upload), "values": clipped(upload.values, self.clip)})
+
+
+def canary_study(**changes: object) -> Study:
+    values: dict[str, object] = {
+        "canaries": {"count": 60},
+        "attacks": {"blackbox-loss": {}},
+        "defense": {"name": "client-dp", "options": {"clip": 0.5, "noise_multiplier": 1.0}},
+    }
+    return quick_study(**{**values, **changes})
+
+
+def values_of(record: Record) -> dict[str, float | None]:
+    return {one.metric: one.value for one in record.findings if "client_epsilon" in one.metric}
+
+
+def canaries_in(run: Setup) -> set[int]:
+    assert run.canaries is not None
+    return set(run.canaries.clients)
+
+
+def test_statistics_are_cosines_with_the_movement_of_the_global_model(tmp_path: Path) -> None:
+    study = canary_study()
+    run_study(study, tmp_path)
+    run = setup(study, 1, None)
+    assert run.canaries is not None
+    everybody, seed = run.everybody, seed_for(1, "federation")
+    rounds = list(
+        simulate(
+            everybody.algorithm, everybody.data, rounds=4, seed=seed, defenses=everybody.defenses
+        )
+    )
+    start = next(iter(rounds[0].sent.values())).model.params
+    moved = plus(rounds[-1].after["global"].params, start, -1.0)
+    from safetensors.torch import load_file
+
+    z = load_file(tmp_path / "seed-1" / CANARIES_FILE)["z"]
+    for number in (0, 17, 59):
+        direction = canary_direction(start, run.canaries.seed, number)
+        assert norm(direction) == pytest.approx(1.0, abs=1e-5)
+        cosine = torch.cosine_similarity(flat(direction), flat(moved), dim=0)
+        expected = float(cosine) * math.sqrt(len(flat(moved)))
+        assert float(z[number]) == pytest.approx(expected, abs=1e-4)
+    inside = run.canaries.took_part
+    assert set(rounds[0].uploads) == {*run.deal.clients, *np.array(run.canaries.clients)[inside]}
+
+
+def test_what_a_canary_sends_is_clipped_and_hidden_like_any_upload() -> None:
+    run = setup(canary_study(), 1, None)
+    (first, *_) = simulate(
+        run.algorithm, run.everybody.data, rounds=4, seed=1, defenses=run.everybody.defenses
+    )
+    assert run.canaries is not None
+    number = int(run.canaries.took_part.argmax())
+    upload = first.uploads[run.canaries.clients[number]].values
+    direction = canary_direction(upload, run.canaries.seed, number)
+    noise = plus(upload, direction, -0.5)
+    # Standard deviation 1.0 x 0.5 on each number.
+    assert float(flat(noise).std()) == pytest.approx(0.5, rel=0.1)
+
+
+def test_no_adversary_of_a_sample_sees_a_canary(tmp_path: Path) -> None:
+    study = canary_study()
+    run_study(study, tmp_path)
+    run = setup(study, 1, None)
+    for one in read_measured(tmp_path / "seed-1"):
+        assert not canaries_in(run) & set(one.measured.clients)
+
+
+def test_measured_stays_below_claimed_and_forgotten_noise_is_found_out(tmp_path: Path) -> None:
+    study = canary_study()
+    honest = values_of(run_study(study, tmp_path / "honest"))
+    run = setup(study, 1, None)
+    assert run.canaries is not None
+    several = len(run.deal.clients) + int(run.canaries.took_part.sum())
+    claimed, measured = honest["claimed_client_epsilon"], honest["client_epsilon_if_gaussian"]
+    assert claimed is not None
+    assert measured is not None
+    assert claimed == pytest.approx(gaussian_epsilon(math.sqrt(several), 4, delta=1e-5), rel=0.02)
+    assert measured < claimed
+    options = {"clip": 0.5, "noise_multiplier": 1.0}
+    broken = {"name": f"{__name__}:ForgottenNoise", "options": options}
+    found = values_of(run_study(canary_study(defense=broken), tmp_path / "broken"))
+    assert found["claimed_client_epsilon"] == claimed
+    assert (found["client_epsilon_if_gaussian"] or 0) > claimed
+
+
+def test_workers_and_a_stop_change_no_bit_and_another_runs_file_is_refused(tmp_path: Path) -> None:
+    study = canary_study()
+    one = run_study(study, tmp_path / "one")
+    assert run_study(study, tmp_path / "two", workers=2).content_hash == one.content_hash
+    file = tmp_path / "one" / "seed-1" / CANARIES_FILE
+    other = canary_study(canaries={"count": 61})
+    run_study(other, tmp_path / "other")
+    file.write_bytes((tmp_path / "other" / "seed-1" / CANARIES_FILE).read_bytes())
+    with pytest.raises(Damaged, match="not what this run left"):
+        run_study(study, tmp_path / "one")
+
+
+def test_where_rounds_draw_their_clients_coins_alone_speak(tmp_path: Path) -> None:
+    study = canary_study(
+        canaries={"count": 10}, training={"participation": 0.5}, audit={"every": 1}
+    )
+    found = values_of(run_study(study, tmp_path))
+    assert found.keys() == {"client_epsilon", "claimed_client_epsilon"}
+
+
+def test_without_a_defense_nothing_is_claimed(tmp_path: Path) -> None:
+    found = values_of(
+        run_study(canary_study(defense={}, canaries={"count": 40, "length": 1.0}), tmp_path)
+    )
+    assert found.keys() == {"client_epsilon", "client_epsilon_if_gaussian"}
+
+
+def test_a_study_without_canaries_is_what_it_was() -> None:
+    assert setup(quick_study(), 1, None).canaries is None
+    run = setup(quick_study(), 1, None)
+    assert run.everybody.data == run.deal.clients
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "match"),
+    [
+        ({"canaries": {"count": 9}}, BadInput, "canaries.count is 9"),
+        ({"defense": {}}, BadInput, "canaries.length"),
+        (
+            {"defense": {"name": "gradient-noise", "options": {"sigma": 0.1}}},
+            Unsupported,
+            "client-dp",
+        ),
+        (
+            {
+                "defense": {
+                    "name": "client-dp",
+                    "clients": [0],
+                    "options": {"clip": 1.0, "noise_multiplier": 1.0},
+                }
+            },
+            Unsupported,
+            "for all clients",
+        ),
+        (
+            {"algorithm": {"name": "fedsgd"}, "training": {"epochs": 1}},
+            Unsupported,
+            "FedSGD",
+        ),
+        ({"audit": {"merge": [0, 1]}}, Unsupported, "audit.merge"),
+        (
+            {"training": {"participation": 0.02}, "audit": {"view": "final"}},
+            BadInput,
+            "only canary clients would take part",
+        ),
+    ],
+)
+def test_what_a_canary_would_not_be_a_client_of_is_refused(
+    changes: dict[str, object], kind: type[Exception], match: str
+) -> None:
+    with pytest.raises(kind, match=match):
+        setup(canary_study(**changes), 1, None)
