@@ -73,7 +73,12 @@ def evaluation_split(run: Setup) -> EvaluationSplit:
 
 
 def accuracy_notes(
-    run: Setup, given: EvaluationSplit, round: Round, device: torch.device = CPU
+    run: Setup,
+    given: EvaluationSplit,
+    round: Round,
+    device: torch.device = CPU,
+    *,
+    means: bool = True,
 ) -> dict[str, str]:
     """Counts of correct predictions by the models of a round, as text; of other tasks the means.
 
@@ -87,6 +92,8 @@ def accuracy_notes(
         given: What models are tried on.
         round: As the adversary sees it.
         device: Where models are run.
+        means: Whether means of other tasks than classification are wanted: they are shown of the last
+            round alone, and may cost more than all attacks.
 
     Source: SIA, section 4.6 (generalization error of the local models).
     Differs: The difference keeps its sign; at most 500 samples of each client and 1,000 of the
@@ -106,7 +113,8 @@ def accuracy_notes(
     notes = dict[str, str]()
     for name, (model, trained_on) in (kept or models).items():
         if not model.architecture.task.utility.is_share:
-            notes |= _means(model, given.test, trained_on, device)
+            if means:
+                notes |= _means(model, given.test, trained_on, device)
             continue
         notes |= {
             f"{_TEST}{name}": str(_correct(model, given.test, device)),
@@ -116,12 +124,12 @@ def accuracy_notes(
     return notes | gaps
 
 
-def counts_fit(run: Setup, notes: Mapping[str, str]) -> bool:
-    """True if a round's counts are there, and can be."""
+def counts_fit(run: Setup, notes: Mapping[str, str], *, means: bool = True) -> bool:
+    """True if a round's counts are there, and can be; its means, if they are wanted."""
     names = _models(notes)
     utility = run.algorithm.architecture.task.utility
     if not utility.is_share:
-        return all(_as_number(notes.get(f"{part}{MEAN}")) for part in (_TEST, _TRAIN))
+        return not means or all(_as_number(notes.get(f"{part}{MEAN}")) for part in (_TEST, _TRAIN))
     try:
         counts = [[int(notes[f"{part}{n}"]) for part in (_TEST, _TRAIN, _TOTAL)] for n in names]
         gaps = [float(value) for key, value in notes.items() if key.startswith(_GAP)]

@@ -136,7 +136,8 @@ def stored_rounds(setup: Setup, folder: Path) -> list[Stored]:
                 "the study again"
             )
         fault = fault_in(one.measured, setup.deal.clients, len(setup.deal.audit))
-        if not fault and not counts_fit(setup, one.notes):
+        is_last = one.measured.index == setup.measured_rounds[-1]
+        if not fault and not counts_fit(setup, one.notes, means=is_last):
             fault = "its counts of correct predictions are missing or cannot be"
         if fault:
             raise Damaged(
@@ -182,10 +183,11 @@ def _measure(
     notes = {"complete": str(round.complete), "run": key}
     if device.type != "cpu":
         notes["device"] = device.type
-    notes |= accuracy_notes(setup, given, round, device)
+    is_last = round.index == setup.measured_rounds[-1]
+    notes |= accuracy_notes(setup, given, round, device, means=is_last)
     notes |= cluster_notes(setup, round, device)
     measure_known(setup, round, folder, notes, device)
-    if round.index == setup.measured_rounds[-1]:
+    if is_last:
         draw(setup, round, folder)
     # Last, because a round counts as measured once this file is there.
     write_measured(folder, measured, notes)
