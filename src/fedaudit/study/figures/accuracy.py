@@ -92,7 +92,7 @@ def accuracy_notes(
         given: What models are tried on.
         round: As the adversary sees it.
         device: Where models are run.
-        means: Whether means of other tasks than classification are wanted: they are shown of the last
+        means: Whether means of tasks without accuracy are wanted: they are shown of the last
             round alone, and may cost more than all attacks.
 
     Source: SIA, section 4.6 (generalization error of the local models).
