@@ -180,4 +180,5 @@ def leak_of(name: str) -> Found | None:
         groups = [found_of(regime, test, Term(group=group)) for group in GROUPS]
         return max((one for one in groups if one), key=lambda one: one.low or 0.0, default=None)
     figure = {"sources": "over_label_baseline", "games": "adv"}.get(regime.kind, "auc")
-    return found_of(regime, Test(figure=figure, one=Term(), others=[]), Term(attack=regime.leak))
+    test = Test(figure=figure, contrast=regime.against, one=Term(), others=[])
+    return found_of(regime, test, Term(attack=regime.leak))

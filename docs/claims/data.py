@@ -29,6 +29,8 @@ class Regime(Part):
         title: Data, network and sizes, for the table.
         kind: What an adversary asks: decides what it means that the regime leaks.
         leak: The undefended attack, named beforehand, by which it is judged whether it leaks.
+        against: Non-members among whom it has to find members; "unseen" where all clients' samples went
+            into the one model that is seen.
         base: Variant that is the regime undefended; empty for the study itself.
         hours: Planned for all records that claims ask of the study, before they were made; None
             for a regime of a study whose hours stand with an earlier one.
@@ -40,6 +42,7 @@ class Regime(Part):
     title: str
     kind: Literal["membership", "sources", "clusters", "games"] = "membership"
     leak: str = ""
+    against: Literal["mixed", "unseen", "other_client"] = "mixed"
     base: str = ""
     hours: float | None = None
     contrast: bool = False
