@@ -2,14 +2,11 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from fedaudit.cli.application import app, log
-
-if TYPE_CHECKING:
-    from fedaudit.filters.claim import Adjacency, Noise
 
 
 @app.command(name="check-dp")
@@ -74,8 +71,8 @@ def check_dp(
             filter,
             sensitivity=sensitivity,
             sigma=sigma,
-            adjacency=cast("Adjacency", adjacency),
-            noise=cast("Noise", noise),
+            adjacency=adjacency,
+            noise=noise,
             kind=kind,
             shape_from=shape_from or None,
             stateful=stateful,

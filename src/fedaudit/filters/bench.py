@@ -66,7 +66,7 @@ def moves(left: Sent, right: Sent) -> Arrays:
     """How each array that was sent differs; one that only one of them has, from nothing."""
     names = left.arrays | right.arrays
     none = np.zeros(())
-    return {n: left.arrays.get(n, none) - right.arrays.get(n, none) for n in names}
+    return {n: np.asarray(left.arrays.get(n, none) - right.arrays.get(n, none)) for n in names}
 
 
 def length_between(claim: Claim, left: Sent, right: Sent) -> float:

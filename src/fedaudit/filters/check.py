@@ -7,7 +7,7 @@ from fedaudit.core.errors import BadInput, Refusal, option
 from fedaudit.core.importing import named
 from fedaudit.filters.bench import Bench
 from fedaudit.filters.calling import KINDS, Call, Kind, form_for, kind_of, needed
-from fedaudit.filters.claim import Adjacency, Check, Claim, FilterAudit, Noise, Result
+from fedaudit.filters.claim import Check, Claim, FilterAudit, Result
 from fedaudit.filters.freezing import Copies
 from fedaudit.filters.frozen import (
     compared,
@@ -33,8 +33,8 @@ def check_dp(
     *,
     sensitivity: float,
     sigma: float,
-    adjacency: Adjacency = "remove",
-    noise: Noise = "gaussian",
+    adjacency: str = "remove",
+    noise: str = "gaussian",
     kind: str = "",
     shape_from: object = None,
     stateful: bool = False,

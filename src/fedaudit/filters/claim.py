@@ -3,15 +3,12 @@
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
 from fedaudit.core.errors import BadInput, option
-
-Adjacency: TypeAlias = Literal["remove", "replace"]
-Noise: TypeAlias = Literal["gaussian", "laplace"]
 
 Arrays: TypeAlias = dict[str, np.ndarray]
 """What goes into a filter or comes out of it, by name, whatever form the filter has it in."""
@@ -36,8 +33,8 @@ class Claim:
 
     sensitivity: float
     sigma: float
-    adjacency: Adjacency = "remove"
-    noise: Noise = "gaussian"
+    adjacency: str = "remove"
+    noise: str = "gaussian"
     stateful: bool = False
     elsewhere: tuple[str, ...] = ()
 

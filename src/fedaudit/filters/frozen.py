@@ -184,7 +184,7 @@ def same_noise_check(bench: Bench, probes: Probes) -> Iterator[Check]:
     names = noise.keys() & here.keys()
     if not names:
         return
-    apart = _length([here[name] - noise[name] for name in names])
+    apart = _length([np.asarray(here[name] - noise[name]) for name in names])
     length = _length([noise[name] for name in names])
     differs = apart > EXACT * length + bench.rounding(large, other, small, another)
     yield Check(

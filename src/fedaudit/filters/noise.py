@@ -13,8 +13,6 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import chdtr, chdtri, kolmogorov, ndtr
 
-from fedaudit.filters.claim import Noise
-
 ERROR = 0.01
 """Probability that something fails though the noise is as declared, all tests of a set of draws
 together. Blame takes two sets."""
@@ -28,8 +26,8 @@ Draws = dict[str, np.ndarray]
 """Outputs by name, one call a row."""
 
 
-class Tested(NamedTuple):
-    """One test.
+class Finding(NamedTuple):
+    """What one test found.
 
     Attributes:
         check: What it belongs to.
@@ -62,8 +60,7 @@ def kept(value: np.ndarray) -> np.ndarray:
     while np.prod(sides) > _MOST_KEPT:
         longest = int(np.argmax(sides))
         sides[longest] = (sides[longest] + 1) // 2
-    corner: np.ndarray = value[tuple(slice(side) for side in sides)]
-    return corner
+    return np.asarray(value[tuple(slice(side) for side in sides)])
 
 
 def repeats(draws: Draws) -> bool:
@@ -80,7 +77,7 @@ def is_rounded(draws: Draws) -> bool:
     return bool(np.mean(shares) < _REPEATING)
 
 
-def scale_tests(draws: Draws, std: float, noise: Noise, *, told: str) -> Iterator[Tested]:
+def scale_tests(draws: Draws, std: float, noise: str, *, told: str) -> Iterator[Finding]:
     """Whether all entries, those of each array, and the quietest entry have the declared noise."""
     differences = {name: _differences(value) for name, value in draws.items()}
     declared = std * (1 - EXACT)
@@ -90,7 +87,7 @@ def scale_tests(draws: Draws, std: float, noise: Noise, *, told: str) -> Iterato
     for where, (square, count) in (
         everything | {name: (squares[name], counts[name]) for name in draws}
     ).items():
-        yield Tested("scale", f"{where}{told}", _below(square / declared**2, count, noise))
+        yield Finding("scale", f"{where}{told}", _below(square / declared**2, count, noise))
     lowest, place = 1.0, ""
     for name, value in differences.items():
         entry = (value.reshape(len(value), -1) ** 2).sum(0) / 2 / declared**2
@@ -98,10 +95,10 @@ def scale_tests(draws: Draws, std: float, noise: Noise, *, told: str) -> Iterato
         if p < lowest:
             lowest, place = p, name
     count = sum(value[0].size for value in differences.values())
-    yield Tested("scale", f"an entry of {place}{told}", min(1.0, lowest * count))
+    yield Finding("scale", f"an entry of {place}{told}", min(1.0, lowest * count))
 
 
-def shape_tests(draws: Draws, noise: Noise) -> Iterator[Tested]:
+def shape_tests(draws: Draws, noise: str) -> Iterator[Finding]:
     """Whether each array's noise has the declared distribution, whatever its scale."""
     for name, value in draws.items():
         difference = np.sort(_differences(value).ravel())
@@ -112,10 +109,10 @@ def shape_tests(draws: Draws, noise: Noise) -> Iterator[Tested]:
         steps = np.arange(len(difference) + 1) / len(difference)
         gap = max(float((steps[1:] - expected).max()), float((expected - steps[:-1]).max()))
         # The scale is the draws' own, with which they agree better than with the true one.
-        yield Tested("shape", name, float(kolmogorov(gap * len(difference) ** 0.5)))
+        yield Finding("shape", name, float(kolmogorov(gap * len(difference) ** 0.5)))
 
 
-def entry_tests(draws: Draws) -> Iterator[Tested]:
+def entry_tests(draws: Draws) -> Iterator[Finding]:
     """Whether neighbours along every axis, and arrays among each other, share draws."""
     differences = {name: _differences(value) for name, value in draws.items()}
     for name, value in differences.items():
@@ -125,27 +122,27 @@ def entry_tests(draws: Draws) -> Iterator[Tested]:
                 left, right = (
                     np.take(value, np.arange(start, 2 * pairs, 2), axis) for start in (0, 1)
                 )
-                yield Tested("entries", f"{name}, along axis {axis - 1}", _related(left, right))
+                yield Finding("entries", f"{name}, along axis {axis - 1}", _related(left, right))
     for one, two in islice(combinations(differences, 2), _MOST_PAIRS):
         left, right = (differences[each].reshape(len(differences[each]), -1) for each in (one, two))
         size = min(left.shape[1], right.shape[1])
         if size:
             related = _related(left[:, :size], right[:, :size])
-            yield Tested("entries", f"{one} and {two}", related)
+            yield Finding("entries", f"{one} and {two}", related)
 
 
-def call_tests(draws: Draws) -> Iterator[Tested]:
+def call_tests(draws: Draws) -> Iterator[Finding]:
     """Whether a call's noise is like the one's before it, or that of any other."""
     whole = np.concatenate([value.reshape(len(value), -1) for value in draws.values()], axis=1)
     first, second, third, fourth = (whole[start::4] for start in range(4))
-    yield Tested("calls", "one call and the next", _related(first - third, second - fourth))
+    yield Finding("calls", "one call and the next", _related(first - third, second - fourth))
     differences = _differences(whole)
     pairs = list(combinations(range(len(differences)), 2))
     likest = min(_related(differences[one], differences[two]) for one, two in pairs)
-    yield Tested("calls", "two of the calls", min(1.0, likest * len(pairs)))
+    yield Finding("calls", "two of the calls", min(1.0, likest * len(pairs)))
 
 
-def spread_of(draws: Draws, noise: Noise, error: float) -> Spread:
+def spread_of(draws: Draws, noise: str, error: float) -> Spread:
     """The standard deviation of all entries' noise, with limits of that error."""
     differences = [_differences(value) for value in draws.values()]
     square = sum(float((value**2).sum()) for value in differences) / 2
@@ -161,13 +158,13 @@ def _differences(draws: np.ndarray) -> np.ndarray:
     return found
 
 
-def _below(square: float, count: int, noise: Noise) -> float:
+def _below(square: float, count: int, noise: str) -> float:
     """The probability of so small a sum of squares, of which each is 1 on average."""
     freedom = _freedom(noise)
     return float(chdtr(count * freedom, square * freedom))
 
 
-def _freedom(noise: Noise) -> float:
+def _freedom(noise: str) -> float:
     """Degrees of freedom that one squared difference is worth.
 
     The square of a normal variable has variance 2. That of the difference of two Laplace variables,
@@ -176,7 +173,7 @@ def _freedom(noise: Noise) -> float:
     return 1.0 if noise == "gaussian" else 2 / 3.5
 
 
-def _cdf(value: Float[np.ndarray, " draws"], noise: Noise) -> Float[np.ndarray, " draws"]:
+def _cdf(value: Float[np.ndarray, " draws"], noise: str) -> Float[np.ndarray, " draws"]:
     """The distribution of a difference of two draws that has variance 1."""
     if noise == "gaussian":
         return np.asarray(ndtr(value))

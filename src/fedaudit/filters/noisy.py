@@ -11,7 +11,7 @@ from fedaudit.filters.noise import (
     ERROR,
     EXACT,
     Draws,
-    Tested,
+    Finding,
     call_tests,
     entry_tests,
     is_rounded,
@@ -96,11 +96,25 @@ def _once(
 
 
 def _rest(
-    worst: dict[str, Tested], error: float, claim: Claim, *, hidden: bool, rounded: bool
+    worst: dict[str, Finding], error: float, claim: Claim, *, hidden: bool, rounded: bool
 ) -> Iterator[Check]:
-    if hidden or rounded:
-        yield _untested("noise by itself" if hidden else "shape of noise")
-    else:
+    if hidden:
+        yield _untested("noise by itself")
+    elif "entries" in worst:
+        shared = _tested(
+            "noise between entries",
+            "independent",
+            worst["entries"],
+            error,
+            f"entries share their noise ({worst['entries'].where})",
+            "Draw a number for every entry of every array, from one generator that goes on.",
+        )
+        yield shared
+        if shared.result is Result.FAILED:
+            return  # the other tests take entries for independent
+    if rounded and not hidden:
+        yield _untested("shape of noise")
+    elif not hidden:
         yield _tested(
             "shape of noise",
             claim.noise,
@@ -108,15 +122,6 @@ def _rest(
             error,
             f"noise on {worst['shape'].where!r} is not {claim.noise}",
             "Draw from the distribution that the accountant knows, and change nothing afterwards.",
-        )
-    if not hidden and "entries" in worst:
-        yield _tested(
-            "noise between entries",
-            "independent",
-            worst["entries"],
-            error,
-            f"entries share their noise ({worst['entries'].where})",
-            "Draw a number for every entry of every array, from one generator that goes on.",
         )
     yield _tested(
         "noise between calls",
@@ -128,7 +133,7 @@ def _rest(
     )
 
 
-def _tested(name: str, declared: str, worst: Tested, error: float, why: str, advice: str) -> Check:
+def _tested(name: str, declared: str, worst: Finding, error: float, why: str, advice: str) -> Check:
     failed = worst.p < error
     measured = f"not {declared}" if failed else f"nothing against it (p {worst.p:.2g})"
     return Check(name, measured, declared, Result.FAILED if failed else Result.PASSED, why, advice)
@@ -172,7 +177,7 @@ def _noisy(draws: Draws) -> Draws:
     return found
 
 
-def _far(small: Draws, large: Draws, claim: Claim) -> Tested:
+def _far(small: Draws, large: Draws, claim: Claim) -> Finding:
     """Whether a large contribution moves the mean output farther than declared.
 
     Along a direction that the first half of the calls gives and the second has not seen.
@@ -184,16 +189,16 @@ def _far(small: Draws, large: Draws, claim: Claim) -> Tested:
     direction = apart[:half].mean(0)
     length = claim.length(direction)
     if not length:
-        return Tested("sensitivity", "0", 1.0)
+        return Finding("sensitivity", "0", 1.0)
     along = np.sign(direction) if claim.noise == "laplace" else direction / length
     moved = apart[half:] @ along
     value, spread = float(moved.mean()), float(moved.std(ddof=1)) / half**0.5
     beyond = value - claim.sensitivity * (1 + EXACT)
     p = float(stdtr(half - 1, -beyond / spread)) if spread else float(beyond <= 0)
-    return Tested("sensitivity", f"{value:.3g} ± {spread:.2g}", p)
+    return Finding("sensitivity", f"{value:.3g} ± {spread:.2g}", p)
 
 
-def _unfrozen(far: Tested, claim: Claim, error: float) -> Iterator[Check]:
+def _unfrozen(far: Finding, claim: Claim, error: float) -> Iterator[Check]:
     failed = far.p < error
     yield Check(
         "largest move of the output",

@@ -72,7 +72,7 @@ def updates(form: Form, claim: Claim, *, seed: int, nothing: bool = True) -> Pro
         }
         size = sum(float((value**2).sum()) for value in drawn.values()) ** 0.5
         factor = length * claim.sensitivity / size
-        return zeros | {path: value * factor for path, value in drawn.items()}
+        return zeros | {path: np.asarray(value * factor) for path, value in drawn.items()}
 
     tiny = long(_AS_GOOD_AS_NOTHING, fractions)
     none = zeros if nothing else tiny

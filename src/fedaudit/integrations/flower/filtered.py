@@ -1,6 +1,7 @@
 """A mod of Flower's clients as a function from update to update, for a check of what it does."""
 
 from contextlib import suppress
+from functools import cache
 from typing import cast
 
 import numpy as np
@@ -28,13 +29,7 @@ class _Filtered:
 
     def __call__(self, update: Arrays) -> tuple[Arrays, dict[str, object]]:
         self._round += 1
-        rng = seeded_numpy(0, "received")
-        received = {
-            name: rng.normal(0, _SPREAD, value.shape).astype(value.dtype)
-            if value.dtype.kind == "f"
-            else np.zeros_like(value)
-            for name, value in update.items()
-        }
+        received = {name: _received(v.shape, v.dtype) for name, v in update.items()}
         client = {"num-examples": 10}
         settings = ConfigRecord({KEY_CLIPPING_NORM: self._clip, "server-round": self._round})
 
@@ -74,6 +69,14 @@ def filtered(mod: object, claim: Claim) -> object:
     """
     _identify()
     return _Filtered(cast(Mod, mod), claim.sensitivity)
+
+
+@cache
+def _received(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array of the model that the client was sent; nobody writes into it."""
+    if dtype.kind != "f":
+        return np.zeros(shape, dtype)
+    return np.asarray(seeded_numpy(0, "received").normal(0, _SPREAD, shape)).astype(dtype)
 
 
 def _record(arrays: Arrays) -> ArrayRecord:
