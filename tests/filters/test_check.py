@@ -216,13 +216,26 @@ def test_an_array_without_dimensions_is_noted_where_no_shape_is_given() -> None:
     assert names(checked(overlooking, shape_from=example), Result.FAILED) == {MOVE, BARE}
 
 
-def test_half_precision_is_not_blamed_for_its_rounding() -> None:
-    def halves(update: cases.Update) -> cases.Update:
-        wide = {name: value.float() for name, value in update.items()}
-        return {name: value.half() for name, value in cases.clipped(wide).items()}
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16, torch.double])
+def test_other_precisions_are_not_blamed_for_their_rounding(dtype: torch.dtype) -> None:
+    def narrow(update: cases.Update) -> cases.Update:
+        wide = {name: value.double() for name, value in update.items()}
+        return {name: value.to(dtype) for name, value in cases.plain(wide).items()}
 
-    example = {"w": torch.zeros(40, 10, dtype=torch.half)}
-    assert checked(halves, sigma=0.0, shape_from=example).verdict is Verdict.SOUND
+    example = {"w": torch.zeros(40, 10, dtype=dtype), "b": torch.zeros(40, dtype=dtype)}
+    audit = checked(narrow, shape_from=example)
+    assert audit.verdict is Verdict.SOUND, str(audit)
+
+
+def coarse(update: cases.Update) -> cases.Update:
+    """Rounds each array to 16 steps of its own, after the noise."""
+    noisy = cases.plain(update)
+    steps = {name: value.abs().max() / 8 for name, value in noisy.items()}
+    return {name: (value / steps[name]).round() * steps[name] for name, value in noisy.items()}
+
+
+def test_a_filter_that_rounds_coarsely_after_its_noise_is_not_called_sound() -> None:
+    assert checked(coarse).verdict is not Verdict.SOUND
 
 
 def test_a_verdict_is_the_same_every_time() -> None:

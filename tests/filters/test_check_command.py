@@ -8,6 +8,7 @@ import pytest
 
 from tests.programs import exit_code
 
+ROOT = Path(__file__).parents[2]
 OWN = ("--sensitivity", 1.0, "--sigma", 0.8)
 
 
@@ -34,6 +35,21 @@ def test_a_filter_that_fails_is_a_refusal_and_no_verdict(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("fedaudit: ")
+
+
+@pytest.mark.parametrize(("name", "code"), [("filter", 1), ("mended", 0)])
+def test_the_example_is_what_its_page_says(
+    name: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT / "examples" / "check-dp")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert exit_code("check-dp", f"privacy:{name}", *OWN) == code
+    page = (ROOT / "docs" / "check-dp.md").read_text(encoding="utf-8")
+    lines = capsys.readouterr().out.split("\n")
+    if code:
+        assert "\n".join(lines[:3]) in page
+    else:
+        assert not any(line.startswith(("✗", "?", "!")) for line in lines)
 
 
 def test_options_are_handed_over(capsys: pytest.CaptureFixture[str]) -> None:

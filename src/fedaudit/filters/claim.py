@@ -68,6 +68,11 @@ class Claim:
         return float(np.abs(change).sum() if self.noise == "laplace" else np.linalg.norm(change))
 
 
+def in_words(length: float) -> str:
+    """A length with four digits, and without a power of ten where it is readable."""
+    return f"{length:,.0f}" if 999.5 <= length < 1e7 else f"{length:.4g}"
+
+
 class Result(StrEnum):
     """What became of one check."""
 

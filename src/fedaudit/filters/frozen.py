@@ -10,7 +10,7 @@ import numpy as np
 from fedaudit.core.errors import Refusal
 from fedaudit.filters.bench import Bench, is_finite, length_between, moves
 from fedaudit.filters.calling import Call, Form, Sent, plain_example
-from fedaudit.filters.claim import Arrays, Check, Claim, Result
+from fedaudit.filters.claim import Arrays, Check, Claim, Result, in_words
 from fedaudit.filters.freezing import Copies
 from fedaudit.filters.noise import EXACT
 from fedaudit.filters.probes import Pair, Probes, updates
@@ -104,11 +104,11 @@ def sensitivity_check(found: Neighbours, bench: Bench) -> Iterator[Check]:
         shown = beyond or found.farthest()
         yield Check(
             "largest move of the output",
-            f"{shown.length:.4g}",
+            in_words(shown.length),
             f"at most {most:.4g}",
             Result.FAILED if beyond else Result.PASSED,
-            f"{subject} {shown.pair.told} moves the output by {shown.length:.4g}, and {most:.4g} "
-            "is declared"
+            f"{subject} {shown.pair.told} moves the output by {in_words(shown.length)}, and "
+            f"{most:.4g} is declared"
             + ("" if shown.pair.alone else f"; the array that moves most is {shown.where!r}"),
             "Clip to one length over all entries of all arrays together, as the last step before "
             "the noise, and declare what one contribution can move after every later scaling.",
@@ -210,11 +210,11 @@ def state_check(bench: Bench, probes: Probes) -> Iterator[Check]:
     stateful = bench.claim.stateful
     yield Check(
         "earlier rounds in a release",
-        f"{apart:.3g} apart" if differs else "none",
+        f"{in_words(apart)} apart" if differs else "none",
         "allowed" if stateful else "none",
         (Result.NOTED if stateful else Result.FAILED) if differs else Result.PASSED,
-        f"after two rounds with large contributions an update comes out {apart:.3g} away from "
-        "where it does after rounds with none: earlier data are released again",
+        f"after two rounds with large contributions an update comes out {in_words(apart)} away "
+        "from where it does after rounds with none: earlier data are released again",
         "Keep nothing between rounds that was made of updates without noise; declare --stateful if "
         "the accountant knows of it.",
     )

@@ -21,6 +21,7 @@ EXACT = 1e-3
 _MOST_PAIRS = 300
 _MOST_KEPT = 4096
 _REPEATING = 0.5
+_STEP = 0.02
 
 Draws = dict[str, np.ndarray]
 """Outputs by name, one call a row."""
@@ -72,9 +73,12 @@ def repeats(draws: Draws) -> bool:
 
 
 def is_rounded(draws: Draws) -> bool:
-    """True if most values of a call are there more than once."""
-    shares = [np.unique(value).size / max(1, value.size) for value in draws.values()]
-    return bool(np.mean(shares) < _REPEATING)
+    """True if one value makes up so much of an array that its distribution has a step there."""
+    for value in draws.values():
+        _, counts = np.unique(value, return_counts=True)
+        if counts.max() > max(_STEP * value.size, 2):
+            return True
+    return False
 
 
 def scale_tests(draws: Draws, std: float, noise: str, *, told: str) -> Iterator[Finding]:

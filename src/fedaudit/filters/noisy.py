@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import stdtr
 
 from fedaudit.filters.bench import Bench
-from fedaudit.filters.claim import Check, Claim, Result
+from fedaudit.filters.claim import Check, Claim, Result, in_words
 from fedaudit.filters.noise import (
     ERROR,
     EXACT,
@@ -195,7 +195,7 @@ def _far(small: Draws, large: Draws, claim: Claim) -> Finding:
     value, spread = float(moved.mean()), float(moved.std(ddof=1)) / half**0.5
     beyond = value - claim.sensitivity * (1 + EXACT)
     p = float(stdtr(half - 1, -beyond / spread)) if spread else float(beyond <= 0)
-    return Finding("sensitivity", f"{value:.3g} ± {spread:.2g}", p)
+    return Finding("sensitivity", f"{in_words(value)} ± {spread:.2g}", p)
 
 
 def _unfrozen(far: Finding, claim: Claim, error: float) -> Iterator[Check]:

@@ -31,7 +31,12 @@ def told(audit: FilterAudit, width: int = WIDTH) -> list[str]:
         lines += _wrapped("  ", f"{check.why[:1].upper()}{check.why[1:]}.", width)
     lines += ["", *_table(audit.checks, width)]
     advice = list(dict.fromkeys(check.advice for check in graver if check.advice))
-    tail = _wrapped("", f"Tried on {audit.effort}.", width)
+    claim = audit.claim
+    declared = (
+        f"Declared: sensitivity {claim.sensitivity:g} ({claim.adjacency}), sigma {claim.sigma:g}"
+        + (f", {claim.noise} noise." if claim.sigma else ", so no noise here.")
+    )
+    tail = _wrapped("", declared, width) + _wrapped("", f"Tried on {audit.effort}.", width)
     said = [f"To do: {one}" for one in advice]
     said += [f"Note: {check.why}. {check.advice}".strip() for check in audit.of(Result.NOTED)]
     if said:

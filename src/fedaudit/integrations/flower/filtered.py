@@ -34,7 +34,7 @@ class _Filtered:
         settings = ConfigRecord({KEY_CLIPPING_NORM: self._clip, "server-round": self._round})
 
         def trained(message: Message, context: Context) -> Message:
-            local = {name: received[name] + value for name, value in update.items()}
+            local = {name: np.asarray(received[name] + value) for name, value in update.items()}
             content = RecordDict({_MODEL: _record(local), _METRICS: MetricRecord(dict(client))})
             return Message(content, reply_to=message)
 
@@ -46,7 +46,7 @@ class _Filtered:
         for record in reply.content.array_records.values():
             arrays |= {name: np.asarray(array_of(array)) for name, array in record.items()}
         change = {
-            name: value.astype(np.float64) - received[name].astype(np.float64)
+            name: np.asarray(value.astype(np.float64) - received[name].astype(np.float64))
             if name in received
             else value
             for name, value in arrays.items()
