@@ -134,10 +134,10 @@ def test_a_fault_of_a_step_is_found(step: steps.Step, found: str) -> None:
     assert found in names(audit, Result.FAILED), str(audit)
 
 
-def test_the_array_that_is_not_clipped_is_named() -> None:
+def test_arrays_that_are_not_clipped_are_named() -> None:
     audit = checked(cases.one_layer_unclipped)
     (check,) = (check for check in audit.checks if check.name == MOVE)
-    assert "large in 'second.bias' alone" in check.why or "large in 'first.bias' alone" in check.why
+    assert "that is large in 'first.bias' or 'second.bias' alone moves" in check.why
     assert names(audit, Result.FAILED) == {MOVE}
 
 
@@ -236,6 +236,22 @@ def coarse(update: cases.Update) -> cases.Update:
 
 def test_a_filter_that_rounds_coarsely_after_its_noise_is_not_called_sound() -> None:
     assert checked(coarse).verdict is not Verdict.SOUND
+
+
+def test_arrays_that_are_now_and_then_left_out_are_compared_with_nothing() -> None:
+    def leaving_out(update: cases.Update) -> cases.Update:
+        names = [name for name in update if torch.rand(()) < 0.5 or name == "first.weight"]
+        return {name: value for name, value in cases.plain(update).items() if name in names}
+
+    assert checked(leaving_out, calls=32).verdict is not Verdict.SOUND
+
+
+def test_arrays_whose_shapes_change_are_refused() -> None:
+    def shortening(update: cases.Update) -> cases.Update:
+        return {name: value[value.abs() > 0.1] for name, value in cases.plain(update).items()}
+
+    with pytest.raises(BadInput, match="arrays of one name in shapes"):
+        checked(shortening)
 
 
 def test_a_verdict_is_the_same_every_time() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedaudit.core.errors import BadInput
 from fedaudit.filters.calling import Call, Sent, adapted
 from fedaudit.filters.claim import Arrays, Claim
 from fedaudit.filters.freezing import Copies, drawing
@@ -45,9 +46,14 @@ class Bench:
     def drawn(self, values: Arrays, calls: int, *, draw: int) -> Draws:
         """What one filter sends for the same thing in call after call, corners of large arrays."""
         filter = self._new()
+        found: list[Arrays] = []
         with drawing(self.seed + _APART * draw):
-            sent = [self.call(filter, values) for _ in range(calls)]
-        return {name: np.stack([kept(s.arrays[name]) for s in sent]) for name in sent[0].arrays}
+            for _ in range(calls):
+                sent = self.call(filter, values).arrays
+                # A copy, since a view would keep the whole.
+                found.append({name: kept(value).copy() for name, value in sent.items()})
+        names = dict.fromkeys(name for one in found for name in one)
+        return {name: _stacked([one.get(name) for one in found]) for name in names}
 
     def rounding(self, *sent: Sent) -> float:
         """How far outputs may lie apart because they are rounded."""
@@ -64,9 +70,28 @@ def length_of(sent: Sent) -> float:
 
 def moves(left: Sent, right: Sent) -> Arrays:
     """How each array that was sent differs; one that only one of them has, from nothing."""
-    names = left.arrays | right.arrays
-    none = np.zeros(())
-    return {n: np.asarray(left.arrays.get(n, none) - right.arrays.get(n, none)) for n in names}
+    return {
+        name: np.asarray(
+            np.diff(_stacked([right.arrays.get(name), left.arrays.get(name)]), axis=0)[0]
+        )
+        for name in left.arrays | right.arrays
+    }
+
+
+def _stacked(values: list[np.ndarray | None]) -> np.ndarray:
+    """An array of several calls; where one was not sent, zeros.
+
+    Raises:
+        BadInput: They are of several shapes.
+    """
+    shapes = {value.shape for value in values if value is not None}
+    if len(shapes) > 1:
+        raise BadInput(
+            f"the filter sends arrays of one name in shapes {shapes}, which cannot be compared; "
+            "check what it does before it changes their shapes"
+        )
+    nothing = np.zeros(shapes.pop())
+    return np.stack([nothing if value is None else value for value in values])
 
 
 def length_between(claim: Claim, left: Sent, right: Sent) -> float:

@@ -124,7 +124,7 @@ def _checks(bench: Bench, calls: int) -> Iterator[Check]:
         probes = updates(form, claim, seed=bench.seed, nothing=not zeros)
     frozen, hidden = replays(bench, probes), is_hidden(bench, probes)
     if frozen and not hidden:
-        found = compared(bench, probes.pairs)
+        found = compared(bench, probes)
         yield from sensitivity_check(found, bench)
         yield from unnoised_check(found, bench, probes)
         yield from same_noise_check(bench, probes)

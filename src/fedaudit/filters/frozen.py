@@ -1,7 +1,7 @@
 """Checks with the noise frozen: what is left between two outputs is what the filter was given."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,12 +30,14 @@ class Moved(NamedTuple):
 
     Attributes:
         pair: For which neighbours.
-        length: Beyond rounding.
+        length: As declared lengths are measured.
+        rounding: How much of it may be rounding.
         where: The array with the largest difference of an entry.
     """
 
     pair: Pair
     length: float
+    rounding: float
     where: str
 
 
@@ -67,8 +69,8 @@ class Neighbours:
         for name, change in changes.items():
             self.moved[name] = (change != 0) | self.moved.get(name, np.zeros((), bool))
         where = max(changes, key=lambda name: float(np.abs(changes[name]).max(initial=0)))
-        length = length_between(bench.claim, left, right) - bench.rounding(left, right)
-        self.lengths.append(Moved(pair, max(0.0, length), where))
+        length = length_between(bench.claim, left, right)
+        self.lengths.append(Moved(pair, length, bench.rounding(left, right), where))
 
     def farthest(self) -> Moved:
         """The longest difference."""
@@ -76,22 +78,23 @@ class Neighbours:
 
     def beyond(self, most: float) -> Moved | None:
         """The difference by which it is best seen that some are longer; None if none is."""
-        longer = [one for one in self.lengths if one.length > most]
+        longer = [one for one in self.lengths if one.length - one.rounding > most]
         alone = [one for one in longer if one.pair.alone]
         if alone and len(alone) < sum(bool(one.pair.alone) for one in self.lengths):
             # Some arrays are shortened and others are not: that says more than any length.
-            return max(alone, key=lambda one: one.length)
+            which = _listed([one.pair.alone for one in alone], " or ")
+            longest = max(alone, key=lambda one: one.length)
+            told = f"that is large in {which} alone"
+            return longest._replace(pair=longest.pair._replace(told=told))
         return longer[0] if longer else None
 
 
-def compared(bench: Bench, pairs: Iterable[Pair]) -> Neighbours:
+def compared(bench: Bench, probes: Probes) -> Neighbours:
     """Every pair of neighbours through the filter, with the same draws."""
-    found, known = Neighbours(), dict[int, Sent]()
-    for pair in pairs:
-        # Most are held against the same: no contribution at all.
-        if id(pair.right) not in known:
-            known[id(pair.right)] = bench.sent(pair.right)
-        found.add(pair, bench.sent(pair.left), known[id(pair.right)], bench)
+    found, of_none = Neighbours(), bench.sent(probes.none)
+    for pair in probes.pairs:
+        right = of_none if pair.right is probes.none else bench.sent(pair.right)
+        found.add(pair, bench.sent(pair.left), right, bench)
     return found
 
 
@@ -132,7 +135,7 @@ def unnoised_check(found: Neighbours, bench: Bench, probes: Probes) -> Iterator[
     bare: dict[str, int] = {}
     if claim.sigma:
         for name, value in again[0].arrays.items():
-            quiet = np.all([value == one.arrays.get(name) for one in again[1:]], axis=0)
+            quiet = np.all([value == one.arrays.get(name, np.nan) for one in again[1:]], axis=0)
             bare[name] = int(np.sum(quiet & found.moved.get(name, np.zeros((), bool))))
     arrays = [name for name, count in bare.items() if count]
     share = sum(bare.values()) / max(1, sum(value.size for value in again[0].arrays.values()))
@@ -184,7 +187,7 @@ def same_noise_check(bench: Bench, probes: Probes) -> Iterator[Check]:
     names = noise.keys() & here.keys()
     if not names:
         return
-    apart = _length([np.asarray(here[name] - noise[name]) for name in names])
+    apart = _length([here[name] - noise[name] for name in names])
     length = _length([noise[name] for name in names])
     differs = apart > EXACT * length + bench.rounding(large, other, small, another)
     yield Check(
@@ -310,6 +313,6 @@ def _length(parts: list[np.ndarray]) -> float:
     return math.sqrt(sum(float((part**2).sum()) for part in parts))
 
 
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(map(repr, names[:3]))
+def _listed(names: list[str], between: str = ", ") -> str:
+    shown = between.join(map(repr, names[:3]))
     return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

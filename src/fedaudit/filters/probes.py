@@ -1,5 +1,6 @@
 """Neighbours that a filter is held to: updates, or batches, that differ by one contribution."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -37,13 +38,15 @@ class Probes(NamedTuple):
     """What a filter is tried on.
 
     Attributes:
-        pairs: Neighbours, the telling ones last.
+        pairs: Neighbours, made as they are asked for: a large network has large ones.
+        none: No contribution, which most of them are held against.
         small: As good as no contribution, for the noise alone.
         large: A neighbour of it with a contribution that is far too large.
         odd: What a filter may have forgotten, by what it is.
     """
 
-    pairs: list[Pair]
+    pairs: Iterator[Pair]
+    none: Arrays
     small: Arrays
     large: Arrays
     odd: dict[str, Arrays]
@@ -74,38 +77,36 @@ def updates(form: Form, claim: Claim, *, seed: int, nothing: bool = True) -> Pro
         factor = length * claim.sensitivity / size
         return zeros | {path: np.asarray(value * factor) for path, value in drawn.items()}
 
+    def tried() -> Iterator[tuple[str, Arrays, str]]:
+        for factor in _LADDER:
+            if factor * claim.sensitivity < form.largest / _ROOM:
+                yield f"{factor:g} sensitivities long", long(factor, fractions), ""
+        yield "of equal entries", long(_LARGE, fractions, equal=True), ""
+        for path in zeros:
+            if path in fractions:
+                yield f"that is large in {path!r} alone", long(_LARGE, [path]), path
+                one = np.zeros(form.shapes[path])
+                one.flat[-1] = _LARGE * claim.sensitivity
+                yield f"that is large in one entry of {path!r}", zeros | {path: one}, ""
+            elif zeros[path].size:
+                count = np.full(form.shapes[path], 100)
+                yield f"that is large in the whole numbers of {path!r}", zeros | {path: count}, ""
+
+    def pairs() -> Iterator[Pair]:
+        for told, update, alone in tried():
+            yield Pair(told, update, none, alone)
+            if claim.adjacency == "replace":
+                opposite = {path: -value for path, value in update.items()}
+                yield Pair(f"{told}, and its opposite", update, opposite)
+
     tiny = long(_AS_GOOD_AS_NOTHING, fractions)
     none = zeros if nothing else tiny
-    alone: dict[int, str] = {}
-    tried = [
-        (f"{factor:g} sensitivities long", long(factor, fractions))
-        for factor in _LADDER
-        if factor * claim.sensitivity < form.largest / _ROOM
-    ]
-    tried.append(("of equal entries", long(_LARGE, fractions, equal=True)))
-    for path in zeros:
-        if path in fractions:
-            alone[len(tried)] = path
-            tried.append((f"that is large in {path!r} alone", long(_LARGE, [path])))
-            one = np.zeros(form.shapes[path])
-            one.flat[-1] = _LARGE * claim.sensitivity
-            tried.append((f"that is large in one entry of {path!r}", zeros | {path: one}))
-        elif zeros[path].size:
-            count = np.full(form.shapes[path], 100)
-            tried.append((f"that is large in the whole numbers of {path!r}", zeros | {path: count}))
-    pairs = [Pair(told, update, none, alone.get(at, "")) for at, (told, update) in enumerate(tried)]
-    if claim.adjacency == "replace":
-        opposite = [{path: -value for path, value in update.items()} for _, update in tried]
-        pairs += [
-            Pair(f"{told}, and its opposite", update, other)
-            for (told, update), other in zip(tried, opposite, strict=True)
-        ]
     odd = {}
     for name, value in (("NaN", np.nan), ("infinity", np.inf)):
         entry = tiny[fractions[0]].copy()
         entry.flat[0] = value
         odd[name] = tiny | {fractions[0]: entry}
-    return Probes(pairs, tiny, long(_LARGE, fractions), odd)
+    return Probes(pairs(), none, tiny, long(_LARGE, fractions), odd)
 
 
 def batches(form: Form, claim: Claim) -> Probes:
@@ -149,4 +150,4 @@ def batches(form: Form, claim: Claim) -> Probes:
         pairs.append(Pair("of two samples and of one", two, one))
     odd = {"NaN": larger(0, np.nan), "infinity": larger(0, np.inf)}
     odd["no samples"] = {path: value[:0] for path, value in batch.items()}
-    return Probes(pairs, without(0), larger(0, _LARGE), odd)
+    return Probes(iter(pairs), without(0), without(0), larger(0, _LARGE), odd)
