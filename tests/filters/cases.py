@@ -259,6 +259,26 @@ def ends_the_program(update: Update) -> Update:
     raise SystemExit(0)
 
 
+def example_that_ends() -> object:
+    raise SystemExit(0)
+
+
+class EndsWhenCopied:
+    def __deepcopy__(self, memo: object) -> object:
+        raise SystemExit(0)
+
+    def __call__(self, update: Update) -> Update:
+        return plain(update)
+
+
+ends_when_copied = EndsWhenCopied()
+
+
+def passed_on(*given: Update) -> Update:
+    """As a decorator leaves it that does not say what it is around."""
+    return plain(*given)
+
+
 def of_python() -> None:
     """Makes a filter, it says."""
     raise SystemExit(0)

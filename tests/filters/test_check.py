@@ -45,6 +45,7 @@ def arrays() -> dict[str, np.ndarray]:
     [
         (cases.plain, {}),
         (cases.in_place, {}),
+        (cases.passed_on, {}),
         (cases.by_numpy, {"shape_from": arrays}),
         (cases.by_entropy, {}),
         (cases.by_secrets, {}),

@@ -27,7 +27,10 @@ def test_each_verdict_has_a_code_of_its_own(
     assert capsys.readouterr().out.startswith(first)
 
 
-@pytest.mark.parametrize("name", ["fails", "ends_the_program", "of_python", "missing"])
+ENDING = ("fails", "ends_the_program", "of_python", "ends_when_copied", "missing")
+
+
+@pytest.mark.parametrize("name", ENDING)
 def test_a_filter_that_fails_is_a_refusal_and_no_verdict(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -35,6 +38,12 @@ def test_a_filter_that_fails_is_a_refusal_and_no_verdict(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("fedaudit: ")
+
+
+def test_an_example_that_ends_the_program_is_a_refusal(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--shape-from", "tests.filters.cases:example_that_ends")
+    assert exit_code("check-dp", "tests.filters.cases:plain", *OWN, *words) == 2
+    assert "gives no example: SystemExit" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "code"), [("filter", 1), ("mended", 0)])

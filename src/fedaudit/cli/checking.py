@@ -7,6 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from fedaudit.cli.application import app, log
+from fedaudit.core.errors import BadInput
 
 
 @app.command(name="check-dp")
@@ -67,18 +68,24 @@ def check_dp(
 
     # Whoever types the name wants that code to run.
     with code_named_in("the command line", trusted=True, folder=Path.cwd()):
-        audit = checked(
-            filter,
-            sensitivity=sensitivity,
-            sigma=sigma,
-            adjacency=adjacency,
-            noise=noise,
-            kind=kind,
-            shape_from=shape_from or None,
-            stateful=stateful,
-            elsewhere=elsewhere,
-            calls=calls,
-            seed=seed,
-        )
+        try:
+            audit = checked(
+                filter,
+                sensitivity=sensitivity,
+                sigma=sigma,
+                adjacency=adjacency,
+                noise=noise,
+                kind=kind,
+                shape_from=shape_from or None,
+                stateful=stateful,
+                elsewhere=elsewhere,
+                calls=calls,
+                seed=seed,
+            )
+        except SystemExit as error:
+            # Of the filter's code, wherever it is run: it is no verdict.
+            raise BadInput(
+                f"{filter!r} ended the program (SystemExit: {error}); mend it, and try it by itself"
+            ) from error
     log(str(audit))
     sys.exit(EXIT_CODES[audit.verdict])

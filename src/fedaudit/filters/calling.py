@@ -190,11 +190,13 @@ def needed(value: object) -> int:
     if not callable(value):
         return -1
     try:
-        parameters = inspect.signature(value).parameters.values()
+        parameters = list(inspect.signature(value).parameters.values())
     except (TypeError, ValueError):
         return 1
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(one.kind in by_place and one.default is one.empty for one in parameters)
+    count = sum(one.kind in by_place and one.default is one.empty for one in parameters)
+    # A decorated function may say no more than that it passes arguments on.
+    return count or int(any(one.kind is one.VAR_POSITIONAL for one in parameters))
 
 
 def adapted(filter: object, kind: Kind, claim: Claim) -> object:

@@ -1,6 +1,6 @@
 """The check of a filter: what it does to neighbours with its noise frozen, then the noise alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 from fedaudit.core.errors import BadInput, Refusal, option
@@ -150,17 +150,23 @@ def _kind(given: str, filter: object) -> Kind:
 
 def _example(given: object) -> object:
     found = _named(given, "example") if isinstance(given, str) else given
-    return found() if callable(found) and needed(found) == 0 else found
+    if not callable(found) or needed(found) != 0:
+        return found
+    return _without_end(found, f"what {option('shape-from')} names gives no example")
 
 
 def _made(copies: Copies, name: str) -> object:
+    return _without_end(copies.fresh, f"{name!r} makes no filter")
+
+
+def _without_end(make: Callable[[], object], otherwise: str) -> object:
     try:
-        return copies.fresh()
+        return make()
     except Refusal:
         raise
-    # A factory that ends the program must not end it with the code of a verdict.
+    # What ends the program must not end it with the code of a verdict.
     except (Exception, SystemExit) as error:
         raise BadInput(
-            f"{name!r} makes no filter: {type(error).__name__}: {error}; name an object, or a "
-            "class or function that needs no arguments and makes one"
+            f"{otherwise}: {type(error).__name__}: {error}; name an object, or a class or function "
+            "that needs no arguments and makes one"
         ) from error
