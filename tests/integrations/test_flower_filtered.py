@@ -65,6 +65,13 @@ def test_a_parameter_without_dimensions_passes_flowers_mods_as_it_is() -> None:
     assert "large in 'temperature' alone" in str(audit)
 
 
+def test_the_counter_of_batch_normalisation_passes_flowers_mods_as_it_is() -> None:
+    normalised = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 3))
+    audit = check_dp(fixedclipping_mod, sensitivity=1.0, sigma=0.0, shape_from=normalised)
+    assert failed(audit) == {"largest move of the output"}
+    assert "large in '1.num_batches_tracked' alone" in str(audit)
+
+
 def test_a_defense_of_fedaudit_as_a_mod_is_sound() -> None:
     mod = defense_mod(ClientDP(1.0, 0.8), network)
     audit = check_dp(mod, sensitivity=1.0, sigma=0.8, shape_from=network, calls=32)

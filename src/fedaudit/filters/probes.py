@@ -90,7 +90,7 @@ def updates(form: Form, claim: Claim, *, seed: int, nothing: bool = True) -> Pro
                 yield f"that is large in one entry of {path!r}", zeros | {path: one}, ""
             elif zeros[path].size:
                 count = np.full(form.shapes[path], 100)
-                yield f"that is large in the whole numbers of {path!r}", zeros | {path: count}, ""
+                yield f"that is large in {path!r} alone", zeros | {path: count}, path
 
     def pairs() -> Iterator[Pair]:
         for told, update, alone in tried():
