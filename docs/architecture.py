@@ -52,8 +52,8 @@ FLOORS: tuple[tuple[Room, ...], ...] = (
             step=1,
         ),
         Room(
-            "live, gate, pack",
-            ("a recorder for other people's loops;", "a policy's verdict; evidence"),
+            "live, gate, pack, filters",
+            ("a recorder for other people's loops;", "a policy's verdict; evidence; check-dp"),
             2,
         ),
     ),

@@ -67,6 +67,7 @@ def test_help_answers_at_once_and_names_every_command() -> None:
         "gate",
         "pack",
         "verify",
+        "check-dp",
         "list",
         "explain",
     ):

@@ -37,6 +37,8 @@ FLOORS: dict[str, str] = {
     "fl": "core observe engines defenses fl.training",
     "risk": "core observe metrics.balanced signals attacks defenses.base fl.training "
     "fl.algorithms.ifca_mir fl.algorithms.fedavg fl.visits",
+    # A filter on the bench is called, and needs no training and no figures.
+    "filters": "core defenses.base observe.round",
     # Settings hold names, spelled as the catalogues have them.
     "study.settings": "core observe.layout observe.views results.text attacks.catalog models "
     "fl.training.local fl.algorithms.catalog defenses.catalog datasets.draws.fair "

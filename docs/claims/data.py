@@ -29,8 +29,8 @@ class Regime(Part):
         title: Data, network and sizes, for the table.
         kind: What an adversary asks: decides what it means that the regime leaks.
         leak: The undefended attack, named beforehand, by which it is judged whether it leaks.
-        against: Non-members among whom it has to find members; "unseen" where all clients' samples went
-            into the one model that is seen.
+        against: Non-members among whom it has to find members; "unseen" where the one model that is
+            seen is of all clients' samples.
         base: Variant that is the regime undefended; empty for the study itself.
         hours: Planned for all records that claims ask of the study, before they were made; None
             for a regime of a study whose hours stand with an earlier one.

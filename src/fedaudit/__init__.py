@@ -3,11 +3,11 @@
 :func:`audit` audits a :class:`Federation` of objects or plays :class:`Games`, and
 :func:`run_study` carries out a study file;
 :class:`Run` is what came out. :func:`record` watches somebody's own loop, and :func:`evaluate`
-turns scores into figures. The nouns of the field are rooms: ``attacks``, ``defenses``,
-``algorithms``, ``datasets``, ``partitions``, ``models``, ``tasks``, ``views``, ``metrics``,
-``plots``. Below, :func:`simulate` yields rounds, :func:`seen_from` hides what an adversary does
-not see, and :func:`measure` turns rounds into numbers. All are imported when first used, so that
-``import fedaudit`` costs nothing.
+turns scores into figures; :func:`check_dp` tries out a privacy filter. The nouns of the field are
+rooms: ``attacks``, ``defenses``, ``algorithms``, ``datasets``, ``partitions``, ``models``,
+``tasks``, ``views``, ``metrics``, ``plots``. Below, :func:`simulate` yields rounds,
+:func:`seen_from` hides what an adversary does not see, and :func:`measure` turns rounds into
+numbers. All are imported when first used, so that ``import fedaudit`` costs nothing.
 """
 
 from importlib import import_module
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fedaudit.core.naming import named
     from fedaudit.core.origin import Origin
     from fedaudit.core.values import Samples
+    from fedaudit.filters.check import check_dp
     from fedaudit.fl.simulate import simulate
     from fedaudit.live.attack import attack_recording
     from fedaudit.live.audited import audit_samples, fair_split, join_audits
@@ -88,6 +89,7 @@ _DOORS = {
     "attack_recording": "fedaudit.live.attack:attack_recording",
     "audit": "fedaudit.study.front.audit:audit",
     "audit_samples": "fedaudit.live.audited:audit_samples",
+    "check_dp": "fedaudit.filters.check:check_dp",
     "evaluate": "fedaudit.metrics.evaluate:evaluate",
     "fair_split": "fedaudit.live.audited:fair_split",
     "join_audits": "fedaudit.live.audited:join_audits",
@@ -138,6 +140,7 @@ __all__ = [
     "attacks",
     "audit",
     "audit_samples",
+    "check_dp",
     "datasets",
     "defenses",
     "evaluate",

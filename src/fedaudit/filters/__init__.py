@@ -1,0 +1,1 @@
+"""Whether a privacy filter does what is said of it: :func:`fedaudit.filters.check.check_dp`."""

@@ -1,0 +1,311 @@
+"""Privacy filters as people write them: sound ones, and ones with a fault each."""
+
+import math
+import random
+import secrets
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedaudit.core.seeds import seeded
+
+CLIP, SIGMA = 1.0, 0.8
+Update = dict[str, Tensor]
+
+
+def length(update: Update) -> float:
+    return math.sqrt(sum(float((value.double() ** 2).sum()) for value in update.values()))
+
+
+def clipped(update: Update, clip: float = CLIP) -> Update:
+    factor = min(1.0, clip / (length(update) + 1e-9))
+    return {name: value * factor for name, value in update.items()}
+
+
+def noisy(update: Update, std: float = SIGMA * CLIP) -> Update:
+    return {name: value + std * torch.randn(value.shape) for name, value in update.items()}
+
+
+# Sound ones.
+
+
+def plain(update: Update) -> Update:
+    return noisy(clipped(update))
+
+
+def in_place(update: Update) -> None:
+    factor = min(1.0, CLIP / (length(update) + 1e-9))
+    for value in update.values():
+        value.mul_(factor).add_(torch.randn(value.shape), alpha=SIGMA * CLIP)
+
+
+def by_numpy(update: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    norm = math.sqrt(sum(float((value**2).sum()) for value in update.values()))
+    return {
+        name: value * min(1.0, CLIP / (norm + 1e-9)) + np.random.normal(0, SIGMA, value.shape)  # noqa: NPY002
+        for name, value in update.items()
+    }
+
+
+def by_entropy(update: Update) -> Update:
+    """A generator that begins with the operating system's random bytes in every call."""
+    rng = np.random.default_rng()
+    return {
+        name: value + torch.from_numpy(rng.normal(0, SIGMA, value.shape))
+        for name, value in clipped(update).items()
+    }
+
+
+def by_secrets(update: Update) -> Update:
+    rng = torch.Generator().manual_seed(secrets.randbits(62))
+    return {
+        name: value + SIGMA * torch.randn(value.shape, generator=rng)
+        for name, value in clipped(update).items()
+    }
+
+
+def by_python(update: Update) -> Update:
+    return {
+        name: value
+        + torch.tensor([random.gauss(0, SIGMA) for _ in range(value.numel())]).view(value.shape)
+        for name, value in clipped(update).items()
+    }
+
+
+_rng = np.random.default_rng(5)
+
+
+def by_module(update: Update) -> Update:
+    """A generator of the module's, which goes on from call to call."""
+    return {
+        name: value + torch.from_numpy(_rng.normal(0, SIGMA, value.shape))
+        for name, value in clipped(update).items()
+    }
+
+
+class Own:
+    """A generator of its own."""
+
+    def __init__(self) -> None:
+        self.rng = seeded(3, "noise")
+
+    def __call__(self, update: Update) -> Update:
+        return {
+            name: value + SIGMA * torch.randn(value.shape, generator=self.rng)
+            for name, value in clipped(update).items()
+        }
+
+
+def closure() -> Callable[[Update], Update]:
+    rng = seeded(4, "noise")
+
+    def filter(update: Update) -> Update:
+        return {
+            name: value + SIGMA * torch.randn(value.shape, generator=rng)
+            for name, value in clipped(update).items()
+        }
+
+    return filter
+
+
+def laplace(update: Update) -> Update:
+    """Clips the sum of absolute values; standard deviation 2."""
+    total = sum(float(value.double().abs().sum()) for value in update.values())
+    factor = min(1.0, 1.0 / (total + 1e-9))
+    noise = torch.distributions.Laplace(0.0, 2 / math.sqrt(2))
+    return {name: value * factor + noise.sample(value.shape) for name, value in update.items()}
+
+
+# Broken ones.
+
+
+def one_layer_unclipped(update: Update) -> Update:
+    """The biases are forgotten: they are added to what was clipped."""
+    weights = clipped({name: value for name, value in update.items() if value.dim() > 1})
+    return noisy(update | weights)
+
+
+def noise_by_batch(update: Update) -> Update:
+    """One number for a whole array."""
+    return {name: value + SIGMA * torch.randn(1) for name, value in clipped(update).items()}
+
+
+def noise_before_clipping(update: Update) -> Update:
+    return clipped(noisy(update))
+
+
+class StateBetweenRounds:
+    """What clipping has cut off is sent in the next round."""
+
+    def __init__(self) -> None:
+        self.left: Update = {}
+
+    def __call__(self, update: Update) -> Update:
+        whole = {name: value + self.left.get(name, 0.0) for name, value in update.items()}
+        short = clipped(whole)
+        self.left = {name: whole[name] - short[name] for name in whole}
+        return noisy(short)
+
+
+def wrong_scale(update: Update) -> Update:
+    """The variance in the place of the standard deviation."""
+    return noisy(clipped(update), std=SIGMA**2 * CLIP)
+
+
+_median: list[float] = []
+
+
+def clip_of_the_module(update: Update) -> Update:
+    """Clips to the median of the lengths that it has seen, which nobody hides."""
+    _median.append(length(update))
+    return noisy(clipped(update, min(CLIP, float(np.median(_median)))))
+
+
+def each_layer(update: Update) -> Update:
+    """Every array is clipped by itself, so that all together are longer."""
+    return noisy({name: clipped({name: value})[name] for name, value in update.items()})
+
+
+def late(update: Update) -> Update:
+    """Begins to clip at twice the length."""
+    return noisy(update if length(update) <= 2 * CLIP else clipped(update))
+
+
+def first_layer_only(update: Update) -> Update:
+    short = clipped(update)
+    return short | noisy({name: short[name] for name in list(short)[:1]})
+
+
+def seeded_each_time(update: Update) -> Update:
+    rng = torch.Generator().manual_seed(7)
+    return {
+        name: value + SIGMA * torch.randn(value.shape, generator=rng)
+        for name, value in clipped(update).items()
+    }
+
+
+def same_in_each_layer(update: Update) -> Update:
+    seed = int(torch.randint(2**31, ()))
+    return {
+        name: value
+        + SIGMA * torch.randn(value.shape, generator=torch.Generator().manual_seed(seed))
+        for name, value in clipped(update).items()
+    }
+
+
+def row_by_row(update: Update) -> Update:
+    """One number a column, added to every row."""
+    return {
+        name: value + SIGMA * torch.randn(value.shape[-1:])
+        for name, value in clipped(update).items()
+    }
+
+
+def uniform(update: Update) -> Update:
+    """Of the right variance, and of no use."""
+    width = SIGMA * math.sqrt(12)
+    return {
+        name: value + width * (torch.rand(value.shape) - 0.5)
+        for name, value in clipped(update).items()
+    }
+
+
+def scaled_to_the_update(update: Update) -> Update:
+    short = clipped(update)
+    return noisy(short, std=SIGMA * max(CLIP, length(update)))
+
+
+class Reused:
+    """Noise that is drawn once and used in every second round again."""
+
+    def __init__(self) -> None:
+        self.kept: list[Update] = []
+        self.round = 0
+
+    def __call__(self, update: Update) -> Update:
+        if len(self.kept) < 2:
+            zeros = {name: torch.zeros(value.shape) for name, value in update.items()}
+            self.kept.append(noisy(zeros))
+        self.round += 1
+        noise = self.kept[self.round % len(self.kept)]
+        return {name: value + noise[name] for name, value in clipped(update).items()}
+
+
+def with_the_length(update: Update) -> tuple[Update, dict[str, float]]:
+    return plain(update), {"norm": length(update)}
+
+
+def counted(update: Update) -> Update:
+    """Adds noise to numbers alone: counters of batches go as they are."""
+    whole = {name: value for name, value in update.items() if not value.is_floating_point()}
+    rest = {name: value for name, value in update.items() if name not in whole}
+    return plain(rest) | whole
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 12), nn.BatchNorm1d(12), nn.Linear(12, 3))
+
+
+# None of either.
+
+
+def fails(update: Update) -> Update:
+    raise RuntimeError("no such layer")
+
+
+def ends_the_program(update: Update) -> Update:
+    raise SystemExit(0)
+
+
+def example_that_ends() -> object:
+    raise SystemExit(0)
+
+
+class EndsWhenCopied:
+    def __deepcopy__(self, memo: object) -> object:
+        raise SystemExit(0)
+
+    def __call__(self, update: Update) -> Update:
+        return plain(update)
+
+
+ends_when_copied = EndsWhenCopied()
+
+
+def passed_on(*given: Update) -> Update:
+    """As a decorator leaves it that does not say what it is around."""
+    return plain(*given)
+
+
+def of_python() -> None:
+    """Makes a filter, it says."""
+    raise SystemExit(0)
+
+
+def rounded(update: Update) -> Update:
+    return {name: value.round(decimals=0) for name, value in plain(update).items()}
+
+
+def thinned(update: Update) -> Update:
+    return {name: value * (value.abs() > 1.5) for name, value in plain(update).items()}
+
+
+def without_a_seed(update: Update) -> Update:
+    """A generator that nobody outside can seed."""
+    rng = torch.Generator()
+    rng.seed()
+    return {
+        name: value + SIGMA * torch.randn(value.shape, generator=rng)
+        for name, value in clipped(update).items()
+    }
+
+
+def unclipped_without_a_seed(update: Update) -> Update:
+    rng = torch.Generator()
+    rng.seed()
+    return {
+        name: value + SIGMA * torch.randn(value.shape, generator=rng)
+        for name, value in update.items()
+    }

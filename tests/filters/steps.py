@@ -1,0 +1,122 @@
+"""Steps of DP-SGD, from a batch to a noisy gradient: fedaudit's, Opacus's, and broken ones."""
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from fedaudit.core.seeds import seeded
+from fedaudit.core.tasks import cross_entropy
+from fedaudit.core.values import Batch, Params, Samples
+from fedaudit.defenses.base import Objective
+from fedaudit.defenses.dpsgd import DPSGD
+from fedaudit.models import architecture
+from tests.defenses.turns import turn
+
+CLIP, SIGMA, EXPECTED = 1.0, 0.8, 8
+Step = Callable[[Tensor, Tensor], Params]
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    rng = seeded(0, "batch")
+    return torch.randn(EXPECTED, 6, generator=rng), torch.randint(3, (EXPECTED,), generator=rng)
+
+
+class Own:
+    """fedaudit's DP-SGD at one model, step after step."""
+
+    def __init__(self) -> None:
+        self.net = architecture("mlp", shape=(6,), classes=3, hidden="16")
+        self.defense = DPSGD(clip=CLIP, noise_multiplier=SIGMA)
+        self.round = 0
+
+    def __call__(self, x: Tensor, y: Tensor) -> Params:
+        self.round += 1
+        at = turn(self.round, seed=int(torch.randint(2**62, ())), net=self.net)
+        everything = Samples(*batch(), ids=torch.arange(EXPECTED))
+        # It learns how many samples it draws on average.
+        next(iter(self.defense.batches(everything, EXPECTED, at)))
+        goal = Objective(
+            at.received.module().train(),
+            lambda outputs, b: cross_entropy(outputs, b.y).mean(),
+            cross_entropy,
+        )
+        return self.defense.gradient(goal, Batch(x, y, torch.arange(len(x))), at)
+
+
+def opacus() -> Step:
+    """The gradient that Opacus's optimizer leaves behind, at one model."""
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = GradSampleModule(nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)))
+    optimizer = DPOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        noise_multiplier=SIGMA,
+        max_grad_norm=CLIP,
+        expected_batch_size=EXPECTED,
+    )
+
+    def step(x: Tensor, y: Tensor) -> Params:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        optimizer.pre_step()
+        return {
+            name: value.grad.clone()
+            for name, value in model.named_parameters()
+            if value.grad is not None
+        }
+
+    return step
+
+
+def _clipped_sum(x: Tensor, y: Tensor) -> tuple[list[str], list[Tensor]]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    names, params = zip(*model.named_parameters(), strict=True)
+    total = [torch.zeros_like(param) for param in params]
+    for one, label in zip(x, y, strict=True):
+        loss = nn.functional.cross_entropy(model(one[None]), label[None])
+        grads = torch.autograd.grad(loss, params)
+        length = torch.cat([grad.flatten() for grad in grads]).norm()
+        for part, grad in zip(total, grads, strict=True):
+            part += grad * min(1.0, CLIP / (float(length) + 1e-6))
+    return list(names), total
+
+
+def noise_by_batch(x: Tensor, y: Tensor) -> Params:
+    """Divides sum and noise by the samples that were drawn, whose number is nobody's business."""
+    names, total = _clipped_sum(x, y)
+    return {
+        name: (part + SIGMA * CLIP * torch.randn(part.shape)) / len(x)
+        for name, part in zip(names, total, strict=True)
+    }
+
+
+def noise_of_a_mean(x: Tensor, y: Tensor) -> Params:
+    """Noise for a mean over a batch, on which it is divided by the batch once more."""
+    names, total = _clipped_sum(x, y)
+    return {
+        name: part / EXPECTED + SIGMA * CLIP / EXPECTED**2 * torch.randn(part.shape)
+        for name, part in zip(names, total, strict=True)
+    }
+
+
+def clips_the_batch(x: Tensor, y: Tensor) -> Params:
+    """Clips the gradient of the whole batch, in which one sample may be everything."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+    length = nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    assert length >= 0
+    return {
+        name: param.grad + SIGMA * CLIP / EXPECTED * torch.randn(param.shape)
+        for name, param in model.named_parameters()
+        if param.grad is not None
+    }

@@ -1,0 +1,361 @@
+"""Sound filters are not blamed, and each fault of a broken one is found by its name."""
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import fedaudit
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.defenses.clip import ClientDP
+from fedaudit.defenses.dpsgd import DPSGD
+from fedaudit.defenses.noise import GradientNoise
+from fedaudit.filters.check import check_dp
+from fedaudit.filters.claim import FilterAudit, Result, Verdict
+from tests.filters import cases, steps
+from tests.filters.cases import CLIP, SIGMA
+
+MOVE, BARE, STD = (
+    "largest move of the output",
+    "outputs without noise",
+    "standard deviation of noise",
+)
+DATA, STATE = "noise on a large update", "earlier rounds in a release"
+SHAPE, ENTRIES, CALLS = "shape of noise", "noise between entries", "noise between calls"
+HIDDEN = "noise by itself"
+
+
+def checked(filter: object, **more: object) -> FilterAudit:
+    claim: dict[str, object] = {"sensitivity": CLIP, "sigma": SIGMA}
+    return check_dp(filter, **(claim | more))  # type: ignore[arg-type]
+
+
+def names(audit: FilterAudit, result: Result) -> set[str]:
+    return {check.name for check in audit.of(result)}
+
+
+def arrays() -> dict[str, np.ndarray]:
+    return {"a": np.zeros((20, 10), np.float32), "b": np.zeros(20, np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("filter", "more"),
+    [
+        (cases.plain, {}),
+        (cases.in_place, {}),
+        (cases.passed_on, {}),
+        (cases.by_numpy, {"shape_from": arrays}),
+        (cases.by_entropy, {}),
+        (cases.by_secrets, {}),
+        (cases.by_python, {}),
+        (cases.by_module, {}),
+        (cases.Own, {}),
+        (cases.Own(), {}),
+        (cases.closure, {}),
+        (cases.closure(), {}),
+        (cases.plain, {"adjacency": "replace", "sensitivity": 2 * CLIP, "sigma": SIGMA / 2}),
+        (cases.plain, {"shape_from": [torch.zeros(30, 5), torch.zeros(30)], "kind": "listed"}),
+        (cases.laplace, {"noise": "laplace", "sigma": 2.0}),
+        (ClientDP(clip=CLIP, noise_multiplier=SIGMA), {}),
+        (steps.Own, {"sensitivity": CLIP / steps.EXPECTED, "shape_from": steps.batch}),
+        (
+            steps.Own,
+            {
+                "sensitivity": 2 * CLIP / steps.EXPECTED,
+                "sigma": SIGMA / 2,
+                "adjacency": "replace",
+                "shape_from": steps.batch,
+            },
+        ),
+    ],
+)
+def test_a_sound_filter_is_not_blamed(filter: object, more: dict[str, object]) -> None:
+    if more.get("kind") == "listed":
+        filter, more = listed, {"shape_from": more["shape_from"]}
+    audit = checked(filter, **more)
+    assert audit.verdict is Verdict.SOUND, str(audit)
+
+
+def listed(update: list[torch.Tensor]) -> list[torch.Tensor]:
+    named = {str(place): value for place, value in enumerate(update)}
+    return list(cases.plain(named).values())
+
+
+def test_opacus_is_not_blamed() -> None:
+    pytest.importorskip("opacus", reason="Opacus is not installed")
+    audit = checked(
+        steps.opacus, sensitivity=CLIP / steps.EXPECTED, shape_from=steps.batch, calls=32
+    )
+    assert audit.verdict is Verdict.SOUND, str(audit)
+
+
+@pytest.mark.parametrize(
+    ("filter", "found"),
+    [
+        (cases.one_layer_unclipped, MOVE),
+        (cases.noise_by_batch, ENTRIES),
+        (cases.noise_before_clipping, DATA),
+        (cases.StateBetweenRounds, STATE),
+        (cases.wrong_scale, STD),
+        (cases.clip_of_the_module, STATE),
+        (cases.each_layer, MOVE),
+        (cases.late, MOVE),
+        (cases.first_layer_only, BARE),
+        (cases.seeded_each_time, STD),
+        (cases.same_in_each_layer, ENTRIES),
+        (cases.row_by_row, ENTRIES),
+        (cases.uniform, SHAPE),
+        (cases.laplace, SHAPE),
+        (cases.scaled_to_the_update, DATA),
+        (cases.Reused, CALLS),
+        (cases.with_the_length, BARE),
+        (cases.unclipped_without_a_seed, MOVE),
+        (GradientNoise(sigma=SIGMA), MOVE),
+    ],
+)
+def test_a_fault_is_found(filter: object, found: str) -> None:
+    audit = checked(filter)
+    assert audit.verdict is Verdict.BROKEN
+    assert found in names(audit, Result.FAILED), str(audit)
+
+
+@pytest.mark.parametrize(
+    ("step", "found"),
+    [
+        (steps.noise_by_batch, DATA),
+        (steps.noise_of_a_mean, STD),
+        (steps.clips_the_batch, MOVE),
+    ],
+)
+def test_a_fault_of_a_step_is_found(step: steps.Step, found: str) -> None:
+    audit = checked(step, sensitivity=CLIP / steps.EXPECTED, shape_from=steps.batch, calls=32)
+    assert audit.verdict is Verdict.BROKEN
+    assert found in names(audit, Result.FAILED), str(audit)
+
+
+def test_arrays_that_are_not_clipped_are_named() -> None:
+    audit = checked(cases.one_layer_unclipped)
+    (check,) = (check for check in audit.checks if check.name == MOVE)
+    assert "that is large in 'first.bias' or 'second.bias' alone moves" in check.why
+    assert names(audit, Result.FAILED) == {MOVE}
+
+
+def test_a_filter_is_held_to_the_adjacency_that_is_declared() -> None:
+    audit = checked(cases.plain, adjacency="replace")
+    assert names(audit, Result.FAILED) == {MOVE}
+    (check,) = audit.of(Result.FAILED)
+    assert check.measured.startswith("2")
+
+
+def test_counters_of_a_network_are_outputs_too() -> None:
+    audit = checked(cases.counted, shape_from=cases.network)
+    assert names(audit, Result.FAILED) == {MOVE, BARE}
+    assert "num_batches_tracked" in str(audit)
+
+
+def test_a_memory_that_is_declared_is_noted_and_not_blamed() -> None:
+    audit = checked(cases.StateBetweenRounds, stateful=True)
+    assert audit.verdict is Verdict.SOUND
+    assert STATE in names(audit, Result.NOTED)
+
+
+def test_what_is_made_private_elsewhere_is_not_blamed() -> None:
+    assert checked(cases.with_the_length, elsewhere=["norm"]).verdict is Verdict.SOUND
+
+
+def test_clipping_alone_is_held_to_its_length_alone() -> None:
+    assert checked(cases.clipped, sigma=0.0).verdict is Verdict.SOUND
+    audit = checked(cases.late, sigma=0.0)
+    assert names(audit, Result.FAILED) == {MOVE}
+    assert "noise" in names(audit, Result.NOTED)
+
+
+@pytest.mark.parametrize("filter", [cases.rounded, cases.thinned])
+def test_noise_that_later_steps_hide_cannot_be_checked(filter: object) -> None:
+    audit = checked(filter)
+    assert audit.verdict is Verdict.UNCHECKED
+    assert names(audit, Result.UNTESTED) == {HIDDEN}
+
+
+def test_a_generator_that_nobody_can_seed_leaves_moves_within_their_error() -> None:
+    audit = checked(cases.without_a_seed)
+    assert audit.verdict is Verdict.UNCHECKED
+    (check,) = audit.of(Result.UNTESTED)
+    assert check.name == MOVE
+    assert "±" in check.measured
+    assert "cannot be frozen" in str(audit)
+
+
+def test_updates_that_are_not_finite_are_noted() -> None:
+    audit = checked(cases.plain)
+    assert names(audit, Result.NOTED) == {"non-finite entries"}
+    assert "NaN or infinity pass the filter" in str(audit)
+
+
+def test_an_update_of_zeros_that_ends_in_an_error_is_noted() -> None:
+    def dividing(update: cases.Update) -> cases.Update:
+        factor = min(1.0, CLIP / cases.length(update))
+        return cases.noisy({name: value * factor for name, value in update.items()})
+
+    audit = checked(dividing)
+    assert audit.verdict is Verdict.SOUND
+    assert "update of zeros ends in ZeroDivisionError" in str(audit)
+
+
+def test_an_array_without_dimensions_is_noted_where_no_shape_is_given() -> None:
+    def overlooking(update: cases.Update) -> cases.Update:
+        with_dimensions = {name: value for name, value in update.items() if value.dim()}
+        return update | cases.plain(with_dimensions)
+
+    audit = checked(overlooking)
+    assert audit.verdict is Verdict.SOUND
+    (check,) = (check for check in audit.checks if check.name == "array without dimensions")
+    assert check.measured == "is not clipped and has no noise"
+    example = {"w": torch.zeros(20, 10), "temperature": torch.tensor(0.0)}
+    assert names(checked(overlooking, shape_from=example), Result.FAILED) == {MOVE, BARE}
+
+
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16, torch.double])
+def test_other_precisions_are_not_blamed_for_their_rounding(dtype: torch.dtype) -> None:
+    def narrow(update: cases.Update) -> cases.Update:
+        wide = {name: value.double() for name, value in update.items()}
+        return {name: value.to(dtype) for name, value in cases.plain(wide).items()}
+
+    example = {"w": torch.zeros(40, 10, dtype=dtype), "b": torch.zeros(40, dtype=dtype)}
+    audit = checked(narrow, shape_from=example)
+    assert audit.verdict is Verdict.SOUND, str(audit)
+
+
+def coarse(update: cases.Update) -> cases.Update:
+    """Rounds each array to 16 steps of its own, after the noise."""
+    noisy = cases.plain(update)
+    steps = {name: value.abs().max() / 8 for name, value in noisy.items()}
+    return {name: (value / steps[name]).round() * steps[name] for name, value in noisy.items()}
+
+
+def test_a_filter_that_rounds_coarsely_after_its_noise_is_not_called_sound() -> None:
+    assert checked(coarse).verdict is not Verdict.SOUND
+
+
+def test_arrays_that_are_now_and_then_left_out_are_compared_with_nothing() -> None:
+    def leaving_out(update: cases.Update) -> cases.Update:
+        names = [name for name in update if torch.rand(()) < 0.5 or name == "first.weight"]
+        return {name: value for name, value in cases.plain(update).items() if name in names}
+
+    assert checked(leaving_out, calls=32).verdict is not Verdict.SOUND
+
+
+def test_arrays_whose_shapes_change_are_refused() -> None:
+    def shortening(update: cases.Update) -> cases.Update:
+        return {name: value[value.abs() > 0.1] for name, value in cases.plain(update).items()}
+
+    with pytest.raises(BadInput, match="arrays of one name in shapes"):
+        checked(shortening)
+
+
+def test_a_verdict_is_the_same_every_time() -> None:
+    assert checked(cases.by_entropy) == checked(cases.by_entropy)
+
+
+def test_nothing_outside_is_changed_by_a_check() -> None:
+    def states() -> tuple[object, ...]:
+        legacy = np.random.get_state()  # noqa: NPY002
+        return (
+            torch.get_rng_state().tolist(),
+            [str(part) for part in legacy],
+            str(cases._rng.bit_generator.state),
+            list(cases._median),
+            os.urandom,
+        )
+
+    before = states()
+    for filter in (cases.by_module, cases.clip_of_the_module, cases.by_python, cases.by_numpy):
+        checked(filter, shape_from=arrays if filter is cases.by_numpy else None, calls=16)
+    assert states() == before
+
+
+def test_a_filter_that_was_given_as_an_object_is_not_used_up() -> None:
+    filter = cases.StateBetweenRounds()
+    checked(filter, calls=16)
+    assert filter.left == {}
+
+
+def test_what_a_filter_prints_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    def talking(update: cases.Update) -> cases.Update:
+        print("clipping now")
+        return cases.plain(update)
+
+    checked(talking, calls=16)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("filter", "more", "said"),
+    [
+        (cases.plain, {"sensitivity": 0.0}, "above 0 and finite, got 0.0"),
+        (cases.plain, {"sigma": -1.0}, "at least 0, got -1.0"),
+        (cases.plain, {"adjacency": "add"}, "remove or replace, got 'add'"),
+        (cases.plain, {"noise": "cauchy"}, "gaussian or laplace, got 'cauchy'"),
+        (cases.plain, {"calls": 8}, "at least 16"),
+        (cases.plain, {"kind": "mod"}, "one of function, step, .* got 'mod'"),
+        (cases.plain, {"shape_from": {"w": "big"}}, "'w' in it is a str"),
+        (cases.plain, {"shape_from": {}}, "it is empty"),
+        (
+            cases.plain,
+            {"shape_from": {"n": torch.zeros(3, dtype=torch.int)}},
+            "no entries that are",
+        ),
+        (cases.fails, {}, r"fails: RuntimeError: no such layer \(in cases.py, line \d+\)"),
+        (cases.ends_the_program, {}, "fails: SystemExit: 0"),
+        (cases.of_python, {}, "makes no filter: SystemExit"),
+        (lambda update: 3, {}, "none of the arrays that it was given"),
+        (lambda a, b, c, d: a, {}, "takes 4 arguments"),
+        (3, {}, "got an int"),
+        (steps.noise_by_batch, {}, "a step takes a batch"),
+        (steps.noise_by_batch, {"shape_from": lambda: (torch.ones(2, 6), torch.ones(2))}, "rows"),
+        ("bogus", {}, "no filter named 'bogus'"),
+        ("tests.filters.cases:plane", {}, "did you mean 'plain'"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused_with_what_to_do(
+    filter: object, more: dict[str, object], said: str
+) -> None:
+    with pytest.raises(BadInput, match=said):
+        checked(filter, **more)
+
+
+def test_a_filter_that_cannot_be_copied_is_asked_for_a_factory() -> None:
+    class Locked:
+        def __deepcopy__(self, memo: object) -> "Locked":
+            raise TypeError("it is locked")
+
+        def __call__(self, update: cases.Update) -> cases.Update:
+            return cases.plain(update)
+
+    with pytest.raises(BadInput, match="name a class or a function without arguments"):
+        checked(Locked())
+    assert checked(Locked).verdict is Verdict.SOUND
+
+
+def test_a_defense_of_training_is_sent_to_a_step() -> None:
+    with pytest.raises(Unsupported, match=r"DPSGD acts in batches, .*gradient.* give a step"):
+        checked(DPSGD(clip=1.0, noise_multiplier=1.0))
+
+
+def test_the_front_door_is_the_same_check() -> None:
+    assert fedaudit.check_dp is check_dp
+
+
+ANY: list[Callable[..., object]] = [cases.plain, cases.one_layer_unclipped, cases.Reused]
+
+
+@pytest.mark.parametrize("filter", [*ANY, cases.noise_before_clipping, cases.counted])
+def test_a_verdict_fits_a_screen_and_comes_first(filter: object) -> None:
+    shape = cases.network if filter is cases.counted else None
+    audit = checked(filter, shape_from=shape)
+    lines = str(audit).split("\n")
+    assert lines[0].startswith(f"{audit.verdict.upper()}: ")
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80

@@ -1,0 +1,92 @@
+"""The command ends with a verdict's code for a verdict, and for nothing else."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.programs import exit_code
+
+ROOT = Path(__file__).parents[2]
+OWN = ("--sensitivity", 1.0, "--sigma", 0.8)
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "first"),
+    [
+        ("plain", 0, "SOUND: tests.filters.cases:plain does what is declared"),
+        ("one_layer_unclipped", 1, "BROKEN: tests.filters.cases:one_layer_unclipped does not"),
+        ("rounded", 3, "NOT CHECKED: tests.filters.cases:rounded could not be checked"),
+    ],
+)
+def test_each_verdict_has_a_code_of_its_own(
+    name: str, code: int, first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("check-dp", f"tests.filters.cases:{name}", *OWN) == code
+    assert capsys.readouterr().out.startswith(first)
+
+
+ENDING = ("fails", "ends_the_program", "of_python", "ends_when_copied", "missing")
+
+
+@pytest.mark.parametrize("name", ENDING)
+def test_a_filter_that_fails_is_a_refusal_and_no_verdict(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("check-dp", f"tests.filters.cases:{name}", *OWN) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("fedaudit: ")
+
+
+def test_an_example_that_ends_the_program_is_a_refusal(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--shape-from", "tests.filters.cases:example_that_ends")
+    assert exit_code("check-dp", "tests.filters.cases:plain", *OWN, *words) == 2
+    assert "gives no example: SystemExit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "code"), [("filter", 1), ("mended", 0)])
+def test_the_example_is_what_its_page_says(
+    name: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT / "examples" / "check-dp")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert exit_code("check-dp", f"privacy:{name}", *OWN) == code
+    page = (ROOT / "docs" / "check-dp.md").read_text(encoding="utf-8")
+    lines = capsys.readouterr().out.split("\n")
+    if code:
+        assert "\n".join(lines[:3]) in page
+    else:
+        assert not any(line.startswith(("✗", "?", "!")) for line in lines)
+
+
+def test_options_are_handed_over(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["tests.filters.cases:with_the_length", *OWN, "--elsewhere", "norm"]
+    assert exit_code("check-dp", *words, "--calls", 16, "--seed", 3, "--stateful") == 0
+    step = [
+        "tests.filters.steps:Own",
+        "--shape-from",
+        "tests.filters.steps:batch",
+        "--kind",
+        "step",
+    ]
+    replaced = ["--sensitivity", 0.25, "--sigma", 0.4, "--adjacency", "replace", "--calls", 16]
+    assert exit_code("check-dp", *step, *replaced) == 0
+    words = ["tests.filters.cases:laplace", "--sensitivity", 1.0, "--sigma", 2.0]
+    assert exit_code("check-dp", *words, "--noise", "laplace") == 0
+
+
+def test_a_module_of_the_folder_where_one_stands_is_found(tmp_path: Path) -> None:
+    code = "import sys\n\ndef clip(update):\n    print('a verdict')\n    sys.exit(0)\n"
+    (tmp_path / "own_privacy.py").write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "fedaudit", "check-dp", "own_privacy:clip", *map(str, OWN)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "fails: SystemExit: 0 (in own_privacy.py, line 5)" in done.stderr

@@ -1,0 +1,115 @@
+"""Frozen draws come again whatever they are drawn from, and forms of updates bring values back."""
+
+import os
+import random
+import secrets
+import uuid
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedaudit.filters.calling import Form
+from fedaudit.filters.freezing import Copies, drawing
+
+SOURCES: dict[str, Callable[[], object]] = {
+    "torch": lambda: torch.randn(3).tolist(),
+    "numpy": lambda: np.random.normal(size=3).tolist(),  # noqa: NPY002
+    "numpy without a seed": lambda: np.random.default_rng().normal(size=3).tolist(),
+    "python": random.random,
+    "the system": lambda: os.urandom(8),
+    "secrets": lambda: (secrets.token_bytes(8), secrets.randbits(62), secrets.randbelow(10**9)),
+    "names": lambda: str(uuid.uuid4()),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_same_seed_draws_the_same_and_another_one_does_not(source: str) -> None:
+    found = []
+    for seed in (1, 1, 2):
+        with drawing(seed):
+            found.append([SOURCES[source]() for _ in range(2)])
+    assert found[0] == found[1]
+    assert found[0] != found[2]
+    assert found[0][0] != found[0][1]
+
+
+def test_draws_go_on_afterwards_as_if_nothing_had_been() -> None:
+    torch.manual_seed(3)
+    random.seed(3)
+    expected = (torch.randn(2).tolist(), random.random())
+    torch.manual_seed(3)
+    random.seed(3)
+    with pytest.raises(RuntimeError), drawing(5):
+        raise RuntimeError
+    assert (torch.randn(2).tolist(), random.random()) == expected
+    assert os.urandom(8) != os.urandom(8)
+
+
+def counting(*, start: int = 0) -> Callable[[], int]:
+    seen = [start]
+
+    def count(limits: list[int] = [9]) -> int:  # noqa: B006
+        seen[0] += 1
+        limits[0] += 1
+        count.calls = getattr(count, "calls", 0) + 1  # type: ignore[attr-defined]
+        return seen[0] + limits[0]
+
+    count.calls = 0  # type: ignore[attr-defined]
+    return count
+
+
+def test_what_a_function_keeps_is_put_back_for_every_copy() -> None:
+    given = counting()
+    given()
+    copies = Copies(given, made=False)
+    values = []
+    for _ in range(3):
+        copy = copies.fresh()
+        assert callable(copy)
+        values.append((copy(), copy()))
+    assert values == [(13, 15)] * 3
+    copies.close()
+    assert given() == 13
+
+
+TREES = st.recursive(
+    st.sampled_from(["float", "double", "half", "int", "numpy", "numpy int"]),
+    lambda inner: (
+        st.lists(inner, min_size=1, max_size=3)
+        | st.dictionaries(st.sampled_from("abc"), inner, min_size=1, max_size=3)
+    ),
+    max_leaves=6,
+)
+LEAVES: dict[str, object] = {
+    "float": torch.ones(2, 3),
+    "double": torch.ones(2, dtype=torch.double),
+    "half": torch.ones(()).half(),
+    "int": torch.ones(2, dtype=torch.int64),
+    "numpy": np.ones((0, 2), np.float32),
+    "numpy int": np.ones(3, np.int32),
+}
+
+
+def planted(tree: object) -> object:
+    if isinstance(tree, str):
+        return LEAVES[tree]
+    if isinstance(tree, list):
+        return [planted(one) for one in tree]
+    assert isinstance(tree, dict)
+    return {name: planted(one) for name, one in tree.items()}
+
+
+@given(TREES)
+def test_a_form_gives_back_what_it_is_filled_with(tree: object) -> None:
+    form = Form(planted(tree))
+    values = {path: np.full_like(value, 2) for path, value in form.values.items()}
+    again = Form(form.filled(values))
+    assert again.shapes == form.shapes
+    assert again.whole == form.whole
+    assert again.rounding == form.rounding
+    for path, value in again.values.items():
+        np.testing.assert_array_equal(value, values[path])

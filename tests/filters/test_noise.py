@@ -1,0 +1,132 @@
+"""Tests of noise keep their error, and find what they are for."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.filters.noise import (
+    ERROR,
+    Draws,
+    Finding,
+    call_tests,
+    entry_tests,
+    kept,
+    scale_tests,
+    shape_tests,
+    spread_of,
+)
+
+SHAPES: dict[str, tuple[int, ...]] = {"weight": (12, 8), "bias": (12,)}
+CALLS = 64
+Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return rng.normal(size=shape)
+
+
+def laplace(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return rng.laplace(scale=1 / math.sqrt(2), size=shape)
+
+
+def draws(draw: Draw, rng: np.random.Generator) -> Draws:
+    return {name: draw(rng, (CALLS, *shape)) for name, shape in SHAPES.items()}
+
+
+def all_tests(found: Draws, noise: str) -> list[Finding]:
+    return [
+        *scale_tests(found, 1.0, noise, told=""),
+        *entry_tests(found),
+        *shape_tests(found, noise),
+        *call_tests(found),
+    ]
+
+
+def failing(found: Draws, noise: str) -> set[str]:
+    tests = all_tests(found, noise)
+    return {one.check for one in tests if one.p < ERROR / len(tests)}
+
+
+@pytest.mark.parametrize(("draw", "noise"), [(normal, "gaussian"), (laplace, "laplace")])
+def test_noise_as_declared_fails_no_more_often_than_said(draw: Draw, noise: str) -> None:
+    rng, runs = seeded_numpy(0, "sound", noise), 300
+    failed = sum(bool(failing(draws(draw, rng), noise)) for _ in range(runs))
+    # Binomial with mean 3 at most: 12 or more come once in ten thousand times.
+    assert failed < 12
+
+
+def scaled(factor: float) -> Draw:
+    return lambda rng, shape: factor * normal(rng, shape)
+
+
+def one_entry(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    found = normal(rng, shape)
+    found[:, 0] *= 0.2
+    return found
+
+
+def shared(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    common = normal(rng, (shape[0], *[1] * (len(shape) - 1)))
+    return math.sqrt(0.5) * normal(rng, shape) + math.sqrt(0.5) * common
+
+
+def opposite(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Every second call takes off what the one before it has added."""
+    half = normal(rng, (shape[0] // 2, *shape[1:]))
+    return np.stack([half, -half], axis=1).reshape(shape)
+
+
+def slow(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    found = normal(rng, shape)
+    for call in range(1, len(found)):
+        found[call] = 0.5 * found[call - 1] + math.sqrt(0.75) * found[call]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("draw", "noise", "check"),
+    [
+        (scaled(0.9), "gaussian", "scale"),
+        (one_entry, "gaussian", "scale"),
+        (laplace, "gaussian", "shape"),
+        (normal, "laplace", "shape"),
+        (shared, "gaussian", "entries"),
+        (opposite, "gaussian", "calls"),
+        (slow, "gaussian", "calls"),
+    ],
+)
+def test_noise_with_a_fault_fails_every_time(draw: Draw, noise: str, check: str) -> None:
+    rng = seeded_numpy(0, "broken")
+    for _ in range(10):
+        assert check in failing(draws(draw, rng), noise)
+
+
+def test_the_limits_of_a_standard_deviation_hold_as_often_as_said() -> None:
+    rng, runs = seeded_numpy(0, "limits"), 300
+    found = [spread_of(draws(normal, rng), "gaussian", 0.1) for _ in range(runs)]
+    outside = sum(not one.low <= 1.0 <= one.high for one in found)
+    # Binomial with mean 30 and standard deviation 5.2.
+    assert 8 < outside < 52
+    assert all(one.low < one.value < one.high for one in found)
+
+
+def test_a_difference_of_laplace_draws_has_the_distribution_that_is_expected() -> None:
+    rng = seeded_numpy(0, "laplace")
+    (one,) = shape_tests({"a": laplace(rng, (200_000, 2))[:, :1]}, "laplace")
+    assert one.p > 1e-4
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=4))
+def test_a_corner_of_an_array_is_kept_and_small_arrays_are_kept_whole(sides: list[int]) -> None:
+    shape = tuple(sides) if math.prod(sides) < 10**6 else (sides[0],)
+    value = np.zeros(shape)
+    corner = kept(value)
+    assert corner.size <= 4096
+    assert corner.ndim == value.ndim
+    if value.size <= 4096:
+        assert corner.shape == value.shape

@@ -1,0 +1,138 @@
+"""Flower's own mods, and mods of a project, are checked as they stand in front of a client."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.clientapp.typing import ClientAppCallable
+
+from fedaudit.core.errors import BadInput
+from fedaudit.defenses.clip import ClientDP
+from fedaudit.filters.check import check_dp
+from fedaudit.filters.claim import FilterAudit, Result, Verdict
+from fedaudit.integrations.flower import defense_mod
+
+MULTIPLIER = math.sqrt(2 * math.log(1.25 / 1e-5)) / 5.0
+"""Of Flower's mod at epsilon 5 and delta 1e-5."""
+
+
+def local_dp() -> LocalDpMod:
+    return LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=5.0, delta=1e-5)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+class Scaled(nn.Module):
+    """A network with a parameter that has no dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.temperature = network(), nn.Parameter(torch.tensor(1.0))
+
+
+def failed(audit: FilterAudit) -> set[str]:
+    return {check.name for check in audit.of(Result.FAILED)}
+
+
+def test_clipping_mods_of_flower_keep_to_the_norm_that_the_server_sends() -> None:
+    for mod in (fixedclipping_mod, adaptiveclipping_mod):
+        audit = check_dp(mod, sensitivity=0.5, sigma=0.0)
+        assert audit.kind == "a mod of Flower's clients"
+        assert audit.verdict is Verdict.SOUND, str(audit)
+        assert "update of zeros ends in ZeroDivisionError" in str(audit)
+    assert "norm_bit" in str(audit)
+
+
+def test_local_dp_of_flower_is_sound_for_one_update_against_none_and_not_for_any_other() -> None:
+    audit = check_dp(local_dp, sensitivity=1.0, sigma=MULTIPLIER)
+    assert audit.verdict is Verdict.SOUND, str(audit)
+    audit = check_dp(local_dp, sensitivity=1.0, sigma=MULTIPLIER, adjacency="replace", calls=16)
+    assert failed(audit) == {"largest move of the output"}
+
+
+def test_a_parameter_without_dimensions_passes_flowers_mods_as_it_is() -> None:
+    audit = check_dp(local_dp, sensitivity=1.0, sigma=MULTIPLIER, shape_from=Scaled, calls=16)
+    assert failed(audit) == {"largest move of the output", "outputs without noise"}
+    assert "large in 'temperature' alone" in str(audit)
+
+
+def test_the_counter_of_batch_normalisation_passes_flowers_mods_as_it_is() -> None:
+    normalised = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 3))
+    audit = check_dp(fixedclipping_mod, sensitivity=1.0, sigma=0.0, shape_from=normalised)
+    assert failed(audit) == {"largest move of the output"}
+    assert "large in '1.num_batches_tracked' alone" in str(audit)
+
+
+def test_a_defense_of_fedaudit_as_a_mod_is_sound() -> None:
+    mod = defense_mod(ClientDP(1.0, 0.8), network)
+    audit = check_dp(mod, sensitivity=1.0, sigma=0.8, shape_from=network, calls=32)
+    assert audit.verdict is Verdict.SOUND, str(audit)
+
+
+def noised(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Noise without clipping."""
+    reply = call_next(message, context)
+    arrays = {name: array.numpy() for name, array in reply.content["arrays"].items()}
+    reply.content["arrays"] = ArrayRecord(
+        {
+            name: Array((value + np.random.normal(0, 0.8, value.shape)).astype(value.dtype))  # noqa: NPY002
+            for name, value in arrays.items()
+        }
+    )
+    return reply
+
+
+def remembering(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """What was cut off is kept in the context, and sent in the next round."""
+    came = next(iter(message.content.array_records.values()))
+    reply = call_next(message, context)
+    sent = {}
+    kept = context.state.array_records.get("left")
+    for name, array in reply.content["arrays"].items():
+        change = array.numpy() - came[name].numpy()
+        sent[name] = change + (kept[name].numpy() if kept else 0.0)
+    length = math.sqrt(sum(float((value**2).sum()) for value in sent.values())) + 1e-9
+    short = {name: value * min(1.0, 1.0 / length) for name, value in sent.items()}
+    context.state["left"] = ArrayRecord({n: Array(sent[n] - short[n]) for n in sent})
+    reply.content["arrays"] = ArrayRecord(
+        {
+            name: Array(came[name].numpy() + value + np.random.normal(0, 0.8, value.shape))  # noqa: NPY002
+            for name, value in short.items()
+        }
+    )
+    return reply
+
+
+def telling(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    trained = call_next(message, context).content["arrays"]["first.bias"].numpy()
+    reply = local_dp()(message, context, call_next)
+    reply.content["beside"] = ConfigRecord({"length": float(np.abs(trained).sum())})
+    return reply
+
+
+def test_faults_of_mods_are_found() -> None:
+    audit = check_dp(noised, sensitivity=1.0, sigma=0.8, calls=16)
+    assert failed(audit) == {"largest move of the output"}
+    audit = check_dp(remembering, sensitivity=1.0, sigma=0.8, calls=16)
+    assert failed(audit) == {"earlier rounds in a release"}
+    audit = check_dp(telling, sensitivity=1.0, sigma=MULTIPLIER, calls=16)
+    assert failed(audit) == {"outputs without noise"}
+    assert "beside.length" in str(audit)
+
+
+def test_an_error_that_a_mod_answers_with_is_told() -> None:
+    def refusing(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        message.content["another"] = ArrayRecord()
+        return fixedclipping_mod(message, context, call_next)
+
+    with pytest.raises(BadInput, match="answers with an error: fixedclipping_mod expects exactly"):
+        check_dp(refusing, sensitivity=1.0, sigma=0.0)
