@@ -1,6 +1,6 @@
 """How often bounds from canary clients exceed the true epsilon, over simulated releases.
 
-    python -m benchmarks.canaries [--runs 500] [--dimensions 2000]
+    python -m benchmarks.canaries [--runs 500] [--dimensions 2000] [--kind rounds]
 
 Prints a table in Markdown, in half an hour. A release is the sum of the clipped updates of 20
 clients and of the canary clients that a coin let in, with normal noise; in *rounds* it is the sum
@@ -11,7 +11,7 @@ sampling the epsilon that a Renyi accountant claims, which is an upper limit. No
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -97,8 +97,11 @@ def run(cell: Cell, runs: int, dimensions: int, rng: np.random.Generator) -> Out
     )
 
 
-def cells() -> Iterator[Cell]:
-    for kind in ("one release", "rounds", "sampling"):
+KINDS = ("one release", "rounds", "sampling")
+
+
+def cells(kinds: Sequence[str]) -> Iterator[Cell]:
+    for kind in kinds:
         for epsilon in EPSILONS:
             for canaries in CANARIES:
                 yield Cell(kind, epsilon, canaries)
@@ -115,6 +118,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=500)
     parser.add_argument("--dimensions", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kind", nargs="+", choices=KINDS, default=KINDS)
     given = parser.parse_args()
     rng = np.random.default_rng(given.seed)
     print(f"{given.runs} runs a cell, {given.dimensions:,} dimensions, delta {DELTA:g}\n")
@@ -123,7 +127,7 @@ def main() -> None:
         "mean-only, mean | above the truth | estimate of the mean alone | above the truth |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
-    for cell in cells():
+    for cell in cells(given.kind):
         found = run(cell, given.runs, given.dimensions, rng)
         parts = [shown(part, found.truth) for part in found[1:]]
         print(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fedaudit.fl.simulate import simulate
     from fedaudit.live.attack import attack_recording
     from fedaudit.live.audited import audit_samples, fair_split, join_audits
+    from fedaudit.live.canaries import CanaryClients
     from fedaudit.live.recorder import record
     from fedaudit.metrics.evaluate import evaluate
     from fedaudit.observe.views import seen_from
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from fedaudit.study.settings.games import NeuronSection as Neuron
     from fedaudit.study.settings.games import RoundsSection as Rounds
     from fedaudit.study.settings.sections import AuditSection
+    from fedaudit.study.settings.sections import CanariesSection as Canaries
     from fedaudit.study.settings.sections import FiguresSection as Figures
     from fedaudit.study.settings.sections import ReferencesSection as References
     from fedaudit.study.settings.sections import RiskSection as Risk
@@ -70,6 +72,8 @@ __version__ = "0.1.0"
 
 _DOORS = {
     "Audit": "fedaudit.study.settings.sections:AuditSection",
+    "Canaries": "fedaudit.study.settings.sections:CanariesSection",
+    "CanaryClients": "fedaudit.live.canaries:CanaryClients",
     "Detector": "fedaudit.study.settings.games:DetectorSection",
     "Federation": "fedaudit.study.front.federation:Federation",
     "Figures": "fedaudit.study.settings.sections:FiguresSection",
@@ -119,6 +123,8 @@ _ROOMS = (
 
 __all__ = [
     "Audit",
+    "Canaries",
+    "CanaryClients",
     "Detector",
     "Federation",
     "Figures",

@@ -19,6 +19,7 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.observe.canaries import CANARIES_FILE
 from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Upload
+from fedaudit.report.tiles import presence_tiles
 from fedaudit.results.record import Record
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
@@ -130,6 +131,18 @@ def test_workers_and_a_stop_change_no_bit_and_another_runs_file_is_refused(tmp_p
     file.write_bytes((tmp_path / "other" / "seed-1" / CANARIES_FILE).read_bytes())
     with pytest.raises(Damaged, match="not what this run left"):
         run_study(study, tmp_path / "one")
+
+
+def test_canaries_of_several_runs_are_put_together(tmp_path: Path) -> None:
+    record = run_study(canary_study(seeds=[1, 2]), tmp_path)
+    gaussian = {one.seed: one for one in record.where(metric="client_epsilon_if_gaussian")}
+    assert gaussian.keys() == {1, 2, None}
+    together = gaussian[None]
+    assert together.n_members == gaussian[1].n_members + gaussian[2].n_members
+    assert together.n_members + together.n_nonmembers == 120
+    assert (together.value or 0) >= min(gaussian[1].value or 0, gaussian[2].value or 0)
+    (tile,) = presence_tiles(record)
+    assert "120 canary clients" in tile.detail
 
 
 def test_where_rounds_draw_their_clients_coins_alone_speak(tmp_path: Path) -> None:

@@ -216,30 +216,30 @@ def utility_tile(record: Record) -> list[Tile]:
 
 
 def presence_tiles(record: Record) -> list[Tile]:
-    """Epsilon of a client's presence by canary clients: the largest bound of all runs.
+    """Epsilon of a client's presence by canary clients, of all runs together.
 
     The bound that assumes a Gaussian mechanism stands there where there is one; beside it that
     of the coins alone, and what is claimed.
     """
-    gaussian, coins = (
-        max(_there(record, name), key=value_of, default=None)
-        for name in (CLIENT_EPSILON_IF_GAUSSIAN, CLIENT_EPSILON)
+    gaussian, coins, claimed = (
+        _of_all_runs(record, name)
+        for name in (CLIENT_EPSILON_IF_GAUSSIAN, CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON)
     )
     best = gaussian or coins
     if best is None:
         return []
-    claims = [one.number for one in _there(record, CLAIMED_CLIENT_EPSILON)]
-    detail = [f"claimed {shown(min(claims), CLAIMED_CLIENT_EPSILON)}"] if claims else []
+    detail = [f"claimed {shown(claimed.number, claimed.metric)}"] if claimed else []
     detail.append(plural(best.n_members + best.n_nonmembers, "canary client"))
-    if coins is not None and coins is not best:
+    if gaussian is not None and coins is not None:
         detail.append(f"by coins alone {shown(coins.number, CLIENT_EPSILON)}")
-    tone = "alarm" if claims and best.number > min(claims) else ""
+    tone = "alarm" if claimed and best.number > claimed.number else ""
     name = "A client's presence, epsilon at least"
     return [Tile(name, shown(best.number, best.metric), " · ".join(detail), tone)]
 
 
-def _there(record: Record, metric: str) -> list[Estimate]:
-    return [one for one in record.where(metric=metric) if one.value is not None]
+def _of_all_runs(record: Record, metric: str) -> Estimate | None:
+    found = [one for one in record.where(metric=metric) if one.value is not None]
+    return min(found, key=lambda one: one.seed is not None, default=None)
 
 
 def _controls_tile(record: Record) -> Tile:

@@ -29,6 +29,7 @@ from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import (
     AuditSection,
+    CanariesSection,
     FiguresSection,
     ReferencesSection,
     ShadowSection,
@@ -192,6 +193,7 @@ def audit(
     audit: AuditSection | None = None,
     shadow: ShadowSection | None = None,
     references: ReferencesSection | None = None,
+    canaries: CanariesSection | None = None,
     figures: FiguresSection | None = None,
     metrics: object = (),
     server: object = None,
@@ -223,6 +225,7 @@ def audit(
         out: Folder of runs and record; under ``runs``, named after the settings, by default.
         audit: What is audited, and through whose eyes.
         shadow: Where attacks that learn take their examples from.
+        canaries: Clients that show how well a client's presence is hidden.
         references: Federations that the adversary trains itself, to compare models with.
         figures: Which figures are made.
         metrics: Further metrics of scores: names, functions of scores and membership, and
@@ -246,7 +249,7 @@ def audit(
     from fedaudit.engines.ray_cluster import engine_named
 
     asked = Questions(
-        attacks, targets, seeds, audit, shadow, references, figures, server, view, metrics
+        attacks, targets, seeds, audit, shadow, references, canaries, figures, server, view, metrics
     )
     called = name or _named_after(out)
     plan: AuditPlan | GamesPlan

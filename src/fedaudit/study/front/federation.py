@@ -33,6 +33,7 @@ from fedaudit.study.front.spelling import (
 from fedaudit.study.settings.base import Section
 from fedaudit.study.settings.sections import (
     AuditSection,
+    CanariesSection,
     FiguresSection,
     ReferencesSection,
     RiskSection,
@@ -95,6 +96,7 @@ class Questions(NamedTuple):
     audit: AuditSection | None = None
     shadow: ShadowSection | None = None
     references: ReferencesSection | None = None
+    canaries: CanariesSection | None = None
     figures: FiguresSection | None = None
     server: object = None
     view: object = None
@@ -161,6 +163,7 @@ def plan_of(federation: Federation, asked: Questions, *, name: str, about: str =
             risk=(RiskSection, federation.risk),
             shadow=(ShadowSection, asked.shadow),
             references=(ReferencesSection, asked.references),
+            canaries=(CanariesSection, asked.canaries),
             figures=(FiguresSection, asked.figures),
         ),
     }

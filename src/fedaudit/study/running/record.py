@@ -10,6 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
+from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.attacks.catalog import attack_named
@@ -114,11 +115,7 @@ def conclude(
         for row in _usage_rows(run, places[run.seed], rounds)
     ]
     made = environment(clock, work.device)
-    presence = [
-        figure
-        for run, rounds in zip(runs, stored, strict=True)
-        for figure in client_epsilons(run, places[run.seed], rounds)
-    ]
+    presence = client_epsilons(runs, stored, places)
     record = assembled(runs, stored, findings, checks, made, usage, sources, presence)
     # The record first: scores without one are taken for somebody else's.
     write_record(record, out / RECORD_FILE)
@@ -435,28 +432,43 @@ def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
     return found
 
 
-def client_epsilons(run: Setup, place: Path, stored: Sequence[Stored]) -> list[Estimate]:
-    """Bounds on the epsilon of a client's presence by a run's canary clients, and what is claimed.
+def client_epsilons(
+    runs: Sequence[Setup], stored: Sequence[Sequence[Stored]], places: Mapping[int, Path]
+) -> list[Estimate]:
+    """Bounds on the epsilon of a client's presence by canary clients, and what is claimed.
+
+    Of each run, and of all canaries of several runs together: each is a coin of its own, and of
+    five bounds at 95 % one in four times one is wrong.
 
     Args:
-        run: The run; without canary clients there are no figures.
-        place: Its folder.
-        stored: Its measured rounds.
+        runs: Of one study; without canary clients there are no figures.
+        stored: For each its measured rounds.
+        places: For each its folder, by seed.
     """
-    canaries = run.canaries
-    if canaries is None:
-        return []
-    key = run_key(run.study, run.seed, measured_on(stored))
-    z = read_canaries(place, key, len(canaries.clients)).numpy()
-    always = run.study.training.participation == 1
-    bounds = canary_bounds(z, canaries.took_part, delta=FORMAL_DELTA, every_round=always)
-    inside = int(canaries.took_part.sum())
+    found = list[tuple[Setup, ndarray]]()
+    for run, rounds in zip(runs, stored, strict=True):
+        if run.canaries is not None:
+            key = run_key(run.study, run.seed, measured_on(rounds))
+            z = read_canaries(places[run.seed], key, len(run.canaries.clients))
+            found.append((run, z.numpy()))
+    each = [one for run, z in found for one in _presence([(run, z)], run.seed)]
+    return each + (_presence(found, None) if len(found) > 1 else [])
+
+
+def _presence(found: Sequence[tuple[Setup, ndarray]], seed: int | None) -> list[Estimate]:
+    first = found[0][0]
+    canaries = [run.canaries for run, _ in found if run.canaries is not None]
+    z = np.concatenate([z for _, z in found])
+    took_part = np.concatenate([one.took_part for one in canaries])
+    always = first.study.training.participation == 1
+    bounds = canary_bounds(z, took_part, delta=FORMAL_DELTA, every_round=always)
+    inside = int(took_part.sum())
     figure = partial(
         Estimate,
-        defense=run.study.defense.label,
-        view=run.view.name,
+        defense=first.study.defense.label,
+        view=first.view.name,
         contrast="unseen",
-        seed=run.seed,
+        seed=seed,
         n_members=inside,
         n_nonmembers=len(z) - inside,
     )
@@ -469,12 +481,13 @@ def client_epsilons(run: Setup, place: Path, stored: Sequence[Stored]) -> list[E
         )
         if one is not None
     ]
-    if canaries.claimed is None:
+    claims = [one.claimed for one in canaries if one.claimed is not None]
+    if not claims:
         return measured
-    finite = math.isfinite(canaries.claimed)
+    finite = math.isfinite(max(claims))
     claimed = figure(
         metric=CLAIMED_CLIENT_EPSILON,
-        value=canaries.claimed if finite else None,
+        value=max(claims) if finite else None,
         method=f"Renyi accountant, delta {FORMAL_DELTA:g}",
         note=f"{unit}; the noise of all clients in the average, no amplification by sampling"
         if finite

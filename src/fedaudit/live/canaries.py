@@ -1,0 +1,152 @@
+"""Canary clients for a federation that is somebody's own: what they send, and what they tell."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from jaxtyping import Bool
+from numpy import ndarray
+from torch import Tensor, nn
+
+from fedaudit.core.errors import BadInput, type_of
+from fedaudit.core.params import flat
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.values import Params
+from fedaudit.defenses.accounting import FORMAL_DELTA
+from fedaudit.defenses.canary import canary_direction
+from fedaudit.live.weights import tensor_of
+from fedaudit.metrics.canaries import FEWEST_CANARIES, CanaryBounds, canary_bounds
+
+Array: TypeAlias = Tensor | ndarray
+Weights: TypeAlias = nn.Module | Mapping[str, Array] | Sequence[Array]
+
+
+class CanaryClients:
+    """Clients that show how well a client's presence is hidden in what a federation releases.
+
+    Each would send, in every round in which it is asked, the model that it was sent plus a random
+    direction of the length to which clients' updates are clipped. A fair coin decides for each
+    whether it takes part at all. Those that do must be treated as any other client: clipped,
+    weighted, and hidden in noise.
+
+    Attributes:
+        took_part: As the coins fell. Whoever attacks must not know them, nor the seed.
+    """
+
+    took_part: Bool[ndarray, " canaries"]
+
+    def __init__(self, model: nn.Module, *, count: int = 100, length: float, seed: int = 1) -> None:
+        """Tosses the coins.
+
+        Args:
+            model: The network, for names and shapes.
+            count: Canary clients, at least 10; about half of them take part.
+            length: Of what each adds to the model, such as the clipping norm.
+            seed: Of directions and coins; a secret of whoever audits.
+
+        Raises:
+            BadInput: Too few canaries, a length that is none, or a model that nothing trains.
+        """
+        if count < FEWEST_CANARIES or not 0 < length < math.inf:
+            raise BadInput(
+                f"canary clients are at least {FEWEST_CANARIES}, each of a length above 0; got "
+                f"{count} of length {length}"
+            )
+        self._like: Params = {
+            name: value.detach().cpu()
+            for name, value in model.named_parameters()
+            if value.requires_grad
+        }
+        if not self._like:
+            raise BadInput("no parameter of the model is trained, so that clients send nothing")
+        self._order, self._length, self._seed = tuple(model.state_dict()), length, seed
+        self.took_part = seeded_numpy(seed, "canary coins").random(count) < 0.5
+
+    def upload(self, number: int, sent: Weights) -> dict[str, Tensor] | list[ndarray]:
+        """What a canary that takes part sends back: the model that it was sent, moved.
+
+        Args:
+            number: Of the canary, from 0.
+            sent: The model, a state dict, or arrays in its order (or of trainable parameters).
+
+        Returns:
+            A state dict; arrays where arrays were sent.
+
+        Raises:
+            BadInput: There is no such canary or its coin keeps it out, or the model is another.
+        """
+        if not 0 <= number < len(self.took_part) or not self.took_part[number]:
+            raise BadInput(
+                f"canary {number} takes no part; those that do: "
+                f"{np.flatnonzero(self.took_part).tolist()}"
+            )
+        named = self._named(sent, "the model that was sent")
+        direction = canary_direction(self._like, self._seed, number)
+        moved = {
+            name: value + self._length * direction[name] if name in direction else value
+            for name, value in named.items()
+        }
+        if isinstance(sent, nn.Module | Mapping):
+            return moved
+        return [value.numpy() for value in moved.values()]
+
+    def bounds(
+        self,
+        first: Weights,
+        last: Weights,
+        *,
+        delta: float = FORMAL_DELTA,
+        alpha: float = 0.05,
+        every_round: bool = True,
+    ) -> CanaryBounds:
+        """Lower bounds on the epsilon of a client's presence in the released models.
+
+        Args:
+            first: The global model before the first round in which canaries were asked.
+            last: That after the last.
+            delta: At which epsilon is stated.
+            alpha: Probability that a bound is wrong, each for itself.
+            every_round: Whether every canary that takes part was asked in every round in between;
+                where rounds draw their clients, coins alone speak.
+
+        Raises:
+            BadInput: The models are others, or nothing moved.
+        """
+        before, after = (
+            self._named(given, whose)
+            for given, whose in ((first, "the first model"), (last, "the last model"))
+        )
+        movement = flat({name: after[name] - before[name] for name in self._like}).double()
+        length = float(movement.norm())
+        if not 0 < length < math.inf:
+            raise BadInput("the last model is the first, or not finite: no round has moved it")
+        along = [
+            float(flat(canary_direction(self._like, self._seed, n)).double() @ movement)
+            for n in range(len(self.took_part))
+        ]
+        z = np.array(along) * math.sqrt(len(movement)) / length
+        return canary_bounds(z, self.took_part, delta=delta, alpha=alpha, every_round=every_round)
+
+    def _named(self, given: Weights, whose: str) -> Params:
+        """Tensors by name, in the order in which they came."""
+        if isinstance(given, nn.Module):
+            given = given.state_dict()
+        if isinstance(given, Mapping):
+            pairs = list(given.items())
+        elif isinstance(given, Sequence):
+            order = self._order if len(given) == len(self._order) else tuple(self._like)
+            if len(given) != len(order):
+                raise BadInput(
+                    f"{whose} has {len(given)} arrays, and the network {len(self._order)}, of "
+                    f"which {len(self._like)} are trained"
+                )
+            pairs = list(zip(order, given, strict=True))
+        else:
+            raise BadInput(f"{whose} is {type_of(given)}; give a module, a state dict or arrays")
+        found = {name: tensor_of(value, f"{name} of {whose}") for name, value in pairs}
+        for name, like in self._like.items():
+            if name not in found or found[name].shape != like.shape:
+                has = f"has shape {tuple(found[name].shape)}" if name in found else "is not there"
+                raise BadInput(f"{name} of {whose} {has}, and the network's is {tuple(like.shape)}")
+        return found

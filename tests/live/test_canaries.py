@@ -1,0 +1,121 @@
+"""Canary clients in a federation of somebody's own, in each form in which models travel."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedaudit
+from fedaudit.core.errors import BadInput
+from fedaudit.metrics.canaries import CanaryBounds
+from fedaudit.metrics.epsilon import gaussian_budget
+
+LENGTH, ROUNDS, CLIENTS = 1.0, 4, 10
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(30, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Linear(40, 5))
+
+
+def train(model: nn.Module, rng: torch.Generator) -> dict[str, torch.Tensor]:
+    """A client's model: a random change of length at most one."""
+    state = copy.deepcopy(model.state_dict())
+    names = [name for name, _ in model.named_parameters()]
+    drawn = {name: torch.randn(state[name].shape, generator=rng) for name in names}
+    total = torch.cat([value.flatten() for value in drawn.values()]).norm()
+    return {n: v + drawn[n] / total if n in drawn else v for n, v in state.items()}
+
+
+def federated(noise: float, seed: int) -> CanaryBounds:
+    """A loop as people write it: the mean of clipped updates, and noise from the server."""
+    model = network()
+    canaries = fedaudit.CanaryClients(model, count=60, length=LENGTH, seed=seed)
+    first = copy.deepcopy(model)
+    rng = torch.Generator().manual_seed(seed)
+    taking_part = np.flatnonzero(canaries.took_part).tolist()
+    for _ in range(ROUNDS):
+        sent = copy.deepcopy(model)
+        uploads = [train(sent, rng) for _ in range(CLIENTS)]
+        for number in taking_part:
+            upload = canaries.upload(number, sent)
+            assert isinstance(upload, dict)
+            uploads.append(upload)
+        state = model.state_dict()
+        for name, _ in model.named_parameters():
+            updates = [upload[name] - sent.state_dict()[name] for upload in uploads]
+            std = noise * LENGTH
+            total = sum(updates) + std * torch.randn(state[name].shape, generator=rng)
+            state[name] = sent.state_dict()[name] + total / len(uploads)
+        model.load_state_dict(state)
+    return canaries.bounds(first, model)
+
+
+def test_noise_of_a_server_is_measured_below_its_epsilon_and_missing_noise_above() -> None:
+    claimed = gaussian_budget(ROUNDS**0.5 / 2.0, 1e-5)
+    bounds = [federated(2.0, seed).mean_only for seed in range(1, 9)]
+    values = [bound.value for bound in bounds if bound is not None]
+    assert sum(value > claimed for value in values) <= 1
+    assert np.median(values) > claimed / 5
+    bare = federated(0.0, 1)
+    assert bare.mean_only is not None
+    assert bare.mean_only.value > claimed
+    assert bare.one_run.value > 1
+
+
+def test_a_canary_moves_trained_parameters_by_its_length_and_nothing_else() -> None:
+    model = network()
+    canaries = fedaudit.CanaryClients(model, count=20, length=0.25, seed=3)
+    number = int(canaries.took_part.argmax())
+    given = canaries.upload(number, model)
+    assert isinstance(given, dict)
+    trained = dict(model.named_parameters())
+    state = model.state_dict()
+    assert given.keys() == state.keys()
+    moved = torch.cat([(given[name] - state[name]).flatten() for name in trained])
+    assert float(moved.detach().norm()) == pytest.approx(0.25, rel=1e-4)
+    assert all(torch.equal(given[n], state[n]) for n in state if n not in trained)
+
+
+def test_arrays_in_order_are_answered_by_arrays_in_order() -> None:
+    model = network()
+    canaries = fedaudit.CanaryClients(model, count=20, length=0.25)
+    number = int(canaries.took_part.argmax())
+    named = canaries.upload(number, model)
+    assert isinstance(named, dict)
+    whole = [value.numpy() for value in model.state_dict().values()]
+    trained = [value.detach().numpy() for value in model.parameters()]
+    for arrays, names in (
+        (whole, list(named)),
+        (trained, [name for name, _ in model.named_parameters()]),
+    ):
+        given = canaries.upload(number, arrays)
+        assert isinstance(given, list)
+        for one, name in zip(given, names, strict=True):
+            np.testing.assert_array_equal(one, named[name].numpy())
+    from_arrays = canaries.bounds(trained, canaries.upload(number, trained))
+    assert from_arrays == canaries.bounds(model, named)
+
+
+def test_what_is_no_canary_or_another_network_is_refused() -> None:
+    model = network()
+    canaries = fedaudit.CanaryClients(model, count=20, length=1.0)
+    out, inside = int((~canaries.took_part).argmax()), int(canaries.took_part.argmax())
+    with pytest.raises(BadInput, match="takes no part; those that do"):
+        canaries.upload(out, model)
+    with pytest.raises(BadInput, match="takes no part"):
+        canaries.upload(20, model)
+    with pytest.raises(BadInput, match="has 3 arrays, and the network 9, of which 6"):
+        canaries.upload(inside, [np.zeros(3)] * 3)
+    with pytest.raises(BadInput, match=r"0\.weight of the model that was sent"):
+        canaries.upload(inside, {"0.weight": np.zeros((2, 2))})
+    with pytest.raises(BadInput, match="no round has moved it"):
+        canaries.bounds(model, model)
+    with pytest.raises(BadInput, match="at least 10"):
+        fedaudit.CanaryClients(model, count=5, length=1.0)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    with pytest.raises(BadInput, match="no parameter of the model is trained"):
+        fedaudit.CanaryClients(model, length=1.0)
