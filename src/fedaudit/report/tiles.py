@@ -126,6 +126,9 @@ def _identified_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | N
     label = "Identified of 1,000 members"
     if best is not None and best.value is not None:
         found, tone = _judged(best)
+        if best.low is None:
+            # Its size is not known: "a trace" would sound like one.
+            found = "above guessing, by how much takes more non-members"
         price = f"{found} · at 1 false alarm in {ALARMS[best.metric]}"
         return Tile(label, of_thousand(best.value), f"{price} · {_place(best, figures)}", tone)
     left = upper_bounds([figure for figure in figures if figure.metric != AUC])
