@@ -8,6 +8,7 @@ from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
 from fedaudit.attacks.membership.reference import LikelihoodRatio, RelativeLikelihood
 from fedaudit.attacks.membership.seqmia import SequenceReader
 from fedaudit.attacks.membership.single_client import Last, Mean, Slope
+from fedaudit.attacks.membership.stacked import Stacked
 from fedaudit.attacks.sia import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
 from fedaudit.core.errors import unknown_name
 from fedaudit.core.importing import as_catalogued, installed, is_own, named, unknown_part
@@ -46,6 +47,7 @@ ATTACKS: dict[str, Attack] = {
     "rmia-series": Attack((Loss(),), RelativeLikelihood(rounds="mean"), "Zarifzadeh et al. 2024 (RMIA), over rounds", "A member is likelier to the models of all rounds than to reference models of the same rounds."),
     "lira": Attack((ScaledLogit(),), LikelihoodRatio(), "Carlini et al. 2022 (LiRA)", "The last model is surer of a member than reference models that were not trained on it, in standard deviations."),
     "lira-series": Attack((ScaledLogit(),), LikelihoodRatio(rounds="mean"), "Carlini et al. 2022 (LiRA), over rounds", "The models of all rounds are surer of a member than reference models of the same rounds."),
+    "stacked": Attack((Loss(), GradientCosine(), GradientNorm(), GradientDifference()), Stacked(), "Shokri et al. 2017; Nasr et al. 2019, over signals of federations", "A linear classifier that has learned on a shadow run how to weigh losses, cosines and gradients."),
     "loss-series-aware": Attack((Loss(),), WhereAssigned(Mean()), "Loss-Series, told of the classes that CoFedMID assigns", "A member's loss is low over the rounds in which the target was to train on its class."),
     "fedmia-2-aware": Attack((GradientCosine(),), WhereAssigned(OneSidedLikelihood()), "FedMIA-II, told of the classes that CoFedMID assigns", "A member's gradient fits the target's update where the target was to train on its class."),
     "avg-cosine-centred-tail": Attack((CentredTailCosine(),), Mean(), "Avg-Cosine, told where CoFedMID's published noise lies", "A member's gradient points along the updates less the mean of their last entries."),

@@ -1,0 +1,93 @@
+"""The stacked attack: its evidence by hand, and that it weighs by what it has learned."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from fedaudit.attacks.membership.stacked import FittedStack, Stacked, _evidence
+from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.core.seeds import seeded, seeded_numpy
+from fedaudit.observe.measurements import Measurements
+
+SAMPLES = 80
+
+
+def cube(values: torch.Tensor) -> Measurements:
+    """From (rounds, clients, samples); all clients were sent the same model."""
+    rounds, clients, _ = values.shape
+    bases = torch.zeros(rounds, clients, dtype=torch.int64)
+    return Measurements(values.double(), tuple(range(1, rounds + 1)), tuple(range(clients)), bases)
+
+
+def drawn(seed: int, lift: float) -> tuple[Measurements, Measurements]:
+    """A signal that members lift at the target, and one that says nothing."""
+    rng = seeded(seed, "signals")
+    telling, idle = (
+        torch.randn(3, 5, SAMPLES, generator=rng),
+        torch.randn(3, 5, SAMPLES, generator=rng),
+    )
+    telling[:, 0, : SAMPLES // 2] += lift
+    return cube(telling), cube(idle)
+
+
+IS_MEMBER = torch.arange(SAMPLES) < SAMPLES // 2
+
+
+def fitted(**settings: float) -> FittedStack:
+    rule = Stacked(**settings)  # type: ignore[arg-type]
+    return rule.fitted(*drawn(1, 1.5), is_member=IS_MEMBER, target=0, seed=3)
+
+
+def test_evidence_is_the_last_value_the_mean_and_the_distance_from_the_others() -> None:
+    # One sample; the others have mean 2 and (population) spread 1, then mean 0 and spread 2.
+    m = cube(torch.tensor([[[3.0], [1.0], [3.0]], [[4.0], [-2.0], [2.0]]]))
+    assert _evidence((m,), 0)[0].tolist() == [4.0, 3.5, ((3 - 2) / 1 + (4 - 0) / 2) / 2]
+
+
+def test_others_that_agree_leave_the_direction_alone() -> None:
+    m = cube(torch.tensor([[[3.0, 0.0, 2.0], [2.0, 2.0, 2.0], [2.0, 2.0, 2.0]]]))
+    assert _evidence((m,), 0)[:, 2].tolist() == [1.0, -1.0, 0.0]
+
+
+def test_a_score_is_the_log_odds_of_a_logistic_regression_on_standardised_evidence() -> None:
+    raw = _evidence(drawn(1, 1.5), 0)
+    known = ((raw - raw.mean(0)) / raw.std(0, correction=0)).numpy()
+    rng = seeded_numpy(3, "bags")
+    members, others = np.arange(SAMPLES // 2), np.arange(SAMPLES // 2, SAMPLES)
+    chosen = np.concatenate([rng.choice(part, len(part)) for part in (members, others)])
+    model = LogisticRegression(C=0.5, max_iter=1000).fit(known[chosen], IS_MEMBER.numpy()[chosen])
+    new = drawn(2, 1.5)
+    unseen = ((_evidence(new, 0) - raw.mean(0)) / raw.std(0, correction=0)).numpy()
+    scores = fitted(bags=1, penalty=2.0)(*new, target=0)
+    np.testing.assert_allclose(scores.numpy(), model.decision_function(unseen), atol=1e-9)
+
+
+def test_the_signal_that_tells_has_the_weight() -> None:
+    weights = fitted().weights[:-1].abs()
+    assert float(weights[:3].max()) > 3 * float(weights[3:].max())
+    scores = fitted()(*drawn(2, 1.5), target=0)
+    members = scores[: SAMPLES // 2]
+    assert float((members[:, None] > scores[SAMPLES // 2 :]).double().mean()) > 0.9
+
+
+def test_evidence_beyond_anything_learned_counts_no_more_than_there() -> None:
+    telling, idle = drawn(2, 1.5)
+    far = cube(telling.values.clone().index_fill_(1, torch.tensor([0]), 1e9))
+    assert bool(fitted()(far, idle, target=0).isfinite().all())
+    further = cube(telling.values.clone().index_fill_(1, torch.tensor([0]), 1e12))
+    assert torch.equal(fitted()(far, idle, target=0), fitted()(further, idle, target=0))
+
+
+def test_a_signal_that_is_the_same_for_all_weighs_nothing() -> None:
+    telling, _ = drawn(1, 1.5)
+    same = cube(torch.ones(3, 5, SAMPLES))
+    found = Stacked().fitted(telling, same, is_member=IS_MEMBER, target=0, seed=3)
+    assert found.weights[3:6].abs().max() < 1e-6
+
+
+def test_without_two_others_it_is_refused_and_so_are_settings_that_mean_nothing() -> None:
+    with pytest.raises(NotVisible, match="at least 2 clients besides the target"):
+        _evidence((cube(torch.zeros(2, 2, 4)),), 0)
+    with pytest.raises(BadInput, match="penalty is above 0 and bags at least 1"):
+        Stacked(bags=0)
