@@ -13,7 +13,7 @@ from fedaudit.defenses.clip import ClientDP
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.filters.check import check_dp
-from fedaudit.filters.claim import FilterAudit, Result, Verdict
+from fedaudit.filters.claim import FilterAudit, FilterVerdict, Result
 from tests.filters import cases, steps
 from tests.filters.cases import CLIP, SIGMA
 
@@ -75,7 +75,7 @@ def test_a_sound_filter_is_not_blamed(filter: object, more: dict[str, object]) -
     if more.get("kind") == "listed":
         filter, more = listed, {"shape_from": more["shape_from"]}
     audit = checked(filter, **more)
-    assert audit.verdict is Verdict.SOUND, str(audit)
+    assert audit.verdict is FilterVerdict.SOUND, str(audit)
 
 
 def listed(update: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -88,7 +88,7 @@ def test_opacus_is_not_blamed() -> None:
     audit = checked(
         steps.opacus, sensitivity=CLIP / steps.EXPECTED, shape_from=steps.batch, calls=32
     )
-    assert audit.verdict is Verdict.SOUND, str(audit)
+    assert audit.verdict is FilterVerdict.SOUND, str(audit)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_opacus_is_not_blamed() -> None:
 )
 def test_a_fault_is_found(filter: object, found: str) -> None:
     audit = checked(filter)
-    assert audit.verdict is Verdict.BROKEN
+    assert audit.verdict is FilterVerdict.BROKEN
     assert found in names(audit, Result.FAILED), str(audit)
 
 
@@ -131,7 +131,7 @@ def test_a_fault_is_found(filter: object, found: str) -> None:
 )
 def test_a_fault_of_a_step_is_found(step: steps.Step, found: str) -> None:
     audit = checked(step, sensitivity=CLIP / steps.EXPECTED, shape_from=steps.batch, calls=32)
-    assert audit.verdict is Verdict.BROKEN
+    assert audit.verdict is FilterVerdict.BROKEN
     assert found in names(audit, Result.FAILED), str(audit)
 
 
@@ -157,16 +157,16 @@ def test_counters_of_a_network_are_outputs_too() -> None:
 
 def test_a_memory_that_is_declared_is_noted_and_not_blamed() -> None:
     audit = checked(cases.StateBetweenRounds, stateful=True)
-    assert audit.verdict is Verdict.SOUND
+    assert audit.verdict is FilterVerdict.SOUND
     assert STATE in names(audit, Result.NOTED)
 
 
 def test_what_is_made_private_elsewhere_is_not_blamed() -> None:
-    assert checked(cases.with_the_length, elsewhere=["norm"]).verdict is Verdict.SOUND
+    assert checked(cases.with_the_length, elsewhere=["norm"]).verdict is FilterVerdict.SOUND
 
 
 def test_clipping_alone_is_held_to_its_length_alone() -> None:
-    assert checked(cases.clipped, sigma=0.0).verdict is Verdict.SOUND
+    assert checked(cases.clipped, sigma=0.0).verdict is FilterVerdict.SOUND
     audit = checked(cases.late, sigma=0.0)
     assert names(audit, Result.FAILED) == {MOVE}
     assert "noise" in names(audit, Result.NOTED)
@@ -175,13 +175,13 @@ def test_clipping_alone_is_held_to_its_length_alone() -> None:
 @pytest.mark.parametrize("filter", [cases.rounded, cases.thinned])
 def test_noise_that_later_steps_hide_cannot_be_checked(filter: object) -> None:
     audit = checked(filter)
-    assert audit.verdict is Verdict.UNCHECKED
+    assert audit.verdict is FilterVerdict.UNCHECKED
     assert names(audit, Result.UNTESTED) == {HIDDEN}
 
 
 def test_a_generator_that_nobody_can_seed_leaves_moves_within_their_error() -> None:
     audit = checked(cases.without_a_seed)
-    assert audit.verdict is Verdict.UNCHECKED
+    assert audit.verdict is FilterVerdict.UNCHECKED
     (check,) = audit.of(Result.UNTESTED)
     assert check.name == MOVE
     assert "±" in check.measured
@@ -200,7 +200,7 @@ def test_an_update_of_zeros_that_ends_in_an_error_is_noted() -> None:
         return cases.noisy({name: value * factor for name, value in update.items()})
 
     audit = checked(dividing)
-    assert audit.verdict is Verdict.SOUND
+    assert audit.verdict is FilterVerdict.SOUND
     assert "update of zeros ends in ZeroDivisionError" in str(audit)
 
 
@@ -210,7 +210,7 @@ def test_an_array_without_dimensions_is_noted_where_no_shape_is_given() -> None:
         return update | cases.plain(with_dimensions)
 
     audit = checked(overlooking)
-    assert audit.verdict is Verdict.SOUND
+    assert audit.verdict is FilterVerdict.SOUND
     (check,) = (check for check in audit.checks if check.name == "array without dimensions")
     assert check.measured == "is not clipped and has no noise"
     example = {"w": torch.zeros(20, 10), "temperature": torch.tensor(0.0)}
@@ -225,7 +225,7 @@ def test_other_precisions_are_not_blamed_for_their_rounding(dtype: torch.dtype) 
 
     example = {"w": torch.zeros(40, 10, dtype=dtype), "b": torch.zeros(40, dtype=dtype)}
     audit = checked(narrow, shape_from=example)
-    assert audit.verdict is Verdict.SOUND, str(audit)
+    assert audit.verdict is FilterVerdict.SOUND, str(audit)
 
 
 def coarse(update: cases.Update) -> cases.Update:
@@ -236,7 +236,7 @@ def coarse(update: cases.Update) -> cases.Update:
 
 
 def test_a_filter_that_rounds_coarsely_after_its_noise_is_not_called_sound() -> None:
-    assert checked(coarse).verdict is not Verdict.SOUND
+    assert checked(coarse).verdict is not FilterVerdict.SOUND
 
 
 def test_arrays_that_are_now_and_then_left_out_are_compared_with_nothing() -> None:
@@ -244,7 +244,7 @@ def test_arrays_that_are_now_and_then_left_out_are_compared_with_nothing() -> No
         names = [name for name in update if torch.rand(()) < 0.5 or name == "first.weight"]
         return {name: value for name, value in cases.plain(update).items() if name in names}
 
-    assert checked(leaving_out, calls=32).verdict is not Verdict.SOUND
+    assert checked(leaving_out, calls=32).verdict is not FilterVerdict.SOUND
 
 
 def test_arrays_whose_shapes_change_are_refused() -> None:
@@ -336,7 +336,7 @@ def test_a_filter_that_cannot_be_copied_is_asked_for_a_factory() -> None:
 
     with pytest.raises(BadInput, match="name a class or a function without arguments"):
         checked(Locked())
-    assert checked(Locked).verdict is Verdict.SOUND
+    assert checked(Locked).verdict is FilterVerdict.SOUND
 
 
 def test_a_defense_of_training_is_sent_to_a_step() -> None:

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.core.seeds import seeded_numpy
+from fedaudit.filters.claim import Arrays
 from fedaudit.filters.noise import (
     ERROR,
-    Draws,
     Finding,
     call_tests,
     entry_tests,
-    kept,
     scale_tests,
     shape_tests,
     spread_of,
 )
+from fedaudit.filters.replay import corner
 
 SHAPES: dict[str, tuple[int, ...]] = {"weight": (12, 8), "bias": (12,)}
 CALLS = 64
@@ -34,20 +34,20 @@ def laplace(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return rng.laplace(scale=1 / math.sqrt(2), size=shape)
 
 
-def draws(draw: Draw, rng: np.random.Generator) -> Draws:
+def draws(draw: Draw, rng: np.random.Generator) -> Arrays:
     return {name: draw(rng, (CALLS, *shape)) for name, shape in SHAPES.items()}
 
 
-def all_tests(found: Draws, noise: str) -> list[Finding]:
+def all_tests(found: Arrays, noise: str) -> list[Finding]:
     return [
-        *scale_tests(found, 1.0, noise, told=""),
+        *scale_tests(found, 1.0, noise),
         *entry_tests(found),
         *shape_tests(found, noise),
         *call_tests(found),
     ]
 
 
-def failing(found: Draws, noise: str) -> set[str]:
+def failing(found: Arrays, noise: str) -> set[str]:
     tests = all_tests(found, noise)
     return {one.check for one in tests if one.p < ERROR / len(tests)}
 
@@ -125,8 +125,8 @@ def test_a_difference_of_laplace_draws_has_the_distribution_that_is_expected() -
 def test_a_corner_of_an_array_is_kept_and_small_arrays_are_kept_whole(sides: list[int]) -> None:
     shape = tuple(sides) if math.prod(sides) < 10**6 else (sides[0],)
     value = np.zeros(shape)
-    corner = kept(value)
-    assert corner.size <= 4096
-    assert corner.ndim == value.ndim
+    part = corner(value)
+    assert part.size <= 4096
+    assert part.ndim == value.ndim
     if value.size <= 4096:
-        assert corner.shape == value.shape
+        assert part.shape == value.shape

@@ -16,7 +16,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from fedaudit.core.errors import BadInput
 from fedaudit.defenses.clip import ClientDP
 from fedaudit.filters.check import check_dp
-from fedaudit.filters.claim import FilterAudit, Result, Verdict
+from fedaudit.filters.claim import FilterAudit, FilterVerdict, Result
 from fedaudit.integrations.flower import defense_mod
 
 MULTIPLIER = math.sqrt(2 * math.log(1.25 / 1e-5)) / 5.0
@@ -47,14 +47,14 @@ def test_clipping_mods_of_flower_keep_to_the_norm_that_the_server_sends() -> Non
     for mod in (fixedclipping_mod, adaptiveclipping_mod):
         audit = check_dp(mod, sensitivity=0.5, sigma=0.0)
         assert audit.kind == "a mod of Flower's clients"
-        assert audit.verdict is Verdict.SOUND, str(audit)
+        assert audit.verdict is FilterVerdict.SOUND, str(audit)
         assert "update of zeros ends in ZeroDivisionError" in str(audit)
     assert "norm_bit" in str(audit)
 
 
 def test_local_dp_of_flower_is_sound_for_one_update_against_none_and_not_for_any_other() -> None:
     audit = check_dp(local_dp, sensitivity=1.0, sigma=MULTIPLIER)
-    assert audit.verdict is Verdict.SOUND, str(audit)
+    assert audit.verdict is FilterVerdict.SOUND, str(audit)
     audit = check_dp(local_dp, sensitivity=1.0, sigma=MULTIPLIER, adjacency="replace", calls=16)
     assert failed(audit) == {"largest move of the output"}
 
@@ -75,7 +75,7 @@ def test_the_counter_of_batch_normalisation_passes_flowers_mods_as_it_is() -> No
 def test_a_defense_of_fedaudit_as_a_mod_is_sound() -> None:
     mod = defense_mod(ClientDP(1.0, 0.8), network)
     audit = check_dp(mod, sensitivity=1.0, sigma=0.8, shape_from=network, calls=32)
-    assert audit.verdict is Verdict.SOUND, str(audit)
+    assert audit.verdict is FilterVerdict.SOUND, str(audit)
 
 
 def noised(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

@@ -15,7 +15,7 @@ from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy
 from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 
 from fedaudit.filters.check import check_dp
-from fedaudit.filters.claim import FilterAudit, Result, Verdict
+from fedaudit.filters.claim import FilterAudit, FilterVerdict, Result
 
 
 class Gaussian(DXOFilter):
@@ -60,7 +60,7 @@ def test_a_filter_that_clips_and_adds_noise_is_sound() -> None:
     for given in (Gaussian, Gaussian()):
         audit = check_dp(given, sensitivity=1.0, sigma=0.8)
         assert audit.kind == "a filter of NVFlare"
-        assert audit.verdict is Verdict.SOUND, str(audit)
+        assert audit.verdict is FilterVerdict.SOUND, str(audit)
 
 
 def test_faults_of_filters_are_found() -> None:
@@ -75,7 +75,7 @@ def test_faults_of_filters_are_found() -> None:
 def test_percentile_privacy_limits_each_entry_and_adds_no_noise() -> None:
     entries = 32 * 16 + 32 + 10 * 32 + 10
     length = 0.01 * math.sqrt(entries)
-    assert check_dp(PercentilePrivacy, sensitivity=length, sigma=0.0).verdict is Verdict.SOUND
+    assert check_dp(PercentilePrivacy, sensitivity=length, sigma=0.0).verdict is FilterVerdict.SOUND
     audit = check_dp(PercentilePrivacy, sensitivity=0.9 * length, sigma=0.0)
     assert failed(audit) == {"largest move of the output"}
     audit = check_dp(PercentilePrivacy, sensitivity=length, sigma=1.0)
@@ -84,5 +84,5 @@ def test_percentile_privacy_limits_each_entry_and_adds_no_noise() -> None:
 
 def test_sparse_vectors_hide_their_noise() -> None:
     audit = check_dp(SVTPrivacy, sensitivity=1e-5, sigma=1.0)
-    assert audit.verdict is Verdict.UNCHECKED
+    assert audit.verdict is FilterVerdict.UNCHECKED
     assert "noise by itself" in {check.name for check in audit.of(Result.UNTESTED)}

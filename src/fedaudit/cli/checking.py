@@ -42,13 +42,13 @@ def check_dp(
         The farthest that one contribution moves the output without its noise, in Euclidean length;
         with Laplace noise in the sum of absolute values.
     sigma
-        Standard deviation of the noise in units of the sensitivity; 0: it is added elsewhere.
+        Noise multiplier: standard deviation over sensitivity; 0: noise is added elsewhere.
     adjacency
         What one contribution is: remove (there or not) or replace (any other, twice as far).
     noise
         Its distribution: gaussian or laplace.
     kind
-        function, step, defense, flower-mod or nvflare-filter; told by the filter if left out.
+        function, step, defense, flower-mod or nvflare-filter; found from the filter if left out.
     shape_from
         module:object that is, or makes, an example of an update (a network, or arrays) or of a
         step's batch.

@@ -1,1 +1,1 @@
-"""Whether a privacy filter does what is said of it: :func:`fedaudit.filters.check.check_dp`."""
+"""Audit of a privacy filter against its declaration: :func:`fedaudit.filters.check.check_dp`."""

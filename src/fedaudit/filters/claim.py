@@ -1,6 +1,7 @@
-"""What is declared of a filter, and what a check of it says."""
+"""The declared guarantee of a filter, and the verdict on it."""
 
 import math
+import textwrap
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
@@ -11,25 +12,19 @@ from jaxtyping import Float
 from fedaudit.core.errors import BadInput, option
 
 Arrays: TypeAlias = dict[str, np.ndarray]
-"""What goes into a filter or comes out of it, by name, whatever form the filter has it in."""
+"""Input or output of a filter, by name, whatever form the filter has it in."""
+
+EXACT = 1e-3
+"""Relative error up to which a length or a standard deviation is as declared: rounding."""
+
+
+MOVE, UNNOISED = "largest move of the output", "outputs without noise"
+"""Names of checks that are looked up."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a filter is said to guarantee for one release.
-
-    Attributes:
-        sensitivity: The farthest that one contribution moves the output without its noise: in
-            Euclidean length, and for Laplace noise in the sum of absolute values.
-        sigma: Standard deviation of the noise on every entry, in units of the sensitivity; 0 says
-            that noise is added elsewhere, as by a server.
-        adjacency: What one contribution is: "remove", there or not, so that an update is held
-            against zeros; "replace", any update against any other, which is twice as far.
-        noise: Its distribution.
-        stateful: Whether what was seen in earlier rounds may change a release, as in adaptive
-            clipping.
-        elsewhere: Names of what is sent beside the arrays and made private by somebody else.
-    """
+    """Declared guarantee of one release, in the arguments of :func:`fedaudit.check_dp`."""
 
     sensitivity: float
     sigma: float
@@ -39,42 +34,40 @@ class Claim:
     elsewhere: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0 < self.sensitivity < math.inf:
-            raise BadInput(
-                f"{option('sensitivity')} is the farthest that one contribution moves the output, "
-                f"above 0 and finite, got {self.sensitivity}; for a filter that clips to a length, "
-                "give that length (and its double with adjacency replace)"
-            )
-        if not 0 <= self.sigma < math.inf:
-            raise BadInput(
-                f"{option('sigma')} is the noise's standard deviation in units of the sensitivity, "
-                f"finite and at least 0, got {self.sigma}; give 0 where the noise is added "
-                "elsewhere"
-            )
-        for name, given, known in (
-            ("adjacency", self.adjacency, ("remove", "replace")),
-            ("noise", self.noise, ("gaussian", "laplace")),
-        ):
-            if given not in known:
-                raise BadInput(f"{option(name)} is {' or '.join(known)}, got {given!r}")
+        limits = {
+            "sensitivity": (
+                0 < self.sensitivity < math.inf,
+                "the length that a filter clips to (its double with adjacency replace), above 0 "
+                "and finite",
+            ),
+            "sigma": (
+                0 <= self.sigma < math.inf,
+                "the noise multiplier (0 where noise is added elsewhere), finite and at least 0",
+            ),
+            "adjacency": (self.adjacency in ("remove", "replace"), "remove or replace"),
+            "noise": (self.noise in ("gaussian", "laplace"), "gaussian or laplace"),
+        }
+        for name, (fits, allowed) in limits.items():
+            if not fits:
+                raise BadInput(f"{option(name)} is {allowed}, got {getattr(self, name)!r}")
 
     @property
     def std(self) -> float:
         """Standard deviation of the noise on every entry, in the output's own units."""
         return self.sigma * self.sensitivity
 
-    def length(self, change: Float[np.ndarray, " entries"]) -> float:
-        """How far a change goes, in the length that the sensitivity is declared in."""
-        return float(np.abs(change).sum() if self.noise == "laplace" else np.linalg.norm(change))
+    def length(self, change: Arrays) -> float:
+        """Length of a change over all arrays, in the norm of the sensitivity: L2, Laplace's L1."""
+        return float(np.linalg.norm(flat(change), 1 if self.noise == "laplace" else 2))
 
 
-def in_words(length: float) -> str:
-    """A length with four digits, and without a power of ten where it is readable."""
-    return f"{length:,.0f}" if 999.5 <= length < 1e7 else f"{length:.4g}"
+def flat(arrays: Arrays) -> Float[np.ndarray, " entries"]:
+    """All entries of all arrays in one row."""
+    return np.concatenate([value.ravel() for value in arrays.values()])
 
 
 class Result(StrEnum):
-    """What became of one check."""
+    """The outcome of one check."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -82,70 +75,120 @@ class Result(StrEnum):
     """Worth knowing, and nothing that was declared."""
     UNTESTED = "not tested"
 
+    @classmethod
+    def judged(cls, *, failed: bool) -> "Result":
+        """Failed or passed."""
+        return cls.FAILED if failed else cls.PASSED
 
-class Check(NamedTuple):
-    """One thing that was looked at.
+
+class FilterCheck(NamedTuple):
+    """One property of a filter, measured and declared.
 
     Attributes:
-        name: What it is.
-        measured: What was found, in few words.
-        declared: What was declared of it, in few words.
-        result: Whether they agree.
-        why: A sentence for where they do not; empty if they do.
-        advice: What to do then.
+        name: The property.
+        result: Whether the two agree.
+        measured: In few words.
+        declared: In few words.
+        why: A sentence on the disagreement.
+        advice: A remedy for it.
     """
 
     name: str
-    measured: str
-    declared: str
     result: Result
+    measured: str
+    declared: str = ""
     why: str = ""
     advice: str = ""
 
 
-class Verdict(StrEnum):
-    """What a filter was found to be."""
+class FilterVerdict(StrEnum):
+    """The verdict on a filter."""
 
     SOUND = "sound"
     BROKEN = "broken"
     UNCHECKED = "not checked"
 
 
-EXIT_CODES = {Verdict.SOUND: 0, Verdict.BROKEN: 1, Verdict.UNCHECKED: 3}
+EXIT_CODES = {FilterVerdict.SOUND: 0, FilterVerdict.BROKEN: 1, FilterVerdict.UNCHECKED: 3}
 """As the gate's: 0 pass, 1 fail, 3 inconclusive."""
+
+_SENTENCES = {
+    FilterVerdict.SOUND: "does what is declared, as far as was looked",
+    FilterVerdict.BROKEN: "does not do what is declared",
+    FilterVerdict.UNCHECKED: "could not be checked",
+}
+_MARKS = {Result.PASSED: "✓", Result.FAILED: "✗", Result.NOTED: "!", Result.UNTESTED: "?"}
+_MOST_LINES, _WIDTH = 40, 80
 
 
 @dataclass(frozen=True)
 class FilterAudit:
-    """What a check of a filter found.
+    """The checks of a filter; printed, the verdict, a table and advice on one screen.
 
     Attributes:
         filter: Its name.
         kind: What it was taken for.
         claim: What was declared.
-        checks: All that was looked at, the gravest first.
-        effort: What it was tried on, and with what error.
+        checks: All checks, the gravest first.
+        effort: Inputs and draws of the audit, and its error.
     """
 
     filter: str
     kind: str
     claim: Claim
-    checks: tuple[Check, ...]
+    checks: tuple[FilterCheck, ...]
     effort: str
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> FilterVerdict:
         """Broken if a check failed, and not checked if one could not be made."""
         results = {check.result for check in self.checks}
         if Result.FAILED in results:
-            return Verdict.BROKEN
-        return Verdict.UNCHECKED if Result.UNTESTED in results else Verdict.SOUND
+            return FilterVerdict.BROKEN
+        return FilterVerdict.UNCHECKED if Result.UNTESTED in results else FilterVerdict.SOUND
 
-    def of(self, result: Result) -> list[Check]:
+    def of(self, result: Result) -> list[FilterCheck]:
         """The checks with this result."""
         return [check for check in self.checks if check.result is result]
 
     def __str__(self) -> str:
-        from fedaudit.filters.words import told
+        claim, graver = self.claim, self.of(Result.FAILED) or self.of(Result.UNTESTED)
+        lines = _wrapped(f"{self.verdict.upper()}: {self.filter} {_SENTENCES[self.verdict]}.")
+        for check in graver[:3]:
+            lines += _wrapped(f"{check.why[:1].upper()}{check.why[1:]}.", "  ")
+        lines += ["", _row(" ", "check", "measured", "declared")]
+        lines += [_row(_MARKS[c.result], c.name, c.measured, c.declared) for c in self.checks]
+        noise = f"{claim.noise} noise" if claim.sigma else "so no noise here"
+        tail = _wrapped(
+            f"Declared: sensitivity {claim.sensitivity:g} ({claim.adjacency}), "
+            f"sigma {claim.sigma:g}, {noise}."
+        )
+        tail += _wrapped(f"Tried on {self.effort}.")
+        advice = [*dict.fromkeys(f"To do: {check.advice}" for check in graver)]
+        advice += [f"Note: {c.why}. {c.advice}".strip() for c in self.of(Result.NOTED)]
+        rest = [line for paragraph in advice for line in _wrapped(paragraph)]
+        most = _MOST_LINES - len(lines) - len(tail) - 2
+        if len(rest) > most:
+            rest[most - 1 :] = ["and more, in the checks of what fedaudit.check_dp returns"]
+        return "\n".join([*lines, *[""] * bool(rest), *rest, "", *tail])
 
-        return "\n".join(told(self))
+
+def _row(mark: str, *cells: str) -> str:
+    sized = zip(cells, (29, 29, 16), strict=True)
+    cut = (c if len(c) <= size else f"{c[: size - 1]}…" for c, size in sized)
+    return "{} {:29} {:29} {}".format(mark, *cut).rstrip()
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
+
+
+def in_words(length: float) -> str:
+    """A length with four digits, and without a power of ten where it is readable."""
+    return f"{length:,.0f}" if 999.5 <= length < 1e7 else f"{length:.4g}"
+
+
+def listed(names: list[str], between: str = ", ") -> str:
+    """The first three names in quotes, and the number of others."""
+    shown = between.join(map(repr, names[:3]))
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

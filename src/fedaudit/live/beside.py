@@ -117,7 +117,7 @@ class Beside:
             self._send(b"round")
 
     def outcomes(self) -> list[Outcome]:
-        """What the process was done with since the last time."""
+        """The rounds that the process was done with since the last time."""
         self._listen(0.0)
         found, self._heard = self._heard, []
         return found

@@ -64,7 +64,7 @@ class CanaryClients:
         self.took_part = seeded_numpy(seed, "canary coins").random(count) < 0.5
 
     def upload(self, number: int, sent: Weights) -> dict[str, Tensor] | list[ndarray]:
-        """What a canary that takes part sends back: the model that it was sent, moved.
+        """The upload of a canary that takes part: the model that it was sent, moved.
 
         Args:
             number: Of the canary, from 0.

@@ -1,4 +1,4 @@
-"""When a recorder measures its rounds, and what that costs: in the loop, beside it, or after it."""
+"""Measuring of a recorder's rounds in the loop, beside it or after it, and its cost."""
 
 import re
 from collections.abc import Callable
@@ -150,7 +150,7 @@ class Measuring:
             self._beside.handed()
 
     def outcomes(self) -> list[Outcome]:
-        """What became of rounds that waited, since the last time; says how long they took."""
+        """The outcomes of rounds that waited, since the last time; says how long they took."""
         found, self._outcomes = self._outcomes, []
         found += self._beside.outcomes() if self._beside is not None else []
         for one in found:

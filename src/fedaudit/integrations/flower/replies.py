@@ -1,4 +1,4 @@
-"""What clients of Flower add to their replies, and answer when they are asked for their part.
+"""Additions of Flower's clients to their replies, and answers when asked for their part.
 
 Apart from everything that a server needs, as a client may be a new process for every message.
 """

@@ -288,7 +288,7 @@ def two_by_two_route(layer: Layer, shape: Geometry) -> LayerKernel:
 def _both_axes(
     mixing: tuple[tuple[int, ...], ...], like: Tensor
 ) -> Float[Tensor, "products pixels"]:
-    """How pixels of rows and columns are mixed, from how those of one axis are."""
+    """Mixing of the pixels of rows and columns, from that of one axis."""
     axis = like.new_tensor(mixing)
     return torch.kron(axis, axis)
 
@@ -355,7 +355,7 @@ def _windows(
 def _row_windows(
     inputs: Float[Tensor, "samples channels rows columns"], shape: Geometry
 ) -> Float[Tensor, "samples rows out_columns inner"]:
-    """What one row of the kernel sees at each row of the input, with channels innermost.
+    """The windows of one row of the kernel at each row of the input, with channels innermost.
 
     A row of the input serves each row of the kernel: whole windows would be copied once for each.
     """

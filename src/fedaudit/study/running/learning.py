@@ -1,4 +1,4 @@
-"""What attacks have of their own before they attack: examples to learn from, reference models."""
+"""Attacks' own means before they attack: examples to learn from, reference models."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

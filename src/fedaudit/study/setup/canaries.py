@@ -53,13 +53,13 @@ class Canaries:
         return canary_direction(like, self.seed, number)
 
     def data(self, like: Samples) -> dict[ClientId, Samples]:
-        """What those that take part are counted with: a sample of somebody's, which none reads."""
+        """Data that those that take part are counted with: a client's sample, which none reads."""
         one = like.take(slice(0, 1))
         held = one.each(lambda part: part.expand(self.size, *part.shape[1:]))
         return dict.fromkeys(self.taking_part, held)
 
     def defenses(self, others: Mapping[ClientId, Defense]) -> dict[ClientId, Defense]:
-        """What those that take part send, with the other clients' defense applied to it."""
+        """Uploads of those that take part, with the other clients' defense applied to them."""
         shared = next(iter(others.values()), None)
         found: dict[ClientId, Defense] = {}
         for number, (client, there) in enumerate(zip(self.clients, self.took_part, strict=True)):

@@ -113,7 +113,7 @@ class Setup:
 
     @property
     def everybody(self) -> TurnContext:
-        """What is simulated: all clients with their data and defenses, canaries among them."""
+        """All simulated clients with their data and defenses, canaries among them."""
         clients, defenses = dict(self.deal.clients), dict(self.defenses)
         if self.canaries is not None:
             like = next(iter(clients.values()))

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.filters.calling import Form
-from fedaudit.filters.freezing import Copies, drawing
+from fedaudit.filters.adapters import Form
+from fedaudit.filters.replay import Snapshot, drawing
 
 SOURCES: dict[str, Callable[[], object]] = {
     "torch": lambda: torch.randn(3).tolist(),
@@ -65,7 +65,7 @@ def counting(*, start: int = 0) -> Callable[[], int]:
 def test_what_a_function_keeps_is_put_back_for_every_copy() -> None:
     given = counting()
     given()
-    copies = Copies(given, made=False)
+    copies = Snapshot(given, made=False)
     values = []
     for _ in range(3):
         copy = copies.fresh()

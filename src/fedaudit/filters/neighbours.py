@@ -1,0 +1,362 @@
+"""Neighbouring inputs, and checks of what their outputs differ by with the noise frozen."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.filters.adapters import PLAIN, Form, form_for
+from fedaudit.filters.claim import (
+    EXACT,
+    MOVE,
+    UNNOISED,
+    Arrays,
+    Claim,
+    FilterCheck,
+    Result,
+    flat,
+    in_words,
+    listed,
+)
+from fedaudit.filters.replay import Release, Replay
+
+_LADDER = (0.5, 1.0, 1.4, 2.0, 3.0, 5.0, 10.0, 100.0, 1e4, 1e6, 1e30)
+"""Lengths of an update, in sensitivities: from what a filter leaves alone to far above."""
+_LARGE, _TINY = 1e4, 1e-9
+_ROOM = 10.0
+"""Factor by which lengths stay below the largest number of a precision."""
+_DRAWS = 3
+"""By which an entry without noise is known: a noisy one is never thrice the same."""
+_NOT_FINITE = "NaN"
+
+
+class _Pair(NamedTuple):
+    """Two neighbours: the second has no contribution, or one array alone sets them apart."""
+
+    label: str
+    left: Arrays
+    right: Arrays | None = None
+    alone: str = ""
+
+
+class Probes(NamedTuple):
+    """The inputs of an audit: neighbours, contributions of several sizes, and forgotten cases.
+
+    Pairs are made as they are asked for: a large network has large ones.
+    """
+
+    pairs: Iterator[_Pair]
+    none: Arrays
+    small: Arrays
+    large: Arrays
+    odd: dict[str, Arrays]
+
+
+def updates(form: Form, claim: Claim, *, seed: int) -> Probes:
+    """Updates that differ by a client's whole contribution, in random directions."""
+    rng = seeded_numpy(seed, "directions")
+    zeros = {path: np.zeros_like(value) for path, value in form.values.items()}
+    fractions = [path for path in zeros if path not in form.whole and zeros[path].size]
+    if not fractions:
+        raise BadInput("the example of an update has no entries that are fractions; give another")
+
+    def directed(length: float, direction: Arrays) -> Arrays:
+        factor = length * claim.sensitivity / float(np.linalg.norm(flat(direction)))
+        return zeros | {path: np.asarray(value * factor) for path, value in direction.items()}
+
+    def random(length: float, paths: list[str]) -> Arrays:
+        return directed(length, {p: np.asarray(rng.normal(size=form.shapes[p])) for p in paths})
+
+    def unopposed() -> Iterator[_Pair]:
+        for factor in _LADDER:
+            if factor * claim.sensitivity < form.largest / _ROOM:
+                yield _Pair(f"{factor:g} sensitivities long", random(factor, fractions))
+        equal = {path: np.ones(form.shapes[path]) for path in fractions}
+        yield _Pair("of equal entries", directed(_LARGE, equal))
+        for path, shape in form.shapes.items():
+            alone = f"that is large in {path!r} alone"
+            if path in fractions:
+                yield _Pair(alone, random(_LARGE, [path]), alone=path)
+                one = np.zeros(shape)
+                one.flat[-1] = 1
+                yield _Pair(
+                    f"that is large in one entry of {path!r}", directed(_LARGE, {path: one})
+                )
+            elif zeros[path].size:
+                yield _Pair(alone, zeros | {path: np.full(shape, 100)}, alone=path)
+
+    def pairs() -> Iterator[_Pair]:
+        for pair in unopposed():
+            yield pair
+            if claim.adjacency == "replace":
+                opposite = {path: -value for path, value in pair.left.items()}
+                yield _Pair(f"{pair.label}, and its opposite", pair.left, opposite)
+
+    tiny = random(_TINY, fractions)
+    odd = {}
+    for name, value in (("NaN", np.nan), ("infinity", np.inf)):
+        entry = tiny[fractions[0]].copy()
+        entry.flat[0] = value
+        odd[name] = tiny | {fractions[0]: entry}
+    return Probes(pairs(), zeros, tiny, random(_LARGE, fractions), odd)
+
+
+def batches(form: Form, claim: Claim) -> Probes:
+    """Batches that differ by one sample, whose gradient may be as large as it likes."""
+    batch = form.values
+    counts = {len(value) if value.ndim else 0 for value in batch.values()}
+    rows = max(counts)
+    if len(counts) > 1 or rows < 3:
+        raise BadInput(
+            f"a batch has as many rows in each array, one a sample and at least 3, got {counts}"
+        )
+    inputs = next((path for path in batch if path not in form.whole), None)
+    if inputs is None:
+        raise BadInput("the batch has no array of fractions whose samples could be made larger")
+
+    def larger(row: int, factor: float) -> Arrays:
+        changed = batch[inputs].copy()
+        changed[row] *= factor
+        return batch | {inputs: changed}
+
+    def without(row: int) -> Arrays:
+        return {path: np.delete(value, row, axis=0) for path, value in batch.items()}
+
+    def first(samples: int) -> Arrays:
+        return {path: value[:samples] for path, value in batch.items()}
+
+    def pairs() -> Iterator[_Pair]:
+        for row in (0, rows // 2, rows - 1):
+            for factor in (1.0, 10.0, 1e3, 1e5):
+                label, left = f"with sample {row} {factor:g} times as large", larger(row, factor)
+                if claim.adjacency == "remove":
+                    yield _Pair(label, left, without(row))
+                else:
+                    yield _Pair(f"{label}, and its opposite", left, larger(row, -factor))
+        if claim.adjacency == "remove":
+            yield _Pair("of two samples and of one", first(2), first(1))
+
+    odd = {"NaN": larger(0, np.nan), "infinity": larger(0, np.inf), "no samples": first(0)}
+    return Probes(pairs(), without(0), without(0), larger(0, _LARGE), odd)
+
+
+def replays(replay: Replay, probes: Probes) -> bool:
+    """True if two calls with the same draws send the same, to the last bit."""
+    one, two = (replay.release(probes.large) for _ in range(2))
+    return not any(change.any() for change in one.minus(two).values())
+
+
+class _Move(NamedTuple):
+    """The distance between two outputs, how much of it may be rounding, and the array it is in."""
+
+    pair: _Pair
+    length: float
+    rounding: float
+    where: str
+
+
+def neighbour_checks(replay: Replay, probes: Probes) -> Iterator[FilterCheck]:
+    """Checks of what outputs for neighbours differ by, all with the same draws."""
+    moves: list[_Move] = []
+    moved: Arrays = {}
+    beside: dict[str, set[str]] = {}
+    lost: list[str] = []
+    of_none = replay.release(probes.none)
+    for pair in probes.pairs:
+        left = replay.release(pair.left)
+        right = of_none if pair.right is None else replay.release(pair.right)
+        for one in (left, right):
+            for name, value in (
+                one.beside | {"the names of arrays": repr(sorted(one.arrays))}
+            ).items():
+                beside.setdefault(name, set()).add(value)
+        if not (left.is_finite() and right.is_finite()):
+            lost.append(pair.label)
+            continue
+        changes = left.minus(right)
+        for name, change in changes.items():
+            moved[name] = np.asarray((change != 0) | moved.get(name, np.False_))
+        where = max(changes, key=lambda name: float(np.abs(changes[name]).max(initial=0)))
+        length = replay.claim.length(changes)
+        moves.append(_Move(pair, length, replay.rounding(left, right), where))
+    subject = "a batch" if replay.kind == "step" else "an update"
+    if moves:
+        yield _sensitivity_check(moves, replay.claim.sensitivity, subject)
+    if lost:
+        yield FilterCheck(
+            "ordinary updates",
+            Result.NOTED if moves else Result.UNTESTED,
+            f"{len(lost)} not finite",
+            why=f"{subject} {lost[0]} gives an output that is not finite",
+            advice="Calculate lengths in a precision that holds their squares.",
+        )
+    differing = [name for name, values in beside.items() if len(values) > 1]
+    yield from _unnoised_check(replay, probes, moved, differing)
+
+
+def _sensitivity_check(moves: list[_Move], most: float, subject: str) -> FilterCheck:
+    longer = [one for one in moves if one.length - one.rounding > most * (1 + EXACT)]
+    shown = longer[0] if longer else max(moves, key=lambda one: one.length)
+    label, where = shown.pair.label, f"; the array that moves most is {shown.where!r}"
+    alone = [one for one in longer if one.pair.alone]
+    if alone and len(alone) < sum(bool(one.pair.alone) for one in moves):
+        # Some arrays are shortened and others are not: that says more than any length.
+        shown = max(alone, key=lambda one: one.length)
+        label = f"that is large in {listed([one.pair.alone for one in alone], ' or ')} alone"
+    length = in_words(shown.length)
+    return FilterCheck(
+        MOVE,
+        Result.judged(failed=bool(longer)),
+        length,
+        f"at most {most:.4g}",
+        f"{subject} {label} moves the output by {length}, and {most:.4g} is declared"
+        + ("" if shown.pair.alone else where),
+        "Clip to one length over all entries of all arrays together, as the last step before "
+        "the noise, and declare what one contribution can move after every later scaling.",
+    )
+
+
+def _unnoised_check(
+    replay: Replay, probes: Probes, moved: Arrays, beside: list[str]
+) -> Iterator[FilterCheck]:
+    """Failed by outputs that depend on the input and have no noise."""
+    elsewhere = {*replay.claim.elsewhere}
+    beside = [name for name in beside if not {name, name.split(".")[-1]} & elsewhere]
+    if not replay.claim.sigma:
+        # Nothing has noise here, and the sensitivity is that of the arrays.
+        if beside:
+            yield FilterCheck(
+                "sent beside the arrays",
+                Result.NOTED,
+                listed(beside),
+                why=f"what is sent as {listed(beside)} depends on the update, and the declared "
+                "sensitivity is that of the arrays alone",
+                advice="Account for it, and say so with --elsewhere.",
+            )
+        return
+    first, *others = (_moved_on(replay, probes, probes.small, draw) for draw in range(_DRAWS))
+    unnoised = {}
+    for name, value in first.arrays.items():
+        equal = np.all([value == one.arrays.get(name, np.nan) for one in others], axis=0)
+        unnoised[name] = int(np.sum(equal & moved.get(name, np.False_)))
+    arrays = [name for name, entries in unnoised.items() if entries]
+    share = sum(unnoised.values()) / max(1, sum(value.size for value in first.arrays.values()))
+    measured = [f"{share:.2%} of entries"] * bool(arrays) + [listed(beside)] * bool(beside)
+    yield FilterCheck(
+        UNNOISED,
+        Result.judged(failed=bool(measured)),
+        ", ".join(measured) or "none",
+        "none",
+        f"what is sent as {listed([*arrays, *beside])} depends on the data and has no noise",
+        "Add noise to all that leaves, buffers too, or name it with --elsewhere.",
+    )
+
+
+def same_noise_check(replay: Replay, probes: Probes) -> Iterator[FilterCheck]:
+    """Check that the noise does not depend on the input: with the same draws it is the same."""
+    if not replay.claim.sigma:
+        return
+    large, other, small, another = releases = [
+        _moved_on(replay, probes, values, draw)
+        for values in (probes.large, probes.small)
+        for draw in range(2)
+    ]
+    noises = large.minus(other), small.minus(another)
+    names = sorted(noises[0].keys() & noises[1].keys())
+    if not names or not all(map(Release.is_finite, releases)):
+        return
+    on_large, noise = (flat({name: one[name] for name in names}) for one in noises)
+    apart, length = float(np.linalg.norm(on_large - noise)), float(np.linalg.norm(noise))
+    differs = apart > EXACT * length + replay.rounding(*releases)
+    yield FilterCheck(
+        "noise on a large update",
+        Result.judged(failed=differs),
+        f"differs by {apart / length:.2g} of it" if differs and length else "the same",
+        "the same",
+        "with the same draws, the noise on a large contribution is other than that on none",
+        "Add noise last, after clipping, and of one scale whatever the batch and the update.",
+    )
+
+
+def state_check(replay: Replay, probes: Probes) -> FilterCheck:
+    """Check that a release does not depend on the inputs of earlier rounds."""
+    claim, apart, differs = replay.claim, 0.0, False
+    for values in (probes.small, probes.large):
+        one, two = (replay.release(values, before=[p, p]) for p in (probes.large, probes.small))
+        if one.is_finite() and two.is_finite():
+            length = claim.length(one.minus(two))
+            slack = EXACT * claim.sensitivity + replay.rounding(one, two)
+            apart, differs = max(apart, length), differs or length > slack
+    return FilterCheck(
+        "earlier rounds in a release",
+        Result.NOTED if differs and claim.stateful else Result.judged(failed=differs),
+        f"{in_words(apart)} apart" if differs else "none",
+        "allowed" if claim.stateful else "none",
+        f"large contributions in two earlier rounds move a release by {in_words(apart)}",
+        "Keep no update between rounds; declare --stateful if the accountant knows of it.",
+    )
+
+
+def odd_input_checks(replay: Replay, probes: Probes, zeros: str) -> Iterator[FilterCheck]:
+    """Notes on inputs that no declaration speaks of, the failure on zeros among them."""
+    failures = {name: failure(replay, values) for name, values in probes.odd.items()}
+    passed = [name for name, found in failures.items() if found == _NOT_FINITE]
+    if passed:
+        yield FilterCheck(
+            "non-finite entries",
+            Result.NOTED,
+            f"{' and '.join(passed)} pass on",
+            why=f"updates with {' or '.join(passed)} pass the filter, and no noise hides that",
+            advice="Refuse or replace entries that are not finite before clipping.",
+        )
+    if "no samples" in failures and "no samples" not in passed:
+        zeros = failures["no samples"]
+    if zeros:
+        what = "a batch without samples" if replay.kind == "step" else "an update of zeros"
+        yield FilterCheck(
+            "no contribution",
+            Result.NOTED,
+            zeros,
+            why=f"{what} ends in {zeros}, which shows that there was none",
+            advice="Add a small number to the length that is divided by.",
+        )
+
+
+def scalar_check(replay: Replay) -> Iterator[FilterCheck]:
+    """Note on a filter that treats an array without dimensions, or an empty one, otherwise."""
+    example = PLAIN | {"temperature": torch.zeros(()), "empty": torch.zeros(0)}
+    replay = replace(replay, form=form_for(replay.kind, example))
+    probes = updates(replay.form, replay.claim, seed=replay.seed)
+    large = probes.small | {"temperature": np.array(_LARGE * replay.claim.sensitivity)}
+    probes = probes._replace(pairs=iter([_Pair("", large)]), none=probes.small)
+    faults = {MOVE: "is not clipped", UNNOISED: "has no noise"}
+    try:
+        failed = [c.name for c in neighbour_checks(replay, probes) if c.result is Result.FAILED]
+        measured = " and ".join(faults[name] for name in failed)
+    except Refusal as error:
+        measured = f"ends in {type(error.__cause__ or error).__name__}"
+    if measured:
+        yield FilterCheck(
+            "array without dimensions",
+            Result.NOTED,
+            measured,
+            why=f"an array of shape () {measured}; the check was on arrays with dimensions",
+            advice="If your model has one (a temperature, a counter), give it as --shape-from.",
+        )
+
+
+def failure(replay: Replay, values: Arrays) -> str:
+    """The error that an input ends in, "NaN" for an output that is not finite, or nothing."""
+    try:
+        return "" if replay.release(values).is_finite() else _NOT_FINITE
+    except Refusal as error:
+        return type(error.__cause__ or error).__name__
+
+
+def _moved_on(replay: Replay, probes: Probes, values: Arrays, draw: int) -> Release:
+    """A release with other draws: a generator that a filter keeps is moved on by calls."""
+    return replay.release(values, draw=1 + 2 * draw, before=[probes.small] * draw)
