@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fedaudit.report.grid import Cell, Grid, tabled
+from fedaudit.report.grid import Cell, Grid, Tone, tabled
 from fedaudit.report.text import clauses as answers
 from fedaudit.report.text.clauses import Answer, out_of_scope
 from fedaudit.report.words import cleaned, without_digests
@@ -39,7 +39,13 @@ EDPB = Source("EDPB Opinion 28/2024", "17 December 2024")
 EDPS = Source("EDPS TechDispatch 1/2025", "June 2025")
 CNIL = Source("CNIL, status of AI models", "22 July 2025")
 NIST = Source("NIST SP 800-226", "March 2025")
-AISVS = Source("OWASP AISVS 1.0, 11.2", "2026")
+MITIGATION = Source(
+    "OWASP AISVS 1.0, 11.2",
+    "2026",
+    "The ability to determine whether a specific record was in the training data must be limited, "
+    "and reconstruction of private training data or sensitive attributes from model outputs "
+    "prevented.",
+)
 OPTIMIZATION = Source(
     "OWASP AISVS 1.0, 11.2.4",
     "2026",
@@ -92,12 +98,12 @@ ROWS = (
     Row("What if the server tampers with the model?", (EDPS,), answers.malicious_server),
     Row(
         "Can training data be extracted or reconstructed?",
-        (EDPB, CNIL, AISVS),
+        (EDPB, CNIL, MITIGATION),
         out_of_scope("fedaudit asks whether a record was trained on, and does not rebuild it."),
     ),
     Row(
         "Can attributes of a person be inferred?",
-        (EDPB, AISVS),
+        (EDPB, MITIGATION),
         out_of_scope("No attack here infers attributes of people or properties of a client."),
     ),
     Row(
@@ -113,13 +119,13 @@ ROWS = (
 def clause_table(record: Record) -> Grid:
     """The map as a table, of a record whose texts are safe to show."""
     found = [(row, row.answer(record)) for row in ROWS]
-    quotes = [f"{one.name}: “{one.text}”" for one in (OPTIMIZATION, GUESSING)]
+    quotes = [f"{one.name}: “{one.text}”" for one in (MITIGATION, OPTIMIZATION, GUESSING)]
     return tabled(
         "What the clauses ask",
         [
             {
                 "The question, in our words": row.question,
-                "Answer of this record": Cell(answer.text, answer.more),
+                "Answer of this record": Cell(answer.text, answer.more, _tone(answer)),
                 "Asked under": "; ".join(source.cited for source in row.sources),
             }
             for row, answer in found
@@ -128,6 +134,10 @@ def clause_table(record: Record) -> Grid:
         remark=f"Quoted: {' '.join(quotes)} All others are {UNCHECKED}; only name and date are "
         "theirs, and the question is what such an assessment asks.",
     )
+
+
+def _tone(answer: Answer) -> Tone:
+    return "" if answer.kind in ("figure", "stated") else "muted"
 
 
 def clauses_json(record: Record) -> str:

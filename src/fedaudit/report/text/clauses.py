@@ -193,7 +193,8 @@ def adversary(record: Record) -> Answer:
     clients = f", of {plural(record.federation_size, 'client')}" if record.federation_size else ""
     more = f"Audited: {audited}{clients}; {plural(len(record.seeds), 'seed')}."
     text = f"View “{shortened(record.view.name)}”"
-    return Answer("stated", text, f"{capital(sentence(said))}\n{more} Nobody else was tested.")
+    more = f"{capital(sentence(said))}\n{more} No other adversary or client was tested."
+    return Answer("stated", text, more)
 
 
 def controls(record: Record) -> Answer:
@@ -365,15 +366,16 @@ def residual(record: Record) -> Answer:
     owners = [one.success.high for one in on_sources(record) if one.success.high is not None]
     games = [point.adv.high for point in record.games]
     said = [
-        auc and f"a member is told from a non-member in at most {_up(auc.high)} of pairs",
+        auc and f"a member stands out in at most {_up(auc.high)} of pairs (guessing: 50%)",
         rate and f"at 1% false alarms at most {_up(rate.high)} of members are found",
         owners and f"a sample’s client is named for at most {_up(max(owners))}",
         games and f"a server that tampers is right in at most {_up(max(games))} of games",
     ]
     text = "; ".join(one for one in said if one) or "No upper limit of a risk is known"
     more = (
-        "By the attacks here, over all audited samples together: one person’s record may be easier "
-        "to find, and stronger attacks, other adversaries and other clients may fare otherwise."
+        f"With {_LEVEL} confidence each, by the attacks here, over all audited samples together: "
+        "one person’s record may be easier to find, and stronger attacks, other adversaries and "
+        "other clients may fare otherwise."
     )
     return Answer("stated", capital(text), more)
 
@@ -402,6 +404,7 @@ def _place(figure: Estimate, figures: list[Estimate]) -> str:
     """Attack, non-members, view, and whatever tells the figure from the others."""
     attack, contrast = shortened(figure.attack, 40), contrast_name(figure.contrast).lower()
     parts = [f"{attack} v. {contrast}", f"view “{shortened(figure.view)}”"]
+    parts += ["mean over seeds"] if figure.seed is None else []
     return ", ".join(filter(None, (*parts, label_among(figure, figures))))
 
 
