@@ -15,14 +15,14 @@ from fedaudit.report.text import clauses
 from fedaudit.report.text.clauses import predictive_value
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
-from tests.estimates import estimate
+from tests.estimates import changed, estimate
 from tests.gate.parts import auc, bound, found, tpr
 from tests.report.games import played, point
 from tests.report.records import HOSTILE, HOSTILE_TAG, hostile, record, source, with_sources
 
 
 def rate(high: float, **changes: object) -> Estimate:
-    return tpr(50, **{"high": high, "low": None, **changes})
+    return changed(tpr(50), high=high, low=None, **changes)
 
 
 def epsilon(metric: str, value: float | None, **changes: object) -> Estimate:

@@ -145,7 +145,7 @@ def equivalence(record: Record) -> Answer:
     """An upper bound in the place of "no better than guessing", which no test can show."""
     bound = bound_of(record, AUC)
     if bound is None:
-        return _not_tested(f"The record has no AUC of membership with a {_LEVEL} upper limit.")
+        return _not_tested(f"No attack on membership here has a {_LEVEL} upper limit.")
     high = f"{math.ceil(round(1000 * bound.high, 6)) / 1000:.3f}"
     more = (
         f"Over the attacks that were run ({_named(bound.attacks)}); the largest upper limit is of "
