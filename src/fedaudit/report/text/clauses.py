@@ -92,13 +92,17 @@ class Bound(NamedTuple):
 
 def bound_of(record: Record, metric: str) -> Bound | None:
     """The largest 95% upper limit of a metric of membership; None without any, or of no attack."""
-    figures = [one for one in headline(record) if one.metric == metric]
-    limited = [one for one in figures if one.high is not None and level_of(one.method) == _LEVEL]
+    limited, unlimited = list[Estimate](), list[Estimate]()
+    for one in headline(record):
+        if one.metric == metric:
+            has = one.high is not None and level_of(one.method) == _LEVEL
+            (limited if has else unlimited).append(one)
     if not limited or says_nothing(record):
         return None
     tried = [row.name for row in record.attacks if not row.infers_source]
-    having = {one.attack for one in limited} - {o.attack for o in figures if o not in limited}
-    without = [one for one in distinct([*tried, *(f.attack for f in figures)]) if one not in having]
+    having = {one.attack for one in limited} - {one.attack for one in unlimited}
+    named = distinct([*tried, *(one.attack for one in unlimited)])
+    without = [name for name in named if name not in having]
     figure = max(limited, key=lambda one: one.high or 0.0)
     return Bound(figure, figure.high or 0.0, distinct(one.attack for one in limited), without)
 
