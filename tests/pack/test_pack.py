@@ -89,6 +89,7 @@ def test_a_pack_is_sound_and_is_what_its_manifest_says(original: Path) -> None:
     assert found.problems == []
     assert len(found.checked) == 4
     assert {path.name for path in original.iterdir()} == {
+        "clauses.json",
         "gate.xml",
         "manifest.json",
         "policy.toml",
@@ -537,3 +538,14 @@ def test_a_folder_that_was_never_a_pack_is_refused_and_gets_no_verdict(tmp_path:
     (tmp_path / "record.json").write_text("{}")
     with pytest.raises(BadInput, match=r"is no pack: it has no manifest\.json"):
         verify(tmp_path)
+
+
+def test_a_clause_map_that_was_changed_is_found_however_the_pack_was_sealed(pack: Path) -> None:
+    path = pack / "clauses.json"
+    text = path.read_text(encoding="utf-8")
+    assert "AUC at most 0.520" in text
+    path.write_text(text.replace("AUC at most 0.520", "AUC at most 0.502"), encoding="utf-8")
+    resealed(pack)
+    assert "clauses.json is not what record and policy give" in wrong(pack)
+    path.unlink()
+    assert "clauses.json is missing" in wrong(pack)

@@ -24,6 +24,7 @@ from fedaudit.pack.manifest import (
     private_key,
 )
 from fedaudit.pack.suppressing import SMALLEST_GROUP, counted, suppressed
+from fedaudit.report.clauses import clauses_json
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import study_file
 from fedaudit.results.older import settled
@@ -34,6 +35,7 @@ POLICY_FILE = "policy.toml"
 VERDICT_FILE = "verdict.json"
 JUNIT_FILE = "gate.xml"
 STUDY_FILE = "study.toml"
+CLAUSES_FILE = "clauses.json"
 
 
 class Texts(NamedTuple):
@@ -115,6 +117,7 @@ def made_from(record: Record, policy: Policy) -> Texts:
         JUNIT_FILE: junit_xml(verdict),
         STUDY_FILE: study_file(settled(record.config)),
         REPORT_FILE: report_html(record),
+        CLAUSES_FILE: clauses_json(record),
     }
     return Texts(record, verdict, files)
 

@@ -33,6 +33,7 @@ from fedaudit.pack.manifest import (
     public_key,
 )
 from fedaudit.pack.packing import (
+    CLAUSES_FILE,
     JUNIT_FILE,
     POLICY_FILE,
     STUDY_FILE,
@@ -212,7 +213,10 @@ def _against_digest(manifest: Manifest, digest: str) -> Iterator[str]:
         yield "is not that of this digest: the pack was replaced or changed"
 
 
-_EXPECTED = {RECORD_FILE, POLICY_FILE, VERDICT_FILE, JUNIT_FILE, REPORT_FILE, STUDY_FILE}
+_EXPECTED = {
+    *(RECORD_FILE, POLICY_FILE, VERDICT_FILE, JUNIT_FILE),
+    *(REPORT_FILE, STUDY_FILE, CLAUSES_FILE),
+}
 
 
 def _strange_names(manifest: Manifest) -> Iterator[str]:

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import PICTURES_FILE, write_whole
 from fedaudit.report.advice import advice
+from fedaudit.report.clauses import clause_table
 from fedaudit.report.evidence import about_members, attacks_tried, says_nothing
 from fedaudit.report.figures.clusters import cluster_figures
 from fedaudit.report.figures.comparison import (
@@ -294,6 +295,7 @@ def report_html(record: Record, pictures: str = "") -> str:
         utility=utility_table(record) if record.where(topic="utility") else None,
         clients=clients_table(record) if record.clients else None,
         every_figure=every_figure_table(record),
+        clauses=clause_table(record),
         again=reproducing(record),
     )
 
@@ -354,6 +356,7 @@ def _games_html(record: Record) -> str:
         certificates=certificates,
         certificates_open=certificates is not None and len(certificates.rows) <= MOST_ROWS,
         certified=CERTIFICATES,
+        clauses=clause_table(record),
         again=games_again(record),
     )
 
