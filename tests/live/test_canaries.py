@@ -35,11 +35,10 @@ def federated(noise: float, seed: int) -> CanaryBounds:
     canaries = fedaudit.CanaryClients(model, count=60, length=LENGTH, seed=seed)
     first = copy.deepcopy(model)
     rng = torch.Generator().manual_seed(seed)
-    taking_part = np.flatnonzero(canaries.took_part).tolist()
     for _ in range(ROUNDS):
         sent = copy.deepcopy(model)
         uploads = [train(sent, rng) for _ in range(CLIENTS)]
-        for number in taking_part:
+        for number in range(60):
             upload = canaries.upload(number, sent)
             assert isinstance(upload, dict)
             uploads.append(upload)
@@ -68,7 +67,7 @@ def test_noise_of_a_server_is_measured_below_its_epsilon_and_missing_noise_above
 def test_a_canary_moves_trained_parameters_by_its_length_and_nothing_else() -> None:
     model = network()
     canaries = fedaudit.CanaryClients(model, count=20, length=0.25, seed=3)
-    number = int(canaries.took_part.argmax())
+    number = int(canaries.sends.argmax())
     given = canaries.upload(number, model)
     assert isinstance(given, dict)
     trained = dict(model.named_parameters())
@@ -81,8 +80,8 @@ def test_a_canary_moves_trained_parameters_by_its_length_and_nothing_else() -> N
 
 def test_arrays_in_order_are_answered_by_arrays_in_order() -> None:
     model = network()
-    canaries = fedaudit.CanaryClients(model, count=20, length=0.25)
-    number = int(canaries.took_part.argmax())
+    canaries = fedaudit.CanaryClients(model, count=40, length=0.25, seed=5)
+    number = int(canaries.sends.argmax())
     named = canaries.upload(number, model)
     assert isinstance(named, dict)
     whole = [value.numpy() for value in model.state_dict().values()]
@@ -99,22 +98,40 @@ def test_arrays_in_order_are_answered_by_arrays_in_order() -> None:
     assert from_arrays == canaries.bounds(model, named)
 
 
+def test_one_whose_coin_says_so_sends_the_model_as_it_is() -> None:
+    model = network().half()
+    canaries = fedaudit.CanaryClients(model, count=20, length=1.0, seed=1)
+    given = canaries.upload(int((~canaries.sends).argmax()), model)
+    moved = canaries.upload(int(canaries.sends.argmax()), model)
+    assert isinstance(given, dict)
+    assert isinstance(moved, dict)
+    state = model.state_dict()
+    assert all(torch.equal(given[name], state[name]) for name in state)
+    assert all(moved[name].dtype == state[name].dtype for name in state)
+
+
+def test_canaries_without_a_seed_are_drawn_and_can_be_made_again() -> None:
+    model = network()
+    first, second = (fedaudit.CanaryClients(model, count=40, length=1.0) for _ in range(2))
+    assert first.seed != second.seed
+    again = fedaudit.CanaryClients(model, count=40, length=1.0, seed=first.seed)
+    assert (again.sends == first.sends).all()
+
+
 def test_what_is_no_canary_or_another_network_is_refused() -> None:
     model = network()
     canaries = fedaudit.CanaryClients(model, count=20, length=1.0)
-    out, inside = int((~canaries.took_part).argmax()), int(canaries.took_part.argmax())
-    with pytest.raises(BadInput, match="takes no part; those that do"):
-        canaries.upload(out, model)
-    with pytest.raises(BadInput, match="takes no part"):
-        canaries.upload(20, model)
+    for number in (20, -1):
+        with pytest.raises(BadInput, match="numbered 0 to 19"):
+            canaries.upload(number, model)
     with pytest.raises(BadInput, match="has 3 arrays, and the network 9, of which 6"):
-        canaries.upload(inside, [np.zeros(3)] * 3)
+        canaries.upload(0, [np.zeros(3)] * 3)
     with pytest.raises(BadInput, match=r"0\.weight of the model that was sent"):
-        canaries.upload(inside, {"0.weight": np.zeros((2, 2))})
+        canaries.upload(0, {"0.weight": np.zeros((2, 2))})
     with pytest.raises(BadInput, match="no round has moved it"):
         canaries.bounds(model, model)
-    with pytest.raises(BadInput, match="at least 10"):
-        fedaudit.CanaryClients(model, count=5, length=1.0)
+    with pytest.raises(BadInput, match="at least 20"):
+        fedaudit.CanaryClients(model, count=19, length=1.0)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     with pytest.raises(BadInput, match="no parameter of the model is trained"):

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.params import flat, norm, plus
@@ -19,7 +19,7 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.observe.canaries import CANARIES_FILE
 from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Upload
-from fedaudit.report.tiles import presence_tiles
+from fedaudit.report.tiles import client_tiles
 from fedaudit.results.record import Record
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
@@ -35,6 +35,20 @@ class ForgottenNoise(ClientDP):
     def upload(self, upload: Upload, turn: Turn) -> Upload:
         """Clipped, and nothing else."""
         return type(upload)(**{**vars(upload), "values": clipped(upload.values, self.clip)})
+
+
+CLAIMS = ("claimed_client_epsilon", "claimed_client_epsilon_without_canaries")
+
+
+class WithBuffers(nn.Sequential):
+    """A network that keeps running statistics."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        """For samples of a shape."""
+        width = math.prod(shape)
+        super().__init__(
+            nn.Flatten(), nn.Linear(width, 16), nn.BatchNorm1d(16), nn.Linear(16, classes)
+        )
 
 
 def canary_study(**changes: object) -> Study:
@@ -77,8 +91,7 @@ def test_statistics_are_cosines_with_the_movement_of_the_global_model(tmp_path: 
         cosine = torch.cosine_similarity(flat(direction), flat(moved), dim=0)
         expected = float(cosine) * math.sqrt(len(flat(moved)))
         assert float(z[number]) == pytest.approx(expected, abs=1e-4)
-    inside = run.canaries.took_part
-    assert set(rounds[0].uploads) == {*run.deal.clients, *np.array(run.canaries.clients)[inside]}
+    assert set(rounds[0].uploads) == {*run.deal.clients, *run.canaries.clients}
 
 
 def test_what_a_canary_sends_is_clipped_and_hidden_like_any_upload() -> None:
@@ -87,7 +100,7 @@ def test_what_a_canary_sends_is_clipped_and_hidden_like_any_upload() -> None:
         run.algorithm, run.everybody.data, rounds=4, seed=1, defenses=run.everybody.defenses
     )
     assert run.canaries is not None
-    number = int(run.canaries.took_part.argmax())
+    number = int(run.canaries.sends.argmax())
     upload = first.uploads[run.canaries.clients[number]].values
     direction = canary_direction(upload, run.canaries.seed, number)
     noise = plus(upload, direction, -0.5)
@@ -105,10 +118,12 @@ def test_no_adversary_of_a_sample_sees_a_canary(tmp_path: Path) -> None:
 
 def test_measured_stays_below_claimed_and_forgotten_noise_is_found_out(tmp_path: Path) -> None:
     study = canary_study()
-    honest = values_of(run_study(study, tmp_path / "honest"))
+    sound = run_study(study, tmp_path / "honest")
+    honest = values_of(sound)
+    assert [one.passed for one in sound.controls if one.control == "claimed epsilon"] == [True]
     run = setup(study, 1, None)
     assert run.canaries is not None
-    several = len(run.deal.clients) + int(run.canaries.took_part.sum())
+    several = len(run.deal.clients) + 60
     claimed, measured = honest["claimed_client_epsilon"], honest["client_epsilon_if_gaussian"]
     assert claimed is not None
     assert measured is not None
@@ -116,7 +131,11 @@ def test_measured_stays_below_claimed_and_forgotten_noise_is_found_out(tmp_path:
     assert measured < claimed
     options = {"clip": 0.5, "noise_multiplier": 1.0}
     broken = {"name": f"{__name__}:ForgottenNoise", "options": options}
-    found = values_of(run_study(canary_study(defense=broken), tmp_path / "broken"))
+    record = run_study(canary_study(defense=broken), tmp_path / "broken")
+    found = values_of(record)
+    (check,) = (one for one in record.controls if one.control == "claimed epsilon")
+    assert check.passed is False
+    assert "claimed" in check.note
     assert found["claimed_client_epsilon"] == claimed
     assert (found["client_epsilon_if_gaussian"] or 0) > claimed
 
@@ -141,16 +160,37 @@ def test_canaries_of_several_runs_are_put_together(tmp_path: Path) -> None:
     assert together.n_members == gaussian[1].n_members + gaussian[2].n_members
     assert together.n_members + together.n_nonmembers == 120
     assert (together.value or 0) >= min(gaussian[1].value or 0, gaussian[2].value or 0)
-    (tile,) = presence_tiles(record)
+    (tile,) = client_tiles(record)
     assert "120 canary clients" in tile.detail
+
+
+def test_one_whose_coin_says_so_sends_zeros_and_noise() -> None:
+    run = setup(canary_study(), 1, None)
+    (first, *_) = simulate(
+        run.algorithm, run.everybody.data, rounds=4, seed=1, defenses=run.everybody.defenses
+    )
+    assert run.canaries is not None
+    number = int((~run.canaries.sends).argmax())
+    sent = flat(first.uploads[run.canaries.clients[number]].values)
+    direction = flat(canary_direction(first.uploads[0].values, run.canaries.seed, number))
+    assert float(sent.std()) == pytest.approx(0.5, rel=0.1)
+    # Five standard deviations of a normal number of 0.5.
+    assert abs(float(sent @ direction)) < 2.5
+
+
+def test_buffers_that_travel_unprotected_leave_no_claim() -> None:
+    run = setup(canary_study(model={"name": f"{__name__}:WithBuffers"}), 1, None)
+    assert run.canaries is not None
+    assert run.canaries.claimed is None
+    assert "batch normalisation" in run.canaries.unclaimed
 
 
 def test_where_rounds_draw_their_clients_coins_alone_speak(tmp_path: Path) -> None:
     study = canary_study(
-        canaries={"count": 10}, training={"participation": 0.5}, audit={"every": 1}
+        canaries={"count": 20}, training={"participation": 0.5}, audit={"every": 1}
     )
     found = values_of(run_study(study, tmp_path))
-    assert found.keys() == {"client_epsilon", "claimed_client_epsilon"}
+    assert found.keys() == {"client_epsilon", *CLAIMS}
 
 
 def test_without_a_defense_nothing_is_claimed(tmp_path: Path) -> None:
@@ -169,7 +209,11 @@ def test_a_study_without_canaries_is_what_it_was() -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "match"),
     [
-        ({"canaries": {"count": 9}}, BadInput, "canaries.count is 9"),
+        (
+            {"canaries": {"count": 60, "length": 0.2}},
+            BadInput,
+            "says nothing of what an update may",
+        ),
         ({"defense": {}}, BadInput, "canaries.length"),
         (
             {"defense": {"name": "gradient-noise", "options": {"sigma": 0.1}}},

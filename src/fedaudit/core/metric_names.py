@@ -14,11 +14,13 @@ FORMAL_EPSILON_OF_A_ROUND = "formal_epsilon_of_a_round"
 """The proven epsilon for an observer of one round's upload."""
 
 CLIENT_EPSILON = "client_epsilon"
-"""A lower bound on the epsilon of a client's presence, which rests on fair coins alone."""
+"""A lower bound on the epsilon of one client's update, which rests on fair coins alone."""
 CLIENT_EPSILON_IF_GAUSSIAN = "client_epsilon_if_gaussian"
 """The same for a Gaussian mechanism in which all clients take part."""
 CLAIMED_CLIENT_EPSILON = "claimed_client_epsilon"
-"""The epsilon that a defense claims for a client's presence in the released models."""
+"""The epsilon that a defense claims for one client's update in the released models."""
+CLAIMED_CLIENT_EPSILON_ALONE = "claimed_client_epsilon_without_canaries"
+"""The same for the federation without canary clients, whose noise is less."""
 
 
 def tpr_at(fpr: float) -> str:

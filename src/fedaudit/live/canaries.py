@@ -1,6 +1,7 @@
 """Canary clients for a federation that is somebody's own: what they send, and what they tell."""
 
 import math
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -23,35 +24,41 @@ Weights: TypeAlias = nn.Module | Mapping[str, Array] | Sequence[Array]
 
 
 class CanaryClients:
-    """Clients that show how well a client's presence is hidden in what a federation releases.
+    """Clients that show how well one client's update is hidden in what a federation releases.
 
-    Each would send, in every round in which it is asked, the model that it was sent plus a random
-    direction of the length to which clients' updates are clipped. A fair coin decides for each
-    whether it takes part at all. Those that do must be treated as any other client: clipped,
-    weighted, and hidden in noise.
+    Each sends, in every round in which it is asked, the model that it was sent, and half of them,
+    by a fair coin each, move it by a random direction of the length to which clients' updates are
+    clipped. All must be treated as any other client: clipped, weighted, and hidden in noise.
 
     Attributes:
-        took_part: As the coins fell. Whoever attacks must not know them, nor the seed.
+        sends: Whether each moves the model. Whoever attacks must not know it, nor the seed.
+        seed: Of directions and coins.
     """
 
-    took_part: Bool[ndarray, " canaries"]
+    sends: Bool[ndarray, " canaries"]
 
-    def __init__(self, model: nn.Module, *, count: int = 100, length: float, seed: int = 1) -> None:
+    def __init__(
+        self, model: nn.Module, *, count: int = 100, length: float, seed: int | None = None
+    ) -> None:
         """Tosses the coins.
 
         Args:
             model: The network, for names and shapes.
-            count: Canary clients, at least 10; about half of them take part.
-            length: Of what each adds to the model, such as the clipping norm.
-            seed: Of directions and coins; a secret of whoever audits.
+            count: Canary clients, at least 20; about half of them move the model.
+            length: By how much, such as the clipping norm.
+            seed: Of directions and coins, a secret of whoever audits; drawn if left out. Keep it to
+                make the same canaries again.
 
         Raises:
             BadInput: Too few canaries, a length that is none, or a model that nothing trains.
         """
-        if count < FEWEST_CANARIES or not 0 < length < math.inf:
+        if not isinstance(model, nn.Module):
+            raise BadInput(f"model is {type_of(model)}; give the network, a torch.nn.Module")
+        sound = isinstance(count, int) and isinstance(length, int | float)
+        if not sound or count < FEWEST_CANARIES or not 0 < length < math.inf:
             raise BadInput(
                 f"canary clients are at least {FEWEST_CANARIES}, each of a length above 0; got "
-                f"{count} of length {length}"
+                f"{count!r} of length {length!r}"
             )
         self._like: Params = {
             name: value.detach().cpu()
@@ -60,11 +67,12 @@ class CanaryClients:
         }
         if not self._like:
             raise BadInput("no parameter of the model is trained, so that clients send nothing")
-        self._order, self._length, self._seed = tuple(model.state_dict()), length, seed
-        self.took_part = seeded_numpy(seed, "canary coins").random(count) < 0.5
+        self.seed = secrets.randbits(62) if seed is None else seed
+        self._order, self._length = tuple(model.state_dict()), length
+        self.sends = seeded_numpy(self.seed, "canary coins").random(count) < 0.5
 
     def upload(self, number: int, sent: Weights) -> dict[str, Tensor] | list[ndarray]:
-        """The upload of a canary that takes part: the model that it was sent, moved.
+        """A canary's answer: the model that it was sent, moved if its coin says so.
 
         Args:
             number: Of the canary, from 0.
@@ -74,19 +82,19 @@ class CanaryClients:
             A state dict; arrays where arrays were sent.
 
         Raises:
-            BadInput: There is no such canary or its coin keeps it out, or the model is another.
+            BadInput: There is no such canary, or the model is another.
         """
-        if not 0 <= number < len(self.took_part) or not self.took_part[number]:
-            raise BadInput(
-                f"canary {number} takes no part; those that do: "
-                f"{np.flatnonzero(self.took_part).tolist()}"
-            )
+        if number not in range(len(self.sends)):
+            raise BadInput(f"canaries are numbered 0 to {len(self.sends) - 1}, got {number!r}")
         named = self._named(sent, "the model that was sent")
-        direction = canary_direction(self._like, self._seed, number)
         moved = {
-            name: value + self._length * direction[name] if name in direction else value
-            for name, value in named.items()
+            name: value.clone() if name in self._like else value for name, value in named.items()
         }
+        if self.sends[number]:
+            direction = canary_direction(self._like, self.seed, number)
+            for name, values in direction.items():
+                step = self._length * values
+                moved[name] = (moved[name] + step).to(named[name].dtype)
         if isinstance(sent, nn.Module | Mapping):
             return moved
         return [value.numpy() for value in moved.values()]
@@ -100,15 +108,15 @@ class CanaryClients:
         alpha: float = 0.05,
         every_round: bool = True,
     ) -> CanaryBounds:
-        """Lower bounds on the epsilon of a client's presence in the released models.
+        """Lower bounds on the epsilon of one client's update in the released models.
 
         Args:
             first: The global model before the first round in which canaries were asked.
             last: That after the last.
             delta: At which epsilon is stated.
             alpha: Probability that a bound is wrong, each for itself.
-            every_round: Whether every canary that takes part was asked in every round in between;
-                where rounds draw their clients, coins alone speak.
+            every_round: Whether all canaries were asked in every round in between; where rounds
+                draw their clients, there is the bound from coins alone.
 
         Raises:
             BadInput: The models are others, or nothing moved.
@@ -122,11 +130,11 @@ class CanaryClients:
         if not 0 < length < math.inf:
             raise BadInput("the last model is the first, or not finite: no round has moved it")
         along = [
-            float(flat(canary_direction(self._like, self._seed, n)).double() @ movement)
-            for n in range(len(self.took_part))
+            float(flat(canary_direction(self._like, self.seed, n)).double() @ movement)
+            for n in range(len(self.sends))
         ]
         z = np.array(along) * math.sqrt(len(movement)) / length
-        return canary_bounds(z, self.took_part, delta=delta, alpha=alpha, every_round=every_round)
+        return canary_bounds(z, self.sends, delta=delta, alpha=alpha, every_round=every_round)
 
     def _named(self, given: Weights, whose: str) -> Params:
         """Tensors by name, in the order in which they came."""

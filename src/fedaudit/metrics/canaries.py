@@ -1,4 +1,4 @@
-"""Lower bounds on epsilon for a client's presence, from canary clients."""
+"""Lower bounds on the epsilon of one client's update, from canary clients."""
 
 import math
 from typing import NamedTuple
@@ -16,16 +16,18 @@ from fedaudit.metrics.epsilon import (
     require_error,
 )
 
-FEWEST_CANARIES = 10
-"""Of fewer canary clients nothing is said."""
+FEWEST_CANARIES = 20
+"""Of fewer canary clients nothing is said: guesses about ten coins bound nothing at all."""
 
 
 class CanaryBounds(NamedTuple):
-    """Bounds on the epsilon of a client's presence in what was released.
+    """Bounds on the epsilon of one client's update in what was released.
+
+    Adjacency: the update or zero in its place, while the client's weight and noise stay.
 
     Attributes:
         one_run: From guesses about the coins; rests on nothing but these.
-        mean_only: From the mean statistic of the canaries that took part, if the release is that
+        mean_only: From the mean statistic of the canaries that sent theirs, if the release is that
             of a Gaussian mechanism in which all clients take part; None where that was not asked.
     """
 
@@ -35,7 +37,7 @@ class CanaryBounds(NamedTuple):
 
 def canary_bounds(
     statistics: npt.ArrayLike,
-    took_part: npt.ArrayLike,
+    sent: npt.ArrayLike,
     *,
     delta: float,
     alpha: float = 0.05,
@@ -45,18 +47,18 @@ def canary_bounds(
 
     Args:
         statistics: For each canary client sqrt(d) times the cosine of its direction, drawn at
-            random in d dimensions, and the movement of the released model. Of one that stayed
-            out it is a standard normal number, whatever the release is.
-        took_part: Whether a fair coin let each of them take part.
+            random in d dimensions, and the movement of the released model. Of one that sent
+            zeros it is a standard normal number, whatever the release is.
+        sent: Whether each sent its direction, as a fair coin decided; else it sent zeros.
         delta: The delta to state epsilon at, in (0, 1).
         alpha: Probability that a bound is wrong, each for itself.
-        every_round: Whether those that took part did so in every round that the release is of.
-            Where rounds draw their clients, no mean-only bound is made: what takes part in
-            some rounds has no normal statistic.
+        every_round: Whether they were asked in every round that the release is of. Where rounds
+            draw their clients, no mean-only bound is made: what is in some rounds has no normal
+            statistic.
 
     Raises:
-        BadInput: Fewer than ten canaries, numbers that are not finite, coins that look unfair, or
-            delta or alpha out of range.
+        BadInput: Fewer than twenty canaries, numbers that are not finite, coins that look unfair,
+            or delta or alpha out of range.
 
     Source: Steinke, Nasr and Jagielski 2023 (one run); Andrew et al. 2024, One-shot empirical
         privacy estimation for federated learning (canary clients and their statistic).
@@ -64,7 +66,7 @@ def canary_bounds(
         mean and variance, which is an estimate and exceeds the truth about every second time. The
         mean-only bound is of the mean's lower confidence limit, at the variance 1 that it has.
     """
-    z, inside = np.asarray(statistics, dtype=float), np.asarray(took_part, dtype=bool)
+    z, inside = np.asarray(statistics, dtype=float), np.asarray(sent, dtype=bool)
     require_error(delta, alpha, least=1e-300)
     if z.ndim != 1 or z.shape != inside.shape or not np.isfinite(z).all():
         raise BadInput(
@@ -73,7 +75,7 @@ def canary_bounds(
         )
     if len(z) < FEWEST_CANARIES:
         raise BadInput(
-            f"bounds on a client's presence take {FEWEST_CANARIES} canary clients, got {len(z)}; "
+            f"bounds on a client's update take {FEWEST_CANARIES} canary clients, got {len(z)}; "
             "raise canaries.count"
         )
     one_run = one_run_epsilon(z, inside, guesses=_guesses(len(z)), delta=delta, alpha=alpha)
@@ -82,7 +84,7 @@ def canary_bounds(
     members = int(inside.sum())
     slack = float(ndtri(1 - alpha)) / math.sqrt(members)
     shift = float(z[inside].mean()) - slack
-    # The most that a release could have moved along: that of canaries and nothing else.
+    # No mean can be above the largest statistic that there was.
     most = float(np.abs(z[inside]).max()) - slack
     return CanaryBounds(
         one_run,

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.core.errors import Damaged
+from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.params import flat, plus
 from fedaudit.core.values import ClientId, Params
 from fedaudit.observe.round import Round
@@ -34,7 +34,7 @@ def keeping_canaries(
 
     Args:
         rounds: As they were, before any view; of one model.
-        clients: The canaries, whether they took part or not.
+        clients: The canaries.
         direction: Of length 1, by the shapes of a model's parameters and a canary's number.
         start: Parameters of the model before the first round.
         last: The round after which the statistics are taken.
@@ -77,7 +77,12 @@ def _statistics(
     moved = flat(movement).double()
     # One direction at a time: each is as large as the model.
     along = [float(flat(direction(movement, n)).double() @ moved) for n in range(count)]
-    length = float(moved.norm()) or 1.0
+    length = float(moved.norm())
+    if not length:
+        raise BadInput(
+            "the global model has not moved at all, so that canary clients tell nothing; raise "
+            "canaries.length or training.lr"
+        )
     return torch.tensor(along, dtype=torch.float64) * math.sqrt(len(moved)) / length
 
 

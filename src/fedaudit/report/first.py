@@ -33,10 +33,10 @@ from fedaudit.report.text.points import (
 from fedaudit.report.text.verdict import PlainVerdict
 from fedaudit.report.tiles import (
     Tile,
+    client_tiles,
     cluster_tiles,
     game_tiles,
     membership_tiles,
-    presence_tiles,
     source_tiles,
     utility_tile,
 )
@@ -184,8 +184,8 @@ def _three(record: Record, said: PlainVerdict) -> tuple[Tile, ...]:
     each = 2 if len(topics) == 1 else 1
     found = [tile for topic in topics for tile in made[topic][:each]]
     # A study of canary clients was made for what these tell.
-    presence = presence_tiles(record)
-    return (*found[: 2 - len(presence)], *presence, *utility_tile(record))[:3]
+    of_clients = client_tiles(record)
+    return (*found[: 2 - len(of_clients)], *of_clients, *utility_tile(record))[:3]
 
 
 def first_of_games(record: Record, said: GameVerdict) -> First:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from fedaudit.core.metric_names import (
     AUC,
     CLAIMED_CLIENT_EPSILON,
+    CLAIMED_CLIENT_EPSILON_ALONE,
     CLIENT_EPSILON,
     CLIENT_EPSILON_IF_GAUSSIAN,
 )
@@ -94,7 +95,7 @@ def tiles(record: Record) -> list[Tile]:
         ]
     )
     return [tile for tile in found if tile is not None] + [
-        *presence_tiles(record),
+        *client_tiles(record),
         *utility_tile(record),
         _controls_tile(record),
     ]
@@ -218,25 +219,35 @@ def utility_tile(record: Record) -> list[Tile]:
     return [Tile(name, shown(middle, first.metric), f"{detail} · {defense}")]
 
 
-def presence_tiles(record: Record) -> list[Tile]:
-    """Epsilon of a client's presence by canary clients, of all runs together.
+def client_tiles(record: Record) -> list[Tile]:
+    """Epsilon of one client's update by canary clients, of all runs together.
 
     The bound that assumes a Gaussian mechanism stands there where there is one; beside it that
-    of the coins alone, and what is claimed.
+    of the coins alone, and what is claimed, with the canaries' noise and without.
     """
-    gaussian, coins, claimed = (
+    gaussian, coins, claimed, alone = (
         _of_all_runs(record, name)
-        for name in (CLIENT_EPSILON_IF_GAUSSIAN, CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON)
+        for name in (
+            CLIENT_EPSILON_IF_GAUSSIAN,
+            CLIENT_EPSILON,
+            CLAIMED_CLIENT_EPSILON,
+            CLAIMED_CLIENT_EPSILON_ALONE,
+        )
     )
     best = gaussian or coins
     if best is None:
         return []
-    detail = [f"claimed {shown(claimed.number, claimed.metric)}"] if claimed else []
+    detail = [shortened(best.method, 60)]
+    if claimed is not None:
+        without = f"; {shown(alone.number, alone.metric)} without canaries" if alone else ""
+        detail.append(f"claimed {shown(claimed.number, claimed.metric)}{without}")
+    else:
+        detail.append("nothing is claimed")
     detail.append(plural(best.n_members + best.n_nonmembers, "canary client"))
     if gaussian is not None and coins is not None:
-        detail.append(f"by coins alone {shown(coins.number, CLIENT_EPSILON)}")
+        detail.append(f"from coins alone {shown(coins.number, CLIENT_EPSILON)}")
     tone = "alarm" if claimed and best.number > claimed.number else ""
-    name = "A client's presence, epsilon at least"
+    name = "One client's update, epsilon at least"
     return [Tile(name, shown(best.number, best.metric), " · ".join(detail), tone)]
 
 

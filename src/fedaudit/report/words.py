@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from fedaudit.core.metric_names import (
     AUC,
     CLAIMED_CLIENT_EPSILON,
+    CLAIMED_CLIENT_EPSILON_ALONE,
     CLIENT_EPSILON,
     CLIENT_EPSILON_IF_GAUSSIAN,
     EPSILON,
@@ -241,9 +242,10 @@ SIGNALS = {
 METRICS = {
     AUC: "AUC",
     EPSILON: "ε (lower bound)",
-    CLIENT_EPSILON: "client's presence, ε (lower bound)",
-    CLIENT_EPSILON_IF_GAUSSIAN: "client's presence, ε (lower bound, Gaussian)",
-    CLAIMED_CLIENT_EPSILON: "client's presence, claimed ε",
+    CLIENT_EPSILON: "one client's update, ε (lower bound)",
+    CLIENT_EPSILON_IF_GAUSSIAN: "one client's update, ε (lower bound, if Gaussian)",
+    CLAIMED_CLIENT_EPSILON: "one client's update, claimed ε",
+    CLAIMED_CLIENT_EPSILON_ALONE: "one client's update, claimed ε without canaries",
     FORMAL_EPSILON: "formal ε, whole training",
     FORMAL_EPSILON_OF_A_ROUND: "formal ε, one round",
 }

@@ -127,7 +127,8 @@ class ControlResult(Part):
     """A check that the figures mean what they say.
 
     Attributes:
-        control: "permuted members", "untrained model", "blind classifier", "planted leak".
+        control: "permuted members", "untrained model", "blind classifier", "planted leak", "claimed
+            epsilon".
         expected: What a sound run gives, in words.
         passed: Whether it did; None where it could not be run.
     """

@@ -225,7 +225,7 @@ def audit(
         out: Folder of runs and record; under ``runs``, named after the settings, by default.
         audit: What is audited, and through whose eyes.
         shadow: Where attacks that learn take their examples from.
-        canaries: Clients that show how well a client's presence is hidden.
+        canaries: Clients that show how well one client's update is hidden.
         references: Federations that the adversary trains itself, to compare models with.
         figures: Which figures are made.
         metrics: Further metrics of scores: names, functions of scores and membership, and

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy import ndarray
@@ -17,6 +18,7 @@ from fedaudit.attacks.catalog import attack_named
 from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE
 from fedaudit.core.metric_names import (
     CLAIMED_CLIENT_EPSILON,
+    CLAIMED_CLIENT_EPSILON_ALONE,
     CLIENT_EPSILON,
     CLIENT_EPSILON_IF_GAUSSIAN,
     EPSILON,
@@ -27,7 +29,7 @@ from fedaudit.core.values import Sees
 from fedaudit.defenses.accounting import FORMAL_DELTA
 from fedaudit.defenses.base import Guarantee
 from fedaudit.metrics import combined
-from fedaudit.metrics.canaries import canary_bounds
+from fedaudit.metrics.canaries import CanaryBounds, canary_bounds
 from fedaudit.metrics.intervals import FEWEST_RUNS
 from fedaudit.observe.canaries import read_canaries
 from fedaudit.observe.measurements import Stored, stacked
@@ -115,8 +117,9 @@ def conclude(
         for row in _usage_rows(run, places[run.seed], rounds)
     ]
     made = environment(clock, work.device)
-    presence = client_epsilons(runs, stored, places)
-    record = assembled(runs, stored, findings, checks, made, usage, sources, presence)
+    of_updates = of_one_update(runs, stored, places)
+    checks += of_updates.checks
+    record = assembled(runs, stored, findings, checks, made, usage, sources, of_updates.figures)
     # The record first: scores without one are taken for somebody else's.
     write_record(record, out / RECORD_FILE)
     write_scores(runs, findings, out / SCORES_FILE)
@@ -132,13 +135,13 @@ def assembled(
     environment: Environment,
     usage: Sequence[UsageRow] = (),
     sources: Sequence[SourceFound] = (),
-    presence: Sequence[Estimate] = (),
+    of_updates: Sequence[Estimate] = (),
 ) -> Record:
     """The record of runs of one study."""
     first, study = runs[0], runs[0].study
     clusters = clusters_of(runs, stored)
     alpha = study.figures.alpha
-    figures = corrected(findings, alpha) + formal_epsilons(runs) + list(presence)
+    figures = corrected(findings, alpha) + formal_epsilons(runs) + list(of_updates)
     on_sources = [figure for one in sources for figure in one.figures]
     on_clusters = [figure for one in clusters for figure in one.figures]
     answers = [one.answers for one in sources]
@@ -268,6 +271,8 @@ def _untested(run: Setup) -> list[str]:
             "Members against other clients' samples: a shift makes these differ from the audited "
             "client's, and what tells them apart need not be membership."
         )
+    if run.canaries is not None:
+        said.append("The federation without its canary clients, whose noise lies in every model.")
     if run.on_membership and not any(one.needs_references for one in run.attacks.values()):
         said.append("Attacks that compare with reference models (RMIA, LiRA).")
     if run.shadow is None and run.known is None:
@@ -432,10 +437,17 @@ def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
     return found
 
 
-def client_epsilons(
+class OneUpdate(NamedTuple):
+    """What canary clients tell of one client's update: figures, and a check of the claim."""
+
+    figures: list[Estimate]
+    checks: list[ControlResult]
+
+
+def of_one_update(
     runs: Sequence[Setup], stored: Sequence[Sequence[Stored]], places: Mapping[int, Path]
-) -> list[Estimate]:
-    """Bounds on the epsilon of a client's presence by canary clients, and what is claimed.
+) -> OneUpdate:
+    """Bounds on the epsilon of one client's update by canary clients, and what is claimed.
 
     Of each run, and of all canaries of several runs together: each is a coin of its own, and of
     five bounds at 95 % one in four times one is wrong.
@@ -451,18 +463,35 @@ def client_epsilons(
             key = run_key(run.study, run.seed, measured_on(rounds))
             z = read_canaries(places[run.seed], key, len(run.canaries.clients))
             found.append((run, z.numpy()))
-    each = [one for run, z in found for one in _presence([(run, z)], run.seed)]
-    return each + (_presence(found, None) if len(found) > 1 else [])
+    if not found:
+        return OneUpdate([], [])
+    figures = [one for run, z in found for one in _one_update([(run, z)], run.seed)]
+    if len(found) > 1:
+        figures += _one_update(found, None)
+    return OneUpdate(figures, _claim_checked(found))
 
 
-def _presence(found: Sequence[tuple[Setup, ndarray]], seed: int | None) -> list[Estimate]:
-    first = found[0][0]
+def _together(found: Sequence[tuple[Setup, ndarray]], alpha: float) -> CanaryBounds:
+    sends = [run.canaries.sends for run, _ in found if run.canaries is not None]
+    return canary_bounds(
+        np.concatenate([z for _, z in found]),
+        np.concatenate(sends),
+        delta=FORMAL_DELTA,
+        alpha=alpha,
+        every_round=found[0][0].study.training.participation == 1,
+    )
+
+
+_ONE_UPDATE = (
+    "unit: one client's update (it or zero in its place, weight and noise as they are), to "
+    "whoever has the first and the last global model"
+)
+
+
+def _one_update(found: Sequence[tuple[Setup, ndarray]], seed: int | None) -> list[Estimate]:
+    first, bounds = found[0][0], _together(found, 0.05)
     canaries = [run.canaries for run, _ in found if run.canaries is not None]
-    z = np.concatenate([z for _, z in found])
-    took_part = np.concatenate([one.took_part for one in canaries])
-    always = first.study.training.participation == 1
-    bounds = canary_bounds(z, took_part, delta=FORMAL_DELTA, every_round=always)
-    inside = int(took_part.sum())
+    inside = sum(int(one.sends.sum()) for one in canaries)
     figure = partial(
         Estimate,
         defense=first.study.defense.label,
@@ -470,30 +499,67 @@ def _presence(found: Sequence[tuple[Setup, ndarray]], seed: int | None) -> list[
         contrast="unseen",
         seed=seed,
         n_members=inside,
-        n_nonmembers=len(z) - inside,
+        n_nonmembers=sum(len(one.clients) for one in canaries) - inside,
     )
-    unit = "unit: a client's presence, to whoever has the first and the last global model"
     measured = [
-        figure(metric=metric, value=one.value, ceiling=one.ceiling, method=one.method, note=unit)
-        for metric, one in (
+        figure(
+            metric=name, value=one.value, ceiling=one.ceiling, method=one.method, note=_ONE_UPDATE
+        )
+        for name, one in (
             (CLIENT_EPSILON, bounds.one_run),
             (CLIENT_EPSILON_IF_GAUSSIAN, bounds.mean_only),
         )
         if one is not None
     ]
-    claims = [one.claimed for one in canaries if one.claimed is not None]
-    if not claims:
-        return measured
-    finite = math.isfinite(max(claims))
-    claimed = figure(
-        metric=CLAIMED_CLIENT_EPSILON,
-        value=max(claims) if finite else None,
-        method=f"Renyi accountant, delta {FORMAL_DELTA:g}",
-        note=f"{unit}; the noise of all clients in the average, no amplification by sampling"
-        if finite
-        else "without noise there is no guarantee",
+    claims = {
+        CLAIMED_CLIENT_EPSILON: [one.claimed for one in canaries],
+        CLAIMED_CLIENT_EPSILON_ALONE: [one.claimed_without for one in canaries],
+    }
+    for metric, values in claims.items():
+        whole = [value for value in values if value is not None]
+        if not whole and not canaries[0].unclaimed:
+            continue
+        finite = bool(whole) and math.isfinite(max(whole))
+        nothing = canaries[0].unclaimed or "without noise there is no guarantee"
+        measured.append(
+            figure(
+                metric=metric,
+                value=max(whole) if finite else None,
+                method=f"Renyi accountant, delta {FORMAL_DELTA:g}",
+                note=f"{_ONE_UPDATE}; the noise of all clients in the average, no amplification by "
+                "sampling"
+                if finite
+                else nothing,
+            )
+        )
+    return measured
+
+
+_CLAIM_ERROR = 0.01
+"""How often a sound claim may be called refuted."""
+
+
+def _claim_checked(found: Sequence[tuple[Setup, ndarray]]) -> list[ControlResult]:
+    """Whether all canaries together refute what is claimed; nothing where there is no claim."""
+    claims = [run.canaries.claimed for run, _ in found if run.canaries is not None]
+    known = [claim for claim in claims if claim is not None and math.isfinite(claim)]
+    if not known:
+        return []
+    bounds, claimed = _together(found, _CLAIM_ERROR), max(known)
+    best = max(
+        (one for one in (bounds.one_run, bounds.mean_only) if one is not None),
+        key=lambda one: one.value,
     )
-    return [*measured, claimed]
+    return [
+        ControlResult(
+            control="claimed epsilon",
+            defense=found[0][0].study.defense.label,
+            expected="canary clients do not refute what the defense claims for one client's update",
+            value=None,
+            passed=best.value <= claimed,
+            note=f"epsilon at least {best.value:.3f} ({best.method}), claimed {claimed:.3f}",
+        )
+    ]
 
 
 def _figure(run: Setup, metric: str, weakest: Guarantee, of_what: str) -> Estimate:

@@ -228,17 +228,17 @@ class ReferencesSection(Section):
 
 
 class CanariesSection(Section):
-    """Canary clients, which tell how well a client's presence is hidden in the released models.
+    """Canary clients, which tell how well one client's update is hidden in the released models.
 
-    Each sends the same random direction in every round in which it is asked; a fair coin decides
-    whether it takes part at all. They cost accuracy: each is one client's worth of noise.
+    Each sends the same random direction in every round in which it is asked, or zeros, as a fair
+    coin decided. They cost accuracy: each is one client's worth of noise.
 
     Attributes:
-        count: Canary clients, at least 10; about half of them take part.
-        length: Of what each sends; 0 for the clip of the defense "client-dp".
+        count: Canary clients, at least 20; about half of them send a direction.
+        length: Of what these send; 0 for the clip of the defense "client-dp".
     """
 
-    count: Count = 100
+    count: Annotated[int, Field(ge=20, le=100_000, strict=True)] = 100
     length: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
@@ -350,7 +350,7 @@ class Study(Section):
         references: The adversary's own federations, for attacks that compare with reference models.
             Without this table there are some where such an attack is named, and where no attack is
             named and the view shows no client's uploads.
-        canaries: Clients that show how well a client's presence is hidden; none without this table.
+        canaries: Clients that show how well one client's update is hidden; none without this table.
         shift: Groups of clients with other features; none without this table.
         attacks: Settings by attack name; those of ``attack_set`` if there is no table.
         attack_set: Which set of attacks is run where there is no ``[attacks]`` table; that of

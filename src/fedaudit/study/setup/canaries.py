@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxtyping import Bool
 from numpy import ndarray
@@ -17,7 +17,6 @@ from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.clip import ClientDP
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels
 from fedaudit.fl.visits import cohort_of
-from fedaudit.metrics.canaries import FEWEST_CANARIES
 from fedaudit.observe.round import Update
 from fedaudit.study.settings.sections import Study
 
@@ -27,45 +26,44 @@ class Canaries:
     """The canary clients of one run.
 
     Attributes:
-        clients: The number of each as a client, whether it takes part or not.
-        took_part: As a fair coin decided.
-        length: Of what each sends.
+        clients: The number of each as a client.
+        sends: Whether each sends its direction, as a fair coin decided; the others send zeros, with
+            the same weight and noise.
+        length: Of what is sent.
         seed: Of their directions.
         size: Samples that each is counted with in the average, as many as other clients have.
-        claimed: Epsilon of a client's presence that the defense claims for the released models;
-            None where it claims none.
+        claimed: Epsilon of one client's update that the defense claims for the released models, the
+            canaries' noise among that of all; None where it claims none.
+        claimed_without: The same of the federation without canaries, whose noise is less.
+        unclaimed: Reason why there is no claim; empty where there is one, or no defense.
     """
 
     clients: tuple[ClientId, ...]
-    took_part: Bool[ndarray, " canaries"]
+    sends: Bool[ndarray, " canaries"]
     length: float
     seed: int
     size: int
-    claimed: float | None
-
-    @property
-    def taking_part(self) -> tuple[ClientId, ...]:
-        """Those that the coins let in."""
-        return tuple(c for c, there in zip(self.clients, self.took_part, strict=True) if there)
+    claimed: float | None = None
+    claimed_without: float | None = None
+    unclaimed: str = ""
 
     def direction(self, like: Params, number: int) -> Params:
         """Of one canary, at length 1, in the shapes of a model's parameters."""
         return canary_direction(like, self.seed, number)
 
     def data(self, like: Samples) -> dict[ClientId, Samples]:
-        """Data that those that take part are counted with: a client's sample, which none reads."""
+        """Data that they are counted with: a sample of some client's, which none reads."""
         one = like.take(slice(0, 1))
         held = one.each(lambda part: part.expand(self.size, *part.shape[1:]))
-        return dict.fromkeys(self.taking_part, held)
+        return dict.fromkeys(self.clients, held)
 
     def defenses(self, others: Mapping[ClientId, Defense]) -> dict[ClientId, Defense]:
-        """Uploads of those that take part, with the other clients' defense applied to them."""
+        """Uploads of all canaries, with the other clients' defense applied to them."""
         shared = next(iter(others.values()), None)
         found: dict[ClientId, Defense] = {}
-        for number, (client, there) in enumerate(zip(self.clients, self.took_part, strict=True)):
-            if there:
-                own = CanaryUpload(self.seed, number, self.length)
-                found[client] = Chain((own, shared)) if shared is not None else own
+        for number, (client, sends) in enumerate(zip(self.clients, self.sends, strict=True)):
+            own = CanaryUpload(self.seed, number, self.length if sends else 0.0)
+            found[client] = Chain((own, shared)) if shared is not None else own
         return found
 
 
@@ -88,17 +86,12 @@ def canaries_of(
         delta: At which the claimed epsilon is stated.
 
     Raises:
-        BadInput: Too few canaries, or no length that they could have.
+        BadInput: Coins that all fall on one side, or no length that canaries could have.
         Unsupported: An algorithm or a defense under which a canary would not be what a client is.
     """
     given = study.canaries
     if given is None:
         return None
-    if given.count < FEWEST_CANARIES:
-        raise BadInput(
-            f"canaries.count is {given.count}, and bounds on a client's presence take at least "
-            f"{FEWEST_CANARIES}"
-        )
     if algorithm.upload_kind is not Update or isinstance(algorithm, ChoosesModels):
         raise Unsupported(
             f"canary clients send an update of the one model that all train, and "
@@ -111,7 +104,7 @@ def canaries_of(
     private = _private(defenses)
     if len(defenses) not in (0, len(sizes)) or (defenses and private is None):
         raise Unsupported(
-            "canary clients tell what every client's own clipping and noise do for its presence; "
+            "canary clients tell what every client's own clipping and noise do for its update; "
             'use defense.name = "client-dp" for all clients, or none'
         )
     length = given.length or (private.clip if private else 0.0)
@@ -120,15 +113,38 @@ def canaries_of(
             "canaries.length is what each canary's upload is long; give it where no clip of a "
             "defense says so"
         )
-    took_part = seeded_numpy(seed, "canary coins").random(given.count) < 0.5
+    if private is not None and length < private.clip:
+        raise BadInput(
+            f"canaries.length is {length:g} and the clip {private.clip:g}: what a shorter "
+            "direction moves says nothing of what an update may; leave it out, or give the clip"
+        )
+    sends = seeded_numpy(seed, "canary coins").random(given.count) < 0.5
+    if sends.all() or not sends.any():
+        raise BadInput(
+            f"with seed {seed} the coins of all {given.count} canaries fall on one side; raise "
+            "canaries.count, or take another seed"
+        )
     size = max(sizes.values())
-    return Canaries(
+    found = Canaries(
         tuple(range(study.partition.clients, study.partition.clients + given.count)),
-        took_part,
+        sends,
         length,
         seed_for(seed, "canaries"),
         size,
-        None if private is None else _claimed(study, seed, sizes, took_part, private, delta),
+    )
+    if private is None:
+        return found
+    if any(net.initial(0).buffers for net in algorithm.nets):
+        return replace(
+            found,
+            unclaimed="the network has buffers (batch normalisation), which clients send unclipped "
+            "and without noise",
+        )
+    everybody = {**sizes, **dict.fromkeys(found.clients, size)}
+    return replace(
+        found,
+        claimed=_claimed(study, seed, everybody, private, delta),
+        claimed_without=_claimed(study, seed, sizes, private, delta),
     )
 
 
@@ -140,26 +156,17 @@ def _private(defenses: Mapping[ClientId, Defense]) -> ClientDP | None:
 
 
 def _claimed(
-    study: Study,
-    seed: int,
-    sizes: Mapping[ClientId, int],
-    took_part: Bool[ndarray, " canaries"],
-    private: ClientDP,
-    delta: float,
+    study: Study, seed: int, sizes: Mapping[ClientId, int], private: ClientDP, delta: float
 ) -> float:
-    """Epsilon of a client's presence to who sees every global model, without amplification.
+    """Epsilon of one client's update to who sees every global model, without amplification.
 
-    Each client's noise goes into the average with the client's share. The least noise of all
-    rounds counts, beside the largest share of a client.
+    Adjacency: the update or zero in its place, while the client's weight and noise stay. Each
+    client's noise goes into the average with the client's share. The least noise of all rounds
+    counts, beside the largest share of a client.
     """
-    largest = max(sizes.values())
-    everybody = {**sizes}
-    first = max(sizes) + 1
-    everybody |= {first + n: largest for n, there in enumerate(took_part) if there}
+    largest, least = max(sizes.values()), math.inf
     share, root = study.training.participation, seed_for(seed, "federation")
-    least = math.inf
     for index in range(1, study.training.rounds + 1):
-        asked = cohort_of(sorted(everybody), share, root, index)
-        squares = sum(everybody[client] ** 2 for client in asked)
-        least = min(least, math.sqrt(squares) / largest)
+        asked = cohort_of(sorted(sizes), share, root, index)
+        least = min(least, math.sqrt(sum(sizes[client] ** 2 for client in asked)) / largest)
     return gaussian_epsilon(private.noise_multiplier * least, study.training.rounds, delta=delta)

@@ -107,7 +107,7 @@ class Setup:
 
     def cohort(self, index: int) -> tuple[ClientId, ...]:
         """The clients that are asked in a round, canaries among them."""
-        clients = {*self.deal.clients, *(self.canaries.taking_part if self.canaries else ())}
+        clients = {*self.deal.clients, *(self.canaries.clients if self.canaries else ())}
         share = self.study.training.participation
         return cohort_of(sorted(clients), share, self.holdout.seed, index)
 
