@@ -28,7 +28,8 @@ ENTRIES: dict[str, set[str]] = {
 OTHERS: dict[str, set[str]] = {
     "fedaudit.attacks": {"ami", "base", "catalog"},
     "fedaudit.signals": {"base", "gradients", "kernels", "measure"},
-    "fedaudit.defenses": {"accounting", "base", "catalog", "chain", "planted", "soft_labels"},
+    "fedaudit.defenses": {"accounting", "base", "canary", "catalog", "chain"}
+    | {"planted", "soft_labels"},
     "fedaudit.fl.algorithms": {"base", "catalog"},
     "fedaudit.models": {"_parts"},
 }
