@@ -113,7 +113,7 @@ def test_a_study_of_older_days_keeps_its_identity() -> None:
 
 def test_too_little_data_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     with pytest.raises(
-        BadInput, match=r"a shadow federation needs .*partition\.samples_per_client"
+        BadInput, match=r"a federation of the adversary.s own needs .*partition\.samples_per_client"
     ):
         run_study(learning_study(partition={"samples_per_client": 300}), tmp_path)
     assert not (tmp_path / "seed-1").exists()

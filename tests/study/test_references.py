@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fedaudit as fa
-from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import NOBODY, Sees
 from fedaudit.results.record import Record
@@ -157,6 +157,23 @@ def test_a_recording_is_attacked_again_where_it_has_references(
     run_study(bare, tmp_path / "bare")
     with pytest.raises(BadInput, match=r"with a \[references\] table"):
         reattack(tmp_path / "bare", ["rmia"], tmp_path / "bare-again")
+
+
+def test_what_a_recording_has_lost_is_told_and_what_is_damaged_is_refused(
+    final: Carried, tmp_path: Path
+) -> None:
+    lost, said = shutil.copytree(final.folder, tmp_path / "lost"), list[str]()
+    first, second = sorted((lost / "shadow").glob("seed-*"))
+    shutil.rmtree(first)
+    record = reattack(lost, [], tmp_path / "again", log=said.append)
+    assert not aucs(record, "rmia")
+    assert any(line.startswith("not run: rmia, lira (") for line in said)
+    damaged = shutil.copytree(final.folder, tmp_path / "damaged")
+    place = damaged / "shadow" / first.name / "measured"
+    shutil.rmtree(place)
+    shutil.copytree(second / "measured", place)
+    with pytest.raises(Damaged, match="of another run"):
+        reattack(damaged, [], tmp_path / "damaged-again")
 
 
 def test_too_little_data_refuses_a_study_that_asks_and_leaves_the_attacks_out_of_another() -> None:

@@ -34,10 +34,10 @@ def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]
     need, have = sum(audited.sizes.values()), len(left)
     if have < need:
         raise BadInput(
-            f"a shadow federation needs {need} training samples that the audited run does not "
-            f"touch, and of {len(dataset.train)} there are {have} left; lower "
-            "partition.samples_per_client so that the clients take less than half of the data, "
-            'or set shadow.mode = "known-split"'
+            f"a federation of the adversary's own needs {need} training samples that the audited "
+            f"run does not touch, and of {len(dataset.train)} there are {have} left; lower "
+            "partition.samples_per_client so that the clients take less than half of the data (or, "
+            'for attacks that learn, set shadow.mode = "known-split")'
         )
     rest = Dataset(
         dataset.name,

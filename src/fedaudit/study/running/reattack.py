@@ -101,7 +101,7 @@ def _attacked(
         rounds = _stored_rounds(run, folder, work)
         tell_of_unhashed(folder, log)
         possible = _possible(run, rounds, named=bool(names))
-        runs.append(_with_fitted_attacks(possible, recording, work, named=bool(names)))
+        runs.append(_with_fitted_attacks(possible, recording, work, log, named=bool(names)))
         stored.append(rounds)
     places = {seed: run_folder(recording, seed) for seed in study.seeds}
     return conclude(runs, stored, out, work, clock, log, places=places)
@@ -216,8 +216,14 @@ def _stored_rounds(run: Setup, folder: Path, work: Work) -> list[Stored]:
     ]
 
 
-def _with_fitted_attacks(run: Setup, recording: Path, work: Work, *, named: bool) -> Setup:
-    """The run with attacks fitted on what the recording has to learn from, or compare with."""
+def _with_fitted_attacks(
+    run: Setup, recording: Path, work: Work, log: Callable[[str], None], *, named: bool
+) -> Setup:
+    """The run with attacks fitted on what the recording has to learn from, or compare with.
+
+    Raises:
+        Damaged: What is there is damaged: to leave an attack out in silence would look like safety.
+    """
     for needing, fit in (
         ([name for name, a in run.attacks.items() if a.learns], _fitted),
         ([name for name, a in run.attacks.items() if a.needs_references], _compared),
@@ -227,8 +233,9 @@ def _with_fitted_attacks(run: Setup, recording: Path, work: Work, *, named: bool
         try:
             run = fit(run, recording, work)
         except Refusal as refusal:
-            if named:
+            if named or isinstance(refusal, Damaged):
                 raise
+            log(f"not run: {', '.join(needing)} ({refusal})")
             refused = dict.fromkeys(needing, str(refusal))
             attacks = {name: a for name, a in run.attacks.items() if name not in refused}
             run = replace(run, attacks=attacks, refused={**run.refused, **refused})
