@@ -274,6 +274,9 @@ def test_games_answer_for_a_server_that_tampers() -> None:
     assert clauses.claimed_epsilon(games).text == (
         "ε 3.000 to 3.000 claimed; the largest actual one 668.0"
     )
+    said = clauses.measured_epsilon(games)
+    assert "(one record, against a server that tampers)" in said.text
+    assert said.more.endswith("1 point below the claim: not refuted, not confirmed.")
     assert clauses.membership(games).kind == "not tested"
     assert clauses.malicious_server(found(auc(0.4, 0.6))).kind == "not tested"
 

@@ -400,7 +400,8 @@ def claimed_epsilon(record: Record) -> Answer:
         text = f"ε {number(min(claims))} to {number(max(claims))} claimed"
         text += f"; the largest actual one {known[-1]}" if known else ""
         text += f"; {actual.count(None)} without a bound" if None in actual else ""
-        return Answer("figure", text, "Unit: one record of one client. Delta: 0.")
+        more = "Unit: one record of one client. Against whoever sees its upload. Delta: 0."
+        return Answer("figure", text, f"{more} {_games_held(record)}")
     found = [one for metric in _CLAIMS if (one := _over_runs(record, metric))]
     given = [one for one in found if one.value is not None]
     if not given:
@@ -458,8 +459,11 @@ def measured_epsilon(record: Record) -> Answer:
     nothing = "A lower bound certifies nothing."
     if record.games:
         proven = max(point.proven_epsilon for point in record.games)
-        more = f"Of one record, by success in games. {nothing}"
-        return Answer("figure", f"ε at least {number(proven)}", more)
+        text = f"ε at least {number(proven)} (one record, against a server that tampers)"
+        more = (
+            f"By success in games, the largest of {plural(len(record.games), 'point')}. {nothing}"
+        )
+        return Answer("figure", text, f"{more} {_games_held(record)}".strip())
     clients = [_over_runs(record, metric) for metric in _MEASURED if metric != EPSILON]
     given = [strongest(record.findings, EPSILON), *clients]
     found = [one for one in given if one is not None and one.value is not None]
@@ -475,6 +479,19 @@ def measured_epsilon(record: Record) -> Answer:
         f"ε at least {number(one.number)} ({', '.join(_MEASURED[one.metric])})" for one in found
     )
     return Answer("figure", text, "\n".join([*lines, nothing, *_held(record)]))
+
+
+def _games_held(record: Record) -> str:
+    """Points of games above and below their own claims; empty where none claims."""
+    above = [
+        one.proven_epsilon > one.claimed_epsilon
+        for one in record.games
+        if one.claimed_epsilon is not None
+    ]
+    below = len(above) - sum(above)
+    said = [f"{plural(sum(above), 'point')} above the claim: refuted"] if any(above) else []
+    said += [f"{plural(below, 'point')} {_UNREFUTED}"] if below else []
+    return sentence("; ".join(said)) if said else ""
 
 
 def malicious_server(record: Record) -> Answer:
