@@ -7,16 +7,19 @@ import pytest
 from fedaudit.core.metric_names import (
     CLAIMED_CLIENT_EPSILON,
     CLIENT_EPSILON,
+    CLIENT_EPSILON_IF_GAUSSIAN,
     FORMAL_EPSILON,
 )
-from fedaudit.report.clauses import ROWS, UNCHECKED, clause_table, clauses_json
+from fedaudit.report.clauses import CAVEAT, ROWS, UNCHECKED, clause_table, clauses_json
 from fedaudit.report.page import report_html
 from fedaudit.report.text import clauses
 from fedaudit.report.text.clauses import predictive_value
+from fedaudit.report.text.games import game_verdict
+from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
 from tests.estimates import changed, estimate
-from tests.gate.parts import auc, bound, found, tpr
+from tests.gate.parts import auc, bound, control, found, tpr
 from tests.report.games import played, point
 from tests.report.records import HOSTILE, HOSTILE_TAG, hostile, record, source, with_sources
 
@@ -43,19 +46,120 @@ def test_the_chance_is_made_of_the_largest_upper_limit_and_rounded_up() -> None:
         "At most 95.3% at a prior of 50% and 16.9% at a prior of 1%"
     )
     assert "(20%: fedmia-2 v. unseen, view “uploads”)" in clauses.flagged(two).more
+    odd = rate(0.3, attack="odd", method="lowest and highest")
+    assert clauses.flagged(found(rate(0.2), odd)).more.endswith(
+        "an assumption. Without such a limit, in part or whole: odd."
+    )
 
 
-def test_without_an_upper_limit_of_the_rate_the_chance_is_not_tested() -> None:
+def test_without_a_rate_the_chance_is_not_tested() -> None:
     assert clauses.flagged(found(auc(0.5, 0.6))).kind == "not tested"
+
+
+def test_a_rate_refused_for_want_of_samples_is_inconclusive_with_its_own_reason() -> None:
+    blank = {"value": None, "high": None, "method": ""}
+    refused = [
+        rate(0.2).model_copy(
+            update={**blank, "contrast": contrast, "note": f"inconclusive: needs {needs} more"}
+        )
+        for contrast, needs in (("other_client", 69), ("unseen", 67))
+    ]
+    few = found(auc(0.4, 0.6), *refused)
+    said = clauses.flagged(few)
+    assert said.kind == "inconclusive"
+    reasons = (
+        "v. unseen: inconclusive: needs 67 more; v. other clients': inconclusive: needs 69 more."
+    )
+    assert said.more == reasons
+    assert f"TPR at 1% FPR: {reasons}" in clauses.membership(few).more
+    assert clauses.membership(found(*refused)).kind == "inconclusive"
+
+
+def test_the_first_row_is_the_verdict_of_the_first_screen_and_what_was_audited() -> None:
+    two = found(auc(0.4, 0.6), auc(0.4, 0.6, seed=2, n_members=480, n_nonmembers=510))
+    said = clauses.conclusion(two)
+    assert said.text == verdict(two).headline + "."
+    assert said.more == (
+        "Audited: 2 models; 2 seeds.\n"
+        "For each model 480 to 500 members; non-members: 500 to 510 (unseen)."
+    )
+    games = played(point(right=60))
+    assert clauses.conclusion(games).text.startswith(game_verdict(games).headline)
+    assert ROWS[0].question == "What does this audit conclude?"
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "said"),
+    [(0.4, 0.552, "47.6% of pairs; guessing 50%; not above"), (0.6, 0.7, "65.0% of pairs")],
+)
+def test_an_auc_is_told_in_plain_words(least: float, most: float, said: str) -> None:
+    more = clauses.membership(found(auc(least, most))).more
+    assert f"the best attack picks the member in {said}" in more
+    assert ("not above guessing" in more) is (least < 0.5)
+
+
+def test_the_limit_of_a_mean_does_not_hide_a_worse_model() -> None:
+    mean = auc(0.45, 0.577, seed=None)
+    runs = [auc(0.4, 0.56), auc(0.5, 0.657, seed=2, contrast="other_client")]
+    said = clauses.equivalence(found(mean, *runs))
+    assert said.text == (
+        "AUC at most 0.657 with 95% confidence for the worst of the 2 models (fedmia-2 v. other "
+        "clients', seed 2); at most 0.577 for their mean"
+    )
+    assert "65.7% of pairs for the worst of the 2 models, at most 57.7% for their mean" in (
+        clauses.residual(found(mean, *runs)).text
+    )
+
+
+def test_the_worst_audited_client_counts_where_there_is_a_mean_over_them() -> None:
+    targets = [auc(0.4, 0.56), auc(0.5, 0.64, target=3)]
+    said = clauses.equivalence(found(auc(0.45, 0.58, target=None), *targets)).text
+    assert "0.640 with 95% confidence for the worst of the 2 audited clients (" in said
+    assert said.endswith("client 3); at most 0.580 for their mean")
+
+
+def test_a_mean_alone_is_not_called_the_worst_of_its_models() -> None:
+    range_ = "lowest and highest"
+    runs = [auc(0.4, 0.7, seed=seed, method=range_) for seed in (1, 2)]
+    said = clauses.equivalence(found(auc(0.45, 0.577, seed=None), *runs)).text
+    assert "for a mean of 2 models, none of which has a limit of its own" in said
+
+
+def test_attack_accuracy_is_bounded_where_the_record_has_it() -> None:
+    balanced = auc(0.45, 0.6, metric="balanced_accuracy", method="Clopper-Pearson 95%")
+    assert "Attack accuracy (balanced, guessing has 50%) at most 60% (" in (
+        clauses.equivalence(found(auc(0.4, 0.6), balanced)).more
+    )
+    assert "accuracy" not in clauses.equivalence(found(auc(0.4, 0.6))).more
+
+
+def test_checks_are_counted_by_kind_and_those_not_run_are_named() -> None:
+    ran = [control("permuted members"), control("permuted members"), control("untrained model")]
+    said = clauses.controls(found(auc(0.4, 0.6), controls=[*ran, control("planted leak", None)]))
+    assert said.text == (
+        "3 of 3 checks hold, of 2 kinds: permuted members and untrained model; not run: blind "
+        "classifier and planted leak"
+    )
+
+
+def test_reference_attacks_stand_beside_the_others() -> None:
+    said = clauses.references(found(auc(0.4, 0.6, attack="rmia"), auc(0.5, 0.6, attack="loss")))
+    assert said.text == (
+        "Yes, rmia: largest AUC 0.500 (95% interval 0.400–0.600), beside 0.550 (95% interval "
+        "0.500–0.600) without"
+    )
 
 
 def test_the_bound_is_the_largest_upper_limit_and_not_that_of_the_largest_value() -> None:
     two = found(auc(0.55, 0.60), auc(0.40, 0.65, attack="loss-series"))
     assert "AUC 0.575" in clauses.membership(two).text
     said = clauses.equivalence(two)
-    assert (said.kind, said.text) == ("figure", "AUC at most 0.650 with 95% confidence")
+    assert (said.kind, said.text) == (
+        "figure",
+        "AUC at most 0.650 with 95% confidence (loss-series v. unseen)",
+    )
     assert "(fedmia-2 and loss-series)" in said.more
-    assert "(2 AUC − 1) at most 30%" in said.more
+    assert "advantage" not in said.more
     assert "Without such a limit" not in said.more
 
 
@@ -106,10 +210,12 @@ def test_a_defense_is_compared_only_where_the_record_has_both() -> None:
 def test_an_epsilon_has_unit_adjacency_and_delta() -> None:
     given = epsilon(FORMAL_EPSILON, 8.0, note="unit: one sample, in 20 steps")
     said = clauses.claimed_epsilon(found(auc(0.4, 0.6), given))
-    assert said.text == "ε 8.000 (proven)"
+    assert said.text == (
+        "ε 8.000 (proven; unit: one sample, in 20 steps; against whoever sees every upload)"
+    )
     assert said.more == (
-        "Proven: unit: one sample, in 20 steps; adjacency: one unit there or not; Renyi "
-        "accountant, delta 1e-05."
+        "Proven: unit: one sample, in 20 steps; against whoever sees every upload; adjacency: one "
+        "unit there or not; Renyi accountant, delta 1e-05."
     )
     local = epsilon(FORMAL_EPSILON, 8.0, note="unit: one record's features", method="BitRand")
     assert "adjacency: as the unit says" in clauses.claimed_epsilon(found(local)).more
@@ -122,15 +228,44 @@ def test_without_noise_nothing_is_claimed_and_the_reason_is_told() -> None:
     assert said.more == "Without noise there is no guarantee."
 
 
-@pytest.mark.parametrize(("measured", "refuted"), [(1.9, False), (2.1, True)])
-def test_a_measured_bound_above_the_claim_refutes_it(measured: float, refuted: bool) -> None:
+@pytest.mark.parametrize(
+    ("measured", "ends"),
+    [
+        (1.9, "below the claim: not refuted, not confirmed."),
+        (2.1, "above the claim: refuted."),
+    ],
+)
+def test_a_measured_bound_is_held_against_the_claim(measured: float, ends: str) -> None:
     claim = epsilon(CLAIMED_CLIENT_EPSILON, 2.0)
-    said = clauses.measured_epsilon(
-        found(bound(0.4), epsilon(CLIENT_EPSILON, measured, method="one run 95%"), claim)
+    coins = epsilon(CLIENT_EPSILON, measured, method="one run 95%")
+    of = found(bound(0.4), coins, claim)
+    said = clauses.measured_epsilon(of)
+    observer = "against whoever has the first and the last global model"
+    assert said.text == (
+        "ε at least 0.400 (one sample of the audited client, there or not, against the adversary "
+        f"here); ε at least {measured:.3f} (a client’s presence, by coins alone, {observer})"
     )
-    assert said.text == f"ε at least 0.400; ε at least {measured:.3f}"
-    assert ("refutes it" in said.more) is refuted
     assert "A lower bound certifies nothing." in said.more
+    assert said.more.endswith(ends)
+    claimed = clauses.claimed_epsilon(of)
+    assert claimed.text == f"ε 2.000 (claimed; unit: a client’s presence; {observer})"
+    assert claimed.more.endswith(ends)
+    assert clauses.residual(of).text.endswith(
+        f"client’s presence, {observer}: ε at most 2.000 claimed, ε at least {measured:.3f} "
+        "measured"
+    )
+
+
+def test_a_bound_that_assumes_a_mechanism_refutes_only_under_it() -> None:
+    gauss = epsilon(CLIENT_EPSILON_IF_GAUSSIAN, 3.0, method="mean-only Gaussian 95%")
+    said = clauses.measured_epsilon(found(gauss, epsilon(CLAIMED_CLIENT_EPSILON, 2.0)))
+    assert said.more.endswith("above the claim: refuted, if the mechanism is Gaussian.")
+
+
+def test_a_claim_under_another_defense_is_no_claim_here() -> None:
+    coins = epsilon(CLIENT_EPSILON, 3.0, method="one run 95%")
+    other = epsilon(CLAIMED_CLIENT_EPSILON, 2.0, defense="client-dp")
+    assert "refuted" not in clauses.measured_epsilon(found(coins, other)).more
 
 
 def test_games_answer_for_a_server_that_tampers() -> None:
@@ -139,6 +274,9 @@ def test_games_answer_for_a_server_that_tampers() -> None:
     assert clauses.claimed_epsilon(games).text == (
         "ε 3.000 to 3.000 claimed; the largest actual one 668.0"
     )
+    said = clauses.measured_epsilon(games)
+    assert "(one record, against a server that tampers)" in said.text
+    assert said.more.endswith("1 point below the claim: not refuted, not confirmed.")
     assert clauses.membership(games).kind == "not tested"
     assert clauses.malicious_server(found(auc(0.4, 0.6))).kind == "not tested"
 
@@ -182,16 +320,19 @@ def test_every_question_has_an_answer_in_every_record(of: Record) -> None:
     assert all(cell.text for row in grid.rows for cell in row)
     page = report_html(of)
     assert "What the clauses ask" in page
+    assert page.index(CAVEAT) < page.index(ROWS[0].question)
     assert all(row.question.split("’")[0] in page for row in ROWS)
 
 
 def test_only_clauses_that_could_be_checked_are_quoted() -> None:
     document = json.loads(clauses_json(record(details=False)))
+    assert document["about"] == CAVEAT
+    assert document["verdict"] == document["clauses"][0]["text"]
     texts = {one["name"]: one["text"] for row in document["clauses"] for one in row["sources"]}
     quoted = {name for name, text in texts.items() if text != UNCHECKED}
     assert quoted == {f"OWASP AISVS 1.0, 11.2{part}" for part in ("", ".4", ".5")}
     assert {row["kind"] for row in document["clauses"]} <= {
-        *("figure", "stated", "not tested", "not stated", "out of scope"),
+        *("figure", "stated", "inconclusive", "not tested", "not stated", "out of scope"),
     }
 
 

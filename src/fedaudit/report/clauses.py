@@ -14,6 +14,12 @@ from fedaudit.report.words import cleaned, without_digests
 from fedaudit.results.record import Record
 
 UNCHECKED = "not quoted: the text was not at hand"
+CAVEAT = (
+    "The questions are in our words. But for the clauses quoted below the table no document is "
+    "quoted: name and date alone are theirs. It is no legal assessment; hold each row against the "
+    "text before you sign."
+)
+"""Stands above the table; and first in the file of a pack."""
 
 
 class Source(NamedTuple):
@@ -68,6 +74,7 @@ class Row(NamedTuple):
 
 
 ROWS = (
+    Row("What does this audit conclude?", (EDPB, CNIL), answers.conclusion),
     Row(
         "How likely can somebody tell that a person’s record was in the training data?",
         (EDPB, EDPS, CNIL),
@@ -75,11 +82,7 @@ ROWS = (
     ),
     Row("Do attacks do better than guessing?", (GUESSING,), answers.equivalence),
     Row("If an attack names a record, how sure is it?", (EDPB,), answers.flagged),
-    Row(
-        "Were the attacks strong: did they compare with reference models?",
-        (EDPB, CNIL),
-        answers.references,
-    ),
+    Row("Did attacks compare with reference models?", (EDPB, CNIL), answers.references),
     Row("Who is the adversary, and whose data were audited?", (EDPS, EDPB), answers.adversary),
     Row("Was the audit itself checked?", (EDPB, CNIL), answers.controls),
     Row(
@@ -131,13 +134,12 @@ def clause_table(record: Record) -> Grid:
             for row, answer in found
         ],
         words=("Answer of this record", "Asked under"),
-        remark=f"Quoted: {' '.join(quotes)} All others are {UNCHECKED}; only name and date are "
-        "theirs, and the question is what such an assessment asks.",
+        remark=f"Quoted: {' '.join(quotes)} All others are {UNCHECKED}.",
     )
 
 
 def _tone(answer: Answer) -> Tone:
-    return "" if answer.kind in ("figure", "stated") else "muted"
+    return "" if answer.kind in ("figure", "stated", "inconclusive") else "muted"
 
 
 def clauses_json(record: Record) -> str:
@@ -151,5 +153,11 @@ def clauses_json(record: Record) -> str:
         }
         for row in ROWS
     ]
-    document = {"format": "fedaudit-clauses", "version": 1, "record": record.content_hash}
+    document = {
+        "format": "fedaudit-clauses",
+        "version": 2,
+        "about": CAVEAT,
+        "record": record.content_hash,
+        "verdict": answers.conclusion(record).text,
+    }
     return json.dumps({**document, "clauses": rows}, indent=1, ensure_ascii=False) + "\n"

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import PICTURES_FILE, write_whole
 from fedaudit.report.advice import advice
-from fedaudit.report.clauses import clause_table
+from fedaudit.report.clauses import CAVEAT, clause_table
 from fedaudit.report.evidence import about_members, attacks_tried, says_nothing
 from fedaudit.report.figures.clusters import cluster_figures
 from fedaudit.report.figures.comparison import (
@@ -296,6 +296,7 @@ def report_html(record: Record, pictures: str = "") -> str:
         clients=clients_table(record) if record.clients else None,
         every_figure=every_figure_table(record),
         clauses=clause_table(record),
+        caveat=CAVEAT,
         again=reproducing(record),
     )
 
@@ -357,6 +358,7 @@ def _games_html(record: Record) -> str:
         certificates_open=certificates is not None and len(certificates.rows) <= MOST_ROWS,
         certified=CERTIFICATES,
         clauses=clause_table(record),
+        caveat=CAVEAT,
         again=games_again(record),
     )
 

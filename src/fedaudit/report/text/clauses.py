@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from fedaudit.core.metric_names import (
     AUC,
+    BALANCED_ACCURACY,
     CLAIMED_CLIENT_EPSILON,
     CLIENT_EPSILON,
     CLIENT_EPSILON_IF_GAUSSIAN,
@@ -17,12 +18,16 @@ from fedaudit.core.metric_names import (
 from fedaudit.report.evidence import distinct, headline, label_among, says_nothing, strongest
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.clusters import clustered_of, in_words, riskiest
+from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.sources import on_sources, strongest_on_sources
+from fedaudit.report.text.verdict import verdict
 from fedaudit.report.words import (
     capital,
     contrast_name,
+    contrast_order,
     count,
     defense_name,
+    from_to,
     interval,
     interval_of,
     level_of,
@@ -36,11 +41,11 @@ from fedaudit.report.words import (
     with_interval,
 )
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.guessing import near_guessing
+from fedaudit.results.guessing import above_chance, by_test_alone, near_guessing
 from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
 
-Kind = Literal["figure", "stated", "not tested", "not stated", "out of scope"]
+Kind = Literal["figure", "stated", "inconclusive", "not tested", "not stated", "out of scope"]
 
 FPR = 0.01
 """Share of false alarms at which true-positive rates are asked for."""
@@ -48,6 +53,8 @@ PRIORS = (0.5, 0.01)
 """Shares of members among the records that an adversary asks about."""
 REFERENCE_ATTACKS = ("rmia", "lira")
 """Attacks that compare with reference models, by the first word of their name."""
+CHECKS = ("permuted members", "untrained model", "blind classifier", "planted leak")
+"""The kinds of controls that there are."""
 RELEASED = "final"
 """The view of somebody who is given the released model alone."""
 _RATE = tpr_at(FPR)
@@ -59,9 +66,10 @@ class Answer(NamedTuple):
     """What a record says on one question.
 
     Attributes:
-        kind: "figure" for numbers of this record; "stated" for other facts that it holds. "Not
-            tested" could be found out with fedaudit and was not; "not stated" is not in the
-            record; "out of scope" no part of fedaudit asks.
+        kind: "figure" for numbers of this record; "stated" for other facts that it holds.
+            "Inconclusive" was asked, and refused for want of samples. "Not tested" could be found
+            out with fedaudit and was not; "not stated" is not in the record; "out of scope" no
+            part of fedaudit asks.
         text: In a line.
         more: What it rests on.
     """
@@ -72,7 +80,10 @@ class Answer(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """The largest upper limit over the attacks that were run.
+    """The largest upper limit over the attacks that were run, and all that they gave.
+
+    Means over runs and clients, single runs, audited clients and kinds of non-members alike: the
+    limit of a mean is none of the worst model behind it.
 
     It holds for the strongest of them with the confidence of a single limit, and needs no
     correction for their number: that attack's own limit is not above the largest.
@@ -80,12 +91,15 @@ class Bound(NamedTuple):
     Attributes:
         figure: The figure that it is the upper limit of.
         high: The limit.
+        mean: The largest limit of the figures that summarise the others; None where these are
+            the same.
         attacks: That have one.
         without: Attacks that have a figure without one, or no figure at all.
     """
 
     figure: Estimate
     high: float
+    mean: float | None
     attacks: list[str]
     without: list[str]
 
@@ -93,18 +107,53 @@ class Bound(NamedTuple):
 def bound_of(record: Record, metric: str) -> Bound | None:
     """The largest 95% upper limit of a metric of membership; None without any, or of no attack."""
     limited, unlimited = list[Estimate](), list[Estimate]()
-    for one in headline(record):
-        if one.metric == metric:
-            has = one.high is not None and level_of(one.method) == _LEVEL
-            (limited if has else unlimited).append(one)
+    for one in _every(record, metric):
+        (unlimited if _limit(one) is None else limited).append(one)
     if not limited or says_nothing(record):
         return None
     tried = [row.name for row in record.attacks if not row.infers_source]
     having = {one.attack for one in limited} - {one.attack for one in unlimited}
     named = distinct([*tried, *(one.attack for one in unlimited)])
     without = [name for name in named if name not in having]
-    figure = max(limited, key=lambda one: one.high or 0.0)
-    return Bound(figure, figure.high or 0.0, distinct(one.attack for one in limited), without)
+    # Of equal limits that of one kind of non-members, and of a single run.
+    figure = max(
+        limited,
+        key=lambda one: (_limit(one) or 0.0, one.contrast != "mixed", one.seed is not None),
+    )
+    means = [one for one in limited if one.seed is None or one.target is None]
+    whole = [one for one in means if one.seed is None and one.target is None] or means
+    whole = whole if len(whole) < len(limited) else []
+    mean = max((_limit(one) or 0.0 for one in whole), default=None)
+    attacks = distinct(one.attack for one in limited)
+    return Bound(figure, _limit(figure) or 0.0, mean, attacks, without)
+
+
+def _every(record: Record, metric: str) -> list[Estimate]:
+    """All figures of attacks in a metric of membership, at every level."""
+    return [f for f in record.findings if f.attack and f.metric == metric and not f.against]
+
+
+def _limit(figure: Estimate) -> float | None:
+    """The 95% upper limit; None without one."""
+    return figure.high if level_of(figure.method) == _LEVEL else None
+
+
+def _models(record: Record) -> int:
+    """Number of trained federations that figures of attacks are of."""
+    runs = {(f.defense, f.seed) for f in record.findings if f.attack and f.seed is not None}
+    return len(runs) or max(len(record.seeds), 1)
+
+
+def _worst(record: Record, bound: Bound) -> str:
+    """What the largest limit is the worst of: "the worst of the 2 models"; empty of one."""
+    limited = [f for f in _every(record, bound.figure.metric) if _limit(f) is not None]
+    targets = {f.target for f in limited if f.target is not None}
+    models = _models(record)
+    if models > 1 and all(f.seed is None for f in limited):
+        return f"a mean of {count(models)} models, none of which has a limit of its own"
+    over = [f"{count(models)} models"] if models > 1 else []
+    over += [f"{count(len(targets))} audited clients"] if len(targets) > 1 else []
+    return f"the worst of the {listed(over)}" if over else ""
 
 
 def predictive_value(tpr: float, fpr: float, prior: float) -> float:
@@ -116,6 +165,32 @@ def predictive_value(tpr: float, fpr: float, prior: float) -> float:
         prior: Share of members among all records that are asked about.
     """
     return tpr * prior / (tpr * prior + fpr * (1 - prior))
+
+
+def conclusion(record: Record) -> Answer:
+    """The record's own verdict, and how much was audited."""
+    if record.games:
+        games = sum(point.adv.total for point in record.games)
+        audited = f"{plural(len(record.points), 'point')}; {plural(games, 'game')}."
+        return Answer("stated", sentence(game_verdict(record).headline), audited)
+    figures = [one for one in record.findings if one.attack and (one.n_members or one.value)]
+    runs = [one for one in figures if one.seed is not None]
+    single = [one for one in runs or figures if one.metric == AUC] or runs or figures
+    models = plural(_models(record), "model")
+    said = [f"Audited: {models}; {plural(len(record.seeds), 'seed')}."]
+    if single:
+        members = from_to(distinct(one.n_members for one in single))
+        each = " and audited client" * (len({one.target for one in single}) > 1)
+        others = [
+            f"{from_to([f.n_nonmembers for f in single if f.contrast == kind])} "
+            f"({contrast_name(kind).lower()})"
+            for kind in sorted({one.contrast for one in single}, key=contrast_order)
+        ]
+        where = f"For each model{each}" if runs else "In all"
+        said.append(f"{where} {members} members; non-members: {listed(others)}.")
+    if near_guessing(record):
+        said.append("The models hardly learned their training data.")
+    return Answer("stated", sentence(verdict(record).headline), "\n".join(said))
 
 
 def membership(record: Record) -> Answer:
@@ -130,16 +205,19 @@ def membership(record: Record) -> Answer:
         said = "Balanced accuracy on real members; guessing is right in 50%."
         return Answer("figure", f"Risk of the riskiest model {worst}", said)
     if not found:
-        return _not_tested("The record has no figure of an attack on membership.")
+        refused = _refused([*_every(record, AUC), *_every(record, _RATE)])
+        none = "The record has no figure of an attack on membership."
+        return _inconclusive(refused) if refused else _not_tested(none)
     text = "; ".join(f"{metric_name(one.metric)} {with_interval(one)}" for one in found)
     tried = distinct(one.attack for one in figures)
     more = [f"The largest over {plural(len(tried), 'attack')} ({_named(tried)})."]
     more += [f"{metric_name(one.metric)}: {_place(one, figures)}." for one in found]
+    if found[0].metric == AUC:
+        more.insert(0, _in_pairs(found[0], figures))
     if _RATE not in (one.metric for one in found):
-        notes = [one.note for one in figures if one.metric == _RATE and one.note]
-        more.append(
-            f"{metric_name(_RATE)}: not given ({shortened((*notes, 'no reason')[0], 120)})."
-        )
+        refused = _refused(_every(record, _RATE))
+        why = _reasons(refused) if refused else "not asked for, or not given."
+        more.append(f"{metric_name(_RATE)}: {why}")
     if {one.view for one in found} != {RELEASED}:
         more.append("The released model alone, as somebody is given it, was not tested.")
     return Answer("figure", text, "\n".join(more))
@@ -149,22 +227,41 @@ def equivalence(record: Record) -> Answer:
     """An upper bound in the place of "no better than guessing", which no test can show."""
     bound = bound_of(record, AUC)
     if bound is None:
-        return _not_tested(f"No attack on membership here has a {_LEVEL} upper limit.")
-    high = f"{math.ceil(round(1000 * bound.high, 6)) / 1000:.3f}"
+        refused = [] if says_nothing(record) else _refused(_every(record, AUC))
+        none = f"No attack on membership here has a {_LEVEL} upper limit."
+        return _inconclusive(refused) if refused else _not_tested(none)
+    worst = _worst(record, bound)
+    text = f"AUC at most {_above(bound.high)} with {_LEVEL} confidence"
+    text += f" for {worst}" if worst else ""
+    text += f" ({_short_place(bound.figure, _every(record, AUC))})"
+    text += "" if bound.mean is None else f"; at most {_above(bound.mean)} for their mean"
     more = (
-        f"Over the attacks that were run ({_named(bound.attacks)}); the largest upper limit is of "
-        f"{_place(bound.figure, headline(record))}. Guessing has 0.5. Membership advantage "
-        f"(2 AUC − 1) at most {_up(max(2 * bound.high - 1, 0))}. That attacks do no better than "
-        f"guessing cannot be shown, only bounded.{_left_out(bound)}"
+        f"The largest upper limit over all figures of the attacks that were run "
+        f"({_named(bound.attacks)}). Guessing has 0.5. {_accuracy(record)}That attacks do no "
+        f"better than guessing cannot be shown, only bounded.{_left_out(bound)}"
     )
-    return Answer("figure", f"AUC at most {high} with {_LEVEL} confidence", more)
+    return Answer("figure", text, more)
+
+
+def _accuracy(record: Record) -> str:
+    """The largest limit of attack accuracy; empty where the record has none."""
+    bound = bound_of(record, BALANCED_ACCURACY)
+    if bound is None:
+        return ""
+    where = _short_place(bound.figure, _every(record, BALANCED_ACCURACY))
+    mean = "" if bound.mean is None else f"; at most {_up(bound.mean)} for the mean"
+    return (
+        f"Attack accuracy (balanced, guessing has 50%) at most {_up(bound.high)} ({where}){mean}. "
+    )
 
 
 def flagged(record: Record) -> Answer:
     """The chance that a flagged record is a member, at two priors."""
     bound = bound_of(record, _RATE)
     if bound is None:
-        return _not_tested(f"The record has no {metric_name(_RATE)} with a {_LEVEL} upper limit.")
+        refused = [] if says_nothing(record) else _refused(_every(record, _RATE))
+        none = f"The record has no {metric_name(_RATE)} with a {_LEVEL} upper limit."
+        return _inconclusive(refused) if refused else _not_tested(none)
     said = [
         f"{_up(predictive_value(bound.high, FPR, prior))} at a prior of {prior:.0%}"
         for prior in PRIORS
@@ -172,20 +269,27 @@ def flagged(record: Record) -> Answer:
     more = (
         "The chance at most that a record which the attack flags at 1% false alarms is a member, "
         f"by the largest upper limit of the TPR ({_up(bound.high)}: "
-        f"{_place(bound.figure, headline(record))}). A guess is right as often as the prior says: "
-        f"the share of members among the records asked about, an assumption.{_left_out(bound)}"
+        f"{_place(bound.figure, _every(record, _RATE))}). A guess is right as often "
+        "as the prior says: the share of members among the records asked about, an assumption."
+        f"{_left_out(bound)}"
     )
     return Answer("figure", f"At most {listed(said)}", more)
 
 
 def references(record: Record) -> Answer:
-    """The figures of attacks that train models of their own to compare with."""
-    figures = [f for f in headline(record) if f.attack.split("-")[0] in REFERENCE_ATTACKS]
-    best = strongest(figures, AUC)
+    """The figures of attacks that train models of their own to compare with, and of the others."""
+    figures = headline(record)
+    comparing = [f for f in figures if f.attack.split("-")[0] in REFERENCE_ATTACKS]
+    best = strongest(comparing, AUC)
     if says_nothing(record) or best is None:
         return _not_tested("No attack here compares with reference models (RMIA, LiRA).")
-    more = f"{_named(distinct(one.attack for one in figures))}; {_place(best, figures)}."
-    return Answer("figure", f"Yes: largest AUC {with_interval(best)}", more)
+    alone = strongest((f for f in figures if f not in comparing), AUC)
+    tried = _named(distinct(one.attack for one in comparing))
+    text = f"Yes, {tried}: largest AUC {with_interval(best)}"
+    text += f", beside {with_interval(alone)} without" if alone else "; no attack without"
+    more = [f"With: {_place(best, figures)}."]
+    more += [f"Without: {_place(alone, figures)}."] if alone else []
+    return Answer("figure", text, "\n".join(more))
 
 
 def adversary(record: Record) -> Answer:
@@ -209,12 +313,18 @@ def controls(record: Record) -> Answer:
         why = "No control was run: nothing vouches for the figures."
         return _not_tested(games if record.games else why)
     failed = [one for one in ran if not one.passed]
-    missing = distinct(one.control for one in record.controls if one.passed is None)
+    kinds = distinct(one.control for one in ran)
+    asked = distinct([*CHECKS, *(one.control for one in record.controls)])
+    missing = [kind for kind in asked if kind not in kinds]
+    unrun = {one.control for one in record.controls if one.passed is None}
+    partly = [kind for kind in kinds if kind in unrun]
     more = [f"Failed: {_named(distinct(one.control for one in failed))}."] if failed else []
-    more += [f"Not run: {_named(missing)}."] if missing else []
+    more += [f"In part not run: {_named(partly)}."] if partly else []
     if near_guessing(record):
         more.append("The models hardly learned their training data: others may give away more.")
-    text = f"{len(ran) - len(failed)} of {len(ran)} controls hold"
+    text = f"{len(ran) - len(failed)} of {plural(len(ran), 'check')} hold, "
+    text += f"of {plural(len(kinds), 'kind')}: {_named(kinds)}"
+    text += f"; not run: {_named(missing)}" if missing else ""
     return Answer("figure", text, "\n".join(more))
 
 
@@ -266,15 +376,17 @@ def _row(record: Record, defense: str) -> str:
     return ", ".join(said) or "no figures"
 
 
+_OF_A_CLIENT = "against whoever has the first and the last global model"
 _CLAIMS = {
-    FORMAL_EPSILON: "proven",
-    FORMAL_EPSILON_OF_A_ROUND: "proven, one round",
-    CLAIMED_CLIENT_EPSILON: "claimed, client",
+    FORMAL_EPSILON: ("proven", "against whoever sees every upload"),
+    FORMAL_EPSILON_OF_A_ROUND: ("proven, one round", "against whoever sees one round’s upload"),
+    CLAIMED_CLIENT_EPSILON: ("claimed", _OF_A_CLIENT),
 }
+_PRESENCE = "a client’s presence"
 _MEASURED = {
-    EPSILON: "one sample of the audited client, there or not",
-    CLIENT_EPSILON: "a client’s presence, by coins alone",
-    CLIENT_EPSILON_IF_GAUSSIAN: "a client’s presence, if the mechanism is Gaussian",
+    EPSILON: ("one sample of the audited client, there or not", "against the adversary here"),
+    CLIENT_EPSILON: (f"{_PRESENCE}, by coins alone", _OF_A_CLIENT),
+    CLIENT_EPSILON_IF_GAUSSIAN: (f"{_PRESENCE}, if the mechanism is Gaussian", _OF_A_CLIENT),
 }
 
 
@@ -288,14 +400,48 @@ def claimed_epsilon(record: Record) -> Answer:
         text = f"ε {number(min(claims))} to {number(max(claims))} claimed"
         text += f"; the largest actual one {known[-1]}" if known else ""
         text += f"; {actual.count(None)} without a bound" if None in actual else ""
-        return Answer("figure", text, "Unit: one record of one client. Delta: 0.")
+        more = "Unit: one record of one client. Against whoever sees its upload. Delta: 0."
+        return Answer("figure", text, f"{more} {_games_held(record)}")
     found = [one for metric in _CLAIMS if (one := _over_runs(record, metric))]
     given = [one for one in found if one.value is not None]
     if not given:
         why = [sentence(capital(shortened(one.note, 120))) for one in found if one.note]
         return Answer("not stated", "No epsilon is claimed or proven", " ".join(distinct(why)))
-    text = "; ".join(f"ε {number(one.number)} ({_CLAIMS[one.metric]})" for one in given)
-    return Answer("figure", text, "\n".join(_terms(one) for one in given))
+    text = "; ".join(
+        f"ε {number(one.number)} ({'; '.join((_CLAIMS[one.metric][0], *_unit(one)))})"
+        for one in given
+    )
+    lines = [*(_terms(one) for one in given), *_held(record)]
+    return Answer("figure", text, "\n".join(lines))
+
+
+def _unit(one: Estimate) -> tuple[str, str]:
+    """Unit and observer of a claimed or proven epsilon."""
+    noted = shortened(one.note.rpartition("unit: ")[2], 200)
+    unit = _PRESENCE if one.metric == CLAIMED_CLIENT_EPSILON else noted or "not stated"
+    return f"unit: {unit}", _CLAIMS[one.metric][1]
+
+
+def _held(record: Record) -> list[str]:
+    """Each measured bound on a client's presence beside the claim under the same defense."""
+    claims = [f for f in record.where(metric=CLAIMED_CLIENT_EPSILON) if f.value is not None]
+    found = list[str]()
+    for metric in (CLIENT_EPSILON, CLIENT_EPSILON_IF_GAUSSIAN):
+        one = _over_runs(record, metric)
+        same = [f.number for f in claims if one is not None and f.defense == one.defense]
+        if one is None or one.value is None or not same:
+            continue
+        unless = ", if the mechanism is Gaussian" * (metric == CLIENT_EPSILON_IF_GAUSSIAN)
+        above = one.number > max(same)
+        said = f"above the claim: refuted{unless}" if above else _UNREFUTED
+        found.append(
+            f"Measured: at least {number(one.number)} ({_MEASURED[metric][0]}), claimed "
+            f"{number(max(same))}; {said}."
+        )
+    return found
+
+
+_UNREFUTED = "below the claim: not refuted, not confirmed"
 
 
 def _terms(one: Estimate) -> str:
@@ -304,7 +450,8 @@ def _terms(one: Estimate) -> str:
     adjacency = "one unit there or not" if renyi else "as the unit says"
     unit = shortened(one.note, 240).replace("unit: ", "") or "not stated"
     method = shortened(one.method, 120) or "not stated"
-    return f"{capital(_CLAIMS[one.metric])}: unit: {unit}; adjacency: {adjacency}; {method}."
+    name, observer = _CLAIMS[one.metric]
+    return f"{capital(name)}: unit: {unit}; {observer}; adjacency: {adjacency}; {method}."
 
 
 def measured_epsilon(record: Record) -> Answer:
@@ -312,24 +459,39 @@ def measured_epsilon(record: Record) -> Answer:
     nothing = "A lower bound certifies nothing."
     if record.games:
         proven = max(point.proven_epsilon for point in record.games)
-        more = f"Of one record, by success in games. {nothing}"
-        return Answer("figure", f"ε at least {number(proven)}", more)
+        text = f"ε at least {number(proven)} (one record, against a server that tampers)"
+        more = (
+            f"By success in games, the largest of {plural(len(record.games), 'point')}. {nothing}"
+        )
+        return Answer("figure", text, f"{more} {_games_held(record)}".strip())
     clients = [_over_runs(record, metric) for metric in _MEASURED if metric != EPSILON]
     given = [strongest(record.findings, EPSILON), *clients]
     found = [one for one in given if one is not None and one.value is not None]
     if not found or says_nothing(record):
         return _not_tested("The record has no lower bound on epsilon.")
     lines = [
-        f"{number(one.number)}: {_MEASURED[one.metric]}; {shortened(one.method, 100)}."
+        f"{number(one.number)}: {', '.join(_MEASURED[one.metric])}; {shortened(one.method, 100)}."
         + ("" if one.ceiling is None else f" At most {number(one.ceiling)} could have been found.")
+        + " Held against no claim here." * (one.metric == EPSILON)
         for one in found
     ]
-    claim = _over_runs(record, CLAIMED_CLIENT_EPSILON)
-    most = max((one.number for one in found if one.metric != EPSILON), default=0.0)
-    if claim is not None and claim.value is not None and most > claim.value:
-        lines.append("A lower bound is above the claim, and refutes it.")
-    text = "; ".join(f"ε at least {number(one.number)}" for one in found)
-    return Answer("figure", text, "\n".join([*lines, nothing]))
+    text = "; ".join(
+        f"ε at least {number(one.number)} ({', '.join(_MEASURED[one.metric])})" for one in found
+    )
+    return Answer("figure", text, "\n".join([*lines, nothing, *_held(record)]))
+
+
+def _games_held(record: Record) -> str:
+    """Points of games above and below their own claims; empty where none claims."""
+    above = [
+        one.proven_epsilon > one.claimed_epsilon
+        for one in record.games
+        if one.claimed_epsilon is not None
+    ]
+    below = len(above) - sum(above)
+    said = [f"{plural(sum(above), 'point')} above the claim: refuted"] if any(above) else []
+    said += [f"{plural(below, 'point')} {_UNREFUTED}"] if below else []
+    return sentence("; ".join(said)) if said else ""
 
 
 def malicious_server(record: Record) -> Answer:
@@ -370,10 +532,14 @@ def residual(record: Record) -> Answer:
     owners = [one.success.high for one in on_sources(record) if one.success.high is not None]
     games = [point.adv.high for point in record.games]
     said = [
-        auc and f"a member stands out in at most {_up(auc.high)} of pairs (guessing: 50%)",
-        rate and f"at 1% false alarms at most {_up(rate.high)} of members are found",
+        auc
+        and f"a member stands out in at most {_up(auc.high)} of pairs{_of(record, auc)} "
+        "(guessing: 50%)",
+        rate
+        and f"at 1% false alarms at most {_up(rate.high)} of members are found{_of(record, rate)}",
         owners and f"a sample’s client is named for at most {_up(max(owners))}",
         games and f"a server that tampers is right in at most {_up(max(games))} of games",
+        _client_bound(record),
     ]
     text = "; ".join(one for one in said if one) or "No upper limit of a risk is known"
     more = (
@@ -382,6 +548,29 @@ def residual(record: Record) -> Answer:
         "other clients may fare otherwise."
     )
     return Answer("stated", capital(text), more)
+
+
+def _of(record: Record, bound: Bound) -> str:
+    """ " for the worst of the 2 models, 57.7% for their mean"; empty of one model."""
+    worst = _worst(record, bound)
+    mean = "" if bound.mean is None else f", at most {_up(bound.mean)} for their mean"
+    return (f" for {worst}" if worst else "") + mean
+
+
+def _client_bound(record: Record) -> str:
+    """What is claimed and measured of a client's presence; empty where nothing is."""
+    claim = _over_runs(record, CLAIMED_CLIENT_EPSILON)
+    bounds = [_over_runs(record, one) for one in (CLIENT_EPSILON, CLIENT_EPSILON_IF_GAUSSIAN)]
+    measured = [one for one in bounds if one is not None and one.value is not None]
+    said = (
+        [f"ε at most {number(claim.number)} claimed"] if claim and claim.value is not None else []
+    )
+    said += [
+        f"ε at least {number(one.number)} measured"
+        + " if the mechanism is Gaussian" * (one.metric == CLIENT_EPSILON_IF_GAUSSIAN)
+        for one in measured
+    ]
+    return f"{_PRESENCE}, {_OF_A_CLIENT}: {', '.join(said)}" if said else ""
 
 
 def out_of_scope(why: str) -> Callable[[Record], Answer]:
@@ -399,6 +588,48 @@ def _not_tested(why: str) -> Answer:
     return Answer("not tested", "Not tested", why)
 
 
+def _inconclusive(refused: Sequence[Estimate]) -> Answer:
+    metrics = listed(distinct(metric_name(one.metric) for one in refused))
+    return Answer("inconclusive", f"Inconclusive: too few samples for {metrics}", _reasons(refused))
+
+
+def _refused(figures: Sequence[Estimate]) -> list[Estimate]:
+    """Those refused for want of samples, a mean before the runs behind it."""
+    found = [one for one in figures if one.value is None and _WANTING in one.note]
+    summary = [one for one in found if one.seed is None] or found
+    return sorted(summary, key=lambda one: contrast_order(one.contrast))
+
+
+_WANTING = "inconclusive"
+"""What the note of a figure says that was refused for want of samples."""
+
+
+def _reasons(refused: Sequence[Estimate]) -> str:
+    """The note of each kind of non-members, once."""
+    said = distinct(
+        f"v. {contrast_name(one.contrast).lower()}: {shortened(one.note, 120)}" for one in refused
+    )
+    rest = len(said) - _MOST_NAMED
+    more = [f"{count(rest)} more such"] if rest > 0 else []
+    return sentence("; ".join([*said[:_MOST_NAMED], *more]))
+
+
+def _in_pairs(best: Estimate, figures: Sequence[Estimate]) -> str:
+    """An AUC in plain words."""
+    known = above_chance(best)
+    said = "above guessing" if known else "not above guessing"
+    said = "not tested against guessing" if known is None else said
+    if by_test_alone(best):
+        said = "above guessing by the corrected test, though the interval holds guessing"
+    others = sum(bool(above_chance(one)) for one in figures if one.metric == AUC)
+    if others and not known:
+        said += f"; {plural(others, 'other AUC is', 'other AUCs are')} above it"
+    return (
+        "Given a member and a non-member, the best attack picks the member in "
+        f"{percent(best.number)} of pairs; guessing 50%; {said}."
+    )
+
+
 def _left_out(bound: Bound) -> str:
     without = f" Without such a limit, in part or whole: {_named(bound.without)}."
     return without if bound.without else ""
@@ -406,10 +637,19 @@ def _left_out(bound: Bound) -> str:
 
 def _place(figure: Estimate, figures: list[Estimate]) -> str:
     """Attack, non-members, view, and whatever tells the figure from the others."""
-    attack, contrast = shortened(figure.attack, 40), contrast_name(figure.contrast).lower()
-    parts = [f"{attack} v. {contrast}", f"view “{shortened(figure.view)}”"]
-    parts += ["mean over seeds"] if figure.seed is None else []
-    return ", ".join(filter(None, (*parts, label_among(figure, figures))))
+    label = label_among(figure, figures)
+    parts = [_against(figure), f"view “{shortened(figure.view)}”"]
+    parts += ["mean over seeds"] if figure.seed is None and "over seeds" not in label else []
+    return ", ".join(filter(None, (*parts, label)))
+
+
+def _short_place(figure: Estimate, figures: list[Estimate]) -> str:
+    """Attack, non-members, and what tells the figure from the others."""
+    return ", ".join(filter(None, (_against(figure), label_among(figure, figures))))
+
+
+def _against(figure: Estimate) -> str:
+    return f"{shortened(figure.attack, 40)} v. {contrast_name(figure.contrast).lower()}"
 
 
 def _named(names: Sequence[str]) -> str:
@@ -422,3 +662,8 @@ def _named(names: Sequence[str]) -> str:
 def _up(share: float) -> str:
     """An upper limit in per cent, rounded up so that it still is one."""
     return f"{math.ceil(round(1000 * share, 6)) / 10:g}%"
+
+
+def _above(value: float) -> str:
+    """An upper limit in three decimals, rounded up likewise."""
+    return f"{math.ceil(round(1000 * value, 6)) / 1000:.3f}"
