@@ -241,18 +241,18 @@ def test_a_measured_bound_is_held_against_the_claim(measured: float, ends: str) 
     of = found(bound(0.4), coins, claim)
     said = clauses.measured_epsilon(of)
     observer = "against whoever has the first and the last global model"
+    unit = "one client’s update, it or zero in its place"
     assert said.text == (
         "ε at least 0.400 (one sample of the audited client, there or not, against the adversary "
-        f"here); ε at least {measured:.3f} (a client’s presence, by coins alone, {observer})"
+        f"here); ε at least {measured:.3f} ({unit}, from coins alone, {observer})"
     )
     assert "A lower bound certifies nothing." in said.more
     assert said.more.endswith(ends)
     claimed = clauses.claimed_epsilon(of)
-    assert claimed.text == f"ε 2.000 (claimed; unit: a client’s presence; {observer})"
+    assert claimed.text == f"ε 2.000 (claimed; unit: {unit}; {observer})"
     assert claimed.more.endswith(ends)
     assert clauses.residual(of).text.endswith(
-        f"client’s presence, {observer}: ε at most 2.000 claimed, ε at least {measured:.3f} "
-        "measured"
+        f"{unit}, {observer}: ε at most 2.000 claimed, ε at least {measured:.3f} measured"
     )
 
 

@@ -382,11 +382,11 @@ _CLAIMS = {
     FORMAL_EPSILON_OF_A_ROUND: ("proven, one round", "against whoever sees one round’s upload"),
     CLAIMED_CLIENT_EPSILON: ("claimed", _OF_A_CLIENT),
 }
-_PRESENCE = "a client’s presence"
+_ONE_UPDATE = "one client’s update, it or zero in its place"
 _MEASURED = {
     EPSILON: ("one sample of the audited client, there or not", "against the adversary here"),
-    CLIENT_EPSILON: (f"{_PRESENCE}, by coins alone", _OF_A_CLIENT),
-    CLIENT_EPSILON_IF_GAUSSIAN: (f"{_PRESENCE}, if the mechanism is Gaussian", _OF_A_CLIENT),
+    CLIENT_EPSILON: (f"{_ONE_UPDATE}, from coins alone", _OF_A_CLIENT),
+    CLIENT_EPSILON_IF_GAUSSIAN: (f"{_ONE_UPDATE}, if the mechanism is Gaussian", _OF_A_CLIENT),
 }
 
 
@@ -418,12 +418,12 @@ def claimed_epsilon(record: Record) -> Answer:
 def _unit(one: Estimate) -> tuple[str, str]:
     """Unit and observer of a claimed or proven epsilon."""
     noted = shortened(one.note.rpartition("unit: ")[2], 200)
-    unit = _PRESENCE if one.metric == CLAIMED_CLIENT_EPSILON else noted or "not stated"
+    unit = _ONE_UPDATE if one.metric == CLAIMED_CLIENT_EPSILON else noted or "not stated"
     return f"unit: {unit}", _CLAIMS[one.metric][1]
 
 
 def _held(record: Record) -> list[str]:
-    """Each measured bound on a client's presence beside the claim under the same defense."""
+    """Each measured bound on one client's update beside the claim under the same defense."""
     claims = [f for f in record.where(metric=CLAIMED_CLIENT_EPSILON) if f.value is not None]
     found = list[str]()
     for metric in (CLIENT_EPSILON, CLIENT_EPSILON_IF_GAUSSIAN):
@@ -558,7 +558,7 @@ def _of(record: Record, bound: Bound) -> str:
 
 
 def _client_bound(record: Record) -> str:
-    """What is claimed and measured of a client's presence; empty where nothing is."""
+    """What is claimed and measured of one client's update; empty where nothing is."""
     claim = _over_runs(record, CLAIMED_CLIENT_EPSILON)
     bounds = [_over_runs(record, one) for one in (CLIENT_EPSILON, CLIENT_EPSILON_IF_GAUSSIAN)]
     measured = [one for one in bounds if one is not None and one.value is not None]
@@ -570,7 +570,7 @@ def _client_bound(record: Record) -> str:
         + " if the mechanism is Gaussian" * (one.metric == CLIENT_EPSILON_IF_GAUSSIAN)
         for one in measured
     ]
-    return f"{_PRESENCE}, {_OF_A_CLIENT}: {', '.join(said)}" if said else ""
+    return f"{_ONE_UPDATE}, {_OF_A_CLIENT}: {', '.join(said)}" if said else ""
 
 
 def out_of_scope(why: str) -> Callable[[Record], Answer]:
