@@ -252,7 +252,7 @@ def test_a_measured_bound_is_held_against_the_claim(measured: float, ends: str) 
     assert claimed.text == f"ε 2.000 (claimed; unit: {unit}; {observer})"
     assert claimed.more.endswith(ends)
     assert clauses.residual(of).text.endswith(
-        f"{unit}, {observer}: ε at most 2.000 claimed, ε at least {measured:.3f} measured"
+        f"{unit[1:]}, {observer}: ε at most 2.000 claimed, ε at least {measured:.3f} measured"
     )
 
 
