@@ -276,7 +276,9 @@ def _untested(run: Setup) -> list[str]:
     if run.on_membership and not any(one.needs_references for one in run.attacks.values()):
         said.append("Attacks that compare with reference models (RMIA, LiRA).")
     if run.shadow is None and run.known is None:
-        said.append("Attacks that train a classifier on a federation of their own, or on known members.")
+        said.append(
+            "Attacks that train a classifier on a federation of their own, or on known members."
+        )
     if study.defense.label != "none":
         said.append(
             "An adversary that adapts to the defense in other ways than the attacks here."
