@@ -54,7 +54,7 @@ class ClientDP(Defense):
         return replace(upload, values=values)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
-        """Proven guarantee for the client's presence, after all rounds."""
+        """Proven guarantee for the client's whole contribution, after all rounds."""
         return Guarantee(
             client_epsilon(self.noise_multiplier, work.rounds, delta=delta),
             f"a client's whole contribution to each of {work.rounds} uploads",
