@@ -137,6 +137,14 @@ class ReferenceRule(Rule, Protocol):
         ...
 
 
+def nothing_learned() -> BadInput:
+    """Refusal of scores by a rule that has not been fitted."""
+    return BadInput(
+        "this attack has learned nothing yet; fit it on measurements of samples whose "
+        "membership is known (Attack.fitted), or name it in a study, which does so"
+    )
+
+
 def measured_rounds(
     values: Float[Tensor, "rounds samples"], target: ClientId
 ) -> Bool[Tensor, " rounds"]:

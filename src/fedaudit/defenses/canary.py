@@ -54,5 +54,7 @@ class CanaryUpload(Defense):
 
     def upload(self, upload: Upload, turn: Turn) -> Upload:
         """Each round: the direction, at its length."""
+        if not self.length:
+            return replace(upload, values=scaled(upload.values, 0.0))
         direction = canary_direction(upload.values, self.seed, self.number)
         return replace(upload, values=scaled(direction, self.length))

@@ -5,19 +5,18 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-import numpy as np
 from jaxtyping import Bool
 from numpy import ndarray
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, type_of
-from fedaudit.core.params import flat
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import Params
 from fedaudit.defenses.accounting import FORMAL_DELTA
 from fedaudit.defenses.canary import canary_direction
 from fedaudit.live.weights import tensor_of
 from fedaudit.metrics.canaries import FEWEST_CANARIES, CanaryBounds, canary_bounds
+from fedaudit.observe.canaries import canary_statistics
 
 Array: TypeAlias = Tensor | ndarray
 Weights: TypeAlias = nn.Module | Mapping[str, Array] | Sequence[Array]
@@ -91,13 +90,16 @@ class CanaryClients:
             name: value.clone() if name in self._like else value for name, value in named.items()
         }
         if self.sends[number]:
-            direction = canary_direction(self._like, self.seed, number)
+            direction = self._direction(self._like, number)
             for name, values in direction.items():
                 step = self._length * values
                 moved[name] = (moved[name] + step).to(named[name].dtype)
         if isinstance(sent, nn.Module | Mapping):
             return moved
         return [value.numpy() for value in moved.values()]
+
+    def _direction(self, like: Params, number: int) -> Params:
+        return canary_direction(like, self.seed, number)
 
     def bounds(
         self,
@@ -125,15 +127,8 @@ class CanaryClients:
             self._named(given, whose)
             for given, whose in ((first, "the first model"), (last, "the last model"))
         )
-        movement = flat({name: after[name] - before[name] for name in self._like}).double()
-        length = float(movement.norm())
-        if not 0 < length < math.inf:
-            raise BadInput("the last model is the first, or not finite: no round has moved it")
-        along = [
-            float(flat(canary_direction(self._like, self.seed, n)).double() @ movement)
-            for n in range(len(self.sends))
-        ]
-        z = np.array(along) * math.sqrt(len(movement)) / length
+        movement = {name: after[name] - before[name] for name in self._like}
+        z = canary_statistics(movement, len(self.sends), self._direction).numpy()
         return canary_bounds(z, self.sends, delta=delta, alpha=alpha, every_round=every_round)
 
     def _named(self, given: Weights, whose: str) -> Params:

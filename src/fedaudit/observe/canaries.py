@@ -40,12 +40,15 @@ def keeping_canaries(
         last: The round after which the statistics are taken.
         folder: The run's.
         run: Names the run.
+
+    Raises:
+        BadInput: The model has not moved.
     """
     for round in rounds:
         if round.index == last:
             (after,) = round.after.values()
             movement = plus(after.params, start, -1.0)
-            z = _statistics(movement, len(clients), direction)
+            z = canary_statistics(movement, len(clients), direction)
             write_tensors({"z": z}, folder / CANARIES_FILE, {"run": run})
         yield _without(round, frozenset(clients))
 
@@ -71,18 +74,31 @@ def read_canaries(folder: Path, run: str, count: int) -> Float[Tensor, " canarie
     return z
 
 
-def _statistics(
+def canary_statistics(
     movement: Params, count: int, direction: Callable[[Params, int], Params]
 ) -> Float[Tensor, " canaries"]:
+    """For each canary sqrt(d) times the cosine of its direction and a movement in d dimensions.
+
+    Args:
+        movement: Of the released model, by the names of its trained parameters.
+        count: Of the canaries.
+        direction: Of length 1, by the shapes of a model's parameters and a canary's number.
+
+    Raises:
+        BadInput: Nothing has moved, or not by finite numbers.
+
+    Source: Andrew et al. 2024, One-shot empirical privacy estimation for federated learning,
+        Algorithm 1.
+    """
     moved = flat(movement).double()
+    length = float(moved.norm())
+    if not 0 < length < math.inf:
+        raise BadInput(
+            "the last model is the first, or not finite: no round has moved it, so that canary "
+            "clients tell nothing; raise the learning rate, or the canaries' length"
+        )
     # One direction at a time: each is as large as the model.
     along = [float(flat(direction(movement, n)).double() @ moved) for n in range(count)]
-    length = float(moved.norm())
-    if not length:
-        raise BadInput(
-            "the global model has not moved at all, so that canary clients tell nothing; raise "
-            "canaries.length or training.lr"
-        )
     return torch.tensor(along, dtype=torch.float64) * math.sqrt(len(moved)) / length
 
 

@@ -106,10 +106,10 @@ def stacked(
     measured: Sequence[MeasuredRound] = sorted(rounds, key=lambda r: r.index)
     if not measured:
         raise BadInput("nothing was measured: there is no round to attack; measure more often")
-    wanted = {EVERYBODY, *about}
-    measured = [
-        one for one in measured if about and wanted & {*one.clients, *one.stands_for}
-    ] or measured
+    if about:
+        wanted = {EVERYBODY, *about}
+        telling = [one for one in measured if wanted & {*one.clients, *one.stands_for}]
+        measured = telling or measured
     clients = tuple(sorted({client for round in measured for client in round.clients}))
     groups = tuple(round.stands_for for round in measured)
     bases = torch.full((len(measured), len(clients)), -1, dtype=torch.int64)

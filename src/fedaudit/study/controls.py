@@ -56,6 +56,7 @@ _REPEATS = 5
 """How often the twin's target holds each canary that it trains on."""
 _OTHERS = 4
 _REFERENCES = 2
+"""Reference federations of the twin, for attacks that compare with some."""
 _ROUNDS = 6
 _GENTLY = LocalTraining(epochs=2, batch_size=16, lr=0.1)
 

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedaudit.attacks.base import measured_rounds
+from fedaudit.attacks.base import measured_rounds, nothing_learned
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import ClientId, Sees, chunks
@@ -113,10 +113,7 @@ class SequenceReader:
         Raises:
             BadInput: Always: nothing has been learned yet.
         """
-        raise BadInput(
-            "this attack has learned nothing yet; fit it on measurements of samples whose "
-            "membership is known (Attack.fitted), or name it in a study, which does so"
-        )
+        raise nothing_learned()
 
     def fitted(
         self,

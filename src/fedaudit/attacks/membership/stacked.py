@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fedaudit.attacks.base import measured_rounds
+from fedaudit.attacks.base import measured_rounds, nothing_learned
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId, Sees
@@ -52,10 +52,7 @@ class Stacked:
         Raises:
             BadInput: Always: nothing has been learned yet.
         """
-        raise BadInput(
-            "this attack has learned nothing yet; fit it on measurements of samples whose "
-            "membership is known (Attack.fitted), or name it in a study, which does so"
-        )
+        raise nothing_learned()
 
     def fitted(
         self,

@@ -2,25 +2,17 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE
 from fedaudit.core.metric_names import (
-    CLAIMED_CLIENT_EPSILON,
-    CLAIMED_CLIENT_EPSILON_ALONE,
-    CLIENT_EPSILON,
-    CLIENT_EPSILON_IF_GAUSSIAN,
     EPSILON,
     FORMAL_EPSILON,
     FORMAL_EPSILON_OF_A_ROUND,
@@ -29,7 +21,6 @@ from fedaudit.core.values import Sees
 from fedaudit.defenses.accounting import FORMAL_DELTA
 from fedaudit.defenses.base import Guarantee
 from fedaudit.metrics import combined
-from fedaudit.metrics.canaries import CanaryBounds, canary_bounds
 from fedaudit.metrics.intervals import FEWEST_RUNS
 from fedaudit.observe.canaries import read_canaries
 from fedaudit.observe.measurements import Stored, stacked
@@ -56,6 +47,7 @@ from fedaudit.study.controls import controls, planted_leak, source_controls
 from fedaudit.study.figures.accuracy import accuracy_by_round, utility
 from fedaudit.study.figures.analysis import analyse
 from fedaudit.study.figures.cluster_results import clusters_of
+from fedaudit.study.figures.one_update import CanaryRun, claim_checked, one_update_figures
 from fedaudit.study.figures.sample_scores import write_scores
 from fedaudit.study.figures.source import SourceFound, source_results
 from fedaudit.study.figures.truth import Findings
@@ -117,9 +109,10 @@ def conclude(
         for row in _usage_rows(run, places[run.seed], rounds)
     ]
     made = environment(clock, work.device)
-    of_updates = of_one_update(runs, stored, places)
-    checks += of_updates.checks
-    record = assembled(runs, stored, findings, checks, made, usage, sources, of_updates.figures)
+    canaried = _canary_runs(runs, stored, places)
+    checks += claim_checked(canaried)
+    of_updates = one_update_figures(canaried)
+    record = assembled(runs, stored, findings, checks, made, usage, sources, of_updates)
     # The record first: scores without one are taken for somebody else's.
     write_record(record, out / RECORD_FILE)
     write_scores(runs, findings, out / SCORES_FILE)
@@ -439,128 +432,22 @@ def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
     return found
 
 
-class OneUpdate(NamedTuple):
-    """What canary clients tell of one client's update: figures, and a check of the claim."""
-
-    figures: list[Estimate]
-    checks: list[ControlResult]
-
-
-def of_one_update(
+def _canary_runs(
     runs: Sequence[Setup], stored: Sequence[Sequence[Stored]], places: Mapping[int, Path]
-) -> OneUpdate:
-    """Bounds on the epsilon of one client's update by canary clients, and what is claimed.
-
-    Of each run, and of all canaries of several runs together: each is a coin of its own, and of
-    five bounds at 95 % one in four times one is wrong.
-
-    Args:
-        runs: Of one study; without canary clients there are no figures.
-        stored: For each its measured rounds.
-        places: For each its folder, by seed.
-    """
-    found = list[tuple[Setup, ndarray]]()
-    for run, rounds in zip(runs, stored, strict=True):
-        if run.canaries is not None:
-            key = run_key(run.study, run.seed, measured_on(rounds))
-            z = read_canaries(places[run.seed], key, len(run.canaries.clients))
-            found.append((run, z.numpy()))
-    if not found:
-        return OneUpdate([], [])
-    figures = [one for run, z in found for one in _one_update([(run, z)], run.seed)]
-    if len(found) > 1:
-        figures += _one_update(found, None)
-    return OneUpdate(figures, _claim_checked(found))
-
-
-def _together(found: Sequence[tuple[Setup, ndarray]], alpha: float) -> CanaryBounds:
-    sends = [run.canaries.sends for run, _ in found if run.canaries is not None]
-    return canary_bounds(
-        np.concatenate([z for _, z in found]),
-        np.concatenate(sends),
-        delta=FORMAL_DELTA,
-        alpha=alpha,
-        every_round=found[0][0].study.training.participation == 1,
-    )
-
-
-_ONE_UPDATE = (
-    "unit: one client's update (it or zero in its place, weight and noise as they are), to "
-    "whoever has the first and the last global model"
-)
-
-
-def _one_update(found: Sequence[tuple[Setup, ndarray]], seed: int | None) -> list[Estimate]:
-    first, bounds = found[0][0], _together(found, 0.05)
-    canaries = [run.canaries for run, _ in found if run.canaries is not None]
-    inside = sum(int(one.sends.sum()) for one in canaries)
-    figure = partial(
-        Estimate,
-        defense=first.study.defense.label,
-        view=first.view.name,
-        contrast="unseen",
-        seed=seed,
-        n_members=inside,
-        n_nonmembers=sum(len(one.clients) for one in canaries) - inside,
-    )
-    measured = [
-        figure(
-            metric=name, value=one.value, ceiling=one.ceiling, method=one.method, note=_ONE_UPDATE
-        )
-        for name, one in (
-            (CLIENT_EPSILON, bounds.one_run),
-            (CLIENT_EPSILON_IF_GAUSSIAN, bounds.mean_only),
-        )
-        if one is not None
-    ]
-    claims = {
-        CLAIMED_CLIENT_EPSILON: [one.claimed for one in canaries],
-        CLAIMED_CLIENT_EPSILON_ALONE: [one.claimed_without for one in canaries],
-    }
-    for metric, values in claims.items():
-        whole = [value for value in values if value is not None]
-        if not whole and not canaries[0].unclaimed:
-            continue
-        finite = bool(whole) and math.isfinite(max(whole))
-        nothing = canaries[0].unclaimed or "without noise there is no guarantee"
-        measured.append(
-            figure(
-                metric=metric,
-                value=max(whole) if finite else None,
-                method=f"Renyi accountant, delta {FORMAL_DELTA:g}",
-                note=f"{_ONE_UPDATE}; the noise of all clients in the average, no amplification by "
-                "sampling"
-                if finite
-                else nothing,
-            )
-        )
-    return measured
-
-
-_CLAIM_ERROR = 0.01
-"""How often a sound claim may be called refuted."""
-
-
-def _claim_checked(found: Sequence[tuple[Setup, ndarray]]) -> list[ControlResult]:
-    """Whether all canaries together refute what is claimed; nothing where there is no claim."""
-    claims = [run.canaries.claimed for run, _ in found if run.canaries is not None]
-    known = [claim for claim in claims if claim is not None and math.isfinite(claim)]
-    if not known:
-        return []
-    bounds, claimed = _together(found, _CLAIM_ERROR), max(known)
-    best = max(
-        (one for one in (bounds.one_run, bounds.mean_only) if one is not None),
-        key=lambda one: one.value,
-    )
+) -> list[CanaryRun]:
+    """The runs that have canary clients, with the statistics from their folders."""
     return [
-        ControlResult(
-            control="claimed epsilon",
-            defense=found[0][0].study.defense.label,
-            expected="canary clients do not refute what the defense claims for one client's update",
-            value=None,
-            passed=best.value <= claimed,
-            note=f"epsilon at least {best.value:.3f} ({best.method}), claimed {claimed:.3f}",
+        CanaryRun(
+            run,
+            run.canaries,
+            read_canaries(
+                places[run.seed],
+                run_key(run.study, run.seed, measured_on(rounds)),
+                len(run.canaries.clients),
+            ).numpy(),
         )
+        for run, rounds in zip(runs, stored, strict=True)
+        if run.canaries is not None
     ]
 
 

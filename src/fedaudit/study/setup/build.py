@@ -89,7 +89,7 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
     run = with_references(with_examples(_without_uninformed(run), dataset), dataset)
     for one in (run, *run.own_federations):
         _refuse_absent_targets(one)
-    for index in range(1, study.training.rounds + 1):
+    for index in range(1, study.training.rounds + 1) if run.canaries else ():
         if not set(run.cohort(index)) & run.deal.clients.keys():
             raise BadInput(
                 f"in round {index} of seed {seed} only canary clients would take part; raise "
