@@ -260,6 +260,8 @@ def main() -> None:
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--only", default="", choices=["", "where", "share", "writing"])
     given = parser.parse_args()
+    if given.turns < 2:
+        parser.error("the first turn warms up and is dropped; give at least 2")
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, one thread, load {os.getloadavg()[0]:.1f}\n")
     if given.only in ("", "where"):
