@@ -23,7 +23,7 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Environment, Record, ViewRow
 from fedaudit.study.figures.analysis import AttackRun, add_figures
-from fedaudit.study.figures.truth import Findings, TargetTruth
+from fedaudit.study.figures.truth import Findings, UnitTruth
 from fedaudit.study.running.record import corrected
 
 AUCS = (0.5, 0.57, 0.65)
@@ -83,22 +83,14 @@ def runs(rng: np.random.Generator, auc: float, seeds: int) -> list[Run]:
     return found
 
 
-def truth() -> TargetTruth:
+def truth() -> UnitTruth:
     """The audited samples of every run."""
     origin = np.repeat(list(SIZES), list(SIZES.values()))
-    places = np.arange(len(origin))
-    return TargetTruth(
-        target=0,
-        origin=origin,
-        kept=places,
-        fair=np.zeros(len(origin), dtype=bool),
-        labels=np.zeros(len(origin), dtype=np.int64),
-        owners=places,
-        ids=places,
-    )
+    nobody = np.zeros(len(origin), dtype=bool)
+    return UnitTruth(0, "sample", origin, fair=nobody, ids=np.arange(len(origin)))
 
 
-def findings_of(seed: int, run: Run, audited: TargetTruth) -> Findings:
+def findings_of(seed: int, run: Run, audited: UnitTruth) -> Findings:
     """What is found in one run."""
     findings = Findings()
     for name, scores in zip(ATTACKS, run.scores, strict=True):

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import ndtr
-from scipy.stats import rankdata
+from scipy.special import logit, ndtr, stdtrit
+from scipy.stats import binomtest, norm, rankdata
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics import auc, auc_interval, compare_auc
+from fedaudit.metrics import auc, auc_interval, clustered_auc, compare_auc
 from fedaudit.metrics.delong import (
     _covariance,
     _placements,
@@ -144,3 +144,78 @@ def test_ranks_give_the_interval_of_their_scores_to_the_last_bit(
     values, ranks = np.array(scores, dtype=float), rankdata(scores)
     of_scores = interval_between(SplitScores(values[:n], values[n:]), 0.95)
     assert interval_of_ranks(SplitScores(ranks[:n], ranks[n:]), 0.95) == of_scores
+
+
+def test_samples_that_are_people_of_their_own_give_delongs_variance() -> None:
+    rng = np.random.default_rng(1)
+    scores, is_member = rng.standard_normal(4000), np.arange(4000) < 2000
+    scores[is_member] += 0.3
+    alone, people = (
+        auc_interval(scores, is_member),
+        clustered_auc(scores, is_member, np.arange(4000)),
+    )
+    assert people.value == alone.value
+    assert (people.low, people.high) == pytest.approx((alone.low, alone.high), abs=2e-4)
+
+
+def test_copies_of_every_sample_say_nothing_more() -> None:
+    rng = np.random.default_rng(2)
+    scores, is_member, person = rng.standard_normal(80), np.arange(80) < 40, np.arange(80)
+    once = clustered_auc(scores, is_member, person)
+    often = clustered_auc(*(np.repeat(part, 7) for part in (scores, is_member, person)))
+    assert often[:3] == pytest.approx(once[:3])
+    naive = auc_interval(np.repeat(scores, 7), np.repeat(is_member, 7))
+    assert naive.high - naive.low < 0.5 * (often.high - often.low)
+
+
+def test_people_with_samples_on_both_sides_are_counted_once() -> None:
+    rng = np.random.default_rng(4)
+    person, is_member = rng.integers(30, size=200), rng.random(200) < 0.4
+    scores = rng.standard_normal(200) + rng.standard_normal(30)[person]
+    found = clustered_auc(scores, is_member, person)
+    reach = (logit(found.high) - logit(found.low)) / 2 * found.value * (1 - found.value)
+    variance, fewest = obuchowski(scores, is_member, person)
+    assert reach == pytest.approx(-stdtrit(fewest - 1, 0.025) * np.sqrt(variance))
+
+
+def test_single_samples_that_are_all_in_order_have_an_exact_interval() -> None:
+    scores, is_member = np.array([4.0, 3.0, 5.0, 1.0, 2.0, 0.0, 0.5]), np.arange(7) < 3
+    found = clustered_auc(scores, is_member, np.array([0, 1, 2, 3, 4, 5, 5]))
+    assert found.value == found.high == 1.0
+    assert found.low == pytest.approx(0.025 ** (1 / 3))
+    assert found.method == "exact on pairs of people 95%"
+
+
+def obuchowski(scores: np.ndarray, truth: np.ndarray, person: np.ndarray) -> tuple[float, int]:
+    """The variance of 1997 as it is written, from all pairs; and people of the smaller side."""
+    wins = (scores[truth][:, None] > scores[~truth]) + 0.5 * (
+        scores[truth][:, None] == scores[~truth]
+    )
+    theta, (m, n) = wins.mean(), wins.shape
+    members = {p: (wins.mean(1)[person[truth] == p] - theta).sum() for p in person[truth]}
+    others = {p: (wins.mean(0)[person[~truth] == p] - theta).sum() for p in person[~truth]}
+    i10, i01, i = len(members), len(others), len(members | others)
+    s10 = i10 / ((i10 - 1) * m) * sum(v**2 for v in members.values())
+    s01 = i01 / ((i01 - 1) * n) * sum(v**2 for v in others.values())
+    both = members.keys() & others.keys()
+    s11 = i / (i - 1) * sum(members[p] * others[p] for p in both)
+    return s10 / m + s01 / n + 2 * s11 / (m * n), min(i10, i01)
+
+
+@pytest.mark.parametrize(
+    ("people", "samples", "own", "shift"), [(40, 8, 0.5, 0.0), (60, 20, 0.2, 0.3)]
+)
+def test_limits_of_single_samples_hold_the_truth_as_often_as_they_promise(
+    people: int, samples: int, own: float, shift: float
+) -> None:
+    rng = np.random.default_rng(3)
+    truth = norm.cdf(shift / np.sqrt(2))
+    missed, runs = 0, 400
+    for _ in range(runs):
+        person = np.repeat(np.arange(2 * people), rng.integers(1, 2 * samples, 2 * people))
+        is_member = person < people
+        scores = np.sqrt(own) * rng.standard_normal(2 * people)[person]
+        scores += np.sqrt(1 - own) * rng.standard_normal(len(person)) + shift * is_member
+        found = clustered_auc(scores, is_member, person)
+        missed += not found.low <= truth <= found.high
+    assert binomtest(missed, runs, 0.05, alternative="greater").pvalue > 0.001

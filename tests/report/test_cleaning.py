@@ -14,7 +14,7 @@ from fedaudit.study.comparing import compared
 from tests.report.records import record
 
 FORBIDDEN = {"\u202e", "\u2066", "\x1b", "\x07", "\u200f"}
-FIXED = {"format", "evaluation", "origin", "by", "status", "metric", "topic"}
+FIXED = {"format", "evaluation", "origin", "by", "status", "metric", "topic", "unit"}
 
 
 def poisoned(value: object, name: str = "") -> object:

@@ -178,12 +178,12 @@ def test_columns_that_say_the_same_everywhere_are_told_once() -> None:
     grid = exposed_table(record())
     assert grid is not None
     assert [column.text for column in grid.columns] == [
-        "Sample",
+        "Which one",
         "Class",
         "Seeds",
         "Attacks that list it",
         "Non-members as high or higher",
-        "Which",
+        "By",
     ]
     assert grid.remark.startswith("In every row: no defense, target client 0")
 

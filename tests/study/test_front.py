@@ -517,7 +517,7 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
         (lambda: TRAINING_OF(round=3), "no setting in fedaudit.Training named 'round'; did you"),
         (lambda: TRAINING_OF(lr=-1), "lr in fedaudit.Training: it should be greater than 0"),
         (lambda: TRAINING_OF(3), "settings of fedaudit.Training are given by name"),
-        (lambda: fa.Audit(samples=3, fair=4), "fair and samples are one setting; give one"),
+        (lambda: fa.Audit(samples=3, fair=4), "fair, samples and people are one setting; give one"),
         (lambda: fa.algorithms.FedAvg(round=3), "did you mean 'rounds'"),
         (lambda: fa.partitions.Dirichlet(4, bta=1), "did you mean 'beta'"),
         (lambda: fa.datasets.npz("x", standardize=True), "did you mean 'standardise'"),

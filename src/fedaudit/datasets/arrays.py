@@ -187,13 +187,20 @@ def strata(targets: AnyArray) -> Int[ndarray, " samples"]:
     return checked_labels("labels", targets)
 
 
+class SplitArrays(NamedTuple):
+    """One block of samples in two parts, and where each of them stood in it."""
+
+    arrays: Arrays
+    at: PartPositions
+
+
 def split_arrays(
     x: AnyArray, y: AnyArray, *, test_share: float, rng: np.random.Generator
-) -> Arrays:
+) -> SplitArrays:
     """Cuts one block of samples into training and test part; see :func:`split`."""
     _check_pair("data", x, y)
-    parts = split(strata(y), test_share, rng=rng)
-    return Arrays(x[parts.train], y[parts.train], x[parts.test], y[parts.test])
+    at = split(strata(y), test_share, rng=rng)
+    return SplitArrays(Arrays(x[at.train], y[at.train], x[at.test], y[at.test]), at)
 
 
 def from_arrays(

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Int, Shaped
+from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
@@ -24,10 +26,12 @@ class Dataset:
         normalisation: What was done to the stored features, in words.
         group: Group of every sample (a protected attribute), indexed by sample id.
         group_names: What the group codes stand for; empty without groups.
+        subject: Number of the person (patient, author, device) that every sample is of, indexed by
+            sample id; None where that is not known.
 
     Raises:
         BadInput: Ids out of order, a label outside the classes, no class, an empty training
-            part, or groups that do not fit the samples.
+            part, or groups or people that do not fit the samples.
     """
 
     name: str
@@ -37,11 +41,13 @@ class Dataset:
     normalisation: str
     group: Int[Tensor, " samples"] | None = None
     group_names: tuple[str, ...] = ()
+    subject: Int[Tensor, " samples"] | None = None
 
     def __post_init__(self) -> None:
         self._check_ids()
         self._check_labels()
         self._check_group()
+        self._check_subject()
 
     def __len__(self) -> int:
         return len(self.train) + len(self.test)
@@ -110,6 +116,35 @@ class Dataset:
                 f"{len(self.group_names)} group names; give one code a sample, each below the "
                 "number of names"
             )
+
+    def _check_subject(self) -> None:
+        given = self.subject
+        if given is None:
+            return
+        if given.shape != (len(self),) or given.is_floating_point() or int(given.min()) < 0:
+            raise BadInput(
+                f"{self.name!r} has {len(self)} samples and people of shape {tuple(given.shape)}; "
+                "give the number of one person for each sample, from 0"
+            )
+
+
+def with_subjects(dataset: Dataset, named: Shaped[ndarray, " samples"]) -> Dataset:
+    """The data set with the person that each sample is of.
+
+    Args:
+        dataset: The samples.
+        named: Name or number of each sample's person, by sample id.
+
+    Raises:
+        BadInput: Not one for each sample.
+    """
+    if named.shape != (len(dataset),) or named.dtype.kind not in "iuUS":
+        raise BadInput(
+            f"{dataset.name!r} has {len(dataset)} samples and people of shape {named.shape} and "
+            f"type {named.dtype}; give one name or whole number for each sample"
+        )
+    codes = np.unique(named, return_inverse=True)[1]
+    return replace(dataset, subject=torch.from_numpy(codes.astype(np.int64)))
 
 
 def numbered(
@@ -195,8 +230,12 @@ def some_classes(dataset: Dataset, kept: Sequence[int], *, first: int = 0) -> Da
     train = _renumbered(dataset.train, number)
     test = _renumbered(dataset.test, number, first=len(train))
     held = number[torch.cat([dataset.train.labels, dataset.test.labels])] >= 0
-    group = None if dataset.group is None else dataset.group[held]
-    return replace(dataset, train=train, test=test, classes=first + len(kept), group=group)
+    group, subject = (
+        None if codes is None else codes[held] for codes in (dataset.group, dataset.subject)
+    )
+    return replace(
+        dataset, train=train, test=test, classes=first + len(kept), group=group, subject=subject
+    )
 
 
 def _renumbered(samples: Samples, number: Tensor, *, first: int = 0) -> Samples:

@@ -18,7 +18,7 @@ from fedaudit.datasets.arrays import (
     split_arrays,
     strata,
 )
-from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.dataset import Dataset, with_subjects
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +36,7 @@ class InMemory:
         inputs: How the inputs of a model that takes several by name lie in the features.
         labels: Group of each sample, by which samples are dealt and drawn where their targets are
             no classes; without a test part of its own.
+        subject: Of which person each sample is, those of a test part of its own after the others.
     """
 
     name: str
@@ -47,18 +48,21 @@ class InMemory:
     standardise: bool
     inputs: Inputs | None = None
     labels: AnyArray | None = None
+    subject: AnyArray | None = None
 
     def __call__(self, *, seed: int) -> Dataset:
         """The data set; the seed decides which samples are tested on, if that is open."""
         rng = seeded_numpy(seed, "split", self.name)
+        subject = self.subject
         if self.x_test is not None and self.y_test is not None:
             parts = Arrays(self.x, self.y, self.x_test, self.y_test)
         elif self.labels is None:
-            parts = split_arrays(self.x, self.y, test_share=self.test_share, rng=rng)
+            parts, at = split_arrays(self.x, self.y, test_share=self.test_share, rng=rng)
+            subject = None if subject is None else subject[np.concatenate(at)]
         else:
             return self._grouped(self.labels, rng)
-        found = from_arrays(self.name, parts, standardise=self.standardise)
-        return self._with_inputs(found)
+        found = self._with_inputs(from_arrays(self.name, parts, standardise=self.standardise))
+        return found if subject is None else with_subjects(found, subject)
 
     def _grouped(self, labels: AnyArray, rng: np.random.Generator) -> Dataset:
         """Every group in both parts, and labels that are its numbers."""
@@ -86,6 +90,7 @@ def samples(
     name: str = "samples",
     test_share: float = 0.2,
     standardise: bool = False,
+    subject: object = None,
 ) -> InMemory:
     """A data set of arrays, tensors, tables or lists.
 
@@ -100,14 +105,23 @@ def samples(
         test_share: Share of each class that is drawn for testing.
         standardise: Whether features get mean 0 and spread 1 over the training part; left as they
             are otherwise.
+        subject: Name or number of the person that each sample is of, for ``unit="person"``; those
+            of ``x_test`` after those of ``x``.
 
     Raises:
-        BadInput: Not one number or row a sample, or half of a test part.
+        BadInput: Not one number or row a sample, half of a test part, or people of other samples.
     """
     given = Samples(x, y)
     if (x_test is None) != (y_test is None):
         raise BadInput("a test part has features and labels; give x_test and y_test, or neither")
     tested = None if x_test is None else Samples(x_test, y_test)
+    people = None if subject is None else np.asarray(subject)
+    count = len(given) + (0 if tested is None else len(tested))
+    if people is not None and people.shape != (count,):
+        raise BadInput(
+            f"there are {count} samples and people of shape {people.shape}; give subject one name "
+            "or number for each sample, those of x_test after those of x"
+        )
     return InMemory(
         name,
         given.features.numpy(),
@@ -117,6 +131,7 @@ def samples(
         test_share,
         standardise,
         given.inputs,
+        subject=people,
     )
 
 

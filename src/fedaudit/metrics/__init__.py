@@ -18,7 +18,13 @@ from fedaudit.metrics.controls import (
     permuted_membership,
     redraw,
 )
-from fedaudit.metrics.delong import AucDifference, AucInterval, auc_interval, compare_auc
+from fedaudit.metrics.delong import (
+    AucDifference,
+    AucInterval,
+    auc_interval,
+    clustered_auc,
+    compare_auc,
+)
 from fedaudit.metrics.epsilon import (
     Counts,
     EpsilonBound,
@@ -129,6 +135,7 @@ __all__ = [
     "calibrated_tpr",
     "clopper_pearson",
     "clopper_pearson_epsilon",
+    "clustered_auc",
     "combined",
     "compare_auc",
     "counted_limits",

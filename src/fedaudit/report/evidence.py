@@ -273,8 +273,17 @@ def headline(record: Record) -> list[Estimate]:
     Where figures over several runs (``seed=None``) exist for an attack, its figures of single
     runs are left to the list of all figures; the same for targets.
     """
+    return _summarised(record.findings)
+
+
+def single_samples(record: Record) -> list[Estimate]:
+    """The same of the samples of people taken one by one; none where samples are the units."""
+    return _summarised(record.of_single_samples)
+
+
+def _summarised(given: list[Estimate]) -> list[Estimate]:
     levels: dict[tuple[str, str, str], list[Estimate]] = {}
-    for figure in _without_repeats(record.findings):
+    for figure in _without_repeats(given):
         if figure.attack and figure.metric in HEADLINE_METRICS:
             levels.setdefault((figure.attack, figure.defense, figure.view), []).append(figure)
     return [figure for figures in levels.values() for figure in _most_summarised(figures)]

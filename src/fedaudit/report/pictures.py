@@ -10,6 +10,7 @@ from fedaudit.report.evidence import (
     leading,
     look_of,
     says_nothing,
+    single_samples,
     tone_of,
 )
 from fedaudit.report.figures.drawing import LegendEntry, Style, WithLimits, legend
@@ -89,8 +90,15 @@ def _membership(record: Record) -> Picture:
     defenses = sorted(distinct(f.defense for f in figures), key=lambda name: name != NO_DEFENSE)
     looks = dict(zip(defenses, (PLAIN, *DEFENDED), strict=False))
     metric = _rate_shown(figures)
+    singles = [f for f in single_samples(record) if f.value is not None]
     return tuple(
-        _of_contrast([f for f in figures if f.contrast == contrast], contrast, metric, looks)
+        _of_contrast(
+            [f for f in figures if f.contrast == contrast],
+            contrast,
+            metric,
+            looks,
+            [f for f in singles if f.contrast == contrast],
+        )
         for contrast in contrasts
     )
 
@@ -104,8 +112,13 @@ def _rate_shown(figures: Sequence[Estimate]) -> str:
 
 
 def _of_contrast(
-    figures: Sequence[Estimate], contrast: str, metric: str, looks: dict[str, Style]
+    figures: Sequence[Estimate],
+    contrast: str,
+    metric: str,
+    looks: dict[str, Style],
+    singles: Sequence[Estimate],
 ) -> Forest:
+    """One contrast; below the AUC of people that of their single samples."""
     aucs = [f for f in figures if f.metric == AUC]
     rates = [f for f in figures if f.metric == metric]
     best: dict[str, float] = {}
@@ -119,6 +132,9 @@ def _of_contrast(
             [one for one in part if one.attack == attack and one.defense in looks] for part in parts
         ]
         marks = tuple(_marks(cell, looks) for cell in cells)
+        beside = _of_singles([one for one in singles if one.attack == attack])
+        if aucs:
+            marks = ((*marks[0], *beside), *marks[1:])
         said = [_largest(cell) for cell in cells]
         values = tuple("" if one is None else f"{look_of(one).sign}{value_of(one)}" for one in said)
         limits = tuple(
@@ -133,15 +149,28 @@ def _of_contrast(
         reached = _reached(lines, len(tracks))
         tracks.append(percent_track(metric_name(metric), reached, guess=rate_of(metric)))
     named_ = {shortened(defense_name(name)): look for name, look in looks.items()}
+    if singles:
+        named_ = {**(named_ if len(named_) > 1 else {"people": PLAIN}), _SINGLES: DEFENDED[0]}
     return Forest(
         "Attacks against guessing",
         f"members v. {contrast_name(contrast).lower()}",
         f"{listed([track.title for track in tracks])} of every attack on "
-        f"{contrast_meaning(contrast)}, with 95% intervals; the dashed line is guessing. ▲ above "
-        "it after correction.",
+        f"{contrast_meaning(contrast, figures[0].unit)}, with 95% intervals; the dashed line is "
+        "guessing. ▲ above it after correction.",
         tuple(tracks),
         tuple(lines),
         _keys(named_) if len(named_) > 1 else (),
+    )
+
+
+_SINGLES = "their samples one by one"
+
+
+def _of_singles(figures: Sequence[Estimate]) -> tuple[Mark, ...]:
+    """Marks of the AUC of single samples beside that of the people whose they are."""
+    return tuple(
+        _mark(one, DEFENDED[0], _with_limits(f"{shortened(one.attack)}, {_SINGLES}: AUC", one))
+        for one in figures
     )
 
 

@@ -218,6 +218,13 @@ CONTRAST_MEANINGS = {
     "mixed": "a mixture of unseen samples and other clients' samples",
 }
 
+PEOPLE_MEANINGS = {
+    "unseen": "people of whom no client has a sample",
+    "other_client": "people whose samples other clients trained on",
+    "mixed": "a mixture of unseen people and other clients' people",
+}
+"""The same where people are told apart, each by all of their samples."""
+
 ORIGINS = {
     "member": "Member",
     "other_client": "Another client's",
@@ -257,9 +264,10 @@ def contrast_name(contrast: str) -> str:
     return CONTRASTS.get(contrast, _as_it_is(contrast))
 
 
-def contrast_meaning(contrast: str) -> str:
-    """The non-members of a contrast, in running text."""
-    return CONTRAST_MEANINGS.get(contrast, _as_it_is(contrast))
+def contrast_meaning(contrast: str, unit: str = "sample") -> str:
+    """The non-members of a contrast, samples or people, in running text."""
+    meanings = PEOPLE_MEANINGS if unit == "person" else CONTRAST_MEANINGS
+    return meanings.get(contrast, _as_it_is(contrast))
 
 
 def contrast_order(contrast: str) -> tuple[int, str]:

@@ -33,6 +33,8 @@ class Coordinates(Part):
         defense: Name of the defense in force, "none" without.
         view: What the adversary saw.
         contrast: Members against "other_client", "unseen" or "mixed" non-members.
+        unit: Whose membership was asked for: that of single samples, or of people with all of
+            their samples.
         target: The client under audit.
         by: What the samples of one group have in common: their "class", or the "client" that
             holds them.
@@ -47,6 +49,7 @@ class Coordinates(Part):
     defense: str = NO_DEFENSE
     view: str = "uploads"
     contrast: str = "mixed"
+    unit: Literal["sample", "person"] = "sample"
     target: Whole | None = None
     by: Literal["", "class", "client"] = ""
     group: str = ""

@@ -112,14 +112,21 @@ class Histogram(Part):
 
 
 class ExposedSample(Part):
-    """A member that an attack singles out: its score is above this share of non-members'."""
+    """A member that an attack singles out: its score is above this share of non-members'.
+
+    Attributes:
+        unit: "sample", or "person".
+        sample: Its id in the data set, or its number as a person.
+        label: Class of a sample; None of a person, who may have samples of several.
+    """
 
     attack: str
     defense: str = "none"
     target: Whole
     seed: Whole
+    unit: Literal["sample", "person"] = "sample"
     sample: Whole
-    label: Whole
+    label: Whole | None = None
     above_nonmembers: Share
 
 
@@ -349,8 +356,24 @@ class Record(Part):
         return detection(self.detector, self.estimates)
 
     @property
+    def unit(self) -> Literal["sample", "person"]:
+        """Whose membership was asked for: that of samples, or of people with all their samples."""
+        people = any(one.unit == "person" for one in self.estimates if one.topic == "membership")
+        return "person" if people else "sample"
+
+    @property
     def findings(self) -> list[Estimate]:
-        """Figures on membership, each over all samples of its contrast."""
+        """Figures on membership, each over all samples or people of its contrast."""
+        about = self._on_membership
+        return [one for one in about if not (one.attack and one.unit != self.unit)]
+
+    @property
+    def of_single_samples(self) -> list[Estimate]:
+        """Figures on the samples of people one by one, in a record whose findings are on people."""
+        return [one for one in self._on_membership if one.attack and one.unit != self.unit]
+
+    @property
+    def _on_membership(self) -> list[Estimate]:
         return [one for one in self.estimates if one.topic == "membership" and not one.by]
 
     @property

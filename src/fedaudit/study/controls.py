@@ -33,7 +33,7 @@ from fedaudit.observe.views import View, as_one, seen_from, view_named
 from fedaudit.results.record import ControlResult
 from fedaudit.signals.measure import measure_by_block, measure_round
 from fedaudit.study.figures.source import posteriors, source_queries
-from fedaudit.study.figures.truth import Findings, TargetTruth, target_truth
+from fedaudit.study.figures.truth import Findings, TargetTruth, mean_by, target_truth
 from fedaudit.study.setup.parts import Setup, Work
 
 _FALSE_ALARM = 0.01
@@ -94,13 +94,14 @@ def _controls(setup: Setup, findings: Findings, device: torch.device) -> Iterato
 
 def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[ControlResult]:
     """Membership shuffled among the same scores: intervals must not find what is not there."""
+    is_member = truth.units.is_member
     for name in setup.on_membership:
         scores = findings.scores.get((setup.seed, truth.target, name))
         if scores is None:
             continue
         null = permuted_membership(
             scores,
-            truth.is_member,
+            is_member,
             rng=seeded_numpy(setup.seed, "permuted", truth.target, name),
             permutations=setup.study.figures.permutations,
         )
@@ -122,9 +123,14 @@ def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[
 def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
     """A classifier that sees inputs and no model: whatever it finds is no leakage."""
     features = _as_columns(setup.deal.audit.samples.features).numpy()[truth.kept]
+    units, labels = truth.units, truth.labels
+    if truth.subject is not None:
+        # One row a person, or a classifier would know a person of whom it saw other samples.
+        each = np.eye(setup.dataset.classes)[labels]
+        features = mean_by(truth.subject, np.concatenate([features.astype(float), each], axis=1))
     for origin, against in _BLIND_AGAINST.items():
-        chosen = np.isin(truth.origin, [Origin.MEMBER, origin])
-        if truth.is_member[chosen].all():
+        chosen = np.isin(units.origin, [Origin.MEMBER, origin])
+        if units.is_member[chosen].all():
             continue
         control = partial(
             ControlResult,
@@ -138,9 +144,9 @@ def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
         try:
             blind = blind_classifier(
                 features[chosen],
-                truth.is_member[chosen],
+                units.is_member[chosen],
                 rng=seeded_numpy(setup.seed, "blind", truth.target, int(origin)),
-                labels=truth.labels[chosen],
+                labels=labels[chosen] if truth.subject is None else None,
                 confidence=1 - _FALSE_ALARM / (2 * _repetitions(setup)),
             )
         except Refusal as refusal:
@@ -188,7 +194,8 @@ def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterat
         except Refusal as refusal:
             yield control(value=None, passed=None, note=str(refusal))
             continue
-        auc = auc_interval(scores, truth.is_member, confidence=confidence)
+        is_member = truth.units.is_member
+        auc = auc_interval(truth.of_units(scores), is_member, confidence=confidence)
         yield control(
             value=auc.value,
             low=auc.low,

@@ -1,7 +1,7 @@
 """The audited samples and the truth about them, beside every client's training samples."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -27,12 +27,15 @@ class AuditSet:
         panel: The target client for which a fair draw decided the sample's owner, or
             ``NOBODY`` where its owner was not left to such a draw.
         group: Group of each sample (a protected attribute), if the data set has one.
+        subject: Number of the person that each sample is of, where fair draws were about people
+            and all of their samples; None where they were about single samples.
     """
 
     samples: Samples
     owner: Int[ndarray, " samples"]
     panel: Int[ndarray, " samples"]
     group: Int[ndarray, " samples"] | None = None
+    subject: Int[ndarray, " samples"] | None = None
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -66,8 +69,9 @@ class AuditSet:
         }
         if len(self.samples.parts) > 3:
             stored["targets"] = self.samples.targets
-        if self.group is not None:
-            stored["group"] = torch.from_numpy(self.group.astype(np.int64))
+        for name, codes in (("group", self.group), ("subject", self.subject)):
+            if codes is not None:
+                stored[name] = torch.from_numpy(codes.astype(np.int64))
         return stored
 
     @staticmethod
@@ -95,12 +99,12 @@ class AuditSet:
                 f"the stored audit set has {len(targets)} targets of {len(empty)} samples; draw it "
                 "again"
             )
-        group = tensors.get("group")
+        codes = {name: tensors[name].numpy() for name in ("group", "subject") if name in tensors}
         return AuditSet(
             Samples(empty, targets, tensors["ids"], tensors["labels"]),
             tensors["owner"].numpy(),
             tensors["panel"].numpy(),
-            None if group is None else group.numpy(),
+            **codes,
         )
 
     def attach(self, dataset: Dataset) -> "AuditSet":
@@ -118,7 +122,7 @@ class AuditSet:
                 f"samples have another label in {dataset.name!r}; load the data set (and seed) "
                 "that the audit set was drawn from"
             )
-        return AuditSet(samples, self.owner, self.panel, self.group)
+        return replace(self, samples=samples)
 
 
 @dataclass(frozen=True)
@@ -157,11 +161,19 @@ class Deal:
 
 
 class Audited(NamedTuple):
-    """Audited samples by id, who owns each and for which target that was a fair draw."""
+    """Audited samples by id.
+
+    Attributes:
+        ids: Of the samples.
+        owner: Who trains on each.
+        panel: For which target that was a fair draw.
+        subject: Of which person each is, where the draw was about people.
+    """
 
     ids: Int[ndarray, " audited"]
     owner: Int[ndarray, " audited"]
     panel: Int[ndarray, " audited"]
+    subject: Int[ndarray, " audited"] | None = None
 
 
 def dealt(
@@ -197,7 +209,9 @@ def dealt(
     order = seeded_numpy(seed, "audit order").permutation(len(audited.ids))
     samples = dataset.samples(torch.from_numpy(audited.ids[order]))
     group = None if dataset.group is None else dataset.group[samples.ids].numpy()
-    return Deal(clients, AuditSet(samples, audited.owner[order], audited.panel[order], group))
+    subject = None if audited.subject is None else audited.subject[order]
+    owner, panel = audited.owner[order], audited.panel[order]
+    return Deal(clients, AuditSet(samples, owner, panel, group, subject))
 
 
 def check_targets(clients: int, targets: Sequence[ClientId]) -> None:

@@ -1,7 +1,7 @@
 """Drawing the audit set: the fair draw, and the fixed draws of published papers by name."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -24,11 +24,17 @@ from fedaudit.datasets.partitions.schemes import (
 
 
 class _Panel(NamedTuple):
-    """The audited training samples drawn for one target."""
+    """The audited training samples drawn for one target.
+
+    Attributes:
+        counts: Samples of each class.
+        subject: Of which person each sample is, where people were drawn.
+    """
 
     target: ClientId
     positions: Int[ndarray, " audited"]
     counts: Counts
+    subject: Int[ndarray, " audited"] | None = None
 
 
 def draw(
@@ -42,6 +48,8 @@ def draw(
     extra_other: int = 0,
     extra_unseen: int = 0,
     background: int | None = None,
+    unit: Literal["sample", "person"] = "sample",
+    clients_per_person: int = 1,
 ) -> Deal:
     """Draws audited samples first and decides by a fair draw who trains on each.
 
@@ -57,6 +65,11 @@ def draw(
     given the number of audited samples that it can expect, so sizes come out close to, not
     equal to, what the partition says; see :attr:`Deal.sizes`.
 
+    With ``unit="person"`` it is people who are drawn, any of the training part alike, and each
+    brings all samples there are of it: the chance of 1/3 each is the person's. The target gets
+    all samples of one that falls to it, or with ``clients_per_person`` above 1 a share, as a
+    hospital has a share of the records of a patient who visits several.
+
     With several targets each has a panel of its own, drawn with its label distribution. Samples of
     another target's panel count by their owner like any other; only a target's own panel is
     fair for it.
@@ -65,36 +78,44 @@ def draw(
         dataset: Its training part is drawn from; its test part stays untouched.
         clients: Number of clients, at least 2.
         partition: Label distribution and size of every client.
-        n_fair: Fairly drawn samples for each target; about a third become members.
+        n_fair: Fairly drawn samples, or people, for each target; about a third become members.
         seed: Root seed of all choices.
         targets: Clients under audit.
         extra_other: Further audited samples of other clients, for each target.
         extra_unseen: Further audited samples of nobody, for each target.
         background: Background samples of each target; None tops it up like other clients.
+        unit: What the fair draw is about: each "sample" by itself, or each "person" with all of its
+            samples.
+        clients_per_person: Among how many clients the samples of a person who takes part are
+            divided, each sample alike.
 
     Raises:
-        BadInput: Targets or numbers out of range, fewer training samples of a class than the
-            audit needs, or a client left without samples.
+        BadInput: Targets or numbers out of range, fewer training samples of a class or fewer people
+            than the audit needs, people that the data set does not tell apart, or a client left
+            without samples.
     """
     _check_draw(clients, targets, (n_fair, extra_other, extra_unseen, background or 0))
     labels = dataset.train.labels.numpy()
     counts = np.bincount(labels, minlength=dataset.classes)
     quotas = partition.quotas(counts, clients, rng=seeded_numpy(seed, "partition"))
     asked = n_fair + extra_other + extra_unseen
-    panels = _panels(labels, quotas, targets=targets, size=asked, seed=seed)
+    of_target, of_others = n_fair / 3 / asked, (n_fair / 3 + extra_other) / asked
+    if unit == "person":
+        _check_people(dataset, clients, clients_per_person, extra_other + extra_unseen)
+        panels = _people(dataset, targets=targets, size=n_fair, seed=seed)
+        of_target, of_others = 1 / 3 / clients_per_person, 2 / 3 - 1 / 3 / clients_per_person
+    else:
+        panels = _panels(labels, quotas, targets=targets, size=asked, seed=seed)
     taken = np.concatenate([panel.positions for panel in panels])
     left = all_but(len(labels), taken)
-    wanted = _background(
-        quotas,
-        panels,
-        fair_share=n_fair / 3 / asked,
-        other_share=extra_other / asked,
-        fixed=background,
-    )
+    wanted = _background(quotas, panels, of_target=of_target, of_others=of_others, fixed=background)
     rng = seeded_numpy(seed, "background")
     available = np.bincount(labels[left], minlength=dataset.classes)
     hands = deal(labels[left], within(wanted, available, rng=rng), rng=rng)
-    audited = _assigned(panels, clients, n_fair=n_fair, extra_other=extra_other, seed=seed)
+    if unit == "person":
+        audited = _with_their_people(panels, clients, clients_per_person, seed=seed)
+    else:
+        audited = _assigned(panels, clients, n_fair=n_fair, extra_other=extra_other, seed=seed)
     # Ids of the training part are positions in it.
     held = {
         client: np.concatenate([left[hand], taken[audited.owner == client]])
@@ -137,6 +158,51 @@ def _panels(
     return panels
 
 
+def _people(dataset: Dataset, *, targets: Sequence[ClientId], size: int, seed: int) -> list[_Panel]:
+    """For each target so many people, none of them another target's, with all their samples."""
+    assert dataset.subject is not None
+    subject = dataset.subject[: len(dataset.train)].numpy()
+    there = np.unique(subject)
+    if size * len(targets) > len(there):
+        raise BadInput(
+            f"{size} people are audited for each of {len(targets)} clients, and the training part "
+            f"has samples of {len(there)}; lower the number of audited people (audit.fair)"
+        )
+    drawn = seeded_numpy(seed, "audit records").permutation(there)
+    panels = []
+    for place, target in enumerate(targets):
+        positions = np.flatnonzero(np.isin(subject, drawn[place * size : (place + 1) * size]))
+        counts = np.bincount(dataset.train.labels.numpy()[positions], minlength=dataset.classes)
+        panels.append(_Panel(target, positions, counts, subject[positions]))
+    return panels
+
+
+def _with_their_people(panels: Sequence[_Panel], clients: int, each: int, *, seed: int) -> Audited:
+    """Settles for each person whose client it is, and who of these has each of its samples."""
+    owners, subjects = [], []
+    for panel in panels:
+        assert panel.subject is not None
+        rng = seeded_numpy(seed, "owners", panel.target)
+        owner = np.full(len(panel.positions), NOBODY, dtype=np.int64)
+        others = np.delete(np.arange(clients), panel.target)
+        for person in np.unique(panel.subject):
+            # In an order of draws that no outcome changes: whose turn comes next is a coin alone.
+            coin, visited = int(rng.integers(3)), rng.permutation(others)[:each]
+            if coin == 0:
+                visited[0] = panel.target
+            theirs = rng.permutation(np.flatnonzero(panel.subject == person))
+            if coin < 2:
+                owner[theirs] = np.resize(visited, len(theirs))
+        owners.append(owner)
+        subjects.append(panel.subject)
+    return Audited(
+        np.concatenate([panel.positions for panel in panels]),
+        np.concatenate(owners),
+        np.repeat([panel.target for panel in panels], [len(one.positions) for one in panels]),
+        np.concatenate(subjects),
+    )
+
+
 def _assigned(
     panels: Sequence[_Panel], clients: int, *, n_fair: int, extra_other: int, seed: int
 ) -> Audited:
@@ -167,16 +233,24 @@ def _background(
     quotas: Quotas,
     panels: Sequence[_Panel],
     *,
-    fair_share: float,
-    other_share: float,
+    of_target: float,
+    of_others: float,
     fixed: int | None,
 ) -> Quotas:
-    """Samples of each class that each client needs beside the audited ones it can expect."""
+    """Samples of each class that each client needs beside the audited ones it can expect.
+
+    Args:
+        quotas: Its samples of each class in all.
+        panels: The audited samples.
+        of_target: Share of a panel that its target can expect.
+        of_others: Share that all other clients can expect together.
+        fixed: For the targets instead; None for none.
+    """
     clients = len(quotas)
     expected: Float[ndarray, "clients classes"] = np.zeros(quotas.shape)
     for panel in panels:
-        chance = np.full(clients, (fair_share + other_share) / (clients - 1))
-        chance[panel.target] = fair_share
+        chance = np.full(clients, of_others / (clients - 1))
+        chance[panel.target] = of_target
         expected += chance[:, None] * panel.counts
     sizes = np.maximum(np.rint(quotas.sum(axis=1) - expected.sum(axis=1)), 0).astype(np.int64)
     if fixed is not None:
@@ -199,6 +273,24 @@ def _check_draw(clients: int, targets: Sequence[ClientId], numbers: Sequence[int
         raise BadInput(
             "nothing would be audited; give n_fair (audit.fair in a study), the number of fairly "
             "drawn samples"
+        )
+
+
+def _check_people(dataset: Dataset, clients: int, each: int, extra: int) -> None:
+    if dataset.subject is None:
+        raise BadInput(
+            f"people are audited, and {dataset.name!r} does not say of which person its samples "
+            'are; name what does with data.options.subject, or leave audit.unit at "sample"'
+        )
+    if not 1 <= each < clients:
+        raise BadInput(
+            f"the samples of a person are divided among {each} of {clients} clients; give "
+            f"clients_per_person from 1 to {clients - 1}, so that one of the others is left out"
+        )
+    if extra:
+        raise BadInput(
+            "extra_other and extra_unseen are single samples, and people are audited; leave them "
+            "at 0"
         )
 
 

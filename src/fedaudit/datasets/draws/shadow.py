@@ -1,6 +1,7 @@
 """Data for attacks that learn: disjoint from what is audited, with membership known."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId, Samples
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import AuditSet, Deal
+from fedaudit.datasets.draws.audit_set import Deal
 
 
 def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]) -> Deal:
@@ -39,14 +40,16 @@ def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]
             "partition.samples_per_client so that the clients take less than half of the data (or, "
             'for attacks that learn, set shadow.mode = "known-split")'
         )
+    ids = torch.cat([left, dataset.test.ids])
     rest = Dataset(
         dataset.name,
         dataset.train.take(left).replace(ids=torch.arange(have)),
         dataset.test.replace(ids=torch.arange(have, have + len(dataset.test))),
         dataset.classes,
         dataset.normalisation,
-        None if dataset.group is None else dataset.group[torch.cat([left, dataset.test.ids])],
+        None if dataset.group is None else dataset.group[ids],
         dataset.group_names,
+        None if dataset.subject is None else dataset.subject[ids],
     )
     try:
         deal = draw(rest)
@@ -54,12 +57,9 @@ def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]
         raise BadInput(
             f"no shadow federation can be dealt from the {have} left: {error}"
         ) from error
-    ids = torch.cat([left, dataset.test.ids])
     return Deal(
         {client: _under(samples, ids) for client, samples in deal.clients.items()},
-        AuditSet(
-            _under(deal.audit.samples, ids), deal.audit.owner, deal.audit.panel, deal.audit.group
-        ),
+        replace(deal.audit, samples=_under(deal.audit.samples, ids)),
     )
 
 

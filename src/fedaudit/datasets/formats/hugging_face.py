@@ -10,7 +10,7 @@ from PIL import Image
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
-from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.dataset import Dataset, with_subjects
 from fedaudit.datasets.formats.image_folder import stacked
 
 _PICTURE_COLUMNS = ("image", "img")
@@ -41,6 +41,7 @@ def read(
     grey: bool = False,
     test_share: float = 0.2,
     standardise: bool = True,
+    subject: str = "",
 ) -> Dataset:
     """A data set of pictures or number rows from the Hugging Face hub or its local cache.
 
@@ -54,6 +55,7 @@ def read(
         grey: Whether to keep brightness only.
         test_share: Share of each class in the test part, where there is none.
         standardise: Whether features get mean 0 and spread 1.
+        subject: Column that says of which person each sample is; empty for none.
 
     Raises:
         BadInput: The package is not installed, the data set cannot be had, or lacks a training
@@ -69,12 +71,17 @@ def read(
         [_features(parts[part], features, size, grey) for part in ("train", *tested[:1])],
         [np.asarray(list(_column(parts[part], label))) for part in ("train", *tested[:1])],
     )
+    order = np.arange(sum(map(len, y)))
     if tested:
         arrays = Arrays(x[0], y[0], x[1], y[1])
     else:
         rng = seeded_numpy(seed, "split", name)
-        arrays = split_arrays(x[0], y[0], test_share=test_share, rng=rng)
+        arrays, at = split_arrays(x[0], y[0], test_share=test_share, rng=rng)
+        order = np.concatenate(at)
     dataset = from_arrays(name, arrays, standardise=standardise)
+    if subject:
+        of = [np.asarray(list(_column(parts[one], subject))) for one in ("train", *tested[:1])]
+        dataset = with_subjects(dataset, np.concatenate(of)[order])
     if not size:
         return dataset
     return replace(dataset, normalisation=f"resized to {size} x {size}, {dataset.normalisation}")

@@ -15,7 +15,7 @@ from typing import cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Num, UInt8
+from jaxtyping import Float, Int, Num, Shaped, UInt8
 from numpy import ndarray
 from numpy.lib import format as npy
 from torch import Tensor
@@ -35,7 +35,7 @@ from fedaudit.datasets.arrays import (
     scaled_columns,
     split_arrays,
 )
-from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.dataset import Dataset, with_subjects
 
 _MOST_OF_NOTHING = 2**24
 _MOST_ARRAYS = 1000
@@ -68,6 +68,7 @@ def read(
     longest: int = 0,
     tokenizer: str = "",
     group: str = "",
+    subject: str = "",
 ) -> Dataset:
     """A data set from one ``.npz`` file.
 
@@ -90,6 +91,9 @@ def read(
         tokenizer: "minilm" for ``x`` that holds texts as bytes, filled up with zeros: features are
             their tokens, at most ``longest`` of them (64 if that is 0).
         group: Column that divides people into groups, for coded tables; empty for none.
+        subject: Array that says of which person (patient, author, device) each sample of ``x`` is,
+            by number or name; with a test part of its own the file has it twice, with ``_train``
+            and ``_test`` after its name. Empty where that is not known.
 
     Raises:
         Damaged: The file is no ``.npz`` or cut off.
@@ -103,7 +107,21 @@ def read(
         }
     elif longest and "x" in stored and stored["x"].ndim == 2:
         stored["x"] = stored["x"][:, :longest]
-    arrays = _parts(path, stored, seed, test_share, labels, distinct)
+    arrays, at = _parts(path, stored, seed, test_share, labels, distinct)
+    found = _read(path, arrays, stored, standardise, first_label, tokenizer, group)
+    return with_subjects(found, _subjects(path, stored, subject, at)) if subject else found
+
+
+def _read(
+    path: Path,
+    arrays: Arrays,
+    stored: Mapping[str, AnyArray],
+    standardise: bool,
+    first_label: int,
+    tokenizer: str,
+    group: str,
+) -> Dataset:
+    """The data set of the two parts."""
     if "columns" in stored and "vocab_json" in stored:
         if stored["columns"].ndim != 1:
             raise BadInput(
@@ -295,19 +313,43 @@ def _parts(
     test_share: float,
     labels: str,
     distinct: bool,
-) -> Arrays:
+) -> tuple[Arrays, Int[ndarray, " samples"] | None]:
+    """The two parts, and where one block was divided, the place of each sample in it."""
     if {"x_train", "y_train", "x_test", "y_test"} <= stored.keys():
-        return Arrays(stored["x_train"], stored["y_train"], stored["x_test"], stored["y_test"])
+        parts = (stored[name] for name in ("x_train", "y_train", "x_test", "y_test"))
+        return Arrays(*parts), None
     if {"x", labels} <= stored.keys():
         rng, x, y = seeded_numpy(seed, "split", path.stem), stored["x"], stored[labels]
+        first = np.arange(len(x))
         if distinct and len(x) == len(y):
             first = np.sort(np.unique(x, axis=0, return_index=True)[1])
             x, y = x[first], y[first]
-        return split_arrays(x, y, test_share=test_share, rng=rng)
+        arrays, at = split_arrays(x, y, test_share=test_share, rng=rng)
+        return arrays, first[np.concatenate(at)]
     raise BadInput(
         f"{path.name} holds {', '.join(sorted(stored)) or 'nothing'}; it must hold x_train, "
         f"y_train, x_test and y_test, or x and {labels}"
     )
+
+
+def _subjects(
+    path: Path,
+    stored: Mapping[str, AnyArray],
+    subject: str,
+    at: Int[ndarray, " samples"] | None,
+) -> Shaped[ndarray, " samples"]:
+    """Of which person each sample of both parts is."""
+    wanted = [subject] if at is not None else [f"{subject}_train", f"{subject}_test"]
+    missing = [name for name in wanted if name not in stored]
+    if missing:
+        raise unknown_name("array of people", missing[0], stored)
+    given = [stored[name] for name in wanted]
+    if any(one.ndim != 1 for one in given) or (at is not None and len(given[0]) <= at.max()):
+        raise BadInput(
+            f"{' and '.join(wanted)} in {path.name} must name one person for each sample, got "
+            f"shape {given[0].shape}; store as many as there are rows of x"
+        )
+    return given[0][at] if at is not None else np.concatenate(given)
 
 
 def coded_table(

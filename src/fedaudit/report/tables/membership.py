@@ -34,6 +34,7 @@ from fedaudit.report.words import (
     MISSING,
     about_runs,
     amount,
+    capital,
     contrast_name,
     contrast_order,
     count,
@@ -398,7 +399,7 @@ def exposed_table(record: Record) -> Grid | None:
     trusted = _trusted(record)
     if not trusted:
         return None
-    samples: dict[tuple[str, int, int, int], list[ExposedSample]] = {}
+    samples: dict[tuple[str, int, int, int | None], list[ExposedSample]] = {}
     for one in trusted:
         key = (one.defense, one.target, one.sample, one.label)
         samples.setdefault(key, []).append(one)
@@ -407,11 +408,11 @@ def exposed_table(record: Record) -> Grid | None:
     rows = [_row(record, same, sizes) for same in ordered[:MOST_SAMPLES]]
     left = len(ordered) - len(rows)
     return tabled(
-        "Most exposed samples",
+        "Most exposed samples" if record.unit == "sample" else "Most exposed people",
         rows,
-        words=("Class", "Seeds", "Which"),
+        words=("Class", "Seeds", "By"),
         varying=("Defense", "Target"),
-        remark=f"{plural(left, 'further sample')} stand in the record." if left else "",
+        remark=f"{plural(left, 'further one')} stand in the record." if left else "",
     )
 
 
@@ -436,7 +437,7 @@ def exposed_note(record: Record) -> str:
     return (
         "Members whose scores stand out most: averages can be low while these are named with "
         f"confidence. Each attack lists its highest-scoring members of a seed ({_names(trusted)}); "
-        f"first stand the samples on which most of them agree.{anew}{without}"
+        f"first stand those on which most of them agree.{anew}{without}"
     )
 
 
@@ -477,14 +478,14 @@ def _row(record: Record, same: Sequence[ExposedSample], sizes: _Sizes) -> Filled
     asked = {e.attack for e in _trusted(record) if e.defense == best.defense}
     more = f" and {len(attacks) - MOST_NAMED} more" if len(attacks) > MOST_NAMED else ""
     return {
-        "Sample": f"Sample {best.sample}",
-        "Class": str(best.label),
+        "Which one": f"{capital(best.unit)} {best.sample}",
+        "Class": EMPTY.text if best.label is None else str(best.label),
         "Defense": named(defense_name(best.defense)),
         "Target": f"client {best.target}",
         "Seeds": ", ".join(str(seed) for seed in sorted({one.seed for one in same})),
         "Attacks that list it": f"{len(attacks)} of {len(asked)}",
         "Non-members as high or higher": _above(best, _size(best, sizes)),
-        "Which": shortened(", ".join(attacks[:MOST_NAMED]), 100) + more,
+        "By": shortened(", ".join(attacks[:MOST_NAMED]), 100) + more,
     }
 
 

@@ -12,6 +12,7 @@ from fedaudit.report.evidence import (
     a_leak,
     differing,
     distinct,
+    headline,
     key_of,
     label_among,
     largest,
@@ -20,6 +21,7 @@ from fedaudit.report.evidence import (
     runs_behind,
     setting_of,
     settings_of,
+    single_samples,
     size_of,
     size_reached,
     strongest,
@@ -51,6 +53,17 @@ HEADLINES: Mapping[Status, str] = {
     "inconclusive": "Inconclusive: this audit is too small to say",
     "no leak shown": "No leak shown by the attacks that were run",
 }
+
+PEOPLE_HEADLINES: Mapping[Status, str] = {
+    "strong leak": "Strong leakage: people whose data were trained on can be told from others",
+    "clear leak": "Clear leakage: people whose data were trained on can be told from others "
+    "clearly better than by guessing",
+    "weak leak": "Weak leakage: people whose data were trained on can be told from others "
+    "somewhat better than by guessing",
+    "trace of a leak": "A trace of leakage: people whose data were trained on can be told from "
+    "others, hardly better than by guessing",
+}
+"""Headlines where the audit was about people, each with all of their samples."""
 
 BESIDE_OTHERS: Mapping[Status, str] = {
     "inconclusive": "Inconclusive about membership: this audit is too small to say",
@@ -129,6 +142,31 @@ def bullets(figures: list[Estimate]) -> tuple[Bullet, ...]:
     )
 
 
+def against_single_samples(record: Record) -> tuple[Bullet, ...]:
+    """What the samples of people give away one by one, beside what people do; empty without people.
+
+    By the attack that tells people best.
+    """
+    singles = {(f.attack, *setting_of(f), f.contrast): f for f in single_samples(record)}
+    people = [figure for figure in headline(record) if figure.metric == AUC]
+    sentences = []
+    for contrast in sorted({figure.contrast for figure in people}, key=contrast_order):
+        best = strongest([one for one in people if one.contrast == contrast], AUC)
+        if best is None:
+            continue
+        single = singles.get((best.attack, *setting_of(best), contrast))
+        if single is None or single.value is None:
+            continue
+        sentences.append(
+            Sentence(
+                f"Against {contrast_meaning(contrast)}",
+                f"{shortened(best.attack, 60)} has an AUC of {with_interval(single)} on their "
+                f"samples one by one, and of {with_interval(best)} on people.",
+            )
+        )
+    return (Bullet("People and their single samples", tuple(sentences)),) if sentences else ()
+
+
 def upper_bounds(figures: list[Estimate]) -> str:
     """Largest upper confidence limits, as words; empty without any."""
     parts = []
@@ -178,7 +216,7 @@ def _contrast(contrast: str, figures: list[Estimate]) -> Sentence:
     An attack is said to identify members only where that is above guessing; where none is, the
     sentence says how much upper confidence limits allow.
     """
-    against = f"Against {contrast_meaning(contrast)}"
+    against = f"Against {contrast_meaning(contrast, figures[0].unit)}"
     above = [figure for figure in figures if above_chance(figure)]
     first = leading(figures)
     auc = next((figure for figure in first if figure.metric == AUC), None)

@@ -28,8 +28,10 @@ from fedaudit.report.text.membership import (
     BESIDE_OTHERS,
     HARDLY_LEARNED,
     HEADLINES,
+    PEOPLE_HEADLINES,
     UNLEARNED,
     Bullet,
+    against_single_samples,
     bullets,
     member_meaning,
     member_status,
@@ -209,8 +211,9 @@ def _question(record: Record, targets: list[int]) -> str:
         )
     others = max(attacks_tried(record) - source_attacks_tried(record), 0)
     tried = plural(others, "attack was", "attacks were")
+    given = "a given sample was" if record.unit == "sample" else "a given person's samples were"
     return (
-        f"of {_asked(targets)}: can an adversary tell whether a given sample was among the "
+        f"of {_asked(targets)}: can an adversary tell whether {given} among the "
         f"training data? {tried} tried; guessing gives an AUC of 0.5."
         f"{' ' + source_audited(record) if record.sources else ''}{on_clusters}"
     )
@@ -300,7 +303,8 @@ def verdict(record: Record) -> PlainVerdict:
 def _found(record: Record, figures: list[Estimate]) -> tuple[Bullet, ...]:
     # Of clusters one sentence each: the others stand in their section.
     short = [Bullet(b.label, b.sentences[:2]) for b in cluster_bullets(record)]
-    return (*bullets(figures), *source_bullets(record), *short)
+    beside = against_single_samples(record)
+    return (*bullets(figures), *beside, *source_bullets(record), *short)
 
 
 def _on_topics(record: Record, figures: list[Estimate]) -> dict[str, Status]:
@@ -351,7 +355,8 @@ def _headline(record: Record, topics: Mapping[str, Status]) -> str:
             text = SOURCE_HEADLINES[status]
         else:
             beside = BESIDE_OTHERS if len(topics) > 1 else {}
-            text = beside.get(status, HEADLINES[status])
+            people = PEOPLE_HEADLINES if record.unit == "person" else {}
+            text = beside.get(status, people.get(status, HEADLINES[status]))
         texts.append(text)
     return ". ".join(dict.fromkeys(texts))
 

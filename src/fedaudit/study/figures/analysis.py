@@ -22,6 +22,7 @@ from fedaudit.metrics import (
     Evaluated,
     auc_by_group,
     auc_by_owner,
+    clustered_auc,
     evaluate,
     limits_of_rate,
     most_exposed,
@@ -35,7 +36,7 @@ from fedaudit.metrics.intervals import LimitsAt
 from fedaudit.observe.measurements import Measurements
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
-from fedaudit.study.figures.truth import Findings, TargetTruth, target_truth
+from fedaudit.study.figures.truth import Findings, TargetTruth, UnitTruth, target_truth
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import metric_named
 from fedaudit.study.setup.defenses import assigns_classes
@@ -83,11 +84,15 @@ def analyse(
         for name, cube in cubes.items():
             findings.trajectories.extend(_trajectories(setup, name, cube, truth))
         for name, attack in setup.on_membership.items():
-            scores = _scores(setup, name, attack, cubes, truth, findings)
-            if scores is not None:
+            of_samples = _scores(setup, name, attack, cubes, truth, findings)
+            if of_samples is not None:
+                units, scores = truth.units, truth.of_units(of_samples)
                 findings.scores[setup.seed, target, name] = scores
-                _add_figures(setup, name, scores, truth, findings)
-                _add_pictures(setup, name, scores, truth, findings)
+                _add_figures(setup, name, scores, units, findings)
+                if truth.subject is not None:
+                    findings.figures += _of_single_samples(setup, name, of_samples, truth)
+                _add_pictures(setup, name, scores, units, findings)
+                findings.groups.extend(_groups(setup, name, of_samples, truth))
             done += 1
             progress(phase, done, total)
 
@@ -123,11 +128,41 @@ def _scores(
         return None
 
 
+def _of_single_samples(
+    setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: TargetTruth
+) -> Iterator[Estimate]:
+    """The AUC of the samples of people taken one by one, with people for what is drawn.
+
+    Not tested: the study's family is of figures on people.
+    """
+    assert truth.subject is not None
+    of = AttackRun(name, setup.study.defense.label, setup.view.name, setup.seed)
+    for contrast, against in CONTRASTS.items():
+        chosen = np.isin(truth.origin, [Origin.MEMBER, *against])
+        is_member, subject = truth.is_member[chosen], truth.subject[chosen]
+        if is_member.all() or not is_member.any():
+            continue
+        found = clustered_auc(scores[chosen], is_member, subject)
+        yield Estimate(
+            **of._asdict(),
+            unit="sample",
+            target=truth.target,
+            contrast=contrast,
+            metric=AUC,
+            value=found.value,
+            low=found.low,
+            high=found.high,
+            method=found.method,
+            n_members=int(is_member.sum()),
+            n_nonmembers=int((~is_member).sum()),
+        )
+
+
 def _add_figures(
     setup: Setup,
     name: str,
-    scores: Float[ndarray, " samples"],
-    truth: TargetTruth,
+    scores: Float[ndarray, " units"],
+    truth: UnitTruth,
     findings: Findings,
 ) -> None:
     study = setup.study
@@ -136,7 +171,7 @@ def _add_figures(
     for metric in study.figures.metrics:
         rng = seeded_numpy(setup.seed, "metric", metric, truth.target, name)
         found = estimates(metric, metric_named(metric), scores, truth.origin, rng=rng)
-        findings.figures += [_figure(of, truth.target, one) for one in found]
+        findings.figures += [_figure(of, truth, one) for one in found]
     epsilon = _epsilon(setup, name, scores, truth)
     if epsilon is not None:
         findings.figures.append(epsilon)
@@ -144,8 +179,8 @@ def _add_figures(
 
 def add_figures(
     of: AttackRun,
-    scores: Float[ndarray, " samples"],
-    truth: TargetTruth,
+    scores: Float[ndarray, " units"],
+    truth: UnitTruth,
     findings: Findings,
     fprs: Sequence[float],
 ) -> None:
@@ -153,8 +188,8 @@ def add_figures(
 
     Args:
         of: The attack and run of figures they are.
-        scores: One a sample that is kept.
-        truth: About these samples.
+        scores: One a sample or person.
+        truth: About these.
         findings: Grown in place.
         fprs: False-positive rates to report at.
     """
@@ -164,27 +199,28 @@ def add_figures(
         rate = rate_of(estimate.metric)
         if rate is not None and estimate.value is not None:
             findings.limits[len(findings.figures)] = _limits_of(rate, estimate, scores, truth)
-        findings.figures.append(_figure(of, truth.target, estimate))
+        findings.figures.append(_figure(of, truth, estimate))
 
 
 def _limits_of(
-    rate: float, estimate: Evaluated, scores: Float[ndarray, " samples"], truth: TargetTruth
+    rate: float, estimate: Evaluated, scores: Float[ndarray, " units"], truth: UnitTruth
 ) -> LimitsAt:
     """Limits of a true-positive rate at any errors."""
     kept = np.isin(truth.origin, [Origin.MEMBER, *CONTRASTS[estimate.contrast]])
     return limits_of_rate(scores[kept], truth.is_member[kept], rate)
 
 
-def _repeats(contrast: str, truth: TargetTruth) -> bool:
+def _repeats(contrast: str, truth: UnitTruth) -> bool:
     """True if the mixed contrast has one origin only: testing it again would cost the family."""
     missing = not all((truth.origin == origin).any() for origin in Origin)
     return contrast == "mixed" and missing
 
 
-def _figure(of: AttackRun, target: ClientId, estimate: Evaluated) -> Estimate:
+def _figure(of: AttackRun, truth: UnitTruth, estimate: Evaluated) -> Estimate:
     return Estimate(
         **of._asdict(),
-        target=target,
+        unit=truth.unit,
+        target=truth.target,
         contrast=estimate.contrast,
         metric=estimate.metric,
         value=estimate.value,
@@ -203,7 +239,7 @@ def _figure(of: AttackRun, target: ClientId, estimate: Evaluated) -> Estimate:
 
 
 def _epsilon(
-    setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: TargetTruth
+    setup: Setup, name: str, scores: Float[ndarray, " units"], truth: UnitTruth
 ) -> Estimate | None:
     """The one-run bound on members against unseen under independent fair inclusion."""
     chosen = truth.fair & (truth.origin != Origin.OTHER_CLIENT)
@@ -222,6 +258,7 @@ def _epsilon(
         attack=name,
         defense=study.defense.label,
         view=setup.view.name,
+        unit=truth.unit,
         target=truth.target,
         seed=setup.seed,
         contrast="unseen",
@@ -293,11 +330,11 @@ def _trains_on(
 def _add_pictures(
     setup: Setup,
     name: str,
-    scores: Float[ndarray, " samples"],
-    truth: TargetTruth,
+    scores: Float[ndarray, " units"],
+    truth: UnitTruth,
     findings: Findings,
 ) -> None:
-    """Curves, histogram, groups and the most exposed members of one attack."""
+    """Curves, histogram and the most exposed members of one attack."""
     where = _where(setup.study, name, truth.target, setup.seed)
     for contrast, against in CONTRASTS.items():
         chosen = np.isin(truth.origin, [Origin.MEMBER, *against])
@@ -314,12 +351,12 @@ def _add_pictures(
             )
         )
     findings.histograms.append(_histogram(where, scores, truth))
-    findings.groups.extend(_groups(setup, name, scores, truth))
     findings.exposed.extend(
         ExposedSample(
             **where,
+            unit=truth.unit,
             sample=int(truth.ids[one.position]),
-            label=int(truth.labels[one.position]),
+            label=int(truth.labels[one.position]) if isinstance(truth, TargetTruth) else None,
             above_nonmembers=one.above_nonmembers,
         )
         for one in most_exposed(scores, truth.is_member, top=setup.study.figures.most_exposed)
@@ -337,7 +374,7 @@ def _where(study: Study, name: str, target: ClientId, seed: int) -> _Where:
     return {"attack": name, "defense": study.defense.label, "target": target, "seed": seed}
 
 
-def _histogram(where: _Where, scores: Float[ndarray, " samples"], truth: TargetTruth) -> Histogram:
+def _histogram(where: _Where, scores: Float[ndarray, " units"], truth: UnitTruth) -> Histogram:
     finite = scores[np.isfinite(scores)]
     # A few extreme scores would squeeze all others into one bin; they go to the end bins.
     low, high = np.quantile(finite, [0.02, 0.98]).tolist() if len(finite) else (0.0, 1.0)
@@ -358,6 +395,9 @@ def _histogram(where: _Where, scores: Float[ndarray, " samples"], truth: TargetT
 def _groups(
     setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: TargetTruth
 ) -> Iterator[Estimate]:
+    if truth.subject is not None:
+        # Intervals within a class take samples for independent, and those of a person are not.
+        return
     is_member = truth.is_member
     by_class = auc_by_group(scores, is_member, groups=truth.labels)
     by_owner = auc_by_owner(scores, is_member, owners=truth.owners)

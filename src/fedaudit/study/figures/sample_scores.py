@@ -60,7 +60,7 @@ def write_scores(runs: Sequence[Setup], findings: Findings, path: Path) -> None:
                 if (seed, client) == (run.seed, target)
             }
             if scored:
-                truth = target_truth(run, target)
+                truth = target_truth(run, target).units
                 tensors[f"{whose}/ids"] = torch.from_numpy(truth.ids)
                 tensors[f"{whose}/origin"] = torch.from_numpy(truth.origin)
             for name, scores in scored.items():

@@ -1,6 +1,7 @@
 """One target's audited samples with the truth about them, and what was found so far."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -16,32 +17,88 @@ from fedaudit.study.setup.parts import Setup
 
 
 @dataclass(frozen=True)
-class TargetTruth:
-    """Everything about one target's audited samples that scores are held against.
+class UnitTruth:
+    """Everything about one target's audited units that their scores are held against.
 
     Attributes:
         target: The client under audit.
-        origin: Provenance of each sample kept.
-        kept: Positions of these samples in the audit set.
+        unit: Whose membership was asked for: "sample" or "person".
+        origin: Provenance of each unit: of a person that gave samples to several clients, the
+            target's if it is among them.
         fair: Which of them a fair draw made member or unseen.
-        labels: Their classes.
-        owners: Who trained on them.
-        ids: Their ids in the data set.
+        ids: Their ids in the data set, or their numbers as people.
     """
 
     target: ClientId
-    origin: Int[ndarray, " samples"]
-    kept: Int[ndarray, " samples"]
-    fair: Bool[ndarray, " samples"]
-    labels: Int[ndarray, " samples"]
-    owners: Int[ndarray, " samples"]
-    ids: Int[ndarray, " samples"]
+    unit: Literal["sample", "person"]
+    origin: Int[ndarray, " units"]
+    fair: Bool[ndarray, " units"]
+    ids: Int[ndarray, " units"]
 
     @property
-    def is_member(self) -> Bool[ndarray, " samples"]:
-        """True for samples that count as members."""
-        members: Bool[ndarray, " samples"] = self.origin == Origin.MEMBER
+    def is_member(self) -> Bool[ndarray, " units"]:
+        """True for units that count as members."""
+        members: Bool[ndarray, " units"] = self.origin == Origin.MEMBER
         return members
+
+
+@dataclass(frozen=True)
+class TargetTruth(UnitTruth):
+    """Everything about one target's audited samples.
+
+    Attributes:
+        kept: Positions of these samples in the audit set.
+        labels: Their classes.
+        owners: Who trained on them.
+        subject: Of which person each is, where people are the units of the audit.
+    """
+
+    kept: Int[ndarray, " units"]
+    labels: Int[ndarray, " units"]
+    owners: Int[ndarray, " units"]
+    subject: Int[ndarray, " units"] | None = None
+
+    @property
+    def units(self) -> UnitTruth:
+        """The truth about the units of the audit: the samples themselves, or people."""
+        if self.subject is None:
+            return self
+        people, place = np.unique(self.subject, return_inverse=True)
+        origin = np.full(len(people), Origin.UNSEEN, dtype=np.int64)
+        for one in (Origin.OTHER_CLIENT, Origin.MEMBER):
+            origin[place[self.origin == one]] = one
+        fair = np.zeros(len(people), dtype=bool)
+        fair[place] = self.fair
+        return UnitTruth(self.target, "person", origin, fair, people)
+
+    def of_units(self, scores: Float[ndarray, " samples"]) -> Float[ndarray, " units"]:
+        """The score of each unit: its own, or of a person the mean over their samples.
+
+        An infinite score counts as the largest finite one, or one that is higher than all others
+        would be of no use to a mean.
+
+        Args:
+            scores: One a sample, larger for likelier members.
+
+        Source: Kandpal et al. 2023, User inference attacks on large language models, Eq. (4), where
+            the score is a log-likelihood ratio to reference models.
+        """
+        if self.subject is None:
+            return scores
+        finite = scores[np.isfinite(scores)]
+        ends = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
+        return mean_by(self.subject, np.clip(scores, *ends))
+
+
+def mean_by(
+    subject: Int[ndarray, " samples"], values: Float[ndarray, "samples *columns"]
+) -> Float[ndarray, "people *columns"]:
+    """Mean over the samples of each person, people in ascending order of their numbers."""
+    place, counts = np.unique(subject, return_inverse=True, return_counts=True)[1:]
+    total = np.zeros((len(counts), *values.shape[1:]))
+    np.add.at(total, place, values)
+    found: Float[ndarray, people * columns] = (total.T / counts).T
+    return found
 
 
 @dataclass
@@ -72,6 +129,9 @@ class Findings:
 def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     """The audited samples as one target's figures see them.
 
+    With people for units, those of other targets' panels are left out: of a person every figure
+    is of a coin that was tossed for this target.
+
     Where a shift makes clients differ, other clients' samples are left out: the shift
     alone distinguishes them from the target's. Where the study asks what an evaluation finds when
     nobody is a member, only unseen samples are kept, and a random half is called members.
@@ -80,24 +140,34 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     origin = origin_of(setup, target)
     # Which of the target's partners hold a sample was no fair draw between two sides.
     fair = audit.fair_for(target) & ~np.isin(audit.owner, _partners(setup, target))
-    kept = np.arange(len(origin))
+    wanted = np.ones(len(origin), dtype=bool)
+    if audit.subject is not None:
+        wanted &= audit.fair_for(target)
     if setup.study.shift is not None:
-        kept = np.flatnonzero(origin != Origin.OTHER_CLIENT)
+        wanted &= origin != Origin.OTHER_CLIENT
     if setup.study.figures.nobody_is_a_member:
-        kept = np.flatnonzero(origin == Origin.UNSEEN)
+        wanted &= origin == Origin.UNSEEN
+    kept = np.flatnonzero(wanted)
     origin, fair = origin[kept], fair[kept]
+    subject = None if audit.subject is None else audit.subject[kept]
     if setup.study.figures.nobody_is_a_member:
-        chosen = seeded_numpy(setup.seed, "nobody", target).permutation(len(kept)) < len(kept) // 2
-        origin = np.where(chosen, Origin.MEMBER, Origin.UNSEEN)
+        unit = np.arange(len(kept))
+        if subject is not None:
+            unit = np.unique(subject, return_inverse=True)[1]
+        count = int(unit.max(initial=-1)) + 1
+        chosen = seeded_numpy(setup.seed, "nobody", target).permutation(count) < count // 2
+        origin = np.where(chosen[unit], Origin.MEMBER, Origin.UNSEEN)
         fair = np.zeros_like(fair)
     return TargetTruth(
         target=target,
+        unit="sample",
         origin=origin,
         kept=kept,
         fair=fair,
         labels=audit.samples.labels.numpy()[kept],
         owners=audit.owner[kept],
         ids=audit.samples.ids.numpy()[kept],
+        subject=subject,
     )
 
 

@@ -33,6 +33,8 @@ _NEWER: Mapping[str, object] = {
     "shift": None,
     "risk": RiskSection().model_dump(mode="json"),
     "audit.merge": [],
+    "audit.unit": "sample",
+    "audit.clients_per_person": 1,
     "figures.metrics": [],
     "defense.chain": [],
     "defense.also": [],

@@ -75,6 +75,8 @@ def write_pictures(setup: Setup, folder: Path, findings: Findings, path: Path) -
         return
     scores = given.get(_JUDGE, next(iter(given.values())))
     truth = target_truth(setup, target)
+    if truth.subject is not None:
+        return
     columns, originals = [], []
     for concept in range(len(pictures)):
         theirs = np.flatnonzero(truth.is_member & (truth.labels == concept))

@@ -381,7 +381,7 @@ def corrected(findings: Findings, alpha: float) -> list[Estimate]:
     groups: dict[tuple[object, ...], list[int]] = {}
     for place, figure in enumerate(findings.figures):
         if figure.metric != EPSILON:
-            key = (figure.attack, figure.contrast, figure.target, figure.metric)
+            key = (figure.attack, figure.contrast, figure.unit, figure.target, figure.metric)
             groups.setdefault(key, []).append(place)
     several = [places for places in groups.values() if len(places) > 1]
     means = [

@@ -137,7 +137,13 @@ class AuditSection(Section):
         draw: "fair" (the default draw) or a published split by name.
         targets: Clients under audit.
         options: A published draw's own settings (share, n_unseen, n_other).
-        fair: Samples whose owner a fair draw decides, for each target; also called ``samples``.
+        unit: Whose membership is asked for, and what a fair coin decides about: each "sample" by
+            itself, or each "person" with all of its samples, whose score is the mean over them.
+            Data then say of which person each sample is (``data.options.subject``).
+        fair: Samples, or people, whose owner a fair draw decides, for each target; also called
+            ``samples`` or ``people``.
+        clients_per_person: Among how many clients the samples of a person who takes part are
+            divided, as those of a patient who visits several hospitals.
         extra_other: Further audited samples of other clients.
         extra_unseen: Further audited samples that no client trains on.
         background: Samples of each target beside the audited ones; None tops it up.
@@ -152,7 +158,9 @@ class AuditSection(Section):
 
     draw: DrawName = "fair"
     targets: tuple[Count, ...] = (0,)
-    fair: Count = Field(default=300, validation_alias=AliasChoices("fair", "samples"))
+    unit: Literal["sample", "person"] = "sample"
+    fair: Count = Field(default=300, validation_alias=AliasChoices("fair", "samples", "people"))
+    clients_per_person: Annotated[int, Field(ge=1, strict=True)] = 1
     extra_other: Count = 0
     extra_unseen: Count = 0
     background: Count | None = None
@@ -165,9 +173,19 @@ class AuditSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _called_once(cls, given: object) -> object:
-        if isinstance(given, Mapping) and {"fair", "samples"} <= given.keys():
-            raise ValueError("fair and samples are one setting; give one of them")
+        if isinstance(given, Mapping) and len({"fair", "samples", "people"} & given.keys()) > 1:
+            raise ValueError("fair, samples and people are one setting; give one of them")
         return given
+
+    @model_validator(mode="after")
+    def _of_people(self) -> "AuditSection":
+        if self.unit == "person" and self.draw != "fair":
+            raise ValueError(
+                f'people are drawn fairly, and audit.draw is {self.draw!r}; leave it at "fair"'
+            )
+        if self.unit == "sample" and self.clients_per_person != 1:
+            raise ValueError('clients_per_person is of people; set audit.unit = "person"')
+        return self
 
 
 class ServerSection(Section):

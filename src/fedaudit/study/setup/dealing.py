@@ -58,6 +58,8 @@ def _dealt(study: Study, dataset: Dataset, partition: Partition, seed: int) -> D
             "extra_other": audit.extra_other,
             "extra_unseen": audit.extra_unseen,
             "background": audit.background,
+            "unit": audit.unit,
+            "clients_per_person": audit.clients_per_person,
         }
     if audit.options:
         check_options("draw", audit.draw, DRAWS[audit.draw], audit.options, complete=False)

@@ -50,7 +50,7 @@ def with_references(run: Setup, dataset: Dataset) -> Setup:
     given = references_section(run.study, run.view)
     if given is None or not needing:
         return run
-    trains = _trained_on(given, len(run.deal.audit), run.seed)
+    trains = _trained_on(given, run.deal.audit, run.seed)
     try:
         found = tuple(_reference(run, dataset, index, mask) for index, mask in enumerate(trains))
     except BadInput as error:
@@ -69,14 +69,20 @@ def reference_name(index: int) -> str:
 
 
 def _trained_on(
-    given: ReferencesSection, samples: int, seed: int
+    given: ReferencesSection, audit: AuditSet, seed: int
 ) -> Bool[ndarray, "references samples"]:
-    """The samples that each reference trains on: each in half of the references, or in none."""
+    """The samples that each reference trains on: each in half of the references, or in none.
+
+    Of a person all samples are in the same ones.
+    """
     if not given.online:
-        return np.zeros((given.count, samples), dtype=bool)
-    drawn = seeded_numpy(seed, "reference halves").random((given.count, samples))
-    half: Bool[ndarray, "references samples"] = drawn.argsort(0).argsort(0) < given.count // 2
-    return half
+        return np.zeros((given.count, len(audit)), dtype=bool)
+    unit = np.arange(len(audit))
+    if audit.subject is not None:
+        unit = np.unique(audit.subject, return_inverse=True)[1]
+    drawn = seeded_numpy(seed, "reference halves").random((given.count, int(unit.max()) + 1))
+    half: Bool[ndarray, "references units"] = drawn.argsort(0).argsort(0) < given.count // 2
+    return half[:, unit]
 
 
 def _reference(

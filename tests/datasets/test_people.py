@@ -1,0 +1,246 @@
+"""People who are audited with all of their samples: how they are read, drawn and dealt."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from fedaudit.core.errors import BadInput
+from fedaudit.core.origin import Origin
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.values import NOBODY
+from fedaudit.datasets.catalog import load
+from fedaudit.datasets.dataset import Dataset, some_classes
+from fedaudit.datasets.draws.audit_set import AuditSet, Deal
+from fedaudit.datasets.draws.fair import draw
+from fedaudit.datasets.draws.shadow import shadow_deal
+from fedaudit.datasets.in_memory import samples
+from fedaudit.datasets.partitions.schemes import Iid
+
+DATA = load("synthetic", seed=1, samples=4000, people=200, dimensions=5, classes=3)
+assert DATA.subject is not None
+SUBJECT = DATA.subject.numpy()
+
+
+def drawn(
+    seed: int = 0, *, people: int = 60, targets: tuple[int, ...] = (0,), each: int = 1
+) -> Deal:
+    return draw(
+        DATA,
+        clients=5,
+        partition=Iid(samples_per_client=400),
+        n_fair=people,
+        seed=seed,
+        targets=targets,
+        unit="person",
+        clients_per_person=each,
+    )
+
+
+def holders(deal: Deal) -> dict[int, set[int]]:
+    """By audited person, who has samples of it."""
+    audit = deal.audit
+    assert audit.subject is not None
+    return {int(p): set(audit.owner[audit.subject == p].tolist()) for p in np.unique(audit.subject)}
+
+
+def test_all_samples_of_a_person_are_audited_and_have_one_holder() -> None:
+    deal = drawn()
+    audit = deal.audit
+    assert audit.subject is not None
+    assert (audit.panel == 0).all()
+    assert np.array_equal(audit.subject, SUBJECT[audit.samples.ids.numpy()])
+    training = SUBJECT[: len(DATA.train)]
+    for person, who in holders(deal).items():
+        assert (audit.subject == person).sum() == (training == person).sum()
+        assert len(who) == 1
+    held = {i: c for c, own in deal.clients.items() for i in own.ids.tolist()}
+    for sample, owner in zip(audit.samples.ids.tolist(), audit.owner, strict=True):
+        assert held.get(sample, NOBODY) == owner
+
+
+def test_a_third_of_people_are_the_targets_a_third_others_and_a_third_nobodys() -> None:
+    counts = np.zeros(3)
+    elsewhere = np.zeros(5)
+    for seed in range(30):
+        for (who,) in holders(drawn(seed)).values():
+            counts[0 if who == 0 else 2 if who == NOBODY else 1] += 1
+            elsewhere[who] += who != NOBODY
+    assert stats.chisquare(counts).pvalue > 0.001
+    assert stats.chisquare(elsewhere[1:]).pvalue > 0.001
+
+
+def test_the_background_does_not_depend_on_how_the_coins_fell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from fedaudit.datasets.draws import fair
+
+    def background(deal: Deal) -> list[list[int]]:
+        audited = set(deal.audit.samples.ids.tolist())
+        return [sorted(set(own.ids.tolist()) - audited) for own in deal.clients.values()]
+
+    seeded = seeded_numpy
+    first = background(drawn())
+    monkeypatch.setattr(
+        fair,
+        "seeded_numpy",
+        lambda seed, *draw: seeded(seed + 99 * (draw[0] == "owners"), *draw),
+    )
+    other = drawn()
+    assert background(other) == first
+    assert holders(other) != {}
+
+
+def test_samples_of_a_person_who_visits_several_clients_are_divided_among_them() -> None:
+    deal = drawn(each=2, people=120)
+    found = holders(deal)
+    assert {len(who) for who in found.values() if who != {NOBODY}} == {2}
+    members = [person for person, who in found.items() if 0 in who]
+    assert len(members) == pytest.approx(40, abs=16)
+    audit = deal.audit
+    for person in members:
+        own = audit.owner[audit.subject == person]
+        assert abs((own == 0).sum() - (own != 0).sum()) <= 1
+
+
+def test_several_targets_have_people_of_their_own() -> None:
+    audit = drawn(targets=(0, 3)).audit
+    assert audit.subject is not None
+    first, second = (set(audit.subject[audit.fair_for(t)].tolist()) for t in (0, 3))
+    assert len(first) == len(second) == 60
+    assert not first & second
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"people": 999}, r"999 people are audited .* has samples of 200; lower"),
+        ({"each": 5}, "from 1 to 4"),
+        ({"each": 0}, "from 1 to 4"),
+    ],
+)
+def test_draws_of_people_that_there_are_not_are_refused(changes: dict[str, int], told: str) -> None:
+    with pytest.raises(BadInput, match=told):
+        drawn(**changes)  # type: ignore[arg-type]
+
+
+def test_data_without_people_and_extra_samples_are_refused() -> None:
+    given = {"clients": 3, "partition": Iid(100), "n_fair": 30, "seed": 0, "unit": "person"}
+    with pytest.raises(BadInput, match=r"data\.options\.subject"):
+        draw(replace(DATA, subject=None), **given)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="single samples"):
+        draw(DATA, **given, extra_unseen=5)  # type: ignore[arg-type]
+
+
+def test_a_stored_audit_set_keeps_its_people() -> None:
+    audit = drawn().audit
+    again = AuditSet.from_tensors(audit.tensors()).attach(DATA)
+    assert again.subject is not None
+    assert np.array_equal(again.subject, SUBJECT[again.samples.ids.numpy()])
+    assert AuditSet.from_tensors(replace(audit, subject=None).tensors()).subject is None
+
+
+def test_a_shadow_federation_draws_people_from_what_is_left() -> None:
+    deal = draw(DATA, clients=3, partition=Iid(200), n_fair=40, seed=0, unit="person")
+
+    def again(rest: Dataset) -> Deal:
+        return draw(rest, clients=3, partition=Iid(200), n_fair=20, seed=1, unit="person")
+
+    shadow = shadow_deal(DATA, deal, again).audit
+    assert shadow.subject is not None
+    assert np.array_equal(shadow.subject, SUBJECT[shadow.samples.ids.numpy()])
+    assert not set(shadow.subject.tolist()) & set(holders(deal))
+
+
+def test_people_stay_with_their_samples_where_classes_are_left_out() -> None:
+    fewer = some_classes(DATA, [2, 0])
+    assert fewer.subject is not None
+    kept = np.isin(torch.cat([DATA.train.labels, DATA.test.labels]).numpy(), [0, 2])
+    assert np.array_equal(fewer.subject.numpy(), SUBJECT[kept])
+
+
+def write(folder: Path, **arrays: np.ndarray) -> None:
+    np.savez(folder / "d.npz", **arrays)  # type: ignore[arg-type]
+
+
+X = np.arange(120, dtype=np.float64).reshape(60, 2)
+Y = np.arange(60) % 2
+NAMES = np.array([f"p{i // 6}" for i in range(60)])
+
+
+def of(dataset: Dataset, row: int) -> int:
+    """The person of the sample that was this row of X."""
+    both = torch.cat([dataset.train.features, dataset.test.features])
+    (at,) = (both[:, 0] == X[row, 0]).nonzero().flatten().tolist()
+    assert dataset.subject is not None
+    return int(dataset.subject[at])
+
+
+def test_a_file_names_the_person_of_each_sample(tmp_path: Path) -> None:
+    write(tmp_path, x=X, y=Y, patient=NAMES)
+    found = load("d", data_dir=tmp_path, seed=3, subject="patient", standardise=False)
+    assert [of(found, row) for row in range(60)] == [i // 6 for i in range(60)]
+    again = np.concatenate([X[:1], X])
+    write(tmp_path, x=again, y=np.concatenate([Y[:1], Y]), patient=np.concatenate([["p0"], NAMES]))
+    told = load("d", data_dir=tmp_path, seed=3, subject="patient", standardise=False, distinct=True)
+    assert [of(told, row) for row in range(60)] == [i // 6 for i in range(60)]
+
+
+def test_a_file_with_a_test_part_names_people_twice(tmp_path: Path) -> None:
+    parts = {"x_train": X[:40], "y_train": Y[:40], "x_test": X[40:], "y_test": Y[40:]}
+    write(tmp_path, **parts, who_train=NAMES[:40], who_test=NAMES[40:])
+    found = load("d", data_dir=tmp_path, seed=0, subject="who", standardise=False)
+    assert [of(found, row) for row in range(60)] == [i // 6 for i in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "told"),
+    [
+        ({}, "no array of people named 'patient'"),
+        ({"patient": NAMES[:50]}, "one person for each sample"),
+        ({"patient": X}, "one person for each sample"),
+        ({"patient": X[:, 0]}, "one name or whole number for each sample"),
+    ],
+)
+def test_people_of_other_samples_are_refused(
+    tmp_path: Path, arrays: dict[str, np.ndarray], told: str
+) -> None:
+    write(tmp_path, x=X, y=Y, **arrays)
+    with pytest.raises(BadInput, match=told):
+        load("d", data_dir=tmp_path, seed=0, subject="patient")
+
+
+def test_arrays_in_memory_have_people_with_and_without_a_test_part() -> None:
+    found = samples(X, Y, subject=NAMES)(seed=2)
+    assert [of(found, row) for row in range(60)] == [i // 6 for i in range(60)]
+    found = samples(X[:40], Y[:40], X[40:], Y[40:], subject=list(NAMES))(seed=2)
+    assert [of(found, row) for row in range(60)] == [i // 6 for i in range(60)]
+    with pytest.raises(BadInput, match="60 samples and people of shape"):
+        samples(X[:40], Y[:40], X[40:], Y[40:], subject=NAMES[:40])
+
+
+def test_numbers_of_people_are_refused_where_they_are_not_one_a_sample() -> None:
+    codes = torch.from_numpy(SUBJECT)
+    for wrong in (codes[:-1], codes - 1):
+        with pytest.raises(BadInput, match="one person for each sample"):
+            replace(DATA, subject=wrong)
+
+
+def test_generated_people_share_features_and_labels_as_much_as_is_asked() -> None:
+    for alike, least, most in ((0.0, 0.0, 0.05), (0.5, 0.35, 0.65), (1.0, 0.8, 1.2)):
+        made = load("synthetic", seed=0, samples=5000, people=100, dimensions=1, alike=alike)
+        assert made.subject is not None
+        x = torch.cat([made.train.features, made.test.features])[:, 0].numpy()
+        means = np.array([x[made.subject.numpy() == p].mean() for p in range(100)])
+        assert least <= means.var() / x.var() <= most
+    with pytest.raises(BadInput, match="alike to a share"):
+        load("synthetic", seed=0, samples=50, people=60)
+
+
+def test_members_and_others_are_told_as_they_would_be_without_training() -> None:
+    audit = drawn().audit
+    origin = audit.origin(0)
+    assert {Origin(o) for o in np.unique(origin)} == set(Origin)

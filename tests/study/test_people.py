@@ -1,0 +1,180 @@
+"""People as the units of an audit, in whole studies: what hides by sample and not by person."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedaudit.core.errors import BadInput
+from fedaudit.core.origin import Origin
+from fedaudit.report.page import report_html
+from fedaudit.report.text.verdict import as_text
+from fedaudit.results.record import Record
+from fedaudit.study.figures.sample_scores import read_scores
+from fedaudit.study.figures.truth import mean_by, target_truth
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.build import setup
+from tests.study.studies import Carried, small_study
+
+PEOPLE = {
+    "name": "synthetic",
+    "options": {"samples": 8000, "people": 240, "dimensions": 40, "classes": 10, "alike": 0.1},
+}
+
+
+def people_study(**changes: object) -> Study:
+    """Members give some 27 samples each, which a model of the last round hardly gives away."""
+    audit = {"unit": "person", "fair": 120, "view": "final"}
+    values: dict[str, object] = {
+        "data": PEOPLE,
+        "partition": {"clients": 4, "samples_per_client": 1000},
+        "model": {"name": "mlp", "options": {"hidden": "200"}},
+        "training": {"rounds": 20, "epochs": 8, "batch_size": 32, "lr": 0.2},
+        "attacks": {"blackbox-loss": {}},
+        "figures": {"permutations": 40, "blind_classifier": True},
+    }
+    given = changes.pop("audit", {})
+    assert isinstance(given, dict)
+    return small_study(**{**values, "audit": {**audit, **given}, **changes})
+
+
+@pytest.fixture(scope="module")
+def carried(tmp_path_factory: pytest.TempPathFactory) -> Carried:
+    folder = tmp_path_factory.mktemp("people")
+    return Carried(run_study(people_study(), folder), folder)
+
+
+def auc(record: Record, unit: str) -> tuple[float, float, float]:
+    given = record.findings if unit == "person" else record.of_single_samples
+    (one,) = [f for f in given if (f.metric, f.contrast, f.unit) == ("auc", "unseen", unit)]
+    assert one.value is not None and one.low is not None and one.high is not None  # noqa: PT018
+    return one.value, one.low, one.high
+
+
+def test_samples_hide_and_the_people_whose_they_are_do_not(carried: Carried) -> None:
+    record = carried.record
+    assert record.unit == "person"
+    person, sample = auc(record, "person"), auc(record, "sample")
+    assert sample[0] < 0.6 < 0.75 < person[0]
+    assert sample[2] < person[1]
+    assert all(control.passed is not False for control in record.controls)
+
+
+def test_every_figure_of_an_attack_is_on_people_but_for_the_area_of_single_samples(
+    carried: Carried,
+) -> None:
+    record = carried.record
+    assert {f.unit for f in record.findings if f.attack} == {"person"}
+    assert {(f.metric, f.unit) for f in record.of_single_samples} == {("auc", "sample")}
+    assert all("people" in f.method and not f.tests for f in record.of_single_samples)
+    assert all(f.n_members < 70 for f in record.findings if f.attack)
+    assert {one.unit for one in record.exposed} == {"person"}
+    (epsilon,) = [f for f in record.findings if f.metric == "epsilon"]
+    assert epsilon.unit == "person"
+
+
+def test_a_persons_score_is_the_mean_over_all_of_their_samples(carried: Carried) -> None:
+    run = setup(people_study(), 1, None)
+    truth = target_truth(run, 0)
+    kept = read_scores(carried.folder / "scores.safetensors")[1, 0]
+    audit = run.deal.audit
+    assert audit.subject is not None
+    assert kept.ids.tolist() == sorted(set(audit.subject.tolist()))
+    for person, origin in zip(kept.ids, kept.origin, strict=True):
+        owners = set(audit.owner[audit.subject == person].tolist())
+        expected = Origin.MEMBER if 0 in owners else Origin.UNSEEN
+        assert origin == (Origin.OTHER_CLIENT if owners & {1, 2, 3} else expected)
+    scores = np.arange(len(truth.kept), dtype=np.float64)
+    scores[3] = np.inf
+    found = truth.of_units(scores)
+    finite = np.where(np.isinf(scores), scores[np.isfinite(scores)].max(), scores)
+    by_hand = [finite[audit.subject == person].mean() for person in kept.ids]
+    assert found == pytest.approx(np.array(by_hand))
+
+
+def test_the_mean_by_person_is_that_of_the_rows_of_each() -> None:
+    values = np.array([[1.0, 10.0], [3.0, 30.0], [5.0, 0.0]])
+    assert mean_by(np.array([7, 2, 7]), values).tolist() == [[3.0, 30.0], [3.0, 5.0]]
+
+
+def test_report_and_terminal_speak_of_people(carried: Carried) -> None:
+    text, page = as_text(carried.record), report_html(carried.record)
+    assert "people whose data were trained on can be told from others" in text
+    assert "a given person's samples were among" in text
+    assert "on their samples one by one, and of" in text
+    assert "One person with all of their samples" in page
+    assert "their samples one by one" in page
+    assert "Most exposed people" in page
+    assert "Person " in page
+
+
+def test_where_nobody_is_a_member_half_of_the_unseen_people_are_called_members() -> None:
+    study = people_study(figures={"nobody_is_a_member": True, "permutations": 20})
+    truth = target_truth(setup(study, 1, None), 0)
+    units = truth.units
+    assert set(units.origin) == {Origin.MEMBER, Origin.UNSEEN}
+    assert abs(int(units.is_member.sum()) - len(units.ids) / 2) <= 1
+    assert truth.subject is not None
+    for person, origin in zip(units.ids, units.origin, strict=True):
+        assert set(truth.origin[truth.subject == person]) == {origin}
+
+
+def test_one_reference_in_two_has_all_samples_of_a_person_where_references_are_online() -> None:
+    study = people_study(
+        attacks={"rmia": {}}, references={"count": 4, "online": True},
+        partition={"clients": 4, "samples_per_client": 300}, audit={"fair": 40},
+    )  # fmt: skip
+    run = setup(study, 1, None)
+    audit = run.deal.audit
+    assert audit.subject is not None
+    has = np.array([one.deal.audit.owner >= 0 for one in run.references])
+    assert (has.sum(0) == 2).all()
+    for person in set(audit.subject.tolist()):
+        assert len(np.unique(has[:, audit.subject == person], axis=1).T) == 1
+
+
+def test_only_the_targets_own_people_stand_in_its_figures() -> None:
+    study = people_study(audit={"targets": [0, 2], "fair": 40})
+    run = setup(study, 1, None)
+    for target in (0, 2):
+        truth = target_truth(run, target)
+        assert len(truth.units.ids) == 40
+        assert truth.fair.all()
+
+
+def test_people_visit_several_clients_and_count_as_the_targets_if_it_is_among_them(
+    tmp_path: Path,
+) -> None:
+    study = people_study(audit={"clients_per_person": 2, "fair": 90}, name="visits")
+    run = setup(study, 1, None)
+    units = target_truth(run, 0).units
+    audit = run.deal.audit
+    assert audit.subject is not None
+    for person, origin in zip(units.ids, units.origin, strict=True):
+        owners = set(audit.owner[audit.subject == person].tolist())
+        assert (0 in owners) == (origin == Origin.MEMBER)
+        assert len(owners) == (1 if origin == Origin.UNSEEN else 2)
+
+
+@pytest.mark.parametrize(
+    ("audit", "told"),
+    [
+        ({"draw": "fedmia_paper"}, "people are drawn fairly"),
+        ({"unit": "sample", "clients_per_person": 2}, "audit.unit"),
+        ({"unit": "household"}, "unit"),
+        ({"people": 10}, "one setting"),
+    ],
+)
+def test_settings_of_people_that_fit_nothing_are_refused(
+    audit: dict[str, object], told: str
+) -> None:
+    with pytest.raises(BadInput, match=told):
+        people_study(audit=audit)
+
+
+def test_two_runs_of_people_with_one_seed_are_the_same(carried: Carried, tmp_path: Path) -> None:
+    again = run_study(people_study(), tmp_path)
+    assert again.content_hash == carried.record.content_hash
+    assert torch.equal(*(torch.tensor(auc(r, "person")) for r in (again, carried.record)))
