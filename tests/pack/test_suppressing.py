@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaudit.pack.suppressing import suppressed
+from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ClientRow, OtherClients, Record, replaced
 from fedaudit.results.sources import ClassSuccess
 from tests.gate.parts import auc, found, tpr
@@ -67,6 +68,31 @@ def test_a_client_with_few_of_a_class_shows_no_classes_and_a_small_client_is_gon
     ]
     given = suppressed(FULL.model_copy(update={"clients": rows})).record
     assert [(row.client, row.class_counts) for row in given.clients] == [(0, []), (1, [100, 0])]
+
+
+def test_how_few_audited_samples_a_client_holds_is_not_told() -> None:
+    rows = [
+        ClientRow(client=n, samples=100, audited=audited, class_counts=[100])
+        for n, audited in enumerate((0, 9, 10))
+    ]
+    given = suppressed(FULL.model_copy(update={"clients": rows}), 10)
+    assert [row.audited for row in given.record.clients] == [0, None, 10]
+    assert suppressed(given.record, 10).record == given.record
+
+
+def test_single_samples_of_people_go_with_the_figures_of_few_people() -> None:
+    def on(unit: str, members: int, seed: int) -> Estimate:
+        given = auc(0.4, 0.9, n_members=members, attack="rmia", seed=seed)
+        return given.model_copy(update={"unit": unit})
+
+    people, few = on("person", 40, 1), on("person", 9, 2)
+    samples = [on("sample", 900, 1), on("sample", 500, 2)]
+    given = suppressed(found(people, few, *samples), 10).record
+    assert given.unit == "person"
+    assert given.findings[0] == people
+    assert given.findings[1].value is None
+    assert given.of_single_samples == samples[:1]
+    assert reread(given) == given
 
 
 def test_clients_without_a_row_go_with_the_smallest_of_them() -> None:

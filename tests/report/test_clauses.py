@@ -12,12 +12,14 @@ from fedaudit.core.metric_names import (
 )
 from fedaudit.report.clauses import CAVEAT, ROWS, UNCHECKED, clause_table, clauses_json
 from fedaudit.report.page import report_html
+from fedaudit.report.tables.comparison import client_comparison
 from fedaudit.report.text import clauses
 from fedaudit.report.text.clauses import predictive_value
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
+from fedaudit.study.comparing import compared
 from tests.estimates import changed, estimate
 from tests.gate.parts import auc, bound, control, found, tpr
 from tests.report.games import played, point
@@ -289,6 +291,23 @@ def test_what_is_in_no_record_is_not_stated_and_not_made_up() -> None:
     assert clauses.tester(plain).text == ("When: 2026-11-21; by whom, in which role: not stated")
 
 
+def test_parameters_stand_beside_the_training_samples() -> None:
+    plain = record(details=False)
+    samples = sum(row.samples for row in plain.clients)
+    said = clauses.parameters(plain.model_copy(update={"parameters": 2 * samples}))
+    assert said.kind == "figure"
+    assert said.text == (
+        f"{2 * samples:,} trained parameters, 2.000 for each of {samples:,} training samples"
+    )
+    alone = plain.model_copy(update={"parameters": 1, "clients": []})
+    assert clauses.parameters(alone).text == "1 trained parameter"
+
+
+def test_a_measured_epsilon_of_people_says_so() -> None:
+    one = epsilon("epsilon", 0.5, attack="rmia").model_copy(update={"unit": "person"})
+    assert "one person of the audited client" in clauses.measured_epsilon(found(one)).text
+
+
 def test_the_risk_that_remains_is_told_by_upper_limits() -> None:
     said = clauses.residual(found(auc(0.4, 0.6), rate(0.2)))
     assert said.text == (
@@ -342,3 +361,33 @@ def test_names_from_outside_are_shortened_and_cannot_end_an_element() -> None:
     assert "x" * 1000 not in text
     assert "\u202e" not in text
     assert not any(part in report_html(hostile()) for part in (HOSTILE, HOSTILE_TAG))
+
+
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [
+        (1.5, "epsilon at least 1.500; 2.000 claimed is not refuted, which proves nothing"),
+        (2.5, "epsilon at least 2.500; 2.000 claimed is refuted"),
+    ],
+)
+def test_the_verdict_names_what_canary_clients_measured_beside_the_claim(
+    measured: float, said: str
+) -> None:
+    coins = epsilon(CLIENT_EPSILON, measured, method="one run 95%")
+    one = found(auc(0.4, 0.6), coins, epsilon(CLAIMED_CLIENT_EPSILON, 2.0))
+    assert verdict(one).headline.endswith(f"Of one client's update: {said}")
+    bare = verdict(found(auc(0.4, 0.6), coins)).headline
+    assert bare.endswith("and none is claimed")
+    gauss = epsilon(CLIENT_EPSILON_IF_GAUSSIAN, 1.0, method="mean-only Gaussian 95%")
+    assert "1.000 if the mechanism is Gaussian" in verdict(found(auc(0.4, 0.6), gauss)).headline
+
+
+def test_a_comparison_has_the_bounds_on_one_update_row_by_row() -> None:
+    first = found(auc(0.4, 0.6), epsilon(CLIENT_EPSILON, 1.5), epsilon(CLAIMED_CLIENT_EPSILON, 2.0))
+    second = found(auc(0.4, 0.6))
+    grid = client_comparison(compared([first, second]), [first, second])
+    assert grid is not None
+    (row,) = grid.rows
+    shown = dict(zip((c.text for c in grid.columns), (c.text for c in row), strict=True))
+    assert (shown["ε claimed"], shown["ε at least, from coins"]) == ("2.000", "1.500")
+    assert client_comparison(compared([second, second]), [second, second]) is None

@@ -32,7 +32,8 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
     samples were used, groups and clients with too few samples, source attacks that asked about too
     few of each client, and classes of those that had too few. A figure on too few samples loses its
     value, its curve and the trajectories of its client; a client with few of some class loses its
-    class counts. To suppress the same once more changes nothing.
+    class counts, and one with few audited samples their number. Of people, they and not their
+    samples are counted. To suppress the same once more changes nothing.
 
     Args:
         record: Any.
@@ -76,7 +77,13 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
         for one in record.others
         if one.topic != "source" or (one.attack, one.defense, one.view) not in owners
     ]
-    kept = [*findings, *groups, *others]
+    # On more samples than there are people, who are what makes a group small.
+    singles = [
+        one
+        for one in record.of_single_samples
+        if (one.attack, one.defense, one.contrast, one.target, one.seed) not in curves
+    ]
+    kept = [*findings, *singles, *groups, *others]
     together = _other_clients(record.other_clients, smallest)
     counts["clients"] += together is not record.other_clients
     update = {**lists, "estimates": kept, "other_clients": together}
@@ -157,9 +164,12 @@ def _note(smallest: int) -> str:
 
 
 def _client(row: ClientRow, smallest: int) -> ClientRow:
-    if not any(0 < count < smallest for count in row.class_counts):
-        return row
-    return row.model_copy(update={"class_counts": []})
+    gone: dict[str, object] = {}
+    if any(0 < count < smallest for count in row.class_counts):
+        gone["class_counts"] = []
+    if row.audited is not None and 0 < row.audited < smallest:
+        gone["audited"] = None
+    return row.model_copy(update=gone) if gone else row
 
 
 def _other_clients(row: OtherClients | None, smallest: int) -> OtherClients | None:

@@ -276,6 +276,12 @@ def headline(record: Record) -> list[Estimate]:
     return _summarised(record.findings)
 
 
+def over_all_runs(record: Record, metric: str) -> Estimate | None:
+    """A figure of the run itself over all runs; that of one run where there is no other."""
+    found = sorted(record.where(metric=metric), key=lambda one: one.seed is not None)
+    return found[0] if found else None
+
+
 def single_samples(record: Record) -> list[Estimate]:
     """The same of the samples of people taken one by one; none where samples are the units."""
     return _summarised(record.of_single_samples)

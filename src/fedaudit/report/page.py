@@ -49,6 +49,7 @@ from fedaudit.report.reproducing import (
 from fedaudit.report.tables.clusters import cluster_section, risk_sizes_table
 from fedaudit.report.tables.comparison import attack_tables as comparison_tables
 from fedaudit.report.tables.comparison import (
+    client_comparison,
     cluster_comparison,
     rows_table,
     source_comparison,
@@ -235,6 +236,7 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
         outside=comparison_tables(comparison, "outside"),
         defended=any(row.family != NO_DEFENSE for row in comparison.rows),
         sources=source_comparison(comparison, records),
+        updates=client_comparison(comparison, records),
         clusters=cluster_comparison(comparison),
         utility=comparison_utility(comparison),
         cautions=cautions(comparison, records),

@@ -17,6 +17,7 @@ from fedaudit.report.evidence import (
     label_among,
     leading,
     look_of,
+    over_all_runs,
     says_nothing,
     size_of,
     size_reached_by,
@@ -226,7 +227,7 @@ def client_tiles(record: Record) -> list[Tile]:
     of the coins alone, and what is claimed, with the canaries' noise and without.
     """
     gaussian, coins, claimed, alone = (
-        _of_all_runs(record, name)
+        one if (one := over_all_runs(record, name)) and one.value is not None else None
         for name in (
             CLIENT_EPSILON_IF_GAUSSIAN,
             CLIENT_EPSILON,
@@ -249,11 +250,6 @@ def client_tiles(record: Record) -> list[Tile]:
     tone = "alarm" if claimed and best.number > claimed.number else ""
     name = "One client's update, epsilon at least"
     return [Tile(name, shown(best.number, best.metric), " · ".join(detail), tone)]
-
-
-def _of_all_runs(record: Record, metric: str) -> Estimate | None:
-    found = [one for one in record.where(metric=metric) if one.value is not None]
-    return min(found, key=lambda one: one.seed is not None, default=None)
 
 
 def _controls_tile(record: Record) -> Tile:

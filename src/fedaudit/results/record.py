@@ -219,11 +219,15 @@ class AttackRow(Part):
 
 
 class ClientRow(Part):
-    """A client's size and label distribution, and how many audited samples it holds."""
+    """A client's size and label distribution, and how many audited samples it holds.
+
+    Attributes:
+        audited: None where so few are not told.
+    """
 
     client: Whole
     samples: Whole
-    audited: Whole
+    audited: Whole | None
     class_counts: list[Whole]
 
 
@@ -284,6 +288,8 @@ class Record(Part):
         clients: One row a client; of more than ``MOST_CLIENTS`` the audited ones and those that
             hold most audited samples.
         other_clients: The rest of a large federation.
+        parameters: Numbers that a model learns, the largest where clients have several; None in
+            records that do not state it.
         watched: The federation was somebody else's: it was watched, and how it trained is not
             known.
         accuracies: Of the models, round by round; figures of utility are estimates.
@@ -309,6 +315,7 @@ class Record(Part):
     attacks: list[AttackRow]
     clients: list[ClientRow]
     other_clients: OtherClients | None = None
+    parameters: Whole | None = None
     estimates: list[Estimate]
     curves: list[Curve] = Field(default_factory=list)
     trajectories: list[Trajectory] = Field(default_factory=list)

@@ -6,11 +6,15 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import (
+    CLAIMED_CLIENT_EPSILON,
+    CLAIMED_CLIENT_EPSILON_ALONE,
+    CLIENT_EPSILON,
+    CLIENT_EPSILON_IF_GAUSSIAN,
     FORMAL_EPSILON,
     FORMAL_EPSILON_OF_A_ROUND,
     HEADLINE_METRICS,
 )
-from fedaudit.report.evidence import Look, distinct, look_of
+from fedaudit.report.evidence import Look, distinct, look_of, over_all_runs
 from fedaudit.report.grid import (
     EMPTY,
     Cell,
@@ -258,6 +262,39 @@ def utility_table(comparison: Comparison) -> Grid:
         remark=f"Intervals: {listed([shortened(m, 80) for m in methods][:3])}.{how} {STAR}"
         + about_runs(one.figure.further for one in accuracies),
     )
+
+
+_ONE_UPDATE = {
+    "ε claimed": CLAIMED_CLIENT_EPSILON,
+    "Claimed without canaries": CLAIMED_CLIENT_EPSILON_ALONE,
+    "ε at least, if Gaussian": CLIENT_EPSILON_IF_GAUSSIAN,
+    "ε at least, from coins": CLIENT_EPSILON,
+}
+
+
+def client_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
+    """Claimed and measured epsilon of one client's update, row by row; None without canaries."""
+    labels, rows = labels_of(comparison), list[Filled]()
+    for at, row in enumerate(comparison.rows):
+        record = records[row.source]
+        found = {name: over_all_runs(record, metric) for name, metric in _ONE_UPDATE.items()}
+        if not any(one is not None and _is_of(one.defense, row) for one in found.values()):
+            continue
+        used = [one for one in record.where(topic="utility") if _is_of(one.defense, row)]
+        cells: Filled = {
+            name: None if one is None else MISSING if one.value is None else number(one.value)
+            for name, one in found.items()
+        }
+        accuracy = _accuracy(used, metrics.TEST_ACCURACY)
+        rows.append({"Defense": heading_of(row, labels[at]), **cells, "Test accuracy": accuracy})
+    if not rows:
+        return None
+    remark = (
+        "By canary clients: one client's update, it or zero in its place, to whoever has the first "
+        "and the last global model. Measured ones are lower limits at 95%: one above the claim "
+        "refutes it, one below proves nothing. – where nothing is claimed or a bound is refused."
+    )
+    return tabled("One client's update", rows, remark=remark)
 
 
 _FORMAL = {

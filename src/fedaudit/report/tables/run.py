@@ -198,7 +198,7 @@ def clients_table(record: Record) -> Grid:
         {
             "Client": f"Client {row.client}",
             "Samples": count(row.samples),
-            "Audited": count(row.audited),
+            "Audited": MISSING if row.audited is None else count(row.audited),
             "Classes held": f"{sum(amount > 0 for amount in row.class_counts)}/"
             f"{len(row.class_counts)}",
             "Largest class": _largest_class(row.class_counts),

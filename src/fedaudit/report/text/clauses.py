@@ -15,7 +15,14 @@ from fedaudit.core.metric_names import (
     FORMAL_EPSILON_OF_A_ROUND,
     tpr_at,
 )
-from fedaudit.report.evidence import distinct, headline, label_among, says_nothing, strongest
+from fedaudit.report.evidence import (
+    distinct,
+    headline,
+    label_among,
+    over_all_runs,
+    says_nothing,
+    strongest,
+)
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.clusters import clustered_of, in_words, riskiest
 from fedaudit.report.text.games import game_verdict
@@ -329,12 +336,18 @@ def controls(record: Record) -> Answer:
 
 
 def parameters(record: Record) -> Answer:
-    """Training samples; how many parameters the model has is in no record."""
-    others = record.other_clients
+    """Parameters of the model, and how many there are for each training sample."""
+    others, learned = record.other_clients, record.parameters
     samples = sum(row.samples for row in record.clients) + (others.samples if others else 0)
     known = f"{count(samples)} training samples" if samples else "no number of samples"
-    why = f"The record has {known}, and not the number of the model’s parameters."
-    return Answer("not stated", "Not stated", why)
+    if learned is None:
+        why = f"The record has {known}, and not the number of the model’s parameters."
+        return Answer("not stated", "Not stated", why)
+    text = plural(learned, "trained parameter")
+    if samples:
+        text += f", {number(learned / samples)} for each of {known}"
+    more = "Frozen parameters are not counted. Audited samples of nobody are not among those."
+    return Answer("figure", text, more)
 
 
 def attribution(record: Record) -> Answer:
@@ -384,7 +397,7 @@ _CLAIMS = {
 }
 _ONE_UPDATE = "one client’s update, it or zero in its place"
 _MEASURED = {
-    EPSILON: ("one sample of the audited client, there or not", "against the adversary here"),
+    EPSILON: ("one {unit} of the audited client, there or not", "against the adversary here"),
     CLIENT_EPSILON: (f"{_ONE_UPDATE}, from coins alone", _OF_A_CLIENT),
     CLIENT_EPSILON_IF_GAUSSIAN: (f"{_ONE_UPDATE}, if the mechanism is Gaussian", _OF_A_CLIENT),
 }
@@ -402,7 +415,7 @@ def claimed_epsilon(record: Record) -> Answer:
         text += f"; {actual.count(None)} without a bound" if None in actual else ""
         more = "Unit: one record of one client. Against whoever sees its upload. Delta: 0."
         return Answer("figure", text, f"{more} {_games_held(record)}")
-    found = [one for metric in _CLAIMS if (one := _over_runs(record, metric))]
+    found = [one for metric in _CLAIMS if (one := over_all_runs(record, metric))]
     given = [one for one in found if one.value is not None]
     if not given:
         why = [sentence(capital(shortened(one.note, 120))) for one in found if one.note]
@@ -427,7 +440,7 @@ def _held(record: Record) -> list[str]:
     claims = [f for f in record.where(metric=CLAIMED_CLIENT_EPSILON) if f.value is not None]
     found = list[str]()
     for metric in (CLIENT_EPSILON, CLIENT_EPSILON_IF_GAUSSIAN):
-        one = _over_runs(record, metric)
+        one = over_all_runs(record, metric)
         same = [f.number for f in claims if one is not None and f.defense == one.defense]
         if one is None or one.value is None or not same:
             continue
@@ -464,20 +477,19 @@ def measured_epsilon(record: Record) -> Answer:
             f"By success in games, the largest of {plural(len(record.games), 'point')}. {nothing}"
         )
         return Answer("figure", text, f"{more} {_games_held(record)}".strip())
-    clients = [_over_runs(record, metric) for metric in _MEASURED if metric != EPSILON]
+    clients = [over_all_runs(record, metric) for metric in _MEASURED if metric != EPSILON]
     given = [strongest(record.findings, EPSILON), *clients]
     found = [one for one in given if one is not None and one.value is not None]
     if not found or says_nothing(record):
         return _not_tested("The record has no lower bound on epsilon.")
+    of = {metric: ", ".join(said).format(unit=record.unit) for metric, said in _MEASURED.items()}
     lines = [
-        f"{number(one.number)}: {', '.join(_MEASURED[one.metric])}; {shortened(one.method, 100)}."
+        f"{number(one.number)}: {of[one.metric]}; {shortened(one.method, 100)}."
         + ("" if one.ceiling is None else f" At most {number(one.ceiling)} could have been found.")
         + " Held against no claim here." * (one.metric == EPSILON)
         for one in found
     ]
-    text = "; ".join(
-        f"ε at least {number(one.number)} ({', '.join(_MEASURED[one.metric])})" for one in found
-    )
+    text = "; ".join(f"ε at least {number(one.number)} ({of[one.metric]})" for one in found)
     return Answer("figure", text, "\n".join([*lines, nothing, *_held(record)]))
 
 
@@ -542,10 +554,13 @@ def residual(record: Record) -> Answer:
         _client_bound(record),
     ]
     text = "; ".join(one for one in said if one) or "No upper limit of a risk is known"
+    units, one = (
+        ("people", "of them") if record.unit == "person" else ("samples", "person’s record")
+    )
     more = (
-        f"With {_LEVEL} confidence each, by the attacks here, over all audited samples together: "
-        "one person’s record may be easier to find, and stronger attacks, other adversaries and "
-        "other clients may fare otherwise."
+        f"With {_LEVEL} confidence each, by the attacks here, over all audited {units} together: "
+        f"one {one} may be easier to find, and stronger attacks, other adversaries and other "
+        "clients may fare otherwise."
     )
     return Answer("stated", capital(text), more)
 
@@ -559,8 +574,8 @@ def _of(record: Record, bound: Bound) -> str:
 
 def _client_bound(record: Record) -> str:
     """What is claimed and measured of one client's update; empty where nothing is."""
-    claim = _over_runs(record, CLAIMED_CLIENT_EPSILON)
-    bounds = [_over_runs(record, one) for one in (CLIENT_EPSILON, CLIENT_EPSILON_IF_GAUSSIAN)]
+    claim = over_all_runs(record, CLAIMED_CLIENT_EPSILON)
+    bounds = [over_all_runs(record, one) for one in (CLIENT_EPSILON, CLIENT_EPSILON_IF_GAUSSIAN)]
     measured = [one for one in bounds if one is not None and one.value is not None]
     said = (
         [f"ε at most {number(claim.number)} claimed"] if claim and claim.value is not None else []
@@ -576,12 +591,6 @@ def _client_bound(record: Record) -> str:
 def out_of_scope(why: str) -> Callable[[Record], Answer]:
     """The answer for every record where no part of fedaudit asks the question."""
     return lambda record: Answer("out of scope", "Out of scope", why)
-
-
-def _over_runs(record: Record, metric: str) -> Estimate | None:
-    """The figure over all runs; that of one run where there is no other."""
-    found = sorted(record.where(metric=metric), key=lambda one: one.seed is not None)
-    return found[0] if found else None
 
 
 def _not_tested(why: str) -> Answer:

@@ -4,7 +4,12 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple, get_args
 
-from fedaudit.core.metric_names import AUC
+from fedaudit.core.metric_names import (
+    AUC,
+    CLAIMED_CLIENT_EPSILON,
+    CLIENT_EPSILON,
+    CLIENT_EPSILON_IF_GAUSSIAN,
+)
 from fedaudit.report.evidence import (
     LEAKS,
     Status,
@@ -13,6 +18,7 @@ from fedaudit.report.evidence import (
     distinct,
     headline,
     label_among,
+    over_all_runs,
     says_nothing,
 )
 from fedaudit.report.grid import shortened
@@ -358,7 +364,24 @@ def _headline(record: Record, topics: Mapping[str, Status]) -> str:
             people = PEOPLE_HEADLINES if record.unit == "person" else {}
             text = beside.get(status, people.get(status, HEADLINES[status]))
         texts.append(text)
-    return ". ".join(dict.fromkeys(texts))
+    return ". ".join(dict.fromkeys([*texts, *_of_one_update(record)]))
+
+
+def _of_one_update(record: Record) -> list[str]:
+    """What canary clients measured of one client's update, beside what is claimed."""
+    bounds = (CLIENT_EPSILON_IF_GAUSSIAN, CLIENT_EPSILON)
+    known = [
+        one for name in bounds if (one := over_all_runs(record, name)) and one.value is not None
+    ]
+    claim = over_all_runs(record, CLAIMED_CLIENT_EPSILON)
+    if not known or says_nothing(record):
+        return []
+    unless = " if the mechanism is Gaussian" * (known[0].metric == CLIENT_EPSILON_IF_GAUSSIAN)
+    said = f"Of one client's update: epsilon at least {number(known[0].number)}{unless}"
+    if claim is None or claim.value is None:
+        return [f"{said}, and none is claimed"]
+    held = "refuted" if known[0].number > claim.number else "not refuted, which proves nothing"
+    return [f"{said}; {number(claim.number)} claimed is {held}"]
 
 
 def learning_warning(record: Record) -> str:

@@ -156,6 +156,7 @@ def assembled(
         attacks=_attack_rows(first, findings),
         clients=rows,
         other_clients=others,
+        parameters=None if first.watched else _parameters(first),
         estimates=[
             *figures,
             *findings.groups,
@@ -182,6 +183,12 @@ def assembled(
         clusters=[one.choices for one in clusters],
         untested=_untested(first),
     )
+
+
+def _parameters(run: Setup) -> int:
+    """Numbers that a model learns, the largest where clients have several."""
+    models = [net.initial(0).params for net in run.algorithm.nets]
+    return max(sum(value.numel() for value in params.values()) for params in models)
 
 
 def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
