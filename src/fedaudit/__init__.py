@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedaudit.live.audited import audit_samples, fair_split, join_audits
     from fedaudit.live.canaries import CanaryClients
     from fedaudit.live.recorder import record
+    from fedaudit.live.unlearning import unlearning
     from fedaudit.metrics.evaluate import evaluate
     from fedaudit.observe.views import seen_from
     from fedaudit.results.record import Record
@@ -105,6 +106,7 @@ _DOORS = {
     "seen_from": "fedaudit.observe.views:seen_from",
     "simulate": "fedaudit.fl.simulate:simulate",
     "study_from": "fedaudit.study.settings.values:study_from",
+    "unlearning": "fedaudit.live.unlearning:unlearning",
 }
 
 _ROOMS = (
@@ -167,6 +169,7 @@ __all__ = [
     "simulate",
     "study_from",
     "tasks",
+    "unlearning",
     "views",
 ]
 
