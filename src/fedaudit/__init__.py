@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from fedaudit.study.settings.sections import ShadowSection as Shadow
     from fedaudit.study.settings.sections import ShiftSection as Shift
     from fedaudit.study.settings.sections import TrainingSection as Training
+    from fedaudit.study.settings.sections import UnlearningSection as Unlearning
     from fedaudit.study.settings.values import study_from
 
     def Audit(**settings: object) -> AuditSection:
@@ -90,6 +91,7 @@ _DOORS = {
     "Shadow": "fedaudit.study.settings.sections:ShadowSection",
     "Shift": "fedaudit.study.settings.sections:ShiftSection",
     "Training": "fedaudit.study.settings.sections:TrainingSection",
+    "Unlearning": "fedaudit.study.settings.sections:UnlearningSection",
     "reattack": "fedaudit.study.running.reattack:reattack",
     "attack_recording": "fedaudit.live.attack:attack_recording",
     "audit": "fedaudit.study.front.audit:audit",
@@ -142,6 +144,7 @@ __all__ = [
     "Shadow",
     "Shift",
     "Training",
+    "Unlearning",
     "__version__",
     "algorithms",
     "attack_recording",

@@ -56,7 +56,7 @@ def test_a_retrained_model_forgets_and_the_model_before_still_tells_who_was_dele
     assert found.figures.excess.value == 0
     # Equal scores have no variance of their own: limits are those of both apart, which are wide.
     assert found.figures.verdict in ("forgotten", "cannot be told")
-    assert found.figures.both.value > 0.9
+    assert found.figures.both.value > 0.7
     assert found.utility == {}
 
 

@@ -12,7 +12,7 @@ from fedaudit.live.network import network_of
 from fedaudit.metrics.unlearning import Unlearned, require_margin, unlearned
 
 
-class Unlearning(NamedTuple):
+class UnlearnedModel(NamedTuple):
     """What models give away of the samples that were to be forgotten, and what they are good for.
 
     Attributes:
@@ -44,7 +44,7 @@ def unlearning(
     test: Labelled | None = None,
     task: Task = CLASSIFICATION,
     margin: float = 0.05,
-) -> Unlearning:
+) -> UnlearnedModel:
     """How far samples are forgotten, by their losses; see :func:`fedaudit.metrics.unlearned`.
 
     Forgotten and unseen samples are to differ in nothing but that the former were trained on: set
@@ -90,4 +90,4 @@ def unlearning(
         is_forgotten=samples.owner != NOBODY,
         margin=margin,
     )
-    return Unlearning(figures, utility, task.utility.name)
+    return UnlearnedModel(figures, utility, task.utility.name)

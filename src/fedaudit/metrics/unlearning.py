@@ -5,17 +5,12 @@ from typing import NamedTuple
 import numpy.typing as npt
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.metric_names import CANNOT_TELL, FORGOTTEN, NOT_FORGOTTEN, OVERDONE, UNTOLD
 from fedaudit.metrics.delong import AucDifference, AucInterval, auc_interval, compare_auc
 from fedaudit.metrics.roc import as_scores, as_truth
 
 EQUIVALENCE = 0.9
 """Confidence of an equivalence interval: two one-sided tests at 5 % each."""
-
-FORGOTTEN = "forgotten"
-NOT_FORGOTTEN = "not forgotten"
-OVERDONE = "overdone"
-UNTOLD = "told nothing before"
-CANNOT_TELL = "cannot be told"
 
 
 class Unlearned(NamedTuple):
