@@ -1,23 +1,14 @@
 """Forgotten against unseen samples: verdicts, their errors, and the two models together."""
 
+import math
+
 import numpy as np
 import pytest
 
+from benchmarks.unlearning import MARGIN, scores, simulated
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics import auc, unlearned
 from fedaudit.metrics.unlearning import unlearning_verdict
-
-SHIFT = {0.5: 0.0, 0.55: 0.17771, 0.6: 0.35828, 0.45: -0.17771}
-"""How far the mean of forgotten samples' normal scores is above that of unseen ones, by AUC."""
-
-
-def scores(
-    rng: np.random.Generator, level: float, each: int, shared: np.ndarray, weight: float = 0.7
-) -> np.ndarray:
-    """Scores of so many forgotten and unseen samples, with an AUC, that share how hard each is."""
-    own = rng.standard_normal(2 * each)
-    noise = weight * shared + (1 - weight**2) ** 0.5 * own
-    return np.asarray(noise + SHIFT[level] * (np.arange(2 * each) < each))
 
 
 def halves(each: int) -> np.ndarray:
@@ -49,7 +40,9 @@ def test_the_smaller_loss_before_shows_with_two_models_what_neither_shows_alone(
 def test_unlearning_that_does_nothing_is_not_called_forgotten_and_retraining_is() -> None:
     rng = np.random.default_rng(1)
     shared = rng.standard_normal(1600)
-    before, retrained, other = (scores(rng, level, 800, shared) for level in (0.6, 0.5, 0.5))
+    before, retrained, other = (
+        scores(rng, level, shared, halves(800)) for level in (0.6, 0.5, 0.5)
+    )
     truth = halves(800)
     nothing = unlearned(before, before, retrained, is_forgotten=truth)
     assert nothing.verdict == "not forgotten"
@@ -83,32 +76,29 @@ def test_of_several_scores_the_corrected_test_decides_what_is_not_forgotten() ->
     assert uncorrected == "cannot be told"
 
 
-@pytest.mark.parametrize("edge", [0.55, 0.45])
-@pytest.mark.parametrize("yardstick", ["retrained", "0.5"])
+def most(runs: int) -> float:
+    """Five of a hundred, and four standard errors of a share that was simulated so often."""
+    return 0.05 + 4 * math.sqrt(0.05 * 0.95 / runs)
+
+
+@pytest.mark.parametrize(
+    ("edge", "yardstick", "seeds", "runs"),
+    [
+        (MARGIN, "retrained", 1, 200),
+        (-MARGIN, "retrained", 1, 200),
+        (MARGIN, "0.5", 1, 200),
+        (MARGIN, "retrained", 5, 40),
+    ],
+)
 def test_at_the_edge_of_the_margin_forgotten_is_said_wrongly_in_at_most_five_of_a_hundred(
-    edge: float, yardstick: str
+    edge: float, yardstick: str, seeds: int, runs: int
 ) -> None:
-    rng, runs, each = np.random.default_rng(2), 500, 600
-    wrong = 0
-    for _ in range(runs):
-        shared = rng.standard_normal(2 * each)
-        before, after, retrained = (scores(rng, at, each, shared) for at in (0.6, edge, 0.5))
-        against = retrained if yardstick == "retrained" else None
-        found = unlearned(before, after, against, is_forgotten=halves(each), margin=0.05)
-        wrong += found.verdict == "forgotten"
-    # Four standard errors of a simulated share of 5 %.
-    assert wrong / runs < 0.05 + 4 * (0.05 * 0.95 / runs) ** 0.5
+    found = simulated(edge, (400, 400), yardstick, runs=runs, seeds=seeds)
+    assert found.forgotten < most(runs)
 
 
 def test_what_is_forgotten_is_called_not_forgotten_in_at_most_five_of_a_hundred() -> None:
-    rng, runs, each = np.random.default_rng(3), 500, 150
-    wrong = 0
-    for _ in range(runs):
-        shared = rng.standard_normal(2 * each)
-        before, after, retrained = (scores(rng, at, each, shared) for at in (0.6, 0.5, 0.5))
-        found = unlearned(before, after, retrained, is_forgotten=halves(each), margin=0.05)
-        wrong += found.verdict == "not forgotten"
-    assert wrong / runs < 0.05 + 4 * (0.05 * 0.95 / runs) ** 0.5
+    assert simulated(0.0, (60, 200), runs=300).not_forgotten < most(300)
 
 
 def test_scores_of_other_samples_and_margins_that_are_none_are_refused() -> None:
@@ -123,6 +113,7 @@ def test_scores_of_other_samples_and_margins_that_are_none_are_refused() -> None
 
 def test_levels_of_the_simulation_are_those_that_its_scores_have() -> None:
     rng = np.random.default_rng(4)
-    for level in SHIFT:
-        found = auc(scores(rng, level, 40_000, rng.standard_normal(80_000)), halves(40_000))
+    for level in (0.45, 0.5, 0.6):
+        shared = rng.standard_normal(80_000)
+        found = auc(scores(rng, level, shared, halves(40_000)), halves(40_000))
         assert found == pytest.approx(level, abs=0.01)
