@@ -48,6 +48,7 @@ from fedaudit.study.controls import controls, planted_leak, source_controls
 from fedaudit.study.figures.accuracy import accuracy_by_round, utility
 from fedaudit.study.figures.analysis import analyse
 from fedaudit.study.figures.cluster_results import clusters_of
+from fedaudit.study.figures.one_sample import sample_claim_checked
 from fedaudit.study.figures.one_update import CanaryRun, claim_checked, one_update_figures
 from fedaudit.study.figures.sample_scores import write_scores
 from fedaudit.study.figures.source import SourceFound, source_results
@@ -120,6 +121,8 @@ def conclude(
     made = environment(clock, work.device)
     canaried = _canary_runs(runs, stored, places)
     checks += claim_checked(canaried)
+    proven = {one.metric: one.value for one in formal_epsilons(runs)}
+    checks += sample_claim_checked(runs, findings, proven.get(FORMAL_EPSILON))
     forgetful = [
         UnlearningRun(run, rounds[-1], *unlearned[run.seed])
         for run, rounds in zip(runs, stored, strict=True)

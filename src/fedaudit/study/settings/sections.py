@@ -134,9 +134,9 @@ class AuditSection(Section):
     """The audited samples, and the view that they are audited in.
 
     Attributes:
-        draw: "fair" (the default draw) or a published split by name.
+        draw: "fair" (the default draw), "canaries", or a published split by name.
         targets: Clients under audit.
-        options: A published draw's own settings (share, n_unseen, n_other).
+        options: Another draw's own settings (count and kind of canaries; share, n_unseen, n_other).
         fair: Samples whose owner a fair draw decides, for each target; also called ``samples``.
         extra_other: Further audited samples of other clients.
         extra_unseen: Further audited samples that no client trains on.
@@ -428,7 +428,7 @@ class Study(Section):
         if self.audit.draw == "fair" and self.audit.fair == 0:
             raise ValueError("audit.fair is 0, so that nobody would be a member; give at least 1")
         if self.audit.draw == "fair" and self.audit.options:
-            raise ValueError("audit.options are of published draws; the fair draw has none")
+            raise ValueError("audit.options are of other draws; the fair draw has none")
         if self.attacks and self.attack_set:
             raise ValueError(
                 f"attack_set is {self.attack_set!r}, and [attacks] names attacks one by one; leave "
