@@ -59,6 +59,7 @@ def test_where_nothing_is_claimed_there_is_nothing_to_refute(tmp_path: Path) -> 
     assert claim(record) is None
     bound = next(one for one in record.findings if one.metric == "epsilon")
     assert bound.number > 1
+    assert any("audited ones are canary records" in said for said in record.untested)
 
 
 def test_canaries_keep_their_labels_in_training_and_in_what_is_measured() -> None:

@@ -285,6 +285,10 @@ def _untested(run: Setup) -> list[str]:
         )
     if run.canaries is not None:
         said.append("The federation without its canary clients, whose noise lies in every model.")
+    if study.audit.draw == "canaries":
+        said.append("Ordinary samples, which leak less: the audited ones are canary records.")
+    if run.retrained is not None:
+        said.append("Unlearning as somebody sees it who is shown the rounds between.")
     if run.on_membership and not any(one.needs_references for one in run.attacks.values()):
         said.append("Attacks that compare with reference models (RMIA, LiRA).")
     if run.shadow is None and run.known is None:
