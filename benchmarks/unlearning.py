@@ -23,7 +23,7 @@ from fedaudit.results.aggregate import over_runs
 from fedaudit.results.estimate import Estimate
 
 MARGIN, BEFORE, CORRELATION = 0.05, 0.75, 0.7
-TRUTHS = (-0.05, 0.0, 0.05)
+TRUTHS = (-0.05, 0.0, 0.025, 0.05, 0.1)
 SIZES = ((50, 50), (100, 900), (500, 500), (1000, 1000))
 YARDSTICKS = ("retrained", "0.5")
 
