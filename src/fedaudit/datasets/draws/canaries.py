@@ -73,4 +73,5 @@ def _noise_like(samples: Samples, dataset: Dataset, rng: torch.Generator) -> Ten
     """
     train = dataset.train.features
     size = train.double().square().mean().sqrt().to(train.dtype)
-    return size * torch.randn(samples.features.shape, generator=rng, dtype=train.dtype)
+    drawn = torch.randn(samples.features.shape, generator=rng, dtype=train.dtype)
+    return size * drawn.to(train.device)
