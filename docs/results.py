@@ -146,7 +146,7 @@ def _list(all_studies: Sequence[Study | Games]) -> str:
 
 def _learned(record: Record) -> str:
     """Utility of the study as it is, so that a reader sees where there is nothing to leak."""
-    found = [record.where(metric=metric) for metric in (TRAIN_ACCURACY, TEST_ACCURACY)]
+    found = [record.where(topic="utility", metric=one) for one in (TRAIN_ACCURACY, TEST_ACCURACY)]
     if all(found):
         return " / ".join(f"{100 * fmean(one.number for one in runs):.0f}%" for runs in found)
     other = [_of_task(record, part) for part in ("train", "test")]
@@ -396,7 +396,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _accuracy(record: Record) -> str:
-    known = [one.number for one in record.where(metric=TEST_ACCURACY)]
+    known = [one.number for one in record.where(topic="utility", metric=TEST_ACCURACY)]
     return f"{100 * sum(known) / len(known):.1f}%" if known else _of_task(record, "test") or "–"
 
 

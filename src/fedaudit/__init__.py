@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedaudit.live.audited import audit_samples, fair_split, join_audits
     from fedaudit.live.canaries import CanaryClients
     from fedaudit.live.recorder import record
+    from fedaudit.live.unlearning import unlearning
     from fedaudit.metrics.evaluate import evaluate
     from fedaudit.observe.views import seen_from
     from fedaudit.results.record import Record
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from fedaudit.study.settings.sections import ShadowSection as Shadow
     from fedaudit.study.settings.sections import ShiftSection as Shift
     from fedaudit.study.settings.sections import TrainingSection as Training
+    from fedaudit.study.settings.sections import UnlearningSection as Unlearning
     from fedaudit.study.settings.values import study_from
 
     def Audit(**settings: object) -> AuditSection:
@@ -89,6 +91,7 @@ _DOORS = {
     "Shadow": "fedaudit.study.settings.sections:ShadowSection",
     "Shift": "fedaudit.study.settings.sections:ShiftSection",
     "Training": "fedaudit.study.settings.sections:TrainingSection",
+    "Unlearning": "fedaudit.study.settings.sections:UnlearningSection",
     "reattack": "fedaudit.study.running.reattack:reattack",
     "attack_recording": "fedaudit.live.attack:attack_recording",
     "audit": "fedaudit.study.front.audit:audit",
@@ -105,6 +108,7 @@ _DOORS = {
     "seen_from": "fedaudit.observe.views:seen_from",
     "simulate": "fedaudit.fl.simulate:simulate",
     "study_from": "fedaudit.study.settings.values:study_from",
+    "unlearning": "fedaudit.live.unlearning:unlearning",
 }
 
 _ROOMS = (
@@ -140,6 +144,7 @@ __all__ = [
     "Shadow",
     "Shift",
     "Training",
+    "Unlearning",
     "__version__",
     "algorithms",
     "attack_recording",
@@ -167,6 +172,7 @@ __all__ = [
     "simulate",
     "study_from",
     "tasks",
+    "unlearning",
     "views",
 ]
 

@@ -308,3 +308,57 @@ class TestAuditSet:
             AuditSet.from_tensors(stored | {"owner": stored["owner"][:-1]})
         with pytest.raises(Damaged, match="whole numbers"):
             AuditSet.from_tensors(stored | {"owner": stored["owner"].float()})
+
+
+class TestCanaries:
+    def drawn(self, **settings: object) -> Deal:
+        given = {"clients": 5, "partition": Iid(samples_per_client=250), "seed": 0} | settings
+        return DRAWS["canaries"](DATA, **given)
+
+    def test_each_goes_to_the_target_or_to_nobody_by_a_fair_coin(self) -> None:
+        deal = self.drawn(count=400)
+        assert set(np.unique(deal.audit.owner)) == {NOBODY, 0}
+        assert stats.binomtest(int((deal.audit.owner == 0).sum()), 400).pvalue > 0.01
+        assert deal.audit.fair_for(0).all()
+        members = deal.audit.samples.ids[torch.from_numpy(deal.audit.owner == 0)].tolist()
+        audited = set(deal.audit.samples.ids.tolist())
+        assert audited & set(deal.clients[0].ids.tolist()) == set(members)
+        assert deal.sizes[0] == 250 + len(members)
+        assert not any(audited & set(deal.clients[c].ids.tolist()) for c in range(1, 5))
+
+    def test_each_has_a_wrong_label_which_its_client_trains_on(self) -> None:
+        deal = self.drawn(count=400)
+        audit, own = deal.audit.samples, deal.clients[0]
+        assert (audit.labels != DATA.train.labels[audit.ids]).all()
+        assert audit.labels is audit.targets
+        told = dict(zip(audit.ids.tolist(), audit.labels.tolist(), strict=True))
+        for number, label in zip(own.ids.tolist(), own.labels.tolist(), strict=True):
+            assert label == told.get(number, int(DATA.train.labels[number]))
+
+    def test_coins_change_nothing_but_who_trains_on_a_canary(self) -> None:
+        nobodys = fair(Iid(samples_per_client=250), n_fair=0, extra_unseen=60)
+        deal = self.drawn(count=60)
+        assert deal.audit.samples.ids.tolist() == nobodys.audit.samples.ids.tolist()
+        audited = deal.audit.samples.ids
+        for client, data in deal.clients.items():
+            own = data.ids[~torch.isin(data.ids, audited)].tolist()
+            assert sorted(own) == sorted(nobodys.clients[client].ids.tolist())
+
+    def test_several_targets_have_as_many_coins_each(self) -> None:
+        deal = self.drawn(count=100, targets=(0, 3))
+        assert np.bincount(deal.audit.panel).tolist() == [100, 0, 0, 100]
+        assert ((deal.audit.owner == deal.audit.panel) | (deal.audit.owner == NOBODY)).all()
+
+    def test_noise_is_about_zero_and_as_large_as_features_are(self) -> None:
+        deal = self.drawn(count=500, kind="noise")
+        values, size = deal.audit.samples.features, DATA.train.features.square().mean().sqrt()
+        assert abs(float(values.mean() / size)) < 0.2
+        assert float(values.square().mean().sqrt() / size) == pytest.approx(1, abs=0.15)
+        kept = deal.clients[0].features[torch.isin(deal.clients[0].ids, deal.audit.samples.ids)]
+        assert set(kept.flatten().tolist()) <= set(values.flatten().tolist())
+
+    def test_another_kind_and_a_task_without_classes_are_refused(self) -> None:
+        with pytest.raises(BadInput, match="'mislabelled' or 'noise', got 'blank'"):
+            self.drawn(kind="blank")
+        with pytest.raises(BadInput, match="nothing would be audited"):
+            self.drawn(count=0)

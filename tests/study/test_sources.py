@@ -189,7 +189,7 @@ def test_the_whole_catalogue_asks_about_owners_too(small: Carried) -> None:
     whole = small.record
     assert {s.attack for s in whole.sources} == set(SIA)
     # As many of each client as the one with fewest audited samples has.
-    each = min(row.audited for row in whole.clients)
+    each = min(row.audited or 0 for row in whole.clients)
     assert {s.samples for s in whole.sources} == {4 * each}
 
 

@@ -22,6 +22,10 @@ CLAIMED_CLIENT_EPSILON = "claimed_client_epsilon"
 CLAIMED_CLIENT_EPSILON_ALONE = "claimed_client_epsilon_without_canaries"
 """The same for the federation without canary clients, whose noise is less."""
 
+FORGOTTEN, NOT_FORGOTTEN, OVERDONE = "forgotten", "not forgotten", "overdone"
+UNTOLD, CANNOT_TELL = "told nothing before", "cannot be told"
+"""Verdicts on unlearning, each by one score: see :mod:`fedaudit.metrics.unlearning`."""
+
 
 def tpr_at(fpr: float) -> str:
     """Name of the true-positive rate at a false-positive rate, such as "tpr@0.01"."""

@@ -80,6 +80,7 @@ from fedaudit.metrics.rates import (
 )
 from fedaudit.metrics.roc import Roc, TprAtFpr, auc, roc_curve, thin, tpr_at_fpr
 from fedaudit.metrics.table import METRICS, Evaluated, Metric
+from fedaudit.metrics.unlearning import Unlearned, unlearned
 from fedaudit.metrics.utility import (
     FrontArea,
     Gap,
@@ -119,6 +120,7 @@ __all__ = [
     "Share",
     "SingledOut",
     "TprAtFpr",
+    "Unlearned",
     "above_chance",
     "above_nonmembers",
     "accuracy",
@@ -171,6 +173,7 @@ __all__ = [
     "thin",
     "tpr_at_fpr",
     "true_fpr_range",
+    "unlearned",
     "upper_limit",
     "upper_rate_limit",
 ]

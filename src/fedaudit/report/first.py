@@ -14,6 +14,7 @@ from fedaudit.report.evidence import (
 from fedaudit.report.figures.forest import Picture
 from fedaudit.report.grid import shortened
 from fedaudit.report.pictures import comparison_picture, first_picture, games_picture
+from fedaudit.report.tables.unlearning import unlearning_tile
 from fedaudit.report.text.comparison import (
     SIZES_DIFFER,
     TradeOff,
@@ -183,9 +184,9 @@ def _three(record: Record, said: PlainVerdict) -> tuple[Tile, ...]:
     topics = [topic for topic, one in said.topics if one == grave or one not in _LEAKS]
     each = 2 if len(topics) == 1 else 1
     found = [tile for topic in topics for tile in made[topic][:each]]
-    # A study of canary clients was made for what these tell.
-    of_clients = client_tiles(record)
-    return (*found[: 2 - len(of_clients)], *of_clients, *utility_tile(record))[:3]
+    # A study of canary clients or of unlearning was made for what these tell.
+    special = [*client_tiles(record), *unlearning_tile(record)]
+    return (*found[: 2 - len(special)], *special, *utility_tile(record))[:3]
 
 
 def first_of_games(record: Record, said: GameVerdict) -> First:

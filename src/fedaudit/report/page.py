@@ -76,6 +76,7 @@ from fedaudit.report.tables.run import (
     utility_table,
 )
 from fedaudit.report.tables.sources import kind_of, source_section
+from fedaudit.report.tables.unlearning import unlearning_section
 from fedaudit.report.text.comparison import cautions
 from fedaudit.report.text.games import CERTIFICATES, game_verdict
 from fedaudit.report.text.verdict import verdict
@@ -282,6 +283,7 @@ def report_html(record: Record, pictures: str = "") -> str:
             plural(len(record.seeds), "seed"),
         ),
         attack_tables=attack_tables(record),
+        unlearning=unlearning_section(record),
         other_figures=other_figures_table(record),
         counts=counts_table(record),
         advice=known,

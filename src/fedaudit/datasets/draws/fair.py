@@ -12,6 +12,7 @@ from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Audited, Deal, all_but, check_targets, dealt
+from fedaudit.datasets.draws.canaries import with_canaries
 from fedaudit.datasets.draws.published import cofedmid, fedmia_code, fedmia_paper, sia
 from fedaudit.datasets.partitions.schemes import (
     Counts,
@@ -124,8 +125,56 @@ def draw(
     return dealt(dataset, held, audited, seed=seed)
 
 
+def canaries(
+    dataset: Dataset,
+    *,
+    clients: int,
+    partition: Partition,
+    seed: int,
+    targets: Sequence[ClientId] = (0,),
+    count: int = 500,
+    kind: str = "mislabelled",
+) -> Deal:
+    """Audits canaries: samples with a wrong label, each the target's or nobody's by a fair coin.
+
+    A model has no reason for what it says of a canary but that it was trained on it, so that bounds
+    on epsilon from one run come closer to what the training allows than by ordinary samples. Those
+    that the target trains on and those that nobody does differ in nothing but their coin. Beside
+    them the target has as many samples as the partition says.
+
+    Args:
+        dataset: Its training part is drawn from; its test part stays untouched.
+        clients: Number of clients, at least 2.
+        partition: Label distribution and size of every client.
+        seed: Root seed of all choices.
+        targets: Clients under audit.
+        count: Canaries for each target; about half of them are trained on.
+        kind: "mislabelled" for samples of the data set; "noise" for normal numbers about 0, as
+            large as features are, which are like no other sample and hardly like each other.
+
+    Raises:
+        BadInput: No such kind, targets or numbers out of range, or too few training samples.
+        Unsupported: A task without classes; noise in the place of tokens.
+
+    Source: Steinke, Nasr and Jagielski 2023 (many canaries in one run, by fair coins); Nasr et al.
+        2023, Tight Auditing of Differentially Private Machine Learning (mislabelled samples).
+    Differs: Canaries are trained on in every round, as other samples are.
+    """
+    nobodys = draw(
+        dataset,
+        clients=clients,
+        partition=partition,
+        n_fair=0,
+        extra_unseen=count,
+        seed=seed,
+        targets=targets,
+    )
+    return with_canaries(nobodys, dataset, seed=seed, targets=targets, kind=kind)
+
+
 DRAWS: dict[str, Callable[..., Deal]] = {
     "fair": draw,
+    "canaries": canaries,
     "fedmia_paper": fedmia_paper,
     "fedmia_code": fedmia_code,
     "cofedmid": cofedmid,

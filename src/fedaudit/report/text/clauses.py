@@ -382,7 +382,8 @@ def _row(record: Record, defense: str) -> str:
     best = strongest((one for one in headline(record) if one.defense == defense), AUC)
     named = [one for one in on_sources(record) if one.success.defense == defense]
     source = strongest_on_sources(named)
-    right = [o.number for o in record.where(metric=TEST_ACCURACY, defense=defense) if not o.against]
+    at = {"topic": "utility", "metric": TEST_ACCURACY, "defense": defense}
+    right = [o.number for o in record.where(**at) if not o.against]
     said = [f"largest AUC {with_interval(best)}"] if best else []
     said += [f"client named for {with_interval(source.success)} of samples"] if source else []
     said += [f"test accuracy {percent(sum(right) / len(right))}"] if right else []

@@ -42,7 +42,7 @@ from fedaudit.study.setup.build import metric_named
 from fedaudit.study.setup.defenses import assigns_classes
 from fedaudit.study.setup.parts import Setup
 
-_GUESSED_SHARE = 0.2
+GUESSED_SHARE = 0.2
 """Of the fairly drawn samples, how many the one-run epsilon bound guesses about: fixed here,
 before anybody has looked at scores."""
 
@@ -243,7 +243,7 @@ def _epsilon(
 ) -> Estimate | None:
     """The one-run bound on members against unseen under independent fair inclusion."""
     chosen = truth.fair & (truth.origin != Origin.OTHER_CLIENT)
-    guesses = 2 * int(_GUESSED_SHARE * chosen.sum() / 2)
+    guesses = 2 * int(GUESSED_SHARE * chosen.sum() / 2)
     if guesses < 2 or setup.study.figures.evaluation == "redraw":
         return None
     study = setup.study

@@ -33,6 +33,7 @@ from fedaudit.study.settings.sections import (
     FiguresSection,
     ReferencesSection,
     ShadowSection,
+    UnlearningSection,
 )
 
 _UNNAMED = "audit"
@@ -194,6 +195,7 @@ def audit(
     shadow: ShadowSection | None = None,
     references: ReferencesSection | None = None,
     canaries: CanariesSection | None = None,
+    unlearning: UnlearningSection | None = None,
     figures: FiguresSection | None = None,
     metrics: object = (),
     server: object = None,
@@ -226,6 +228,7 @@ def audit(
         audit: What is audited, and through whose eyes.
         shadow: Where attacks that learn take their examples from.
         canaries: Clients that show how well one client's update is hidden.
+        unlearning: Of the audited samples once the model is trained.
         references: Federations that the adversary trains itself, to compare models with.
         figures: Which figures are made.
         metrics: Further metrics of scores: names, functions of scores and membership, and
@@ -249,7 +252,18 @@ def audit(
     from fedaudit.engines.ray_cluster import engine_named
 
     asked = Questions(
-        attacks, targets, seeds, audit, shadow, references, canaries, figures, server, view, metrics
+        attacks=attacks,
+        targets=targets,
+        seeds=seeds,
+        audit=audit,
+        shadow=shadow,
+        references=references,
+        canaries=canaries,
+        unlearning=unlearning,
+        figures=figures,
+        server=server,
+        view=view,
+        metrics=metrics,
     )
     called = name or _named_after(out)
     plan: AuditPlan | GamesPlan

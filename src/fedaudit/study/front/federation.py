@@ -41,6 +41,7 @@ from fedaudit.study.settings.sections import (
     ShiftSection,
     Study,
     TrainingSection,
+    UnlearningSection,
 )
 from fedaudit.study.settings.values import study_from
 
@@ -97,6 +98,7 @@ class Questions(NamedTuple):
     shadow: ShadowSection | None = None
     references: ReferencesSection | None = None
     canaries: CanariesSection | None = None
+    unlearning: UnlearningSection | None = None
     figures: FiguresSection | None = None
     server: object = None
     view: object = None
@@ -164,6 +166,7 @@ def plan_of(federation: Federation, asked: Questions, *, name: str, about: str =
             shadow=(ShadowSection, asked.shadow),
             references=(ReferencesSection, asked.references),
             canaries=(CanariesSection, asked.canaries),
+            unlearning=(UnlearningSection, asked.unlearning),
             figures=(FiguresSection, asked.figures),
         ),
     }

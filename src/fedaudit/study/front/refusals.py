@@ -13,6 +13,7 @@ _ARGUMENTS = {
     "figures": "fedaudit.Figures",
     "risk": "fedaudit.Risk",
     "canaries": "fedaudit.Canaries",
+    "unlearning": "fedaudit.Unlearning",
     "references": "fedaudit.References",
     "shadow": "fedaudit.Shadow",
     "shift": "fedaudit.Shift",

@@ -17,7 +17,7 @@ PlanKind = TypeVar("PlanKind", bound=Plan)
 
 _AFTER_TRAINING = {"attack", "metric"}
 FOR_PEOPLE = {"about", "hours"}
-_AFTERWARDS = {"name", "seeds", "figures", "attacks", "attack_set", "references"}
+_AFTERWARDS = {"name", "seeds", "figures", "attacks", "attack_set", "references", "unlearning"}
 _NEWER: Mapping[str, object] = {
     "algorithm": {"name": "fedavg", "options": {}},
     "server": {"name": "honest", "options": {}},
@@ -30,6 +30,7 @@ _NEWER: Mapping[str, object] = {
     "shadow": None,
     "references": None,
     "canaries": None,
+    "unlearning": None,
     "shift": None,
     "risk": RiskSection().model_dump(mode="json"),
     "audit.merge": [],

@@ -33,6 +33,7 @@ from fedaudit.study.running.observing import measured_on, stored_rounds
 from fedaudit.study.running.pool import is_measured, run_folder
 from fedaudit.study.running.record import conclude
 from fedaudit.study.running.run import SHADOW
+from fedaudit.study.running.unlearning import UnlearnedRounds
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.settings.values import study_from
 from fedaudit.study.setup.build import setup
@@ -104,7 +105,23 @@ def _attacked(
         runs.append(_with_fitted_attacks(possible, recording, work, log, named=bool(names)))
         stored.append(rounds)
     places = {seed: run_folder(recording, seed) for seed in study.seeds}
-    return conclude(runs, stored, out, work, clock, log, places=places)
+    unlearned = {
+        run.seed: _unlearned(run, rounds[-1], recording)
+        for run, rounds in zip(runs, stored, strict=True)
+        if run.retrained is not None
+    }
+    return conclude(runs, stored, out, work, clock, log, places=places, unlearned=unlearned)
+
+
+def _unlearned(run: Setup, released: Stored, recording: Path) -> UnlearnedRounds:
+    """The models of unlearning as they were measured; the released one where nothing was done."""
+    assert run.retrained is not None
+    what = "an [unlearning] table"
+    after = run.unlearned
+    return UnlearnedRounds(
+        released if after is None else _measured_own(after, recording, what)[-1],
+        _measured_own(run.retrained, recording, what)[-1],
+    )
 
 
 def _refuse_distrusted(recording: Path, names: Sequence[str], *, trusted: bool) -> None:
@@ -269,7 +286,7 @@ def _measured_own(own: Setup, recording: Path, table: str) -> list[Stored]:
     place = listed if listed.is_dir() else own_place(recording, SHADOW, f"seed-{own.seed}")
     if not is_measured(own, place):
         raise BadInput(
-            f"{recording} has no federation of the adversary's own that this attack needs; run the "
+            f"{recording} has no federation beside the audited one that this attack needs; run the "
             f"study again with this attack named, or with {table}"
         )
     return stored_rounds(own, place)

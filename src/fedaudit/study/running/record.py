@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from torch import Tensor
@@ -47,14 +48,21 @@ from fedaudit.study.controls import controls, planted_leak, source_controls
 from fedaudit.study.figures.accuracy import accuracy_by_round, utility
 from fedaudit.study.figures.analysis import analyse
 from fedaudit.study.figures.cluster_results import clusters_of
+from fedaudit.study.figures.one_sample import sample_claim_checked
 from fedaudit.study.figures.one_update import CanaryRun, claim_checked, one_update_figures
 from fedaudit.study.figures.sample_scores import write_scores
 from fedaudit.study.figures.source import SourceFound, source_results
 from fedaudit.study.figures.truth import Findings
+from fedaudit.study.figures.unlearning import (
+    UnlearningRun,
+    retrained_control,
+    unlearning_figures,
+)
 from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.identity import config_of, run_key, settings_of
 from fedaudit.study.running.observing import measured_on
 from fedaudit.study.running.pictures import write_pictures
+from fedaudit.study.running.unlearning import UnlearnedRounds
 from fedaudit.study.settings.sections import ServerSection
 from fedaudit.study.setup.defenses import assigns_classes
 from fedaudit.study.setup.parts import Setup, Work
@@ -72,6 +80,7 @@ def conclude(
     log: Callable[[str], None] = lambda text: None,
     *,
     places: Mapping[int, Path],
+    unlearned: Mapping[int, UnlearnedRounds] = MappingProxyType({}),
 ) -> Record:
     """Makes figures, controls and record from what was measured, and writes record and scores.
 
@@ -83,6 +92,7 @@ def conclude(
         clock: For the record's times.
         log: Takes lines of text for the user.
         places: Folder of each run, by seed.
+        unlearned: By seed, the models of unlearning, where there was some.
     """
     # First, so that a folder that cannot be written is found out before the work.
     out.mkdir(parents=True, exist_ok=True)
@@ -111,8 +121,17 @@ def conclude(
     made = environment(clock, work.device)
     canaried = _canary_runs(runs, stored, places)
     checks += claim_checked(canaried)
-    of_updates = one_update_figures(canaried)
-    record = assembled(runs, stored, findings, checks, made, usage, sources, of_updates)
+    proven = {one.metric: one.value for one in formal_epsilons(runs)}
+    checks += sample_claim_checked(runs, findings, proven.get(FORMAL_EPSILON))
+    forgetful = [
+        UnlearningRun(run, rounds[-1], *unlearned[run.seed])
+        for run, rounds in zip(runs, stored, strict=True)
+        if run.seed in unlearned
+    ]
+    of_unlearning = unlearning_figures(forgetful, findings.scores)
+    checks += retrained_control(forgetful, of_unlearning)
+    besides = one_update_figures(canaried) + of_unlearning
+    record = assembled(runs, stored, findings, checks, made, usage, sources, besides)
     # The record first: scores without one are taken for somebody else's.
     write_record(record, out / RECORD_FILE)
     write_scores(runs, findings, out / SCORES_FILE)
@@ -128,13 +147,13 @@ def assembled(
     environment: Environment,
     usage: Sequence[UsageRow] = (),
     sources: Sequence[SourceFound] = (),
-    of_updates: Sequence[Estimate] = (),
+    besides: Sequence[Estimate] = (),
 ) -> Record:
     """The record of runs of one study."""
     first, study = runs[0], runs[0].study
     clusters = clusters_of(runs, stored)
     alpha = study.figures.alpha
-    figures = corrected(findings, alpha) + formal_epsilons(runs) + list(of_updates)
+    figures = corrected(findings, alpha) + formal_epsilons(runs) + list(besides)
     on_sources = [figure for one in sources for figure in one.figures]
     on_clusters = [figure for one in clusters for figure in one.figures]
     answers = [one.answers for one in sources]
@@ -273,6 +292,10 @@ def _untested(run: Setup) -> list[str]:
         )
     if run.canaries is not None:
         said.append("The federation without its canary clients, whose noise lies in every model.")
+    if study.audit.draw == "canaries":
+        said.append("Ordinary samples, which leak less: the audited ones are canary records.")
+    if run.retrained is not None:
+        said.append("Unlearning as somebody sees it who is shown the rounds between.")
     if run.on_membership and not any(one.needs_references for one in run.attacks.values()):
         said.append("Attacks that compare with reference models (RMIA, LiRA).")
     if run.shadow is None and run.known is None:

@@ -31,6 +31,7 @@ from fedaudit.study.running.observing import disk_needed, observe, stored_rounds
 from fedaudit.study.running.pool import is_measured, locked, place_of, write_run_places
 from fedaudit.study.running.pretraining import pretrained_for
 from fedaudit.study.running.record import conclude
+from fedaudit.study.running.unlearning import UnlearnedRounds, begun
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.algorithm import shadow_cost
 from fedaudit.study.setup.build import setup
@@ -99,7 +100,12 @@ def run_study(
     stored = [_observed(run, places[run.seed], work, log) for run in runs]
     runs = [_with_fitted_attacks(run, places, work, log) for run in runs]
     runs = [_with_reference_models(run, places, work, log) for run in runs]
-    return conclude(runs, stored, out, work, clock, log, places=places)
+    unlearned = {
+        run.seed: _unlearned(run, rounds[-1], places, work, log)
+        for run, rounds in zip(runs, stored, strict=True)
+        if run.retrained is not None
+    }
+    return conclude(runs, stored, out, work, clock, log, places=places, unlearned=unlearned)
 
 
 def _work(
@@ -145,6 +151,25 @@ def _with_reference_models(
         log(f"seed {run.seed}: reference federation {number} of {len(run.references)}, in {place}")
         stored.append(_observed(one, place, work, log))
     return with_reference_models(run, stored)
+
+
+def _unlearned(
+    run: Setup,
+    released: Stored,
+    places: Mapping[int, Path],
+    work: Work,
+    log: Callable[[str], None],
+) -> UnlearnedRounds:
+    """The federations of unlearning trained, and measured on the run's audited samples."""
+    assert run.retrained is not None
+    log(f"seed {run.seed}: a federation without the forgotten samples")
+    retrained = _observed(run.retrained, places[run.retrained.seed], work, log)[-1]
+    if run.unlearned is None:
+        return UnlearnedRounds(released, retrained)
+    place = places[run.unlearned.seed]
+    log(f"seed {run.seed}: unlearning, in {place}")
+    after = _observed(begun(run, places[run.seed]), place, work, log)[-1]
+    return UnlearnedRounds(after, retrained)
 
 
 def _needed_signals(run: Setup, stored: Stored) -> Stored:

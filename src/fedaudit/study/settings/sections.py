@@ -134,9 +134,9 @@ class AuditSection(Section):
     """The audited samples, and the view that they are audited in.
 
     Attributes:
-        draw: "fair" (the default draw) or a published split by name.
+        draw: "fair" (the default draw), "canaries", or a published split by name.
         targets: Clients under audit.
-        options: A published draw's own settings (share, n_unseen, n_other).
+        options: Another draw's own settings (count and kind of canaries; share, n_unseen, n_other).
         unit: Whose membership is asked for, and what a fair coin decides about: each "sample" by
             itself, or each "person" with all of its samples, whose score is the mean over them.
             Data then say of which person each sample is (``data.options.subject``).
@@ -260,6 +260,31 @@ class CanariesSection(Section):
     length: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
+class UnlearningSection(Section):
+    """Unlearning of the audited clients' audited samples, and what is left of them.
+
+    A federation that is trained anew without these samples is the yardstick.
+
+    Attributes:
+        method: "retrain" trains anew without them; "continue" trains on without them; "ascent"
+            first lets each owner climb the loss of its own; "nothing" is the control that must
+            fail.
+        rounds: That "continue" and "ascent" train on, at the learning rates of a run of so many.
+        margin: Largest difference of AUCs from the yardstick that counts as none.
+        epochs: Passes of "ascent" over an owner's samples.
+        lr: Learning rate of "ascent".
+        radius: How far "ascent" may move the model, as a share of the distance from a freshly
+            initialised one.
+    """
+
+    method: Literal["retrain", "continue", "ascent", "nothing"] = "retrain"
+    rounds: Annotated[int, Field(ge=1, le=MAX_ROUND, strict=True)] = 5
+    margin: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
+    epochs: Positive = 10
+    lr: Annotated[float, Field(gt=0, le=1e3)] = 0.1
+    radius: Annotated[float, Field(gt=0, le=1e3)] = 1 / 3
+
+
 class ShiftSection(Section):
     """A minority of clients whose samples differ from the majority's.
 
@@ -369,6 +394,7 @@ class Study(Section):
             Without this table there are some where such an attack is named, and where no attack is
             named and the view shows no client's uploads.
         canaries: Clients that show how well one client's update is hidden; none without this table.
+        unlearning: Of audited samples once the model is trained; none without this table.
         shift: Groups of clients with other features; none without this table.
         attacks: Settings by attack name; those of ``attack_set`` if there is no table.
         attack_set: Which set of attacks is run where there is no ``[attacks]`` table; that of
@@ -396,6 +422,7 @@ class Study(Section):
     shadow: ShadowSection | None = None
     references: ReferencesSection | None = None
     canaries: CanariesSection | None = None
+    unlearning: UnlearningSection | None = None
     defense: DefenseSection = DefenseSection()
     figures: FiguresSection = FiguresSection()
     attacks: Annotated[dict[AttackName, Settings], BeforeValidator(each_once)] = Field(
@@ -419,7 +446,7 @@ class Study(Section):
         if self.audit.draw == "fair" and self.audit.fair == 0:
             raise ValueError("audit.fair is 0, so that nobody would be a member; give at least 1")
         if self.audit.draw == "fair" and self.audit.options:
-            raise ValueError("audit.options are of published draws; the fair draw has none")
+            raise ValueError("audit.options are of other draws; the fair draw has none")
         if self.attacks and self.attack_set:
             raise ValueError(
                 f"attack_set is {self.attack_set!r}, and [attacks] names attacks one by one; leave "

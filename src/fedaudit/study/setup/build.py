@@ -43,6 +43,7 @@ from fedaudit.study.setup.examples import own_seed, shadow_section, with_example
 from fedaudit.study.setup.holdout import HoldOutRule, exclude_held_out, refuse_one_sided
 from fedaudit.study.setup.parts import Setup
 from fedaudit.study.setup.references import reference_name, references_section, with_references
+from fedaudit.study.setup.unlearning import unlearning_names, with_unlearning
 
 SERVERS: dict[str, Callable[..., Server]] = {"honest": Server}
 """Who may send the models, by name."""
@@ -87,6 +88,7 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
     asked = canaries_of(study, seed, run.deal.sizes, algorithm, defenses, FORMAL_DELTA)
     run = replace(run, canaries=asked)
     run = with_references(with_examples(_without_uninformed(run), dataset), dataset)
+    run = with_unlearning(run)
     for one in (run, *run.own_federations):
         _refuse_absent_targets(one)
     for index in range(1, study.training.rounds + 1) if run.canaries else ():
@@ -380,9 +382,10 @@ def _measured_rounds(study: Study, view: View) -> tuple[int, ...]:
 
 
 def federation_seeds(study: Study) -> frozenset[int]:
-    """Seeds of all federations that :func:`federation_of` can deal: audited ones and shadows."""
+    """Seeds of all that :func:`federation_of` can deal: audited ones, and those beside them."""
     given = references_section(study, _view_of(study))
     names = ["shadow", *map(reference_name, range(given.count if given else 0))]
+    names += unlearning_names(study)
     own = {own_seed(seed, name) for seed in study.seeds for name in names}
     return frozenset(seed_for(seed, "federation") for seed in (*study.seeds, *own))
 

@@ -64,6 +64,8 @@ class Setup:
         shadow: The undefended run on other data that attacks learn from, if they do so.
         references: The undefended runs on other data whose models attacks compare with.
         canaries: The canary clients, if there are any; no part of the deal.
+        unlearned: What the unlearning trains after this run, if it does.
+        retrained: The federation that never had the forgotten samples, if there are such.
         known: The samples of this run that attacks learn from, if they do so.
         is_shadow: True for such a shadow, of which nothing but its signals is of interest.
         watched: Where the federation was somebody else's, what is known of it.
@@ -84,6 +86,8 @@ class Setup:
     shadow: "Setup | None" = None
     references: "tuple[Setup, ...]" = ()
     canaries: Canaries | None = None
+    unlearned: "Setup | None" = None
+    retrained: "Setup | None" = None
     known: Known | None = None
     is_shadow: bool = False
     watched: Watched | None = None
@@ -123,8 +127,9 @@ class Setup:
 
     @property
     def own_federations(self) -> "tuple[Setup, ...]":
-        """The runs that the adversary trains itself: the shadow, and the references."""
-        return (*((self.shadow,) if self.shadow else ()), *self.references)
+        """The runs beside this one: the adversary's own, and those of unlearning."""
+        beside = (self.shadow, *self.references, self.unlearned, self.retrained)
+        return tuple(one for one in beside if one is not None)
 
     @property
     def signals(self) -> tuple[Signal, ...]:

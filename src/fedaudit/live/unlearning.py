@@ -1,0 +1,93 @@
+"""Unlearning of somebody's own: the models before and after it, and one that was trained anew."""
+
+from typing import NamedTuple
+
+from torch import nn
+
+from fedaudit.core.modules import outputs_of
+from fedaudit.core.tasks import CLASSIFICATION, Task
+from fedaudit.core.values import NOBODY
+from fedaudit.live.audited import Labelled, audit_samples
+from fedaudit.live.network import network_of
+from fedaudit.metrics.unlearning import Unlearned, require_margin, unlearned
+
+
+class UnlearnedModel(NamedTuple):
+    """What models give away of the samples that were to be forgotten, and what they are good for.
+
+    Attributes:
+        figures: The AUCs of forgotten against unseen samples by minus the loss, and the verdict.
+        utility: The mean over test samples of the task's measure, such as accuracy, by "before",
+            "after" and "retrained"; empty without test samples.
+        measure: Name of that measure.
+    """
+
+    figures: Unlearned
+    utility: dict[str, float]
+    measure: str
+
+    def __str__(self) -> str:
+        """The figures, a line each, the verdict, and the utility beside them."""
+        if not self.utility:
+            return str(self.figures)
+        beside = ", ".join(f"{value:.3f} {model}" for model, value in self.utility.items())
+        return f"{self.figures}\ntest {self.measure}: {beside}"
+
+
+def unlearning(
+    before: nn.Module,
+    after: nn.Module,
+    retrained: nn.Module | None = None,
+    *,
+    forgotten: Labelled,
+    unseen: Labelled,
+    test: Labelled | None = None,
+    task: Task = CLASSIFICATION,
+    margin: float = 0.05,
+) -> UnlearnedModel:
+    """How far samples are forgotten, by their losses; see :func:`fedaudit.metrics.unlearned`.
+
+    Forgotten and unseen samples are to differ in nothing but that the former were trained on: set
+    both aside by a fair draw before training (:func:`fedaudit.fair_split`). A model that was
+    retrained once without the forgotten samples is the yardstick where that is not certain.
+
+    Args:
+        before: The model before unlearning, trained on the forgotten samples.
+        after: The model after it.
+        retrained: One that was trained anew without them.
+        forgotten: Features and targets of the samples that were to be forgotten.
+        unseen: The same of samples that nobody ever trained on.
+        test: Further samples, to tell how good each model is: a method that destroys the model
+            forgets too.
+        task: What the models are trained for; see :mod:`fedaudit.tasks`.
+        margin: Largest difference of AUCs that counts as none, in (0, 0.5).
+
+    Raises:
+        BadInput: Models that cannot be run on the samples, no samples of a kind, or a margin that
+            is none.
+
+    Source: See :func:`fedaudit.metrics.unlearned`.
+    """
+    require_margin(margin)
+    samples = audit_samples({0: forgotten}, unseen)
+    # Every test sample twice, which is of no account to a mean.
+    beside = None if test is None else audit_samples({0: test}, test).samples
+    models = {"before": before, "after": after}
+    models |= {} if retrained is None else {"retrained": retrained}
+    scores, utility = {}, {}
+    for name, module in models.items():
+        net = network_of(module, samples, task)
+        model, net_task = net.shape.model, net.architecture.task
+        outputs = outputs_of(model, samples.samples.features)
+        scores[name] = -net_task.losses(outputs, samples.samples.targets).double().numpy()
+        if beside is not None:
+            told = net_task.utility.of(outputs_of(model, beside.features), beside.targets)
+            utility[name] = float(told.double().mean())
+    figures = unlearned(
+        scores["before"],
+        scores["after"],
+        scores.get("retrained"),
+        is_forgotten=samples.owner != NOBODY,
+        margin=margin,
+    )
+    return UnlearnedModel(figures, utility, task.utility.name)

@@ -1,0 +1,82 @@
+"""Unlearning of models that were trained elsewhere."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedaudit
+from fedaudit.core.errors import BadInput
+
+Pair = tuple[Tensor, Tensor]
+
+
+def drawn(samples: int, seed: int) -> Pair:
+    """Points whose class is random: all that can be learned of one is the point itself."""
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(samples, 60, generator=rng), torch.randint(3, (samples,), generator=rng)
+
+
+FORGOTTEN, KEPT, UNSEEN, TEST = (drawn(each, seed) for seed, each in enumerate((60, 60, 60, 50)))
+
+
+def fitted(*parts: Pair, start: nn.Module | None = None) -> nn.Module:
+    torch.manual_seed(1)
+    fresh = nn.Sequential(nn.Linear(60, 100), nn.ReLU(), nn.Linear(100, 3))
+    model = copy.deepcopy(start) if start is not None else fresh
+    x, y = (torch.cat([part[at] for part in parts]) for at in (0, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(60):
+        optimizer.zero_grad()
+        torch.autograd.backward(nn.functional.cross_entropy(model(x), y))
+        optimizer.step()
+    return model.eval()
+
+
+def test_doing_nothing_is_not_forgetting_and_its_two_models_tell_nothing_together() -> None:
+    before, retrained = fitted(FORGOTTEN, KEPT), fitted(KEPT)
+    found = fedaudit.unlearning(
+        before, before, retrained, forgotten=FORGOTTEN, unseen=UNSEEN, test=TEST
+    )
+    assert found.figures.before.value > 0.95
+    assert found.figures.verdict == "not forgotten"
+    assert found.figures.both.value == 0.5
+    assert found.utility["before"] == found.utility["after"]
+    told = str(found)
+    assert "not forgotten" in told
+    assert "test accuracy" in told
+
+
+def test_a_retrained_model_forgets_and_the_model_before_still_tells_who_was_deleted() -> None:
+    before, retrained = fitted(FORGOTTEN, KEPT), fitted(KEPT)
+    found = fedaudit.unlearning(
+        before, retrained, retrained, forgotten=FORGOTTEN, unseen=UNSEEN, margin=0.2
+    )
+    assert found.figures.excess.value == 0
+    # Equal scores have no variance of their own: limits are those of both apart, which are wide.
+    assert found.figures.verdict in ("forgotten", "cannot be told")
+    assert found.figures.both.value > 0.7
+    assert found.utility == {}
+
+
+def test_utility_is_the_share_of_right_answers_on_the_test_samples() -> None:
+    before = fitted(FORGOTTEN, KEPT)
+    found = fedaudit.unlearning(before, before, forgotten=FORGOTTEN, unseen=UNSEEN, test=TEST)
+    right = (before(TEST[0]).argmax(1) == TEST[1]).double().mean()
+    assert found.utility["after"] == pytest.approx(float(right))
+
+
+def test_models_are_left_as_they_were() -> None:
+    before = fitted(FORGOTTEN, KEPT)
+    values = copy.deepcopy(before.state_dict())
+    fedaudit.unlearning(before, before, forgotten=FORGOTTEN, unseen=UNSEEN)
+    assert all(torch.equal(value, values[name]) for name, value in before.state_dict().items())
+
+
+def test_what_is_no_model_or_no_margin_is_refused() -> None:
+    before = fitted(FORGOTTEN, KEPT)
+    with pytest.raises(BadInput, match="margin"):
+        fedaudit.unlearning(before, before, forgotten=FORGOTTEN, unseen=UNSEEN, margin=0.0)
+    with pytest.raises(BadInput, match="class indices"):
+        fedaudit.unlearning(before, before, forgotten=FORGOTTEN, unseen=(TEST[0], TEST[1] - 1))

@@ -1,0 +1,119 @@
+"""Forgotten against unseen samples: verdicts, their errors, and the two models together."""
+
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.unlearning import MARGIN, scores, simulated
+from fedaudit.core.errors import BadInput
+from fedaudit.metrics import auc, unlearned
+from fedaudit.metrics.unlearning import unlearning_verdict
+
+
+def halves(each: int) -> np.ndarray:
+    return np.arange(2 * each) < each
+
+
+def test_figures_are_aucs_of_forgotten_against_unseen_samples() -> None:
+    truth = np.array([True, True, False, False])
+    before, after, retrained = [4.0, 3.0, 1.0, 2.0], [1.0, 4.0, 2.0, 3.0], [1.0, 3.0, 2.0, 4.0]
+    found = unlearned(before, after, retrained, is_forgotten=truth)
+    assert found.retrained is not None
+    assert (found.before.value, found.after.value, found.retrained.value) == (1.0, 0.5, 0.25)
+    assert found.excess.value == 0.25
+    # What was lost: 3 and -1 of the forgotten ones, -1 and -1 of the unseen ones.
+    assert found.both.value == 0.75
+
+
+def test_the_smaller_loss_before_shows_with_two_models_what_neither_shows_alone() -> None:
+    rng = np.random.default_rng(0)
+    hard = 5 * rng.standard_normal(400)
+    truth = halves(200)
+    before, after = hard + truth, hard + 0.1 * rng.standard_normal(400)
+    found = unlearned(before, after, is_forgotten=truth)
+    assert found.before.value < 0.65
+    assert 0.4 < found.after.value < 0.6
+    assert found.both.value > 0.99
+
+
+def test_unlearning_that_does_nothing_is_not_called_forgotten_and_retraining_is() -> None:
+    rng = np.random.default_rng(1)
+    shared = rng.standard_normal(1600)
+    before, retrained, other = (
+        scores(rng, level, shared, halves(800)) for level in (0.6, 0.5, 0.5)
+    )
+    truth = halves(800)
+    nothing = unlearned(before, before, retrained, is_forgotten=truth)
+    assert nothing.verdict == "not forgotten"
+    assert nothing.both.value == 0.5
+    assert "not forgotten" in str(nothing)
+    again = unlearned(before, other, retrained, is_forgotten=truth)
+    assert again.verdict == "forgotten"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told", "verdict"),
+    [
+        (-0.04, 0.04, True, "forgotten"),
+        (0.01, 0.04, True, "forgotten"),
+        (-0.04, 0.04, False, "told nothing before"),
+        (0.01, 0.2, True, "not forgotten"),
+        (0.06, 0.2, False, "not forgotten"),
+        (-0.2, -0.06, True, "overdone"),
+        (-0.2, -0.04, True, "cannot be told"),
+        (-0.01, 0.06, True, "cannot be told"),
+    ],
+)
+def test_a_verdict_follows_from_where_the_interval_lies(
+    low: float, high: float, told: bool, verdict: str
+) -> None:
+    assert unlearning_verdict(low, high, margin=0.05, told_before=told) == verdict
+
+
+def test_of_several_scores_the_corrected_test_decides_what_is_not_forgotten() -> None:
+    uncorrected = unlearning_verdict(0.01, 0.2, margin=0.05, told_before=True, above=False)
+    assert uncorrected == "cannot be told"
+
+
+def most(runs: int) -> float:
+    """Five of a hundred, and four standard errors of a share that was simulated so often."""
+    return 0.05 + 4 * math.sqrt(0.05 * 0.95 / runs)
+
+
+@pytest.mark.parametrize(
+    ("edge", "yardstick", "seeds", "runs"),
+    [
+        (MARGIN, "retrained", 1, 200),
+        (-MARGIN, "retrained", 1, 200),
+        (MARGIN, "0.5", 1, 200),
+        (MARGIN, "retrained", 5, 40),
+    ],
+)
+def test_at_the_edge_of_the_margin_forgotten_is_said_wrongly_in_at_most_five_of_a_hundred(
+    edge: float, yardstick: str, seeds: int, runs: int
+) -> None:
+    found = simulated(edge, (400, 400), yardstick, runs=runs, seeds=seeds)
+    assert found.forgotten < most(runs)
+
+
+def test_what_is_forgotten_is_called_not_forgotten_in_at_most_five_of_a_hundred() -> None:
+    assert simulated(0.0, (60, 200), runs=300).not_forgotten < most(300)
+
+
+def test_scores_of_other_samples_and_margins_that_are_none_are_refused() -> None:
+    truth = halves(2)
+    with pytest.raises(BadInput, match="margin"):
+        unlearned([1, 2, 3, 4], [1, 2, 3, 4], is_forgotten=truth, margin=0.6)
+    with pytest.raises(BadInput):
+        unlearned([1, 2, 3, 4], [1, 2, 3], is_forgotten=truth)
+    with pytest.raises(BadInput):
+        unlearned([1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3], is_forgotten=truth)
+
+
+def test_levels_of_the_simulation_are_those_that_its_scores_have() -> None:
+    rng = np.random.default_rng(4)
+    for level in (0.45, 0.5, 0.6):
+        shared = rng.standard_normal(80_000)
+        found = auc(scores(rng, level, shared, halves(40_000)), halves(40_000))
+        assert found == pytest.approx(level, abs=0.01)

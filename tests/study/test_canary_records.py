@@ -1,0 +1,81 @@
+"""Canary records in whole studies: the bound, the claim beside it, and forgotten noise."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fedaudit.core.errors import Unsupported
+from fedaudit.defenses.base import Guarantee, Workload
+from fedaudit.defenses.dpsgd import DPSGD
+from fedaudit.results.record import ControlResult, Record
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.build import setup
+from tests.study.studies import quick_study
+
+
+@dataclass
+class ForgottenNoise(DPSGD):
+    """Claims the noise that it does not add."""
+
+    def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
+        """Of as much noise as one clip."""
+        honest = DPSGD(clip=self.clip, noise_multiplier=6.0)
+        return honest.guarantee(work, delta=delta)
+
+
+def canary_study(noise: float, defense: str = "dp-sgd", **changes: object) -> Study:
+    """A small client learns a hundred canaries."""
+    values: dict[str, object] = {
+        "partition": {"samples_per_client": 60},
+        "audit": {"draw": "canaries", "options": {"count": 300, "kind": "noise"}, "every": 1},
+        "training": {"rounds": 6, "epochs": 2},
+        "attacks": {"avg-cosine": {}},
+        "defense": {"name": defense, "options": {"clip": 0.5, "noise_multiplier": noise}},
+    }
+    return quick_study(**{**values, **changes})
+
+
+def claim(record: Record) -> ControlResult | None:
+    return next((one for one in record.controls if one.control == "claimed epsilon"), None)
+
+
+def test_canaries_do_not_refute_an_honest_claim_and_refute_one_without_the_noise(
+    tmp_path: Path,
+) -> None:
+    honest = claim(run_study(canary_study(6.0), tmp_path / "honest"))
+    assert honest is not None
+    assert honest.passed
+    own = f"{__name__}:ForgottenNoise"
+    refuted = claim(run_study(canary_study(0.0, own), tmp_path / "forgotten"))
+    assert refuted is not None
+    assert refuted.passed is False
+    assert "claimed" in refuted.note
+
+
+def test_where_nothing_is_claimed_there_is_nothing_to_refute(tmp_path: Path) -> None:
+    record = run_study(canary_study(0.0), tmp_path)
+    assert claim(record) is None
+    bound = next(one for one in record.findings if one.metric == "epsilon")
+    assert bound.number > 1
+    assert any("audited ones are canary records" in said for said in record.untested)
+
+
+def test_canaries_keep_their_labels_in_training_and_in_what_is_measured() -> None:
+    run = setup(canary_study(1.0), 1, None)
+    ids, labels = run.deal.audit.samples.ids, run.deal.audit.samples.labels
+    assert (labels != run.dataset.train.labels[ids]).all()
+    assert run.deal.audit.fair_for(0).all()
+
+
+def test_a_task_without_classes_has_no_wrong_labels() -> None:
+    study = canary_study(1.0, task={"name": "regression"}, attacks={"blackbox-loss": {}})
+    with pytest.raises(Unsupported, match="no classes"):
+        setup(study, 1, None)
+    plain = study.model_copy(update={"audit": replace_draw(study)})
+    assert setup(plain, 1, None).deal.audit.fair.any()
+
+
+def replace_draw(study: Study) -> object:
+    return study.audit.model_copy(update={"draw": "fair", "options": {}, "fair": 60})

@@ -1,0 +1,251 @@
+"""Unlearning in whole studies: who trains on what, where it begins, and what is said of it."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedaudit as fa
+from fedaudit.core.errors import BadInput, Damaged, Unsupported
+from fedaudit.core.params import difference, norm
+from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import NOBODY, Model
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.simulate import simulate
+from fedaudit.observe.measurements import stacked
+from fedaudit.observe.tensors import read_tensors
+from fedaudit.report.page import report_html
+from fedaudit.report.tables.unlearning import unlearning_section, unlearning_tile
+from fedaudit.results import estimate
+from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
+from fedaudit.study.figures.unlearning import UnlearningRun, retrained_control
+from fedaudit.study.front.federation import Questions, plan_of
+from fedaudit.study.running.identity import run_key
+from fedaudit.study.running.observing import stored_rounds
+from fedaudit.study.running.reattack import reattack
+from fedaudit.study.running.run import run_study
+from fedaudit.study.running.unlearning import begun
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.build import federation_seeds, setup
+from fedaudit.study.setup.parts import Setup
+from tests.study.studies import Carried, quick_study
+
+FINAL: dict[str, object] = {"view": "final", "every": 0}
+
+
+def unlearning_study(**changes: object) -> Study:
+    """A small federation of which the final model is seen, and samples are forgotten."""
+    values: dict[str, object] = {
+        "audit": FINAL,
+        "attacks": {"blackbox-loss": {}},
+        "unlearning": {"method": "continue", "rounds": 2},
+    }
+    return quick_study(**{**values, **changes})
+
+
+@pytest.fixture(scope="module")
+def continued(tmp_path_factory: pytest.TempPathFactory) -> Carried:
+    folder = tmp_path_factory.mktemp("continued")
+    return Carried(run_study(unlearning_study(), folder), folder)
+
+
+def trained_on(run: Setup) -> set[int]:
+    return set(torch.cat([part.ids for part in run.deal.clients.values()]).tolist())
+
+
+def released(folder: Path, run: Setup) -> Model:
+    tensors, _ = read_tensors(folder / "seed-1" / "checkpoint.safetensors")
+    state = {n.removeprefix("server/"): v for n, v in tensors.items() if n.startswith("server/")}
+    return Model.from_tensors(run.algorithm.architecture, state)
+
+
+def beside(run: Setup) -> tuple[Setup, Setup]:
+    assert run.unlearned is not None
+    assert run.retrained is not None
+    return run.unlearned, run.retrained
+
+
+def test_what_is_forgotten_are_the_targets_audited_members_and_nothing_else() -> None:
+    run = setup(unlearning_study(), 1, None)
+    members = run.deal.audit.owner == 0
+    for one in beside(run):
+        forgotten = set(run.deal.audit.samples.ids[torch.from_numpy(members)].tolist())
+        assert trained_on(run) - trained_on(one) == forgotten
+        assert trained_on(one) < trained_on(run)
+        assert (one.deal.audit.owner[members] == NOBODY).all()
+        assert np.array_equal(one.deal.audit.owner[~members], run.deal.audit.owner[~members])
+
+
+def test_a_client_that_gives_up_all_that_it_has_leaves_the_federation() -> None:
+    noise = {"name": "gradient-noise", "options": {"sigma": 0.1}}
+    alone = unlearning_study(audit=FINAL | {"background": 0}, defense=noise)
+    run = setup(alone, 1, None)
+    for one in beside(run):
+        assert set(run.deal.clients) - set(one.deal.clients) == {0}
+        assert set(one.defenses) == set(one.deal.clients)
+
+
+def test_training_on_begins_with_the_released_model(continued: Carried) -> None:
+    run = setup(unlearning_study(), 1, None)
+    after = begun(run, continued.folder / "seed-1")
+    clients, seed = after.everybody.data, seed_for(after.seed, "federation")
+    first = next(iter(simulate(after.algorithm, clients, rounds=2, seed=seed)))
+    sent, known = first.sent[0].model, released(continued.folder, run)
+    assert all(torch.equal(value, known.params[n]) for n, value in sent.params.items())
+    copied = pickle.loads(pickle.dumps(sent.architecture)).initial(7)
+    assert all(torch.equal(value, known.params[n]) for n, value in copied.params.items())
+
+
+def test_ascent_raises_the_loss_of_forgotten_samples_within_its_radius(continued: Carried) -> None:
+    study = unlearning_study(unlearning={"method": "ascent", "radius": 0.25})
+    run, folder = setup(study, 1, None), continued.folder
+    known, after = released(folder, run), begun(run, folder / "seed-1")
+    assert isinstance(after.algorithm, FedAvg)
+    climbed = after.algorithm.architecture.initial(0)
+    fresh = known.architecture.initial(seed_for(run.seed, "ascent"))
+    moved = norm(difference(climbed.params, known.params))
+    whole = norm(difference(known.params, fresh.params))
+    assert moved == pytest.approx(0.25 * whole, rel=1e-4)
+    own = run.deal.audit.samples.take(torch.from_numpy(run.deal.audit.owner == 0))
+    losses = [
+        float(known.architecture.loss(one.module()(own.features), own.targets).mean().detach())
+        for one in (known, climbed)
+    ]
+    assert losses[1] > 2 * losses[0]
+
+
+def test_figures_are_of_the_models_before_after_and_retrained(continued: Carried) -> None:
+    (row,) = unlearning_rows(continued.record)
+    own = [f for f in continued.record.findings if f.metric == "auc" and f.contrast == "unseen"]
+    assert row.before.value == next(one.value for one in own if one.seed == 1)
+    assert row.excess.value == pytest.approx(row.after.number - row.retrained.number)
+    assert row.excess.method.endswith("90%")
+    run = setup(unlearning_study(), 1, None)
+    after, _ = beside(run)
+    rounds = stored_rounds(after, continued.folder / "shadow" / f"seed-{after.seed}")
+    (cube,) = stacked(one.measured for one in rounds).values()
+    values, owner = cube.values[0, 0].numpy(), run.deal.audit.owner
+    members, unseen = values[owner == 0], values[owner == NOBODY]
+    pairs = np.sign(members[:, None] - unseen[None]).mean()
+    assert row.after.value == pytest.approx((pairs + 1) / 2)
+
+
+def test_nothing_leaves_every_figure_as_it_was(tmp_path: Path) -> None:
+    record = run_study(unlearning_study(unlearning={"method": "nothing"}), tmp_path)
+    (row,) = unlearning_rows(record)
+    assert row.after.value == row.before.value
+    assert row.both.value == 0.5
+
+
+def test_attacking_a_recording_gives_the_same_figures(continued: Carried, tmp_path: Path) -> None:
+    again = reattack(continued.folder, [], out=tmp_path / "again", data_dir=None)
+    assert unlearning_rows(again) == unlearning_rows(continued.record)
+
+
+def test_carrying_a_study_out_again_trains_nothing_and_gives_the_same(continued: Carried) -> None:
+    again = run_study(unlearning_study(), continued.folder)
+    assert again.content_hash == continued.record.content_hash
+
+
+def test_methods_share_the_audited_run_and_the_retrained_federation() -> None:
+    one, other = (
+        setup(unlearning_study(unlearning={"method": name}), 1, None)
+        for name in ("continue", "ascent")
+    )
+    assert run_key(one.study, 1) == run_key(other.study, 1)
+    assert beside(one)[1].seed == beside(other)[1].seed
+    assert beside(one)[0].seed != beside(other)[0].seed
+    seeds = {seed_for(found.seed, "federation") for found in (one, *beside(one))}
+    assert seeds <= federation_seeds(one.study)
+
+
+def test_what_is_trained_on_depends_on_how_long_the_released_model_was_trained() -> None:
+    short = setup(unlearning_study(), 1, None)
+    longer = setup(unlearning_study(training={"rounds": 6}), 1, None)
+    assert beside(short)[0].seed != beside(longer)[0].seed
+
+
+def test_a_retrained_federation_that_tells_its_forgotten_samples_fails_its_control() -> None:
+    run = setup(unlearning_study(), 1, None)
+
+    def checked(p_value: float) -> bool | None:
+        alone = estimate.Estimate(
+            topic="unlearning",
+            metric="auc",
+            value=0.7,
+            attack="blackbox-loss",
+            seed=1,
+            point="retrained",
+            tests=[estimate.Test(level=0.5, p_value=p_value)],
+        )
+        stored = None
+        found = UnlearningRun(run, stored, stored, stored)  # type: ignore[arg-type]
+        (control,) = retrained_control([found], [alone])
+        return control.passed
+
+    assert checked(0.4) is True
+    assert checked(1e-5) is False
+
+
+def test_a_report_says_what_is_left_and_what_the_models_are_good_for(continued: Carried) -> None:
+    section = unlearning_section(continued.record)
+    assert section is not None
+    assert section.utility is not None
+    (tile,) = unlearning_tile(continued.record)
+    assert tile.label == "Unlearning by continue"
+    assert tile.value == unlearning_verdict_of(unlearning_rows(continued.record))
+    assert "test accuracy before" in tile.detail
+    page = report_html(continued.record)
+    assert "AUC of forgotten against unseen samples" in page
+    assert "After less retrained" in page
+
+
+def test_several_targets_forget_at_once_and_have_figures_each(tmp_path: Path) -> None:
+    study = unlearning_study(audit=FINAL | {"targets": [0, 1], "fair": 40})
+    record = run_study(study, tmp_path)
+    assert [row.after.target for row in unlearning_rows(record)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"audit": {"view": "uploads", "every": 2}}, "audit.view"),
+        ({"audit": FINAL | {"draw": "fedmia_code", "options": {"n_unseen": 50}}}, "audit.draw"),
+        ({"canaries": {"count": 20, "length": 1.0}}, "canaries"),
+        ({"figures": {"nobody_is_a_member": True}}, "nobody_is_a_member"),
+    ],
+)
+def test_what_unlearning_cannot_be_judged_by_is_refused(
+    changes: dict[str, object], said: str
+) -> None:
+    with pytest.raises(BadInput, match=said):
+        setup(unlearning_study(**changes), 1, None)
+
+
+def test_only_a_server_that_keeps_nothing_but_a_model_can_train_on() -> None:
+    with pytest.raises(Unsupported, match="FedAdam"):
+        setup(unlearning_study(algorithm={"name": "fedadam"}), 1, None)
+    again = unlearning_study(algorithm={"name": "fedadam"}, unlearning={"method": "retrain"})
+    assert setup(again, 1, None).unlearned is not None
+
+
+def test_a_released_model_that_is_gone_or_another_is_not_gone_on_from(
+    continued: Carried, tmp_path: Path
+) -> None:
+    run = setup(unlearning_study(), 1, None)
+    with pytest.raises(BadInput, match="checkpoint"):
+        begun(run, tmp_path)
+    longer = setup(unlearning_study(training={"rounds": 6}), 1, None)
+    with pytest.raises(Damaged, match="final model"):
+        begun(longer, continued.folder / "seed-1")
+
+
+def test_python_says_it_as_a_study_file_does() -> None:
+    asked = Questions(unlearning=fa.Unlearning(method="ascent", radius=0.5))
+    plan = plan_of(fa.Federation("digits", clients=4), asked, name="ours")
+    assert (
+        plan.study.unlearning
+        == unlearning_study(unlearning={"method": "ascent", "radius": 0.5}).unlearning
+    )
