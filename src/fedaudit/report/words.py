@@ -233,6 +233,7 @@ SIGNALS = {
     "minus_entropy": "minus the entropy",
     "minus_modified_entropy": "minus the modified entropy",
     "gradient-cosine": "gradient-update cosine",
+    "projection-residual": "minus the projection residual",
     "gradient-norm": "minus squared gradient norm",
     "gradient-difference-raw": "gradient difference",
     "gradient-difference-sum": "gradient difference, rescaled",
