@@ -45,7 +45,7 @@ def residuals(seen: Exposed, samples: Samples, signal: ProjectionResidual) -> Te
 def test_what_lies_along_the_update_has_no_residual_and_what_is_square_to_it_has_all() -> None:
     seen = changed(LINEAR, {"1.weight": torch.tensor([[1.0, 0, 0], [-1.0, 0, 0]])})
     given = Samples(torch.tensor([[2.0, 0, 0], [0, 3, 0], [3, 0, 4], [0, 0, 0]]), [0, 1, 0, 1])
-    found = residuals(seen, given, ProjectionResidual())
+    found = residuals(seen, given, ProjectionResidual(ridge=1e-3))
     # Over its length the update has one singular value, 1: of it 1e-6 / (1 + 1e-6) is left.
     expected = torch.tensor([1e-6 / (1 + 1e-6), 1.0, 0.8, 1.0]).double()
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)

@@ -54,13 +54,13 @@ class ProjectionResidual:
     """
 
     layer: str = ""
-    ridge: float = 1e-3
+    ridge: float = 3e-4
     needs = Sees.GLOBAL_MODEL | Sees.UPDATE
 
     def __post_init__(self) -> None:
         if not 0 < self.ridge < 1:
             raise BadInput(
-                f"ridge is a share of the update's length, in (0, 1), got {self.ridge}; 0.001 is "
+                f"ridge is a share of the update's length, in (0, 1), got {self.ridge}; 0.0003 is "
                 "far above rounding and far below what a sample leaves"
             )
 
@@ -68,7 +68,7 @@ class ProjectionResidual:
     def name(self) -> str:
         """Differs by layer and ridge."""
         at = f"-at-{self.layer}" if self.layer else ""
-        return f"projection-residual{at}" + (f"-{self.ridge:g}" if self.ridge != 1e-3 else "")
+        return f"projection-residual{at}" + (f"-{self.ridge:g}" if self.ridge != 3e-4 else "")
 
     def refuse_misfit(self, model: Model) -> None:
         """Refuses a model without a trained linear layer, or without the one that is named.
