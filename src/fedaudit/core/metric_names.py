@@ -22,6 +22,11 @@ CLAIMED_CLIENT_EPSILON = "claimed_client_epsilon"
 CLAIMED_CLIENT_EPSILON_ALONE = "claimed_client_epsilon_without_canaries"
 """The same for the federation without canary clients, whose noise is less."""
 
+SECURE_SUM_EPSILON = "secure_sum_epsilon"
+"""A lower bound on the epsilon of one client's update in one round's sum, counted on fresh sums."""
+SECURE_SUM_EPSILON_IF_GAUSSIAN = "secure_sum_epsilon_if_gaussian"
+"""The same where what is read from a sum is normal."""
+
 
 def tpr_at(fpr: float) -> str:
     """Name of the true-positive rate at a false-positive rate, such as "tpr@0.01"."""

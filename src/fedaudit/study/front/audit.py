@@ -32,6 +32,7 @@ from fedaudit.study.settings.sections import (
     CanariesSection,
     FiguresSection,
     ReferencesSection,
+    SecureSumSection,
     ShadowSection,
 )
 
@@ -194,6 +195,7 @@ def audit(
     shadow: ShadowSection | None = None,
     references: ReferencesSection | None = None,
     canaries: CanariesSection | None = None,
+    secure_sum: SecureSumSection | None = None,
     figures: FiguresSection | None = None,
     metrics: object = (),
     server: object = None,
@@ -226,6 +228,7 @@ def audit(
         audit: What is audited, and through whose eyes.
         shadow: Where attacks that learn take their examples from.
         canaries: Clients that show how well one client's update is hidden.
+        secure_sum: How well one round's sum hides one upload.
         references: Federations that the adversary trains itself, to compare models with.
         figures: Which figures are made.
         metrics: Further metrics of scores: names, functions of scores and membership, and
@@ -249,7 +252,18 @@ def audit(
     from fedaudit.engines.ray_cluster import engine_named
 
     asked = Questions(
-        attacks, targets, seeds, audit, shadow, references, canaries, figures, server, view, metrics
+        attacks,
+        targets,
+        seeds,
+        audit,
+        shadow,
+        references,
+        canaries,
+        secure_sum,
+        figures,
+        server,
+        view,
+        metrics,
     )
     called = name or _named_after(out)
     plan: AuditPlan | GamesPlan

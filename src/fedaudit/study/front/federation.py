@@ -37,6 +37,7 @@ from fedaudit.study.settings.sections import (
     FiguresSection,
     ReferencesSection,
     RiskSection,
+    SecureSumSection,
     ShadowSection,
     ShiftSection,
     Study,
@@ -97,6 +98,7 @@ class Questions(NamedTuple):
     shadow: ShadowSection | None = None
     references: ReferencesSection | None = None
     canaries: CanariesSection | None = None
+    secure_sum: SecureSumSection | None = None
     figures: FiguresSection | None = None
     server: object = None
     view: object = None
@@ -164,6 +166,7 @@ def plan_of(federation: Federation, asked: Questions, *, name: str, about: str =
             shadow=(ShadowSection, asked.shadow),
             references=(ReferencesSection, asked.references),
             canaries=(CanariesSection, asked.canaries),
+            secure_sum=(SecureSumSection, asked.secure_sum),
             figures=(FiguresSection, asked.figures),
         ),
     }

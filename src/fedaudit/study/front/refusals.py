@@ -14,6 +14,7 @@ _ARGUMENTS = {
     "risk": "fedaudit.Risk",
     "canaries": "fedaudit.Canaries",
     "references": "fedaudit.References",
+    "secure_sum": "fedaudit.SecureSum",
     "shadow": "fedaudit.Shadow",
     "shift": "fedaudit.Shift",
     "training": "fedaudit.Training",

@@ -30,6 +30,7 @@ _NEWER: Mapping[str, object] = {
     "shadow": None,
     "references": None,
     "canaries": None,
+    "secure_sum": None,
     "shift": None,
     "risk": RiskSection().model_dump(mode="json"),
     "audit.merge": [],

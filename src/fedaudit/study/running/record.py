@@ -49,12 +49,14 @@ from fedaudit.study.figures.analysis import analyse
 from fedaudit.study.figures.cluster_results import clusters_of
 from fedaudit.study.figures.one_update import CanaryRun, claim_checked, one_update_figures
 from fedaudit.study.figures.sample_scores import write_scores
+from fedaudit.study.figures.secure_sum import sum_figures
 from fedaudit.study.figures.source import SourceFound, source_results
 from fedaudit.study.figures.truth import Findings
 from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.identity import config_of, run_key, settings_of
 from fedaudit.study.running.observing import measured_on
 from fedaudit.study.running.pictures import write_pictures
+from fedaudit.study.running.secure_sum import read_sums
 from fedaudit.study.settings.sections import ServerSection
 from fedaudit.study.setup.defenses import assigns_classes
 from fedaudit.study.setup.parts import Setup, Work
@@ -111,7 +113,7 @@ def conclude(
     made = environment(clock, work.device)
     canaried = _canary_runs(runs, stored, places)
     checks += claim_checked(canaried)
-    of_updates = one_update_figures(canaried)
+    of_updates = one_update_figures(canaried) + _of_sums(runs, stored, places)
     record = assembled(runs, stored, findings, checks, made, usage, sources, of_updates)
     # The record first: scores without one are taken for somebody else's.
     write_record(record, out / RECORD_FILE)
@@ -448,6 +450,21 @@ def _canary_runs(
         )
         for run, rounds in zip(runs, stored, strict=True)
         if run.canaries is not None
+    ]
+
+
+def _of_sums(
+    runs: Sequence[Setup], stored: Sequence[Sequence[Stored]], places: Mapping[int, Path]
+) -> list[Estimate]:
+    """How well the sum of each run's last round hides the audited clients' updates."""
+    return [
+        figure
+        for run, rounds in zip(runs, stored, strict=True)
+        if run.study.secure_sum is not None
+        for figure in sum_figures(
+            run,
+            read_sums(run, places[run.seed], run_key(run.study, run.seed, measured_on(rounds))),
+        )
     ]
 
 

@@ -44,6 +44,7 @@ from fedaudit.study.setup.examples import own_seed, shadow_section, with_example
 from fedaudit.study.setup.holdout import HoldOutRule, exclude_held_out, refuse_one_sided
 from fedaudit.study.setup.parts import Setup
 from fedaudit.study.setup.references import reference_name, references_section, with_references
+from fedaudit.study.setup.secure_sum import refuse_sum_misfit
 
 SERVERS: dict[str, Callable[..., Server]] = {"honest": Server}
 """Who may send the models, by name."""
@@ -88,6 +89,7 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
     )
     asked = canaries_of(study, seed, run.deal.sizes, algorithm, defenses, FORMAL_DELTA)
     run = replace(run, canaries=asked)
+    refuse_sum_misfit(run)
     run = with_references(with_examples(_without_uninformed(run), dataset), dataset)
     for one in (run, *run.own_federations):
         _refuse_absent_targets(one)

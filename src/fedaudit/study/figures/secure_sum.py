@@ -1,0 +1,64 @@
+"""Figures on one client's update in the sum of one round."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
+
+from fedaudit.core.metric_names import SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN
+from fedaudit.core.values import ClientId
+from fedaudit.defenses.accounting import FORMAL_DELTA
+from fedaudit.metrics.epsilon import bound_method
+from fedaudit.results.estimate import Estimate
+from fedaudit.study.setup.parts import Setup
+
+_ERROR = 0.05
+_UNIT = (
+    "unit: one client's update (it or zero in its place, weight and noise as they are), to whoever "
+    "has the last round's sum and the model before it, knows the update, and knows of the other "
+    "clients' data that they are random draws from the training samples"
+)
+
+
+class SumFound(NamedTuple):
+    """Bounds on the epsilon of one client's update in one round's sum.
+
+    Attributes:
+        counted: Of the counted bound.
+        ceiling: What that could have been at most.
+        if_gaussian: Of the bound for a normal reading.
+    """
+
+    counted: float
+    ceiling: float
+    if_gaussian: float
+
+
+def sum_figures(run: Setup, found: Mapping[ClientId, SumFound]) -> list[Estimate]:
+    """Bounds of each audited client of a run."""
+    assert run.study.secure_sum is not None
+    figures = []
+    for target, bounds in found.items():
+        figure = partial(
+            Estimate,
+            defense=run.study.defense.label,
+            view=run.view.name,
+            contrast="unseen",
+            target=target,
+            seed=run.seed,
+            samples=run.study.secure_sum.draws,
+            note=_UNIT,
+        )
+        figures += [
+            figure(
+                metric=SECURE_SUM_EPSILON,
+                value=bounds.counted,
+                ceiling=bounds.ceiling,
+                method=bound_method("linear test, Clopper-Pearson", FORMAL_DELTA, _ERROR),
+            ),
+            figure(
+                metric=SECURE_SUM_EPSILON_IF_GAUSSIAN,
+                value=bounds.if_gaussian,
+                method=bound_method("linear test, Gaussian", FORMAL_DELTA, _ERROR),
+            ),
+        ]
+    return figures
