@@ -119,14 +119,14 @@ def secure_sum_bounds(
     counted = clopper_pearson_epsilon(test.counts(rest, shifts), delta=delta, alpha=alpha)
     apart = abs(float((shifts.one - shifts.other) @ test.direction))
     widest = _spread_limit(rest @ test.direction, alpha)
-    if not widest > 0:
+    if apart > 0 and not widest > 0:
         raise BadInput(
             "the others' sum is the same in every draw, and hides nothing; draw their data anew"
         )
     return SumBounds(
         counted._replace(method=bound_method("linear test, Clopper-Pearson", delta, alpha)),
         EpsilonBound(
-            gaussian_budget(apart / widest, delta),
+            gaussian_budget(apart / widest, delta) if apart > 0 else 0.0,
             math.inf,
             bound_method("linear test, Gaussian", delta, alpha),
         ),

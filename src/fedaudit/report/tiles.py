@@ -9,6 +9,8 @@ from fedaudit.core.metric_names import (
     CLAIMED_CLIENT_EPSILON_ALONE,
     CLIENT_EPSILON,
     CLIENT_EPSILON_IF_GAUSSIAN,
+    SECURE_SUM_EPSILON,
+    SECURE_SUM_EPSILON_IF_GAUSSIAN,
 )
 from fedaudit.report.evidence import (
     Size,
@@ -220,11 +222,22 @@ def utility_tile(record: Record) -> list[Tile]:
 
 
 def client_tiles(record: Record) -> list[Tile]:
-    """Epsilon of one client's update by canary clients, of all runs together.
+    """Epsilon of one client's update, in one round's sum or by canary clients, over all runs.
 
     The bound that assumes a Gaussian mechanism stands there where there is one; beside it that
     of the coins alone, and what is claimed, with the canaries' noise and without.
     """
+    counted, normal = (
+        _of_all_runs(record, name) for name in (SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN)
+    )
+    if counted is not None:
+        words = [shortened(counted.method, 60)]
+        if counted.ceiling is not None:
+            words.append(f"at most {shown(counted.ceiling, counted.metric)} could be found")
+        if normal is not None:
+            words.append(f"{shown(normal.number, normal.metric)} if Gaussian")
+        sums = "One client's update in a round's sum, epsilon at least"
+        return [Tile(sums, shown(counted.number, counted.metric), " · ".join(words))]
     gaussian, coins, claimed, alone = (
         _of_all_runs(record, name)
         for name in (

@@ -1,6 +1,6 @@
 """Figures on one client's update in the sum of one round."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -33,8 +33,32 @@ class SumFound(NamedTuple):
     if_gaussian: float
 
 
-def sum_figures(run: Setup, found: Mapping[ClientId, SumFound]) -> list[Estimate]:
-    """Bounds of each audited client of a run."""
+def sum_figures(
+    runs: Sequence[Setup], found: Sequence[Mapping[ClientId, SumFound]]
+) -> list[Estimate]:
+    """Bounds of each audited client in each run, and the least of all runs.
+
+    That is a bound for every one of them; of the largest it is not known how often it is wrong.
+
+    Args:
+        runs: Of one study.
+        found: For each run, what was found of each audited client.
+    """
+    figures = [
+        figure
+        for run, bounds in zip(runs, found, strict=True)
+        for figure in _figures(run, bounds, run.seed)
+    ]
+    if len(runs) == 1:
+        return figures
+    least = {
+        target: SumFound(*map(min, zip(*(bounds[target] for bounds in found), strict=True)))
+        for target in found[0]
+    }
+    return figures + _figures(runs[0], least, None)
+
+
+def _figures(run: Setup, found: Mapping[ClientId, SumFound], seed: int | None) -> list[Estimate]:
     assert run.study.secure_sum is not None
     figures = []
     for target, bounds in found.items():
@@ -44,9 +68,9 @@ def sum_figures(run: Setup, found: Mapping[ClientId, SumFound]) -> list[Estimate
             view=run.view.name,
             contrast="unseen",
             target=target,
-            seed=run.seed,
+            seed=seed,
             samples=run.study.secure_sum.draws,
-            note=_UNIT,
+            note=_UNIT if seed is not None else f"{_UNIT}; the least of all runs",
         )
         figures += [
             figure(

@@ -457,15 +457,13 @@ def _of_sums(
     runs: Sequence[Setup], stored: Sequence[Sequence[Stored]], places: Mapping[int, Path]
 ) -> list[Estimate]:
     """How well the sum of each run's last round hides the audited clients' updates."""
-    return [
-        figure
+    if runs[0].study.secure_sum is None:
+        return []
+    found = [
+        read_sums(run, places[run.seed], run_key(run.study, run.seed, measured_on(rounds)))
         for run, rounds in zip(runs, stored, strict=True)
-        if run.study.secure_sum is not None
-        for figure in sum_figures(
-            run,
-            read_sums(run, places[run.seed], run_key(run.study, run.seed, measured_on(rounds))),
-        )
     ]
+    return sum_figures(runs, found)
 
 
 def _figure(run: Setup, metric: str, weakest: Guarantee, of_what: str) -> Estimate:
