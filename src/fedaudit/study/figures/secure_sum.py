@@ -9,6 +9,7 @@ from fedaudit.core.values import ClientId
 from fedaudit.defenses.accounting import FORMAL_DELTA
 from fedaudit.metrics.epsilon import bound_method
 from fedaudit.results.estimate import Estimate
+from fedaudit.study.setup.canaries import client_dp_of
 from fedaudit.study.setup.parts import Setup
 
 _ERROR = 0.05
@@ -16,6 +17,10 @@ _UNIT = (
     "unit: one client's update (it or zero in its place, weight and noise as they are), to whoever "
     "has the last round's sum and the model before it, knows the update, and knows of the other "
     "clients' data that they are random draws from the training samples"
+)
+_NOT_NORMAL = (
+    "no noise is added, and the sum of a few updates need not be normal: this bound would be above "
+    "the truth by any amount"
 )
 
 
@@ -60,6 +65,9 @@ def sum_figures(
 
 def _figures(run: Setup, found: Mapping[ClientId, SumFound], seed: int | None) -> list[Estimate]:
     assert run.study.secure_sum is not None
+    private = client_dp_of(run.defenses)
+    noisy = private is not None and private.noise_multiplier > 0
+    unit = _UNIT if seed is not None else f"{_UNIT}; the least of all runs"
     figures = []
     for target, bounds in found.items():
         figure = partial(
@@ -70,18 +78,19 @@ def _figures(run: Setup, found: Mapping[ClientId, SumFound], seed: int | None) -
             target=target,
             seed=seed,
             samples=run.study.secure_sum.draws,
-            note=_UNIT if seed is not None else f"{_UNIT}; the least of all runs",
         )
         figures += [
             figure(
+                note=unit,
                 metric=SECURE_SUM_EPSILON,
                 value=bounds.counted,
                 ceiling=bounds.ceiling,
                 method=bound_method("linear test, Clopper-Pearson", FORMAL_DELTA, _ERROR),
             ),
             figure(
+                note=unit if noisy else _NOT_NORMAL,
                 metric=SECURE_SUM_EPSILON_IF_GAUSSIAN,
-                value=bounds.if_gaussian,
+                value=bounds.if_gaussian if noisy else None,
                 method=bound_method("linear test, Gaussian", FORMAL_DELTA, _ERROR),
             ),
         ]
