@@ -1,8 +1,8 @@
 """A signal from the span of an update: what a linear layer was given lies in its gradient's rows.
 
-A linear layer's gradient is a sum of products of what left it and what entered it, so that each of
-its rows is a combination of what entered: a sample that was trained on leaves little outside of
-their span, and one that was not is only in there by chance.
+A linear layer's gradient is a sum of products of the loss's gradient at what left the layer and
+what entered it, so that each of its rows is a combination of what entered: a sample that was
+trained on leaves little outside of their span, and another one is in there only by chance.
 """
 
 from collections.abc import Iterator
