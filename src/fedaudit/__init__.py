@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from fedaudit.study.settings.sections import FiguresSection as Figures
     from fedaudit.study.settings.sections import ReferencesSection as References
     from fedaudit.study.settings.sections import RiskSection as Risk
+    from fedaudit.study.settings.sections import SecureSumSection as SecureSum
     from fedaudit.study.settings.sections import ShadowSection as Shadow
     from fedaudit.study.settings.sections import ShiftSection as Shift
     from fedaudit.study.settings.sections import TrainingSection as Training
@@ -88,6 +89,7 @@ _DOORS = {
     "Run": "fedaudit.study.front.audit:Run",
     "Samples": "fedaudit.core.values:Samples",
     "References": "fedaudit.study.settings.sections:ReferencesSection",
+    "SecureSum": "fedaudit.study.settings.sections:SecureSumSection",
     "Shadow": "fedaudit.study.settings.sections:ShadowSection",
     "Shift": "fedaudit.study.settings.sections:ShiftSection",
     "Training": "fedaudit.study.settings.sections:TrainingSection",
@@ -141,6 +143,7 @@ __all__ = [
     "Rounds",
     "Run",
     "Samples",
+    "SecureSum",
     "Shadow",
     "Shift",
     "Training",

@@ -26,7 +26,9 @@ from fedaudit.signals.measure import measure
 from tests.both_readings import EVERY_READING
 from tests.samples import random_samples
 
-FEATURES, CLASSES, CLIENTS, CANARIES = 16, 4, 5, 60
+FEATURES, CLASSES, CLIENTS, CANARIES = 96, 4, 5, 60
+"""More features and units than a client has different samples: with fewer, the span of an update
+is all that there is, and the projection residual is nearly 0 for everybody."""
 TARGET = 1
 SIGNALS = tuple({s.name: s for attack in ATTACKS.values() for s in attack.signals}.values())
 
@@ -39,7 +41,7 @@ PARTS: dict[Sees, str] = {
 
 
 def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(FEATURES, 24), nn.ReLU(), nn.Linear(24, CLASSES))
+    return nn.Sequential(nn.Linear(FEATURES, 64), nn.ReLU(), nn.Linear(64, CLASSES))
 
 
 def samples(count: int, purpose: str, first_id: int = 0) -> Samples:

@@ -25,6 +25,7 @@ COFEDMID = {"name": "cofedmid", "clients": [0, 1], "options": {"m_max": 12}}
         ({"algorithm": {"name": "fedsgd"}}, "epochs is 1"),
         ({"algorithm": {"name": "legacy-fedsgd"}}, "one local epoch in mini-batches"),
         ({"data": {"name": "digits", "classes": [3]}}, "needs two classes"),
+        ({"attacks": {"projres": {"layer": "9"}}}, "attack 'projres': there is no trained linear"),
     ],
 )
 def test_what_does_not_go_with_the_data_is_refused_by_the_points_name(

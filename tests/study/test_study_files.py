@@ -48,6 +48,7 @@ SIZES = {
 TOKENS = ("kjv", "fortunes")
 NEEDS_PACKAGES = {
     "text-minilm-lora": "peft",
+    "projres-minilm-lora": "peft",
     "fedmia-diffusion-tiny": "diffusers",
     "fedmia-diffusion-cifar10": "diffusers",
 }

@@ -21,6 +21,7 @@ from fedaudit.signals.outputs import (
     PosteriorSpread,
     ScaledLogit,
 )
+from fedaudit.signals.residuals import ProjectionResidual
 from fedaudit.signals.tokens import MinK, MinKPlusPlus
 from fedaudit.signals.updates import (
     CentredTailCosine,
@@ -56,6 +57,9 @@ ATTACKS: dict[str, Attack] = {
     "fedmia-2-without-tail": Attack((WithoutTailCosine(),), OneSidedLikelihood(), "FedMIA-II, told where CoFedMID's noise lies", "A member's gradient fits the target's update best, their last entries left out."),
     "min-k": Attack((MinK(),), Last(), "Shi et al. 2024 (Min-K%)", "A member's least likely tokens are likely to the client's last language model."),
     "min-k-plus-plus": Attack((MinKPlusPlus(),), Last(), "Zhang et al. 2025 (Min-K%++)", "A member's least likely tokens are likely for what the client's last language model expects there."),
+    "projres": Attack((ProjectionResidual(),), Last(), "Deng et al. 2026 (ProjRes)", "What enters a linear layer of a member lies in the span of the layer's last update."),
+    "avg-projres": Attack((ProjectionResidual(),), Mean(), "ProjRes, over rounds", "What enters a linear layer of a member lies in the span of the layer's updates over the rounds."),
+    "fedmia-projres": Attack((ProjectionResidual(),), OneSidedLikelihood(), "ProjRes under FedMIA's rule", "What enters a linear layer of a member lies in the span of the target's update more than of the other clients'."),
 }
 
 SOURCE_ATTACKS: dict[str, Attack] = {

@@ -9,6 +9,8 @@ from fedaudit.core.metric_names import (
     CLAIMED_CLIENT_EPSILON_ALONE,
     CLIENT_EPSILON,
     CLIENT_EPSILON_IF_GAUSSIAN,
+    SECURE_SUM_EPSILON,
+    SECURE_SUM_EPSILON_IF_GAUSSIAN,
 )
 from fedaudit.report.evidence import (
     Size,
@@ -221,13 +223,24 @@ def utility_tile(record: Record) -> list[Tile]:
 
 
 def client_tiles(record: Record) -> list[Tile]:
-    """Epsilon of one client's update by canary clients, of all runs together.
+    """Epsilon of one client's update, in one round's sum or by canary clients, over all runs.
 
     The bound that assumes a Gaussian mechanism stands there where there is one; beside it that
     of the coins alone, and what is claimed, with the canaries' noise and without.
     """
+    counted, normal = (
+        _of_all_runs(record, name) for name in (SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN)
+    )
+    if counted is not None:
+        words = [shortened(counted.method, 60)]
+        if counted.ceiling is not None:
+            words.append(f"at most {shown(counted.ceiling, counted.metric)} could be found")
+        if normal is not None:
+            words.append(f"{shown(normal.number, normal.metric)} if Gaussian")
+        sums = "One client's update in a round's sum, epsilon at least"
+        return [Tile(sums, shown(counted.number, counted.metric), " · ".join(words))]
     gaussian, coins, claimed, alone = (
-        one if (one := over_all_runs(record, name)) and one.value is not None else None
+        _of_all_runs(record, name)
         for name in (
             CLIENT_EPSILON_IF_GAUSSIAN,
             CLIENT_EPSILON,
@@ -250,6 +263,12 @@ def client_tiles(record: Record) -> list[Tile]:
     tone = "alarm" if claimed and best.number > claimed.number else ""
     name = "One client's update, epsilon at least"
     return [Tile(name, shown(best.number, best.metric), " · ".join(detail), tone)]
+
+
+def _of_all_runs(record: Record, metric: str) -> Estimate | None:
+    """A figure over all runs; None where it was refused, too."""
+    one = over_all_runs(record, metric)
+    return one if one is not None and one.value is not None else None
 
 
 def _controls_tile(record: Record) -> Tile:

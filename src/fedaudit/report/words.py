@@ -15,6 +15,8 @@ from fedaudit.core.metric_names import (
     EPSILON,
     FORMAL_EPSILON,
     FORMAL_EPSILON_OF_A_ROUND,
+    SECURE_SUM_EPSILON,
+    SECURE_SUM_EPSILON_IF_GAUSSIAN,
     rate_of,
 )
 from fedaudit.report.grid import clean, shortened
@@ -240,6 +242,7 @@ SIGNALS = {
     "minus_entropy": "minus the entropy",
     "minus_modified_entropy": "minus the modified entropy",
     "gradient-cosine": "gradient-update cosine",
+    "projection-residual": "minus the projection residual",
     "gradient-norm": "minus squared gradient norm",
     "gradient-difference-raw": "gradient difference",
     "gradient-difference-sum": "gradient difference, rescaled",
@@ -253,6 +256,8 @@ METRICS = {
     CLIENT_EPSILON_IF_GAUSSIAN: "one client's update, ε (lower bound, if Gaussian)",
     CLAIMED_CLIENT_EPSILON: "one client's update, claimed ε",
     CLAIMED_CLIENT_EPSILON_ALONE: "one client's update, claimed ε without canaries",
+    SECURE_SUM_EPSILON: "one client's update in one round's sum, ε (lower bound)",
+    SECURE_SUM_EPSILON_IF_GAUSSIAN: "one client's update in one round's sum, ε (if Gaussian)",
     FORMAL_EPSILON: "formal ε, whole training",
     FORMAL_EPSILON_OF_A_ROUND: "formal ε, one round",
 }

@@ -207,6 +207,15 @@ class Signal(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsLayers(Protocol):
+    """A signal of a network's layers, which not every network has."""
+
+    def refuse_misfit(self, model: Model) -> None:
+        """Refuses a model of which it cannot be measured, before anything is trained."""
+        ...
+
+
 def _all_there(parts: list[Part], clients: Sequence[ClientId], what: str) -> list[Part]:
     if len(parts) < len(clients):
         raise NotVisible(f"{what} are hidden in this view, so this signal cannot be measured")

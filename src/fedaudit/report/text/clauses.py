@@ -13,6 +13,8 @@ from fedaudit.core.metric_names import (
     EPSILON,
     FORMAL_EPSILON,
     FORMAL_EPSILON_OF_A_ROUND,
+    SECURE_SUM_EPSILON,
+    SECURE_SUM_EPSILON_IF_GAUSSIAN,
     tpr_at,
 )
 from fedaudit.report.evidence import (
@@ -391,6 +393,7 @@ def _row(record: Record, defense: str) -> str:
 
 
 _OF_A_CLIENT = "against whoever has the first and the last global model"
+_OF_A_SUM = "against whoever has one round’s sum and all but the others’ data"
 _CLAIMS = {
     FORMAL_EPSILON: ("proven", "against whoever sees every upload"),
     FORMAL_EPSILON_OF_A_ROUND: ("proven, one round", "against whoever sees one round’s upload"),
@@ -401,6 +404,8 @@ _MEASURED = {
     EPSILON: ("one {unit} of the audited client, there or not", "against the adversary here"),
     CLIENT_EPSILON: (f"{_ONE_UPDATE}, from coins alone", _OF_A_CLIENT),
     CLIENT_EPSILON_IF_GAUSSIAN: (f"{_ONE_UPDATE}, if the mechanism is Gaussian", _OF_A_CLIENT),
+    SECURE_SUM_EPSILON: (f"{_ONE_UPDATE}, counted on sums drawn anew", _OF_A_SUM),
+    SECURE_SUM_EPSILON_IF_GAUSSIAN: (f"{_ONE_UPDATE}, if what is read is normal", _OF_A_SUM),
 }
 
 

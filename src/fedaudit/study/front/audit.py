@@ -32,6 +32,7 @@ from fedaudit.study.settings.sections import (
     CanariesSection,
     FiguresSection,
     ReferencesSection,
+    SecureSumSection,
     ShadowSection,
     UnlearningSection,
 )
@@ -196,6 +197,7 @@ def audit(
     references: ReferencesSection | None = None,
     canaries: CanariesSection | None = None,
     unlearning: UnlearningSection | None = None,
+    secure_sum: SecureSumSection | None = None,
     figures: FiguresSection | None = None,
     metrics: object = (),
     server: object = None,
@@ -229,6 +231,7 @@ def audit(
         shadow: Where attacks that learn take their examples from.
         canaries: Clients that show how well one client's update is hidden.
         unlearning: Of the audited samples once the model is trained.
+        secure_sum: How well one round's sum hides one upload.
         references: Federations that the adversary trains itself, to compare models with.
         figures: Which figures are made.
         metrics: Further metrics of scores: names, functions of scores and membership, and
@@ -260,6 +263,7 @@ def audit(
         references=references,
         canaries=canaries,
         unlearning=unlearning,
+        secure_sum=secure_sum,
         figures=figures,
         server=server,
         view=view,

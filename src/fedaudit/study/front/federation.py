@@ -37,6 +37,7 @@ from fedaudit.study.settings.sections import (
     FiguresSection,
     ReferencesSection,
     RiskSection,
+    SecureSumSection,
     ShadowSection,
     ShiftSection,
     Study,
@@ -99,6 +100,7 @@ class Questions(NamedTuple):
     references: ReferencesSection | None = None
     canaries: CanariesSection | None = None
     unlearning: UnlearningSection | None = None
+    secure_sum: SecureSumSection | None = None
     figures: FiguresSection | None = None
     server: object = None
     view: object = None
@@ -167,6 +169,7 @@ def plan_of(federation: Federation, asked: Questions, *, name: str, about: str =
             references=(ReferencesSection, asked.references),
             canaries=(CanariesSection, asked.canaries),
             unlearning=(UnlearningSection, asked.unlearning),
+            secure_sum=(SecureSumSection, asked.secure_sum),
             figures=(FiguresSection, asked.figures),
         ),
     }

@@ -15,6 +15,7 @@ _ARGUMENTS = {
     "canaries": "fedaudit.Canaries",
     "unlearning": "fedaudit.Unlearning",
     "references": "fedaudit.References",
+    "secure_sum": "fedaudit.SecureSum",
     "shadow": "fedaudit.Shadow",
     "shift": "fedaudit.Shift",
     "training": "fedaudit.Training",

@@ -31,6 +31,7 @@ _NEWER: Mapping[str, object] = {
     "references": None,
     "canaries": None,
     "unlearning": None,
+    "secure_sum": None,
     "shift": None,
     "risk": RiskSection().model_dump(mode="json"),
     "audit.merge": [],

@@ -30,6 +30,7 @@ from fedaudit.study.figures.cluster_notes import cluster_notes
 from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.learning import measure_known
 from fedaudit.study.running.pictures import draw
+from fedaudit.study.running.secure_sum import keeping_sums
 from fedaudit.study.setup.parts import Setup, Work
 
 
@@ -96,6 +97,8 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
             folder=folder,
             run=key,
         )
+    if setup.study.secure_sum is not None:
+        stream = keeping_sums(stream, setup, folder, key, work.progress)
     told = keeping_usage(stream, setup.deal.clients, folder, key)
     given = evaluation_split(setup)
     phase = f"seed {setup.seed}: training rounds"

@@ -51,6 +51,7 @@ from fedaudit.study.figures.cluster_results import clusters_of
 from fedaudit.study.figures.one_sample import sample_claim_checked
 from fedaudit.study.figures.one_update import CanaryRun, claim_checked, one_update_figures
 from fedaudit.study.figures.sample_scores import write_scores
+from fedaudit.study.figures.secure_sum import sum_figures
 from fedaudit.study.figures.source import SourceFound, source_results
 from fedaudit.study.figures.truth import Findings
 from fedaudit.study.figures.unlearning import (
@@ -62,6 +63,7 @@ from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.identity import config_of, run_key, settings_of
 from fedaudit.study.running.observing import measured_on
 from fedaudit.study.running.pictures import write_pictures
+from fedaudit.study.running.secure_sum import read_sums
 from fedaudit.study.running.unlearning import UnlearnedRounds
 from fedaudit.study.settings.sections import ServerSection
 from fedaudit.study.setup.defenses import assigns_classes
@@ -130,7 +132,11 @@ def conclude(
     ]
     of_unlearning = unlearning_figures(forgetful, findings.scores)
     checks += retrained_control(forgetful, of_unlearning)
-    besides = one_update_figures(canaried) + of_unlearning
+    besides = [
+        *one_update_figures(canaried),
+        *_of_sums(runs, stored, places),
+        *of_unlearning,
+    ]
     record = assembled(runs, stored, findings, checks, made, usage, sources, besides)
     # The record first: scores without one are taken for somebody else's.
     write_record(record, out / RECORD_FILE)
@@ -479,6 +485,19 @@ def _canary_runs(
         for run, rounds in zip(runs, stored, strict=True)
         if run.canaries is not None
     ]
+
+
+def _of_sums(
+    runs: Sequence[Setup], stored: Sequence[Sequence[Stored]], places: Mapping[int, Path]
+) -> list[Estimate]:
+    """How well the sum of each run's last round hides the audited clients' updates."""
+    if runs[0].study.secure_sum is None:
+        return []
+    found = [
+        read_sums(run, places[run.seed], run_key(run.study, run.seed, measured_on(rounds)))
+        for run, rounds in zip(runs, stored, strict=True)
+    ]
+    return sum_figures(runs, found)
 
 
 def _figure(run: Setup, metric: str, weakest: Guarantee, of_what: str) -> Estimate:

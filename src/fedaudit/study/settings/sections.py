@@ -285,6 +285,20 @@ class UnlearningSection(Section):
     radius: Annotated[float, Field(gt=0, le=1e3)] = 1 / 3
 
 
+class SecureSumSection(Section):
+    """How well the sum of one round's uploads hides one of them, in the view "sum".
+
+    After the last round the other clients train again from the model that was sent, on data drawn
+    anew from all training samples but the audited client's; their sum is what hides its update.
+
+    Attributes:
+        draws: Sums that are drawn; half of them are counted. Each takes the other clients' training
+            of one round.
+    """
+
+    draws: Annotated[int, Field(ge=80, le=100_000, strict=True)] = 400
+
+
 class ShiftSection(Section):
     """A minority of clients whose samples differ from the majority's.
 
@@ -395,6 +409,7 @@ class Study(Section):
             named and the view shows no client's uploads.
         canaries: Clients that show how well one client's update is hidden; none without this table.
         unlearning: Of audited samples once the model is trained; none without this table.
+        secure_sum: How well one round's sum hides one upload; not asked without this table.
         shift: Groups of clients with other features; none without this table.
         attacks: Settings by attack name; those of ``attack_set`` if there is no table.
         attack_set: Which set of attacks is run where there is no ``[attacks]`` table; that of
@@ -423,6 +438,7 @@ class Study(Section):
     references: ReferencesSection | None = None
     canaries: CanariesSection | None = None
     unlearning: UnlearningSection | None = None
+    secure_sum: SecureSumSection | None = None
     defense: DefenseSection = DefenseSection()
     figures: FiguresSection = FiguresSection()
     attacks: Annotated[dict[AttackName, Settings], BeforeValidator(each_once)] = Field(

@@ -1,6 +1,6 @@
 """From a study's settings to the parts of one run, with everything refused that cannot work."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from itertools import product
@@ -33,6 +33,7 @@ from fedaudit.observe.views import (
     view_named,
     with_own,
 )
+from fedaudit.signals.base import ReadsLayers
 from fedaudit.study.settings.options import check_options, task_of
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.algorithm import algorithm_of, check_algorithm, refuse_unmeasured
@@ -43,6 +44,7 @@ from fedaudit.study.setup.examples import own_seed, shadow_section, with_example
 from fedaudit.study.setup.holdout import HoldOutRule, exclude_held_out, refuse_one_sided
 from fedaudit.study.setup.parts import Setup
 from fedaudit.study.setup.references import reference_name, references_section, with_references
+from fedaudit.study.setup.secure_sum import refuse_sum_misfit
 from fedaudit.study.setup.unlearning import unlearning_names, with_unlearning
 
 SERVERS: dict[str, Callable[..., Server]] = {"honest": Server}
@@ -69,6 +71,7 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
             if len(part):
                 modules.refuse_unfit(net.initial(0), part)
     attacks, refused = _attacks_seen(study, view)
+    _refuse_unmeasured_signals(attacks, algorithm)
     holdout = HoldOutRule(defenses, algorithm, study.training.rounds, seed_for(seed, "federation"))
     refuse_one_sided(world.deal.clients, holdout)
     run = Setup(
@@ -87,6 +90,7 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
     )
     asked = canaries_of(study, seed, run.deal.sizes, algorithm, defenses, FORMAL_DELTA)
     run = replace(run, canaries=asked)
+    refuse_sum_misfit(run)
     run = with_references(with_examples(_without_uninformed(run), dataset), dataset)
     run = with_unlearning(run)
     for one in (run, *run.own_federations):
@@ -177,7 +181,8 @@ def refuse_misfits(studies: Iterable[Study], data_dir: Path | None = None) -> No
             if world is None or wanted != deal:
                 deal, world = wanted, _dealt(study, dataset, seed)
             algorithm, _ = _algorithm_and_defenses(study, world, seed, data_dir)
-            _attacks_seen(study, _as_sent(view, algorithm))
+            attacks, _ = _attacks_seen(study, _as_sent(view, algorithm))
+            _refuse_unmeasured_signals(attacks, algorithm)
         except Refusal as error:
             raise type(error)(f"{study.name}: {error}") from error
 
@@ -192,6 +197,17 @@ def _attacks_seen(study: Study, view: View) -> tuple[dict[str, Attack], dict[str
     if study.audit.keep == "full":
         view.refuse_unless_offered(Sees.GLOBAL_MODEL | Sees.UPDATE, 'audit.keep = "full"')
     return attacks_of(study, view)
+
+
+def _refuse_unmeasured_signals(attacks: Mapping[str, Attack], algorithm: Algorithm) -> None:
+    """Refuses attacks whose signals read layers that a network has not."""
+    for (name, attack), net in product(attacks.items(), algorithm.nets):
+        for signal in attack.signals:
+            if isinstance(signal, ReadsLayers):
+                try:
+                    signal.refuse_misfit(net.initial(0))
+                except Refusal as error:
+                    raise type(error)(f"the attack {name!r}: {error}") from error
 
 
 def _algorithm_and_defenses(

@@ -101,7 +101,7 @@ def canaries_of(
         raise Unsupported(
             "canary clients are clients of their own; leave audit.merge or [canaries] out"
         )
-    private = _private(defenses)
+    private = client_dp_of(defenses)
     if len(defenses) not in (0, len(sizes)) or (defenses and private is None):
         raise Unsupported(
             "canary clients tell what every client's own clipping and noise do for its update; "
@@ -148,7 +148,7 @@ def canaries_of(
     )
 
 
-def _private(defenses: Mapping[ClientId, Defense]) -> ClientDP | None:
+def client_dp_of(defenses: Mapping[ClientId, Defense]) -> ClientDP | None:
     """The one defense of all clients that bounds what a client contributes; None for another."""
     one = next(iter(defenses.values()), None)
     alike = isinstance(one, ClientDP) and all(other == one for other in defenses.values())

@@ -123,6 +123,7 @@ def own_federation(
             "shadow": None,
             "references": None,
             "canaries": None,
+            "secure_sum": None,
             "audit": audit.model_copy(
                 update={
                     "draw": "fair",

@@ -1,0 +1,123 @@
+"""Bounds on one update in a sum, against Gaussian sums of which the truth is known."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy import ndarray
+
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon, gaussian_shift
+from fedaudit.metrics.secure_sum import SumBounds, secure_sum_bounds
+
+DELTA = 1e-5
+
+
+def bounds(others: ndarray, update: ndarray, draws: int | None = None) -> SumBounds:
+    return secure_sum_bounds(others[:draws], update, np.zeros_like(update), delta=DELTA)
+
+
+def test_what_nothing_hides_is_found_as_surely_as_the_draws_allow() -> None:
+    others = seeded_numpy(0, "apart").normal(size=(200, 5))
+    found = bounds(others, np.array([0, 0, 300.0, 0, 0]))
+    perfect = clopper_pearson_epsilon(Counts(100, 100, 0, 100), delta=DELTA)
+    assert found.counted.value == found.counted.ceiling == perfect.value
+    assert found.counted.value == pytest.approx(math.log((1 - DELTA - 0.036217) / 0.036217), 1e-4)
+    assert found.counted.method == "linear test, Clopper-Pearson 95%, delta 1e-05"
+    assert found.if_gaussian.value > 1000
+
+
+def test_an_update_against_itself_is_told_by_nothing() -> None:
+    others, update = seeded_numpy(1, "same").normal(size=(200, 5)), np.ones(5)
+    found = secure_sum_bounds(others, update, update, delta=DELTA)
+    assert (found.counted.value, found.if_gaussian.value) == (0.0, 0.0)
+
+
+def test_noise_that_has_a_shape_is_looked_past() -> None:
+    rng = seeded_numpy(2, "shape")
+    # All of the noise lies along one direction, and the update has a part beside it.
+    others = rng.normal(size=(400, 1)) * np.ones(30) + 0.01 * rng.normal(size=(400, 30))
+    update = np.zeros(30)
+    update[0] = 1.0
+    assert bounds(others, update).counted.value == bounds(others, update).counted.ceiling
+    assert bounds(others, np.ones(30)).counted.value < 1.0
+
+
+def test_either_update_may_be_the_first_and_units_do_not_matter() -> None:
+    rng = seeded_numpy(3, "units")
+    others, one, other = rng.normal(size=(200, 8)), rng.normal(size=8), rng.normal(size=8)
+    found = secure_sum_bounds(others, 3 * one, other, delta=DELTA)
+    turned = secure_sum_bounds(others, other, 3 * one, delta=DELTA)
+    scaled = secure_sum_bounds(1e-3 * others, 3e-3 * one, 1e-3 * other, delta=DELTA)
+    assert found.if_gaussian.value == pytest.approx(turned.if_gaussian.value)
+    assert found.if_gaussian.value == pytest.approx(scaled.if_gaussian.value)
+    assert found.counted == scaled.counted
+
+
+def gaussian(rng: np.random.Generator, draws: int) -> ndarray:
+    return rng.normal(size=(draws, 12))
+
+
+def laplace(rng: np.random.Generator, draws: int) -> ndarray:
+    """Laplace noise along the first direction, of which epsilon is known, and none elsewhere."""
+    return np.concatenate([rng.laplace(size=(draws, 1)), np.zeros((draws, 11))], axis=1)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 4.0])
+def test_five_hundred_gaussian_sums_exceed_the_truth_in_six_per_cent_at_most(
+    epsilon: float,
+) -> None:
+    update = np.zeros(12)
+    update[3] = gaussian_shift(epsilon, DELTA)
+    counted, normal = exceeding(gaussian, update, epsilon)
+    assert counted <= 0.06
+    assert normal <= 0.06
+
+
+def test_where_the_sum_is_not_normal_the_counted_bound_holds_and_the_other_does_not() -> None:
+    update = np.zeros(12)
+    update[0] = 1.0
+    # Laplace noise of scale 1 and a shift of 1: epsilon 1, at any delta a little less.
+    counted, normal = exceeding(laplace, update, 1.0)
+    assert counted <= 0.06
+    assert normal > 0.9
+
+
+def exceeding(
+    noise: Callable[[np.random.Generator, int], ndarray], update: ndarray, epsilon: float
+) -> tuple[float, float]:
+    """Shares of five hundred audits whose bounds are above the truth."""
+    rng = seeded_numpy(4, "cells", str(epsilon))
+    found = [bounds(noise(rng, 120), update) for _ in range(500)]
+    return (
+        float(np.mean([one.counted.value > epsilon for one in found])),
+        float(np.mean([one.if_gaussian.value > epsilon for one in found])),
+    )
+
+
+def test_more_draws_bring_the_gaussian_bound_nearer_to_the_truth() -> None:
+    update = np.zeros(12)
+    update[3] = gaussian_shift(3.0, DELTA)
+    rng = seeded_numpy(5, "nearer")
+    few, many = (
+        np.mean([bounds(gaussian(rng, draws), update).if_gaussian.value for _ in range(20)])
+        for draws in (80, 800)
+    )
+    assert few < many < 3.0
+    assert many > 2.6
+
+
+@pytest.mark.parametrize(
+    ("others", "update", "message"),
+    [
+        (np.zeros((200, 3)), np.ones(3), "same in every draw"),
+        (np.zeros((79, 3)), np.ones(3), "takes 80 independent draws.*got 79"),
+        (np.zeros((100, 3)), np.ones(4), "as many parameters"),
+        (np.full((100, 3), np.nan), np.ones(3), "not finite"),
+    ],
+)
+def test_what_tells_nothing_is_refused(others: ndarray, update: ndarray, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        bounds(others, update)

@@ -1,0 +1,217 @@
+"""The projection residual against answers by hand, singular vectors and what limits it."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, Model, Samples
+from fedaudit.engines.local import LOCAL
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.simulate import simulate
+from fedaudit.fl.training.local import LocalTraining
+from fedaudit.metrics import auc
+from fedaudit.models.cnn import cnn
+from fedaudit.models.mlp import mlp
+from fedaudit.models.transformer import transformer
+from fedaudit.observe.round import Exposed, Round
+from fedaudit.signals.measure import measure_round, measuring_on
+from fedaudit.signals.residuals import ProjectionResidual
+from tests.rounding import RoundedByPlace
+from tests.samples import random_samples
+from tests.signals.test_signals import a_round
+
+LINEAR = Architecture("linear", partial(mlp, shape=(3,), classes=2, hidden=""))
+WIDE = Architecture("wide", partial(mlp, shape=(40,), classes=4, hidden="30"))
+
+
+def changed(architecture: Architecture, updates: dict[str, Tensor]) -> Exposed:
+    """A client that changed some parameters and left the others."""
+    base = architecture.initial(0)
+    return Exposed(
+        base, base, {n: updates.get(n, torch.zeros_like(v)) for n, v in base.params.items()}
+    )
+
+
+def residuals(seen: Exposed, samples: Samples, signal: ProjectionResidual) -> Tensor:
+    """What one client's update leaves outside, as a share of each sample."""
+    return -measure_round(a_round({0: seen}), [signal], samples).signals[signal.name][0]
+
+
+def test_what_lies_along_the_update_has_no_residual_and_what_is_square_to_it_has_all() -> None:
+    seen = changed(LINEAR, {"1.weight": torch.tensor([[1.0, 0, 0], [-1.0, 0, 0]])})
+    given = Samples(torch.tensor([[2.0, 0, 0], [0, 3, 0], [3, 0, 4], [0, 0, 0]]), [0, 1, 0, 1])
+    found = residuals(seen, given, ProjectionResidual(ridge=1e-3))
+    # Over its length the update has one singular value, 1: of it 1e-6 / (1 + 1e-6) is left.
+    expected = torch.tensor([1e-6 / (1 + 1e-6), 1.0, 0.8, 1.0]).double()
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_an_update_of_zeros_spans_nothing() -> None:
+    found = residuals(changed(LINEAR, {}), random_samples(seeded(0, "x"), 5, 3, classes=2), SIGNAL)
+    torch.testing.assert_close(found, torch.ones(5).double())
+
+
+SIGNAL = ProjectionResidual()
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(4, 9), (9, 4), (6, 6)])
+def test_it_is_the_share_that_singular_vectors_leave_by_their_strength(
+    outputs: int, inputs: int
+) -> None:
+    net = Architecture("one", partial(mlp, shape=(inputs,), classes=outputs, hidden=""))
+    rng = seeded(1, "singular", outputs)
+    update = torch.randn(outputs, inputs, generator=rng) * 10.0 ** -torch.arange(inputs)
+    samples = random_samples(rng, 7, inputs, classes=outputs)
+    found = residuals(changed(net, {"1.weight": update}), samples, ProjectionResidual(ridge=0.01))
+    rows = update.double()
+    _, strengths, directions = torch.linalg.svd(rows / rows.norm(), full_matrices=True)
+    kept = torch.zeros(inputs).double()
+    kept[: len(strengths)] = strengths.square() / (strengths.square() + 0.01**2)
+    along = samples.features.double() @ directions.T
+    expected = (along * (1 - kept)).norm(dim=1) / along.norm(dim=1)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_no_direction_is_in_or_out_by_rounding() -> None:
+    rng = seeded(2, "rounding")
+    update = torch.randn(6, 3, generator=rng) @ torch.randn(3, 20, generator=rng)
+    update[:, :3] += 1e-3 * torch.randn(6, 3, generator=rng)
+    net = Architecture("one", partial(mlp, shape=(20,), classes=6, hidden=""))
+    samples = random_samples(rng, 9, 20, classes=6)
+    plain = residuals(changed(net, {"1.weight": update}), samples, SIGNAL)
+    with RoundedByPlace():
+        other = residuals(changed(net, {"1.weight": update}), samples, SIGNAL)
+    torch.testing.assert_close(other, plain, rtol=1e-6, atol=1e-9)
+
+
+def trained(architecture: Architecture, own: int, *, steps: int = 1) -> tuple[Round, Samples]:
+    """A round in which a client trained on the first of some samples."""
+    samples = random_samples(seeded(3, "trained"), 2 * own, 40, classes=4)
+    clients = {0: samples.take(slice(0, own)), 1: random_samples(seeded(4), own, 40, classes=4)}
+    local = LocalTraining(epochs=steps, batch_size=8, lr=0.1)
+    rounds = tuple(simulate(FedAvg(architecture, local), clients, rounds=1, seed=1))
+    return rounds[-1], samples
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_with_fewer_records_than_outputs_members_are_inside_whatever_the_steps(steps: int) -> None:
+    round, samples = trained(WIDE, 15, steps=steps)
+    found = -measure_round(round, [SIGNAL], samples).signals[SIGNAL.name][0]
+    assert float(found[:15].max()) < 0.05
+    assert float(found[15:].min()) > 0.5
+
+
+def test_members_beyond_the_layers_outputs_are_inside_in_part() -> None:
+    area = {}
+    for own in (15, 60, 240):
+        round, samples = trained(WIDE, own)
+        scores = measure_round(round, [SIGNAL], samples).signals[SIGNAL.name][0]
+        area[own] = auc(scores.numpy(), (torch.arange(2 * own) < own).numpy())
+    assert area[15] == 1.0
+    assert area[15] > area[60] > area[240]
+    assert 0.5 < area[240] < 0.8
+
+
+def test_the_layer_that_can_span_most_is_taken_unless_one_is_named() -> None:
+    round, samples = trained(WIDE, 15)
+    plain = measure_round(round, [SIGNAL], samples).signals[SIGNAL.name]
+    for path, same in (("1", True), ("3", False)):
+        named = ProjectionResidual(layer=path)
+        assert named.name == f"projection-residual-at-{path}"
+        found = measure_round(round, [named], samples).signals[named.name]
+        assert torch.equal(found, plain) == same
+
+
+def test_a_convolutional_network_is_read_at_its_dense_layers_and_a_sequence_at_all_positions() -> (
+    None
+):
+    build = partial(cnn, shape=(1, 8, 8), classes=3, channels="4", hidden="16", padding=2)
+    picture = Architecture("cnn", build)
+    pictures = random_samples(seeded(5), 4, 1, 8, 8, classes=3)
+    weight = torch.randn(16, 64, generator=seeded(6))
+    found = residuals(changed(picture, {"4.weight": weight}), pictures, SIGNAL)
+    entered = picture.initial(0).module()[:4](pictures.features)  # type: ignore[index]
+    torch.testing.assert_close(found, by_projection(entered[:, None], weight), rtol=1e-4, atol=1e-6)
+
+    text = Architecture(
+        "text", partial(transformer, shape=(5,), classes=11, layers=1, width=8, heads=2)
+    )
+    tokens = Samples(torch.randint(11, (4, 5), generator=seeded(7)), torch.zeros(4).long())
+    weight = torch.randn(3, 32, generator=seeded(8)).repeat(3, 1)[:8]
+    signal = ProjectionResidual(layer="blocks.0.hidden.2")
+    module, kept = text.initial(0).module(), list[Tensor]()
+    layer = module.get_submodule("blocks.0.hidden.2")
+    layer.register_forward_pre_hook(lambda part, args: kept.append(args[0].detach()))
+    module(tokens.features)
+    found = residuals(changed(text, {"blocks.0.hidden.2.weight": weight}), tokens, signal)
+    torch.testing.assert_close(found, by_projection(kept[0], weight), rtol=1e-4, atol=1e-6)
+
+
+def by_projection(entered: Tensor, weight: Tensor) -> Tensor:
+    """The residual by an orthonormal basis of the update's rows, all of which are strong."""
+    _, strengths, directions = torch.linalg.svd(weight.double(), full_matrices=False)
+    basis = directions[strengths > 0.1]
+    h = entered.detach().double()
+    left = h - h @ basis.T @ basis
+    shares: Tensor = left.flatten(1).norm(dim=1) / h.flatten(1).norm(dim=1)
+    return shares
+
+
+def test_blocks_measured_elsewhere_and_clients_that_agree_have_the_same_bits() -> None:
+    round, _ = trained(WIDE, 15)
+    round = replace(round, exposed={**round.exposed, 5: round.exposed[0]})
+    many = random_samples(seeded(9), 600, 40, classes=4)
+    together = measure_round(round, [SIGNAL], many).signals[SIGNAL.name]
+    assert torch.equal(together[0], together[2])
+    assert not torch.equal(together[0], together[1])
+    with measuring_on(LOCAL, [SIGNAL], many, count=3) as measuring:
+        assert torch.equal(measuring(round).signals[SIGNAL.name], together)
+
+
+def test_what_has_no_trained_linear_layer_is_refused_with_what_to_take() -> None:
+    net = Architecture("pooled", partial(nn.Sequential, nn.Conv2d(1, 2, 3), nn.Flatten()))
+    with pytest.raises(Unsupported, match=r"no linear layer that clients train.*fedmia-1"):
+        SIGNAL.refuse_misfit(net.initial(0))
+    with pytest.raises(BadInput, match=r"no trained linear layer named '2'.*known: 1, 3"):
+        ProjectionResidual(layer="2").refuse_misfit(WIDE.initial(0))
+    with pytest.raises(BadInput, match=r"in \(0, 1\), got 0"):
+        ProjectionResidual(ridge=0.0)
+
+
+class Transposed(nn.Module):
+    """A layer that is given samples last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.out = nn.Linear(7, 7), nn.Linear(40, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed: Tensor = self.mix(x.T).T
+        out: Tensor = self.out(mixed)
+        return out
+
+
+def test_a_layer_that_is_not_given_a_row_a_sample_is_refused() -> None:
+    net = Architecture("transposed", Transposed)
+    samples = random_samples(seeded(10), 7, 40, classes=4)
+    with pytest.raises(Unsupported, match=r"'mix'.*not called with a row a sample"):
+        residuals(changed(net, {}), samples, ProjectionResidual(layer="mix"))
+
+
+def test_an_update_that_is_not_finite_is_refused_by_name() -> None:
+    seen = changed(LINEAR, {"1.weight": torch.full((2, 3), torch.nan)})
+    with pytest.raises(BadInput, match="'projection-residual' is not finite"):
+        residuals(seen, random_samples(seeded(11), 4, 3, classes=2), SIGNAL)
+
+
+def test_frozen_layers_are_no_clients() -> None:
+    module = WIDE.built()
+    module.get_submodule("1").requires_grad_(False)
+    ProjectionResidual(layer="3").refuse_misfit(Model.of(WIDE, module))
+    with pytest.raises(BadInput, match="no trained linear layer named '1'"):
+        ProjectionResidual(layer="1").refuse_misfit(Model.of(WIDE, module))
