@@ -28,6 +28,7 @@ from fedaudit.study.running.identity import own_parts, study_key, with_code
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import (
+    AttackerSection,
     AuditSection,
     CanariesSection,
     FiguresSection,
@@ -194,6 +195,7 @@ def audit(
     shadow: ShadowSection | None = None,
     references: ReferencesSection | None = None,
     canaries: CanariesSection | None = None,
+    attacker: AttackerSection | None = None,
     figures: FiguresSection | None = None,
     metrics: object = (),
     server: object = None,
@@ -226,6 +228,7 @@ def audit(
         audit: What is audited, and through whose eyes.
         shadow: Where attacks that learn take their examples from.
         canaries: Clients that show how well one client's update is hidden.
+        attacker: A client that poisons what it sends.
         references: Federations that the adversary trains itself, to compare models with.
         figures: Which figures are made.
         metrics: Further metrics of scores: names, functions of scores and membership, and
@@ -249,7 +252,18 @@ def audit(
     from fedaudit.engines.ray_cluster import engine_named
 
     asked = Questions(
-        attacks, targets, seeds, audit, shadow, references, canaries, figures, server, view, metrics
+        attacks,
+        targets,
+        seeds,
+        audit,
+        shadow,
+        references,
+        canaries,
+        figures,
+        server,
+        view,
+        metrics,
+        attacker,
     )
     called = name or _named_after(out)
     plan: AuditPlan | GamesPlan

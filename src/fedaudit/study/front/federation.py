@@ -32,6 +32,7 @@ from fedaudit.study.front.spelling import (
 )
 from fedaudit.study.settings.base import Section
 from fedaudit.study.settings.sections import (
+    AttackerSection,
     AuditSection,
     CanariesSection,
     FiguresSection,
@@ -101,6 +102,7 @@ class Questions(NamedTuple):
     server: object = None
     view: object = None
     metrics: object = ()
+    attacker: AttackerSection | None = None
 
 
 class AuditPlan(NamedTuple):
@@ -164,6 +166,7 @@ def plan_of(federation: Federation, asked: Questions, *, name: str, about: str =
             shadow=(ShadowSection, asked.shadow),
             references=(ReferencesSection, asked.references),
             canaries=(CanariesSection, asked.canaries),
+            attacker=(AttackerSection, asked.attacker),
             figures=(FiguresSection, asked.figures),
         ),
     }

@@ -30,6 +30,7 @@ _NEWER: Mapping[str, object] = {
     "shadow": None,
     "references": None,
     "canaries": None,
+    "attacker": None,
     "shift": None,
     "risk": RiskSection().model_dump(mode="json"),
     "audit.merge": [],

@@ -123,6 +123,7 @@ def own_federation(
             "shadow": None,
             "references": None,
             "canaries": None,
+            "attacker": None,
             "audit": audit.model_copy(
                 update={
                     "draw": "fair",
@@ -152,6 +153,7 @@ def own_federation(
         algorithm=algorithm,
         groups=world.groups,
         canaries=None,
+        attacker=None,
         is_shadow=True,
         defenses={},
         server=HONEST,

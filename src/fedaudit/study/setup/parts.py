@@ -24,6 +24,7 @@ from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.views import View
 from fedaudit.signals.base import Signal
 from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.attacker import Attacker
 from fedaudit.study.setup.canaries import Canaries
 from fedaudit.study.setup.dealing import Groups
 from fedaudit.study.setup.holdout import HoldOutRule
@@ -64,6 +65,7 @@ class Setup:
         shadow: The undefended run on other data that attacks learn from, if they do so.
         references: The undefended runs on other data whose models attacks compare with.
         canaries: The canary clients, if there are any; no part of the deal.
+        attacker: The malicious client, if one sends poison.
         known: The samples of this run that attacks learn from, if they do so.
         is_shadow: True for such a shadow, of which nothing but its signals is of interest.
         watched: Where the federation was somebody else's, what is known of it.
@@ -84,6 +86,7 @@ class Setup:
     shadow: "Setup | None" = None
     references: "tuple[Setup, ...]" = ()
     canaries: Canaries | None = None
+    attacker: Attacker | None = None
     known: Known | None = None
     is_shadow: bool = False
     watched: Watched | None = None
@@ -113,8 +116,10 @@ class Setup:
 
     @property
     def everybody(self) -> TurnContext:
-        """All simulated clients with their data and defenses, canaries among them."""
+        """All simulated clients with their data and defenses, canaries and poison among them."""
         clients, defenses = dict(self.deal.clients), dict(self.defenses)
+        if self.attacker is not None:
+            defenses[self.attacker.client] = self.attacker.defense(self.defenses)
         if self.canaries is not None:
             like = next(iter(clients.values()))
             clients |= self.canaries.data(like)
