@@ -24,8 +24,6 @@ from fedaudit.study.setup.build import setup
 
 ATTACKS = ("blackbox-loss", "loss-series", "recovery")
 RUNS = 100
-CLIENTS = 5
-MALICIOUS = CLIENTS - 1
 
 
 def study_of(kind: str, seed: int) -> dict[str, object]:
@@ -33,7 +31,7 @@ def study_of(kind: str, seed: int) -> dict[str, object]:
     return {
         "name": "malicious",
         "seeds": [seed],
-        "partition": {"clients": CLIENTS, "samples_per_client": 100},
+        "partition": {"clients": 5, "samples_per_client": 100},
         "training": {"rounds": 14, "epochs": 3, "batch_size": 10},
         "audit": {"fair": 150, "view": "globals", "every": 7},
         "attacker": {"kind": kind, "strength": 5.0},
@@ -63,8 +61,7 @@ def aucs(kind: str, seed: int) -> np.ndarray:
     for attack in run.attacks.values():
         scores = attack.scores(cubes, 0).numpy()[truth.kept]
         for origin in (Origin.OTHER_CLIENT, Origin.UNSEEN):
-            # The malicious client's own are trained on in honest rounds only.
-            chosen = np.isin(truth.origin, [Origin.MEMBER, origin]) & (truth.owners != MALICIOUS)
+            chosen = np.isin(truth.origin, [Origin.MEMBER, origin])
             auc = auc_interval(scores[chosen], truth.is_member[chosen])
             found.append((auc.value, auc.low, auc.high))
     return np.array(found).reshape(len(ATTACKS), 2, 3)

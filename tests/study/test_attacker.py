@@ -15,6 +15,7 @@ from fedaudit.defenses.poison import PoisonedUpload
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Round
+from fedaudit.study.figures.truth import target_truth
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import federation_of, setup
@@ -113,6 +114,15 @@ def test_a_poison_is_clipped_where_all_uploads_are() -> None:
     assert norm(sent) == pytest.approx(0.5, rel=1e-5)
     everybody = setup(study, 1, None).everybody
     assert isinstance(everybody.defenses[3], Chain)
+
+
+@pytest.mark.parametrize("kind", ["none", "mislabel"])
+def test_the_malicious_clients_own_samples_are_no_other_clients(kind: str) -> None:
+    run = setup(attacker_study(attacker={"kind": kind, "first": 3}), 1, None)
+    owners = target_truth(run, 0).owners
+    assert 3 in run.deal.audit.owner
+    assert set(owners.tolist()) == {-1, 0, 1, 2}
+    assert len(owners) == int((run.deal.audit.owner != 3).sum())
 
 
 def test_reference_federations_have_no_malicious_client() -> None:

@@ -80,7 +80,7 @@ def as_attacker(study: Study, view: View) -> View:
             f"a malicious client sees what a participant sees, and audit.view is {view.name!r}; "
             f"use the view {PARTICIPANT!r}"
         )
-    given, client = _given(study), _client(study)
+    given, client = _given(study), malicious_client(study)
     rounds = poisoned_rounds(study)
     sends = {
         "none": "trains as it should in all rounds",
@@ -131,7 +131,7 @@ def attacker_of(
             f"a malicious client gives samples wrong classes, or climbs to the loss of guessing "
             f"among them, and the task is {study.task.name!r}; use classification"
         )
-    client = _client(study)
+    client = malicious_client(study)
     own = defenses.get(client)
     if own is not None and (own.cancels or any(own.acts_in(hook) for hook in _TRAINING_HOOKS)):
         raise Unsupported(
@@ -169,7 +169,7 @@ def _given(study: Study) -> AttackerSection:
     return study.attacker
 
 
-def _client(study: Study) -> ClientId:
+def malicious_client(study: Study) -> ClientId:
     """The number of the malicious client.
 
     Raises:
