@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from fedaudit.study.settings.games import GameSection as Game
     from fedaudit.study.settings.games import NeuronSection as Neuron
     from fedaudit.study.settings.games import RoundsSection as Rounds
+    from fedaudit.study.settings.sections import AttackerSection as Attacker
     from fedaudit.study.settings.sections import AuditSection
     from fedaudit.study.settings.sections import CanariesSection as Canaries
     from fedaudit.study.settings.sections import FiguresSection as Figures
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _DOORS = {
+    "Attacker": "fedaudit.study.settings.sections:AttackerSection",
     "Audit": "fedaudit.study.settings.sections:AuditSection",
     "Canaries": "fedaudit.study.settings.sections:CanariesSection",
     "CanaryClients": "fedaudit.live.canaries:CanaryClients",
@@ -128,6 +130,7 @@ _ROOMS = (
 )
 
 __all__ = [
+    "Attacker",
     "Audit",
     "Canaries",
     "CanaryClients",

@@ -29,7 +29,7 @@ OTHERS: dict[str, set[str]] = {
     "fedaudit.attacks": {"ami", "base", "catalog"},
     "fedaudit.signals": {"base", "gradients", "kernels", "measure"},
     "fedaudit.defenses": {"accounting", "base", "canary", "catalog", "chain"}
-    | {"planted", "soft_labels"},
+    | {"planted", "poison", "soft_labels"},
     "fedaudit.fl.algorithms": {"base", "catalog"},
     "fedaudit.models": {"_parts"},
 }

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.membership.assignment_aware import WhereAssigned
 from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
+from fedaudit.attacks.membership.recovery import Recovery
 from fedaudit.attacks.membership.reference import LikelihoodRatio, RelativeLikelihood
 from fedaudit.attacks.membership.seqmia import SequenceReader
 from fedaudit.attacks.membership.single_client import Last, Mean, Slope
@@ -55,6 +56,7 @@ ATTACKS: dict[str, Attack] = {
     "fedmia-2-centred-tail": Attack((CentredTailCosine(),), OneSidedLikelihood(), "FedMIA-II, told where CoFedMID's published noise lies", "A member's gradient fits the target's update best once each update's last entries are less their mean."),
     "avg-cosine-without-tail": Attack((WithoutTailCosine(),), Mean(), "Avg-Cosine, told where CoFedMID's noise lies", "A member's gradient points along the updates, their last entries left out."),
     "fedmia-2-without-tail": Attack((WithoutTailCosine(),), OneSidedLikelihood(), "FedMIA-II, told where CoFedMID's noise lies", "A member's gradient fits the target's update best, their last entries left out."),
+    "recovery": Attack((Loss(),), Recovery(), "Nasr et al. 2019, active attacks; Mo et al. 2025 (FedPoisonMIA)", "A member's loss falls further after a malicious client has raised it."),
     "min-k": Attack((MinK(),), Last(), "Shi et al. 2024 (Min-K%)", "A member's least likely tokens are likely to the client's last language model."),
     "min-k-plus-plus": Attack((MinKPlusPlus(),), Last(), "Zhang et al. 2025 (Min-K%++)", "A member's least likely tokens are likely for what the client's last language model expects there."),
     "projres": Attack((ProjectionResidual(),), Last(), "Deng et al. 2026 (ProjRes)", "What enters a linear layer of a member lies in the span of the layer's last update."),

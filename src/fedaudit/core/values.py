@@ -39,6 +39,7 @@ class Sees(Flag):
         AUXILIARY_DATA: Data of the adversary's own from the same population.
         CHOOSES_MODEL: The adversary decides which model a client is sent.
         REFERENCE_MODELS: Models that the adversary has trained as the federation trains.
+        CHOOSES_UPLOAD: The adversary decides what one of the clients sends.
     """
 
     NOTHING = 0
@@ -50,6 +51,7 @@ class Sees(Flag):
     AUXILIARY_DATA = auto()
     CHOOSES_MODEL = auto()
     REFERENCE_MODELS = auto()
+    CHOOSES_UPLOAD = auto()
 
 
 @dataclass(frozen=True, init=False)

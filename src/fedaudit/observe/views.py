@@ -168,8 +168,17 @@ def only_after(rounds: Iterable[Round]) -> Iterator[Round]:
         )
 
 
-OF_ITS_OWN = Sees.AUXILIARY_DATA | Sees.REFERENCE_MODELS
-"""What an adversary has apart from the federation."""
+PARTICIPANT = "globals"
+"""The view of a client of the federation."""
+
+OF_ITS_OWN = Sees.AUXILIARY_DATA | Sees.REFERENCE_MODELS | Sees.CHOOSES_UPLOAD
+"""What an adversary has, or does, apart from what is seen of the federation."""
+
+_TABLES = {
+    Sees.AUXILIARY_DATA: "shadow",
+    Sees.REFERENCE_MODELS: "references",
+    Sees.CHOOSES_UPLOAD: "attacker",
+}
 
 
 @dataclass(frozen=True)
@@ -192,8 +201,10 @@ class View:
         """True if this view shows all that is needed of a run.
 
         Data and models of the adversary's own are nothing that a view shows: any adversary may
-        have some.
+        have some. Only a participant chooses what a client sends.
         """
+        if Sees.CHOOSES_UPLOAD in needs and self.name != PARTICIPANT:
+            return False
         return not needs & ~OF_ITS_OWN & ~self.offers
 
     def refuse_unless_offered(self, needs: Sees, what: str) -> None:
@@ -206,7 +217,7 @@ class View:
         if missing:
             names = ", ".join(part.name or "" for part in missing)
             if not missing & ~OF_ITS_OWN:
-                table = "shadow" if Sees.AUXILIARY_DATA in missing else "references"
+                table = next(table for part, table in _TABLES.items() if part in missing)
                 raise NotVisible(
                     f"{what} needs {names}, and the adversary of the view {self.name!r} has none; "
                     f"give it some with a [{table}] table, or name the attack"
@@ -251,7 +262,7 @@ VIEWS: dict[str, View] = {
             _summed,
         ),
         View(
-            "globals",
+            PARTICIPANT,
             _WATCHED,
             "a participant sees each round's global model and nothing of the others' uploads",
             between_globals,

@@ -106,6 +106,7 @@ _LACKING = {
     Sees.AUXILIARY_DATA: "needs data of its own to learn from",
     Sees.REFERENCE_MODELS: "needs models of its own to compare with",
     Sees.CHOOSES_MODEL: "chooses the model that is trained",
+    Sees.CHOOSES_UPLOAD: "chooses what a client sends",
 }
 _TARGET = 0
 

@@ -14,7 +14,9 @@ from jaxtyping import Int
 from numpy import ndarray
 from torch import Tensor
 
+from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import attack_named
+from fedaudit.attacks.membership.recovery import Recovery
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import Refusal
 from fedaudit.core.origin import Origin
@@ -189,7 +191,7 @@ def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterat
             slow = any(signal.name not in twice for signal in attack.signals)
             # An untrained model can have been trained on anything.
             informed = attack.with_side_information(dict.fromkeys((1, 2), torch.tensor(True)))
-            informed = informed.on_samples(torch.from_numpy(truth.kept))
+            informed = _of_any_rounds(informed.on_samples(torch.from_numpy(truth.kept)))
             scores = informed.scores(once if slow else twice, truth.target).numpy()
         except Refusal as refusal:
             yield control(value=None, passed=None, note=str(refusal))
@@ -203,6 +205,13 @@ def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterat
             passed=auc.low <= 0.5 <= auc.high,
             note=auc.method,
         )
+
+
+def _of_any_rounds(attack: Attack) -> Attack:
+    """The attack where nobody poisons: one on poisoned rounds takes every round for such."""
+    if not isinstance(attack.rule, Recovery):
+        return attack
+    return replace(attack, rule=replace(attack.rule, first=0))
 
 
 def _measured_untrained(
@@ -411,7 +420,7 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
             if references:
                 never = torch.zeros((len(references), len(canaries)), dtype=torch.bool)
                 informed = informed.with_references(references, 0, never)
-            scores = informed.scores(measured, 0).numpy()
+            scores = _of_any_rounds(informed).scores(measured, 0).numpy()
         except Refusal as refusal:
             yield control(value=None, passed=None, note=str(refusal))
             continue

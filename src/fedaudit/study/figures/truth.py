@@ -13,6 +13,7 @@ from fedaudit.core.values import ClientId
 from fedaudit.metrics.intervals import LimitsAt
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
+from fedaudit.study.setup.attacker import malicious_client
 from fedaudit.study.setup.parts import Setup
 
 
@@ -133,8 +134,9 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     is of a coin that was tossed for this target.
 
     Where a shift makes clients differ, other clients' samples are left out: the shift
-    alone distinguishes them from the target's. Where the study asks what an evaluation finds when
-    nobody is a member, only unseen samples are kept, and a random half is called members.
+    alone distinguishes them from the target's. So are a malicious client's own, which it knows and
+    does not train on in every round. Where the study asks what an evaluation finds when nobody is
+    a member, only unseen samples are kept, and a random half is called members.
     """
     audit = setup.deal.audit
     origin = origin_of(setup, target)
@@ -145,6 +147,8 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
         wanted &= audit.fair_for(target)
     if setup.study.shift is not None:
         wanted &= origin != Origin.OTHER_CLIENT
+    if setup.study.attacker is not None:
+        wanted &= audit.owner != malicious_client(setup.study)
     if setup.study.figures.nobody_is_a_member:
         wanted &= origin == Origin.UNSEEN
     kept = np.flatnonzero(wanted)

@@ -28,6 +28,7 @@ from fedaudit.study.running.identity import own_parts, study_key, with_code
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import (
+    AttackerSection,
     AuditSection,
     CanariesSection,
     FiguresSection,
@@ -198,6 +199,7 @@ def audit(
     canaries: CanariesSection | None = None,
     unlearning: UnlearningSection | None = None,
     secure_sum: SecureSumSection | None = None,
+    attacker: AttackerSection | None = None,
     figures: FiguresSection | None = None,
     metrics: object = (),
     server: object = None,
@@ -232,6 +234,7 @@ def audit(
         canaries: Clients that show how well one client's update is hidden.
         unlearning: Of the audited samples once the model is trained.
         secure_sum: How well one round's sum hides one upload.
+        attacker: A client that poisons what it sends.
         references: Federations that the adversary trains itself, to compare models with.
         figures: Which figures are made.
         metrics: Further metrics of scores: names, functions of scores and membership, and
@@ -264,6 +267,7 @@ def audit(
         canaries=canaries,
         unlearning=unlearning,
         secure_sum=secure_sum,
+        attacker=attacker,
         figures=figures,
         server=server,
         view=view,

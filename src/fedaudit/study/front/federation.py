@@ -32,6 +32,7 @@ from fedaudit.study.front.spelling import (
 )
 from fedaudit.study.settings.base import Section
 from fedaudit.study.settings.sections import (
+    AttackerSection,
     AuditSection,
     CanariesSection,
     FiguresSection,
@@ -105,6 +106,7 @@ class Questions(NamedTuple):
     server: object = None
     view: object = None
     metrics: object = ()
+    attacker: AttackerSection | None = None
 
 
 class AuditPlan(NamedTuple):
@@ -170,6 +172,7 @@ def plan_of(federation: Federation, asked: Questions, *, name: str, about: str =
             canaries=(CanariesSection, asked.canaries),
             unlearning=(UnlearningSection, asked.unlearning),
             secure_sum=(SecureSumSection, asked.secure_sum),
+            attacker=(AttackerSection, asked.attacker),
             figures=(FiguresSection, asked.figures),
         ),
     }

@@ -12,6 +12,7 @@ _ARGUMENTS = {
     "audit": "fedaudit.Audit",
     "figures": "fedaudit.Figures",
     "risk": "fedaudit.Risk",
+    "attacker": "fedaudit.Attacker",
     "canaries": "fedaudit.Canaries",
     "unlearning": "fedaudit.Unlearning",
     "references": "fedaudit.References",

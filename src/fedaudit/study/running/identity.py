@@ -32,6 +32,7 @@ _NEWER: Mapping[str, object] = {
     "canaries": None,
     "unlearning": None,
     "secure_sum": None,
+    "attacker": None,
     "shift": None,
     "risk": RiskSection().model_dump(mode="json"),
     "audit.merge": [],

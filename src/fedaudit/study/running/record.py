@@ -296,6 +296,8 @@ def _untested(run: Setup) -> list[str]:
             "Members against other clients' samples: a shift makes these differ from the audited "
             "client's, and what tells them apart need not be membership."
         )
+    if run.attacker is not None:
+        said.append("The federation without its malicious client, whose poison is in its models.")
     if run.canaries is not None:
         said.append("The federation without its canary clients, whose noise lies in every model.")
     if study.audit.draw == "canaries":

@@ -299,6 +299,30 @@ class SecureSumSection(Section):
     draws: Annotated[int, Field(ge=80, le=100_000, strict=True)] = 400
 
 
+class AttackerSection(Section):
+    """A malicious client: in some rounds it sends a poison on the audited samples.
+
+    It raises their loss, which the training of their owner undoes and nobody's of an unseen one.
+
+    Attributes:
+        kind: "mislabel" trains on the audited samples with wrong labels, the same in every
+            poisoned round, in the place of the client's own samples; "ascent" climbs the loss on
+            them, up to twice that of guessing among all classes; "none" does neither: the control,
+            of which the same rounds are measured.
+        client: Its number; the last that is not audited if left out.
+        first: The first poisoned round.
+        every: Poisoned rounds are this far apart; the last honest one before the next is measured.
+        strength: Factor of what is sent in poisoned rounds. At one over the client's share of the
+            average the poisoned model takes the place of the global one.
+    """
+
+    kind: Literal["mislabel", "ascent", "none"] = "mislabel"
+    client: Count | None = None
+    first: Positive = 5
+    every: Annotated[int, Field(ge=2, le=MAX_ROUND, strict=True)] = 2
+    strength: Annotated[float, Field(gt=0, le=1e3)] = 1.0
+
+
 class ShiftSection(Section):
     """A minority of clients whose samples differ from the majority's.
 
@@ -410,6 +434,7 @@ class Study(Section):
         canaries: Clients that show how well one client's update is hidden; none without this table.
         unlearning: Of audited samples once the model is trained; none without this table.
         secure_sum: How well one round's sum hides one upload; not asked without this table.
+        attacker: A client that poisons what it sends; none without this table.
         shift: Groups of clients with other features; none without this table.
         attacks: Settings by attack name; those of ``attack_set`` if there is no table.
         attack_set: Which set of attacks is run where there is no ``[attacks]`` table; that of
@@ -439,6 +464,7 @@ class Study(Section):
     canaries: CanariesSection | None = None
     unlearning: UnlearningSection | None = None
     secure_sum: SecureSumSection | None = None
+    attacker: AttackerSection | None = None
     defense: DefenseSection = DefenseSection()
     figures: FiguresSection = FiguresSection()
     attacks: Annotated[dict[AttackName, Settings], BeforeValidator(each_once)] = Field(

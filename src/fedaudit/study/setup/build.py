@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import attack_named, attack_set
+from fedaudit.attacks.membership.recovery import Recovery
 from fedaudit.core import modules
 from fedaudit.core.errors import BadInput, NotVisible, Refusal
 from fedaudit.core.importing import called, named
@@ -37,6 +38,7 @@ from fedaudit.signals.base import ReadsLayers
 from fedaudit.study.settings.options import check_options, task_of
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.algorithm import algorithm_of, check_algorithm, refuse_unmeasured
+from fedaudit.study.setup.attacker import as_attacker, attacker_of, measured_for
 from fedaudit.study.setup.canaries import canaries_of
 from fedaudit.study.setup.dealing import GroupedData, dealt, grouped
 from fedaudit.study.setup.defenses import assigns_classes, defenses_of, noisy_tail, refuse_unfit
@@ -89,7 +91,9 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         server=_server_of(study, world),
     )
     asked = canaries_of(study, seed, run.deal.sizes, algorithm, defenses, FORMAL_DELTA)
-    run = replace(run, canaries=asked)
+    probes = run.deal.audit.samples
+    malicious = attacker_of(study, seed, probes, dataset.classes, algorithm, defenses)
+    run = replace(run, canaries=asked, attacker=malicious)
     refuse_sum_misfit(run)
     run = with_references(with_examples(_without_uninformed(run), dataset), dataset)
     run = with_unlearning(run)
@@ -296,6 +300,8 @@ def _view_of(study: Study) -> View:
         )
     if study.audit.merge:
         view = as_one(view, study.audit.merge)
+    if study.attacker is not None:
+        view = as_attacker(study, view)
     if shadow_section(study) is not None:
         view = with_own(view, Sees.AUXILIARY_DATA)
     if references_section(study, view) is not None:
@@ -326,7 +332,9 @@ def attacks_of(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, s
     """
     if study.attacks:
         named = {
-            name: attack_named(name).with_settings(_noise_tail(study, name) | given)
+            name: _informed(study, attack_named(name)).with_settings(
+                _noise_tail(study, name) | given
+            )
             for name, given in study.attacks.items()
         }
         for name, attack in named.items():
@@ -340,6 +348,14 @@ def attacks_of(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, s
         except NotVisible as error:
             refused[name] = str(error)
     return possible, refused
+
+
+def _informed(study: Study, attack: Attack) -> Attack:
+    """The attack, told of the malicious client's rounds where it is one on them."""
+    if not isinstance(attack.rule, Recovery) or study.attacker is None:
+        return attack
+    rule = replace(attack.rule, first=study.attacker.first, every=study.attacker.every)
+    return replace(attack, rule=rule)
 
 
 def _noise_tail(study: Study, name: str) -> dict[str, Setting]:
@@ -394,7 +410,7 @@ def _measured_rounds(study: Study, view: View) -> tuple[int, ...]:
             f"audit.every is {step}, but there are only {last} rounds, so that nothing would be "
             f"measured; give at most {last}, or 0 for a tenth of the rounds"
         )
-    return tuple(range(step, last + 1, step))
+    return tuple(sorted({*range(step, last + 1, step)} | measured_for(study)))
 
 
 def federation_seeds(study: Study) -> frozenset[int]:

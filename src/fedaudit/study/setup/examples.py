@@ -124,6 +124,7 @@ def own_federation(
             "references": None,
             "canaries": None,
             "secure_sum": None,
+            "attacker": None,
             "audit": audit.model_copy(
                 update={
                     "draw": "fair",
@@ -153,6 +154,7 @@ def own_federation(
         algorithm=algorithm,
         groups=world.groups,
         canaries=None,
+        attacker=None,
         is_shadow=True,
         defenses={},
         server=HONEST,

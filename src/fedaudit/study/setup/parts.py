@@ -24,6 +24,7 @@ from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.views import View
 from fedaudit.signals.base import Signal
 from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.attacker import Attacker
 from fedaudit.study.setup.canaries import Canaries
 from fedaudit.study.setup.dealing import Groups
 from fedaudit.study.setup.holdout import HoldOutRule
@@ -66,6 +67,7 @@ class Setup:
         canaries: The canary clients, if there are any; no part of the deal.
         unlearned: What the unlearning trains after this run, if it does.
         retrained: The federation that never had the forgotten samples, if there are such.
+        attacker: The malicious client, if one sends poison.
         known: The samples of this run that attacks learn from, if they do so.
         is_shadow: True for such a shadow, of which nothing but its signals is of interest.
         watched: Where the federation was somebody else's, what is known of it.
@@ -88,6 +90,7 @@ class Setup:
     canaries: Canaries | None = None
     unlearned: "Setup | None" = None
     retrained: "Setup | None" = None
+    attacker: Attacker | None = None
     known: Known | None = None
     is_shadow: bool = False
     watched: Watched | None = None
@@ -117,8 +120,10 @@ class Setup:
 
     @property
     def everybody(self) -> TurnContext:
-        """All simulated clients with their data and defenses, canaries among them."""
+        """All simulated clients with their data and defenses, canaries and poison among them."""
         clients, defenses = dict(self.deal.clients), dict(self.defenses)
+        if self.attacker is not None:
+            defenses[self.attacker.client] = self.attacker.defense(self.defenses)
         if self.canaries is not None:
             like = next(iter(clients.values()))
             clients |= self.canaries.data(like)

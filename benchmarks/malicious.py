@@ -1,0 +1,87 @@
+"""How often 95% limits of AUCs miss chance where all samples are poisoned at once.
+
+``python -m benchmarks.malicious`` simulates federations of digits with a malicious client. To a
+participant members and other honest clients' samples are alike, so that the AUC between them is one
+half whatever the poison does to the samples' scores, and one run in twenty may miss it. Printed as
+well is what the attacks find against unseen samples.
+"""
+
+import sys
+
+import numpy as np
+import torch
+
+from fedaudit.core.origin import Origin
+from fedaudit.core.seeds import seed_for
+from fedaudit.fl.simulate import simulate
+from fedaudit.metrics import auc_interval
+from fedaudit.observe.measurements import stacked
+from fedaudit.observe.views import seen_from
+from fedaudit.signals.measure import measure_round
+from fedaudit.study.figures.truth import target_truth
+from fedaudit.study.settings.values import study_from
+from fedaudit.study.setup.build import setup
+
+ATTACKS = ("blackbox-loss", "loss-series", "recovery")
+RUNS = 100
+
+
+def study_of(kind: str, seed: int) -> dict[str, object]:
+    """Settings of one federation of five clients."""
+    return {
+        "name": "malicious",
+        "seeds": [seed],
+        "partition": {"clients": 5, "samples_per_client": 100},
+        "training": {"rounds": 14, "epochs": 3, "batch_size": 10},
+        "audit": {"fair": 150, "view": "globals", "every": 7},
+        "attacker": {"kind": kind, "strength": 5.0},
+        "attacks": {name: {} for name in ATTACKS},
+    }
+
+
+def aucs(kind: str, seed: int) -> np.ndarray:
+    """AUC, lower and upper limit of each attack against other clients' and unseen samples."""
+    run = setup(study_from(study_of(kind, seed)), seed, None)
+    everybody = run.everybody
+    rounds = simulate(
+        everybody.algorithm,
+        everybody.data,
+        rounds=run.study.training.rounds,
+        seed=seed_for(seed, "federation"),
+        defenses=everybody.defenses,
+    )
+    audited = run.deal.audit.samples
+    cubes = stacked(
+        measure_round(round, run.signals, audited)
+        for round in seen_from(rounds, run.view)
+        if round.index in run.measured_rounds
+    )
+    truth = target_truth(run, 0)
+    found = []
+    for attack in run.attacks.values():
+        scores = attack.scores(cubes, 0).numpy()[truth.kept]
+        for origin in (Origin.OTHER_CLIENT, Origin.UNSEEN):
+            chosen = np.isin(truth.origin, [Origin.MEMBER, origin])
+            auc = auc_interval(scores[chosen], truth.is_member[chosen])
+            found.append((auc.value, auc.low, auc.high))
+    return np.array(found).reshape(len(ATTACKS), 2, 3)
+
+
+def main(runs: int) -> None:
+    """Prints a line for each poison and attack."""
+    torch.set_num_threads(1)
+    for kind in ("none", "mislabel", "ascent"):
+        found = np.stack([aucs(kind, seed) for seed in range(1, runs + 1)])
+        for place, name in enumerate(ATTACKS):
+            null = found[:, place, 0]
+            missed = ((null[:, 1] > 0.5) | (null[:, 2] < 0.5)).mean()
+            print(
+                f"{kind:9} {name:14} v. other clients: mean AUC {null[:, 0].mean():.3f}, limits "
+                f"miss one half in {100 * missed:.1f} % of {runs} runs; v. unseen: mean AUC "
+                f"{found[:, place, 1, 0].mean():.3f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else RUNS)

@@ -1,0 +1,60 @@
+"""The fall of the loss after poisoned rounds, by hand."""
+
+import math
+
+import pytest
+import torch
+
+from fedaudit.attacks.catalog import attack_named
+from fedaudit.attacks.membership.recovery import Recovery
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Sees
+from tests.attacks.test_slope import over_rounds
+
+PLAIN = Recovery(first=3, every=2, floor=1e-12)
+
+
+def test_a_loss_that_falls_to_a_half_after_every_poison_scores_the_logarithm_of_two() -> None:
+    # Measured in rounds 2 to 6: poisoned are 3 and 5.
+    m = over_rounds(-torch.tensor([[9.0], [4.0], [2.0], [6.0], [3.0]]), (2, 3, 4, 5, 6))
+    assert PLAIN(m, target=0).item() == pytest.approx(math.log(2))
+
+
+def test_falls_after_several_poisons_are_averaged_as_logarithms() -> None:
+    m = over_rounds(-torch.tensor([[4.0], [2.0], [8.0], [1.0]]), (3, 4, 5, 6))
+    assert PLAIN(m, target=0).item() == pytest.approx((math.log(2) + math.log(8)) / 2)
+
+
+def test_the_loss_recovers_for_one_round_less_than_poisons_are_apart() -> None:
+    m = over_rounds(-torch.tensor([[8.0], [5.0], [2.0], [7.0]]), (3, 4, 5, 6))
+    assert Recovery(3, 3, 1e-12)(m, target=0).item() == pytest.approx(math.log(4))
+
+
+def test_without_a_schedule_every_step_between_measured_rounds_counts() -> None:
+    m = over_rounds(-torch.tensor([[8.0], [4.0], [1.0]]), (1, 2, 5))
+    assert Recovery(floor=1e-12)(m, target=0).item() == pytest.approx(math.log(8) / 2)
+
+
+def test_a_loss_of_nothing_has_a_logarithm() -> None:
+    m = over_rounds(-torch.tensor([[1.0, 0.0], [0.0, 0.0]]), (3, 4))
+    scores = Recovery(3, 2, 0.01)(m, target=0)
+    assert scores.tolist() == pytest.approx([math.log(1.01 / 0.01), 0.0])
+
+
+@pytest.mark.parametrize(
+    ("rule", "rounds"),
+    [
+        (Recovery(3, 2), (1, 2)),
+        (Recovery(3, 2), (3, 5, 7)),
+        (Recovery(), (1,)),
+        (Recovery(3, 2, 0.0), (3, 4)),
+    ],
+    ids=["before the first poison", "not after it", "one round", "no floor"],
+)
+def test_rounds_that_follow_no_poison_are_refused(rule: Recovery, rounds: tuple[int, ...]) -> None:
+    with pytest.raises(BadInput, match="leave the attack's settings"):
+        rule(over_rounds(-torch.ones(len(rounds), 1), rounds), target=0)
+
+
+def test_only_who_chooses_what_a_client_sends_can_use_it() -> None:
+    assert Sees.CHOOSES_UPLOAD in attack_named("recovery").needs

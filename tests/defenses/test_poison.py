@@ -1,0 +1,105 @@
+"""What a malicious client sends: against plain training on mislabelled samples, and by hand."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedaudit.core.params import flat
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Samples
+from fedaudit.defenses.base import UNDEFENDED, Defense, Turn
+from fedaudit.defenses.poison import PoisonedUpload
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.training.local import LocalTraining
+from fedaudit.models import architecture
+from fedaudit.observe.round import Sent
+from tests.defenses.turns import turn
+
+NET = architecture("mlp", shape=(4,), classes=3, hidden="")
+LR = 0.1
+ONE_STEP = LocalTraining(epochs=1, batch_size=100, lr=LR)
+
+
+def drawn(name: str, count: int = 12, first: int = 0) -> Samples:
+    rng = seeded(0, name)
+    labels = torch.randint(3, (count,), generator=rng)
+    return Samples(torch.randn(count, 4, generator=rng), labels, torch.arange(first, first + count))
+
+
+OWN, PROBES = drawn("own"), drawn("probes", first=100)
+MODEL = NET.initial(0)
+
+
+def sent_by(
+    defense: Defense, round: int, training: LocalTraining, data: Samples = OWN
+) -> Mapping[str, Tensor]:
+    visit: Turn = turn(round, net=NET)
+    local = FedAvg(NET, training).local(Sent((MODEL,)), data, {}, defense, visit)
+    return local.upload.values
+
+
+def loss_of(params: Mapping[str, Tensor], samples: Samples) -> Tensor:
+    outputs = torch.func.functional_call(NET.build(), dict(params), (samples.features,))
+    return torch.nn.functional.cross_entropy(outputs, samples.targets, reduction="none")
+
+
+def gradient_of(samples: Samples) -> Tensor:
+    params = {n: v.clone().requires_grad_() for n, v in MODEL.params.items()}
+    found = torch.autograd.grad(loss_of(params, samples).mean(), list(params.values()))
+    return torch.cat([part.flatten() for part in found])
+
+
+def test_a_poisoned_round_sends_the_training_on_the_probes_lengthened() -> None:
+    training = LocalTraining(epochs=2, batch_size=5, lr=LR)
+    poison = PoisonedUpload(PROBES, frozenset({3}), strength=4.0)
+    plain = sent_by(UNDEFENDED, 3, training, PROBES)
+    torch.testing.assert_close(flat(sent_by(poison, 3, training)), 4 * flat(plain))
+
+
+def test_in_other_rounds_the_client_is_honest_to_the_bit() -> None:
+    training = LocalTraining(epochs=2, batch_size=5, lr=LR)
+    for ascends_to in (0.0, 5.0):
+        poison = PoisonedUpload(PROBES, frozenset({3}), ascends_to, strength=4.0)
+        honest = sent_by(UNDEFENDED, 2, training)
+        if not ascends_to:
+            assert torch.equal(flat(sent_by(poison, 2, training)), flat(honest))
+        # A loss of its own goes through autograd, which differs in the last digits.
+        torch.testing.assert_close(flat(sent_by(poison, 2, training)), flat(honest))
+
+
+def test_one_step_of_ascent_is_the_learning_rate_times_the_gradient() -> None:
+    poison = PoisonedUpload(PROBES, frozenset({1}), ascends_to=100.0)
+    moved = flat(sent_by(poison, 1, ONE_STEP))
+    torch.testing.assert_close(moved, LR * gradient_of(PROBES), rtol=1e-4, atol=1e-6)
+
+
+def test_samples_whose_loss_is_high_enough_are_climbed_no_further() -> None:
+    losses = loss_of(MODEL.params, PROBES)
+    middle = float(losses.median()) + 1e-4
+    poison = PoisonedUpload(PROBES, frozenset({1}), ascends_to=middle)
+    below = losses < middle
+    share = float(below.double().mean())
+    wanted = LR * share * gradient_of(PROBES.take(below))
+    moved = flat(sent_by(poison, 1, ONE_STEP))
+    torch.testing.assert_close(moved, wanted, rtol=1e-4, atol=1e-6)
+    assert 0 < share < 1
+
+
+def test_an_ascent_of_any_length_stays_finite() -> None:
+    long = LocalTraining(epochs=200, batch_size=100, lr=1.0)
+    poison = PoisonedUpload(PROBES, frozenset({1}), ascends_to=2 * math.log(3))
+    moved = sent_by(poison, 1, long)
+    after = {name: value + moved[name] for name, value in MODEL.params.items()}
+    assert bool(flat(after).isfinite().all())
+    assert float(loss_of(after, PROBES).mean()) > float(loss_of(MODEL.params, PROBES).mean())
+
+
+def test_the_poison_alone_says_whether_the_loss_is_its_own() -> None:
+    poison = PoisonedUpload(PROBES, frozenset({1}))
+    assert not poison.acts_in("loss")
+    assert replace(poison, ascends_to=1.0).acts_in("loss")
+    assert poison.acts_in("select")
+    assert not poison.acts_in("gradient")

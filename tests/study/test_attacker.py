@@ -1,0 +1,212 @@
+"""A malicious client in whole studies: what it sends, what it sees, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedaudit
+from fedaudit.core.errors import BadInput, NotVisible, Unsupported
+from fedaudit.core.params import flat, norm
+from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import Sees
+from fedaudit.defenses.chain import Chain
+from fedaudit.defenses.poison import PoisonedUpload
+from fedaudit.fl.simulate import simulate
+from fedaudit.observe.measurements import read_measured
+from fedaudit.observe.round import Round
+from fedaudit.study.figures.truth import target_truth
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.build import federation_of, setup
+from tests.study.studies import quick_study
+
+ALL: dict[str, object] = {"blackbox-loss": {}, "recovery": {}}
+FEDSGD: dict[str, object] = {
+    "algorithm": {"name": "fedsgd"},
+    "training": {"rounds": 6, "epochs": 1},
+}
+MIXUP: dict[str, object] = {"name": "mixup", "options": {"alpha": 0.2}}
+
+
+def attacker_study(**changes: object) -> Study:
+    values: dict[str, object] = {
+        "training": {"rounds": 6},
+        "audit": {"fair": 90, "every": 3, "view": "globals"},
+        "attacker": {"first": 3, "strength": 4.0},
+        "attacks": ALL,
+    }
+    return quick_study(**{**values, **changes})
+
+
+def rounds_of(study: Study) -> list[Round]:
+    everybody = setup(study, 1, None).everybody
+    seed, rounds = seed_for(1, "federation"), study.training.rounds
+    return list(
+        simulate(
+            everybody.algorithm,
+            everybody.data,
+            rounds=rounds,
+            seed=seed,
+            defenses=everybody.defenses,
+        )
+    )
+
+
+def test_the_last_client_trains_on_wrong_labels_of_the_audited_samples() -> None:
+    run = setup(attacker_study(), 1, None)
+    assert run.attacker is not None
+    assert run.attacker.client == 3
+    poison = run.attacker.poison
+    assert torch.equal(poison.probes.ids, run.deal.audit.samples.ids)
+    assert torch.equal(poison.probes.features, run.deal.audit.samples.features)
+    assert not bool((poison.probes.targets == run.deal.audit.samples.targets).any())
+    assert poison.rounds == {3, 5}
+    assert set(poison.probes.targets.tolist()) == set(range(10))
+
+
+def test_before_the_first_poison_nothing_differs_and_then_only_one_upload() -> None:
+    plain, poisoned = (
+        rounds_of(attacker_study(attacker={"first": 3, "strength": 4.0, "kind": kind}))
+        for kind in ("none", "mislabel")
+    )
+    for ours, theirs in zip(plain[:2], poisoned[:2], strict=True):
+        assert torch.equal(flat(ours.after["global"].params), flat(theirs.after["global"].params))
+    differ = [
+        client
+        for client, upload in plain[2].uploads.items()
+        if not torch.equal(flat(upload.values), flat(poisoned[2].uploads[client].values))
+    ]
+    assert differ == [3]
+
+
+def test_the_control_trains_as_if_there_were_no_malicious_client() -> None:
+    control = attacker_study(attacker={"kind": "none", "first": 3})
+    nobody = attacker_study(attacker=None, attacks={"blackbox-loss": {}})
+    for ours, theirs in zip(rounds_of(control), rounds_of(nobody), strict=True):
+        assert torch.equal(flat(ours.after["global"].params), flat(theirs.after["global"].params))
+    assert setup(control, 1, None).attacker is None
+    assert (
+        setup(control, 1, None).measured_rounds == setup(attacker_study(), 1, None).measured_rounds
+    )
+
+
+def test_each_poison_and_the_last_round_before_the_next_are_measured(tmp_path: Path) -> None:
+    study = attacker_study(attacker={"first": 2, "every": 3, "strength": 4.0})
+    record = run_study(study, tmp_path)
+    measured = [one.measured.index for one in read_measured(tmp_path / "seed-1")]
+    # Poisoned in round 2 alone, as that of round 5 would be recovered from in round 7.
+    assert measured == [2, 3, 4, 6]
+    assert setup(study, 1, None).attacker.poison.rounds == {2}  # type: ignore[union-attr]
+    assert [row.status for row in record.attacks] == ["run", "run"]
+    assert "it is client 3" in record.view.description
+    assert "choose" in " ".join(record.view.sees)
+    assert any("malicious client" in line for line in record.untested)
+    assert all(check.passed for check in record.controls if check.attack == "recovery")
+
+
+def test_a_poison_is_clipped_where_all_uploads_are() -> None:
+    study = attacker_study(
+        attacker={"first": 3, "strength": 1000.0},
+        defense={"name": "client-dp", "options": {"clip": 0.5, "noise_multiplier": 0.0}},
+    )
+    sent = rounds_of(study)[2].uploads[3].values
+    assert norm(sent) == pytest.approx(0.5, rel=1e-5)
+    everybody = setup(study, 1, None).everybody
+    assert isinstance(everybody.defenses[3], Chain)
+
+
+@pytest.mark.parametrize("kind", ["none", "mislabel"])
+def test_the_malicious_clients_own_samples_are_no_other_clients(kind: str) -> None:
+    run = setup(attacker_study(attacker={"kind": kind, "first": 3}), 1, None)
+    owners = target_truth(run, 0).owners
+    assert 3 in run.deal.audit.owner
+    assert set(owners.tolist()) == {-1, 0, 1, 2}
+    assert len(owners) == int((run.deal.audit.owner != 3).sum())
+
+
+def test_reference_federations_have_no_malicious_client() -> None:
+    study = attacker_study(
+        attacks={**ALL, "rmia": {}}, references={"count": 1}, audit={"fair": 60, "view": "globals"}
+    )
+    run = setup(study, 1, None)
+    (reference,) = run.references
+    assert reference.attacker is None
+    assert reference.study.attacker is None
+    assert 3 not in reference.everybody.defenses
+
+
+def test_other_machines_deal_the_same_poison() -> None:
+    study = attacker_study()
+    there = federation_of(study, seed_for(1, "federation"), None).defenses[3]
+    here = setup(study, 1, None).everybody.defenses[3]
+    assert isinstance(there, PoisonedUpload)
+    assert isinstance(here, PoisonedUpload)
+    assert torch.equal(there.probes.targets, here.probes.targets)
+
+
+def test_a_run_that_was_stopped_ends_with_the_same_record(tmp_path: Path) -> None:
+    whole = run_study(attacker_study(), tmp_path / "whole")
+    again = run_study(attacker_study(), tmp_path / "whole")
+    other = run_study(attacker_study(), tmp_path / "other")
+    assert whole.content_hash == again.content_hash == other.content_hash
+
+
+@pytest.mark.parametrize(
+    ("changes", "refusal", "says"),
+    [
+        ({"audit": {"view": "uploads"}}, NotVisible, "sees what a participant sees"),
+        ({"audit": {"view": "final"}}, NotVisible, "sees what a participant sees"),
+        ({"attacker": {"client": 0}}, BadInput, "attacker.client is 0"),
+        ({"attacker": {"client": 4}}, BadInput, "attacker.client is 4"),
+        ({"attacker": {"first": 6}}, BadInput, "recovered from in round 7 of 6"),
+        ({"training": {"rounds": 6, "participation": 0.5}}, Unsupported, "would not be asked"),
+        (
+            {"algorithm": {"name": "fedsgd"}, "training": {"rounds": 6, "epochs": 1}},
+            Unsupported,
+            "use fedavg",
+        ),
+        ({"algorithm": {"name": "ifca"}}, NotVisible, "different models"),
+        (
+            {"defense": {"name": "mixup", "options": {"alpha": 0.2}}},
+            Unsupported,
+            "more than its own upload",
+        ),
+        ({"canaries": {"count": 20, "length": 1.0}}, Unsupported, r"leave out \[canaries\]"),
+        (
+            {"audit": {"view": "globals", "targets": [0, 1, 2, 3], "fair": 30}},
+            BadInput,
+            "is not audited",
+        ),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_cannot_work_is_refused_before_anything_is_trained(
+    changes: dict[str, object], refusal: type[Exception], says: str
+) -> None:
+    with pytest.raises(refusal, match=says):
+        setup(attacker_study(**changes), 1, None)
+
+
+def test_the_attack_is_refused_where_no_client_is_malicious() -> None:
+    with pytest.raises(NotVisible, match=r"CHOOSES_UPLOAD.*\[attacker\] table"):
+        setup(attacker_study(attacker=None), 1, None)
+
+
+def test_a_participant_is_who_chooses_what_a_client_sends() -> None:
+    assert fedaudit.views.VIEWS["globals"].can_offer(Sees.CHOOSES_UPLOAD)
+    assert not fedaudit.views.VIEWS["sum"].can_offer(Sees.CHOOSES_UPLOAD)
+
+
+def test_in_python_it_is_an_argument(tmp_path: Path) -> None:
+    run = fedaudit.audit(
+        fedaudit.Federation(
+            "digits", clients=4, training=fedaudit.Training(rounds=6, batch_size=20)
+        ),
+        attacks=["recovery"],
+        attacker=fedaudit.Attacker(kind="ascent", first=3),
+        audit=fedaudit.Audit(fair=60, view="globals"),
+        figures=fedaudit.Figures(permutations=20, blind_classifier=False),
+        out=tmp_path,
+    )
+    assert run.record.attacks[0].status == "run"
