@@ -93,7 +93,7 @@ def _of_run(one: UnlearningRun, scores: Scores) -> list[Estimate]:
     run, (after, retrained) = one.run, (_scores(one, at) for at in (one.after, one.retrained))
     figures: list[Estimate] = []
     for target in run.study.audit.targets:
-        truth = target_truth(run, target)
+        truth = target_truth(run, target).units
         chosen = truth.origin != Origin.OTHER_CLIENT
         forgotten = truth.is_member[chosen]
         for name in run.on_membership:
@@ -131,6 +131,7 @@ def _figures(
         attack=name,
         defense=run.study.defense.label,
         view=run.view.name,
+        unit=run.study.audit.unit,
         contrast="unseen",
         target=target,
         seed=run.seed,

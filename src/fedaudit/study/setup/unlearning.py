@@ -88,7 +88,9 @@ def _name_of(study: Study, given: UnlearningSection) -> str:
 def _beside(run: Setup, deal: Deal, what: str, rounds: int) -> Setup:
     """A federation with the run's settings on what is left of its data."""
     seed = own_seed(run.seed, what)
-    none = dict.fromkeys(("shadow", "references", "canaries", "unlearning"))
+    none = dict.fromkeys(
+        ("shadow", "references", "canaries", "unlearning", "secure_sum", "attacker")
+    )
     study = run.study.model_copy(
         update={
             **none,
