@@ -506,3 +506,16 @@ def test_a_control_that_a_task_cannot_have_says_why() -> None:
     said = verdict(found(auc(0.48, 0.52), controls=rows))
     assert said.outcome is Outcome.INCONCLUSIVE
     assert "it could not be run: this task has no classes" in said.reason
+
+
+@pytest.mark.parametrize("metric", ["client_epsilon", "secure_sum_epsilon"])
+def test_bounds_on_one_clients_update_are_held_against_the_ceiling_too(metric: str) -> None:
+    def judged(value: float) -> Check:
+        one = bound(0.5).model_copy(
+            update={"attack": "", "metric": metric, "seed": None, "value": value, "low": None}
+        )
+        return only(verdict(found(bound(0.5), one), asking("epsilon = 3.0")))
+
+    assert judged(3.2).outcome is Outcome.FAIL
+    assert "one client's update" in str(judged(3.2))
+    assert judged(2.9).outcome is not Outcome.FAIL

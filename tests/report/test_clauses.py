@@ -1,6 +1,7 @@
 """The map from clause to figure: every answer by hand."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,11 +14,12 @@ from fedaudit.core.metric_names import (
 from fedaudit.report.clauses import CAVEAT, ROWS, UNCHECKED, clause_table, clauses_json
 from fedaudit.report.page import report_html
 from fedaudit.report.tables.comparison import client_comparison
-from fedaudit.report.text import clauses
+from fedaudit.report.text import clauses, units
 from fedaudit.report.text.clauses import predictive_value
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
+from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
 from tests.estimates import changed, estimate
@@ -92,12 +94,12 @@ def test_the_first_row_is_the_verdict_of_the_first_screen_and_what_was_audited()
 
 @pytest.mark.parametrize(
     ("least", "most", "said"),
-    [(0.4, 0.552, "47.6% of pairs; guessing 50%; not above"), (0.6, 0.7, "65.0% of pairs")],
+    [(0.4, 0.552, "47.6% of pairs; guessing 50%; not shown above"), (0.6, 0.7, "65.0% of pairs")],
 )
 def test_an_auc_is_told_in_plain_words(least: float, most: float, said: str) -> None:
     more = clauses.membership(found(auc(least, most))).more
     assert f"the best attack picks the member in {said}" in more
-    assert ("not above guessing" in more) is (least < 0.5)
+    assert ("not shown above guessing" in more) is (least < 0.5)
 
 
 def test_the_limit_of_a_mean_does_not_hide_a_worse_model() -> None:
@@ -251,10 +253,13 @@ def test_a_measured_bound_is_held_against_the_claim(measured: float, ends: str) 
     assert "A lower bound certifies nothing." in said.more
     assert said.more.endswith(ends)
     claimed = clauses.claimed_epsilon(of)
-    assert claimed.text == f"ε 2.000 (claimed; unit: {unit}; {observer})"
+    assert claimed.text == (
+        f"ε 2.000 (claimed, with canary clients, as audited; unit: {unit}; {observer})"
+    )
     assert claimed.more.endswith(ends)
     assert clauses.residual(of).text.endswith(
-        f"{unit[1:]}, {observer}: ε at most 2.000 claimed, ε at least {measured:.3f} measured"
+        f"{unit[1:]}, {observer}: ε at most 2.000 claimed with canary clients, as audited, "
+        f"ε at least {measured:.3f} measured"
     )
 
 
@@ -391,3 +396,66 @@ def test_a_comparison_has_the_bounds_on_one_update_row_by_row() -> None:
     shown = dict(zip((c.text for c in grid.columns), (c.text for c in row), strict=True))
     assert (shown["ε claimed"], shown["ε at least, from coins"]) == ("2.000", "1.500")
     assert client_comparison(compared([second, second]), [second, second]) is None
+
+
+def test_the_claim_without_canaries_is_the_one_of_what_is_deployed() -> None:
+    alone = epsilon("claimed_client_epsilon_without_canaries", 3.0)
+    one = found(auc(0.4, 0.6), epsilon(CLAIMED_CLIENT_EPSILON, 2.0), alone)
+    claimed = clauses.claimed_epsilon(one).text
+    assert claimed.startswith("ε 3.000 (claimed, without canary clients, as deployed;")
+    assert "ε 2.000 (claimed, with canary clients, as audited;" in claimed
+    risk = clauses.residual(one).text
+    assert "ε at most 3.000 claimed without canary clients, which was not audited" in risk
+
+
+def test_a_limit_that_some_models_lack_is_not_called_the_worst_of_all() -> None:
+    given = [auc(0.4, 0.6), auc(0.4, 0.55, seed=2)]
+    rates = [rate(0.139), changed(tpr(50), value=None, low=None, high=None, seed=2, note="few")]
+    said = clauses.residual(found(*given, *rates)).text
+    assert "those 1 of 2 models that have this figure" in said
+
+
+def test_a_bound_that_is_all_a_test_can_show_says_so() -> None:
+    one = epsilon("secure_sum_epsilon", 3.984, ceiling=3.984, method="counted 95%")
+    record = found(auc(0.4, 0.6), one)
+    assert "the truth may be any amount larger" in units.one_sum(record).more
+    assert "the most this test can show" in clauses.residual(record).text
+    assert "epsilon at least 3.984, the most this test can show" in verdict(record).headline
+    lower = found(auc(0.4, 0.6), epsilon("secure_sum_epsilon", 1.0, ceiling=3.984))
+    assert "any amount larger" not in units.one_sum(lower).more
+
+
+def test_what_is_not_asked_of_people_deletion_sums_and_malice_is_not_tested() -> None:
+    plain = record(details=False)
+    for ask in (units.people, units.deletion, units.one_sum, units.malicious_client):
+        assert ask(plain).kind == "not tested"
+
+
+def test_an_audit_of_people_says_so_and_that_a_samples_epsilon_is_not_theirs() -> None:
+    person = auc(0.6, 0.8).model_copy(update={"unit": "person"})
+    one = found(person, auc(0.45, 0.55), epsilon(FORMAL_EPSILON, 8.0))
+    said = units.people(one)
+    assert said.text.startswith("People, each with all of their samples: largest AUC 0.700")
+    assert "Of their samples one by one: 0.500" in said.more
+    assert "none is stated for a person" in said.more
+
+
+def test_deletion_is_answered_of_the_model_after_it() -> None:
+    kept = Path(__file__).parents[2] / "records" / "unlearning-location30"
+    gone, there = (
+        read_record(kept / f"unlearning-location30-{name}.json") for name in ("retrain", "nothing")
+    )
+    said = units.deletion(gone)
+    assert said.text.startswith("Forgotten: after unlearning, largest AUC")
+    assert "493 deleted samples, margin 0.05" in said.more
+    assert "Who has the models before and after: AUC 0.87" in said.more
+    assert units.deletion(there).text.startswith("Not forgotten")
+    assert "That is before deletion; after it: forgotten" in verdict(gone).headline
+    assert clauses.residual(gone).more.startswith("Of the model before deletion.")
+
+
+def test_a_malicious_client_is_named_with_what_it_does() -> None:
+    one = found(auc(0.6, 0.8)).model_copy(update={"config": {"attacker": {"kind": "mislabel"}}})
+    assert units.malicious_client(one).text.startswith("Largest AUC 0.700")
+    looks_on = one.model_copy(update={"config": {"attacker": {"kind": "none"}}})
+    assert units.malicious_client(looks_on).kind == "not tested"

@@ -163,7 +163,7 @@ def verify(
         sys.exit(OTHER_VERSION)
     whole = {
         "its files and verdict follow from its record": True,
-        "it is the pack that was made once (--digest or --signer)": bool(digest or signer),
+        "it was made by whom you expect (--digest or --signer)": bool(digest or signer),
         "its record's figures are those of the run (--recording)": recording is not None,
     }
     held = ", ".join(said.partition(" (")[0] for said, sure in whole.items() if sure)

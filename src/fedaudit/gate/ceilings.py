@@ -13,8 +13,12 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import (
     AUC,
     BALANCED_ACCURACY,
+    CLIENT_EPSILON,
+    CLIENT_EPSILON_IF_GAUSSIAN,
     EPSILON,
     FORMAL_EPSILON,
+    SECURE_SUM_EPSILON,
+    SECURE_SUM_EPSILON_IF_GAUSSIAN,
     TPR,
     chance_of,
 )
@@ -347,6 +351,21 @@ def _bounds(asked: Asked) -> Iterator[Judged]:
         doubt = asked.trust.doubt(run.attack, run.target, run.seed)
         why = "the record has no such bound" if figure is None else ""
         yield Judged(str(run), figure, why, doubt)
+    for metric, what in _OF_ONE_UPDATE.items():
+        found = sorted(asked.record.where(metric=metric), key=lambda one: one.seed is not None)
+        if found and found[0].value is not None:
+            # The value is the lower limit.
+            bound = found[0].model_copy(update={"low": found[0].value})
+            yield Judged(f"one client's update, {what}", bound)
+
+
+_OF_ONE_UPDATE = {
+    CLIENT_EPSILON: "from canary clients' coins",
+    CLIENT_EPSILON_IF_GAUSSIAN: "by canary clients, if the mechanism is Gaussian",
+    SECURE_SUM_EPSILON: "in one round's sum",
+    SECURE_SUM_EPSILON_IF_GAUSSIAN: "in one round's sum, if noise is normal",
+}
+"""Bounds that no attack on samples has, by what they rest on."""
 
 
 def _formal(asked: Asked) -> Iterator[Judged]:

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+import torch
 from jaxtyping import Bool
 from numpy import ndarray
 from torch import Tensor, nn
@@ -20,6 +21,9 @@ from fedaudit.observe.canaries import canary_statistics
 
 Array: TypeAlias = Tensor | ndarray
 Weights: TypeAlias = nn.Module | Mapping[str, Array] | Sequence[Array]
+
+
+_NEXT_TO_NOTHING = 1e-6
 
 
 class CanaryClients:
@@ -73,6 +77,8 @@ class CanaryClients:
     def upload(self, number: int, sent: Weights) -> dict[str, Tensor] | list[ndarray]:
         """A canary's answer: the model that it was sent, moved if its coin says so.
 
+        Without a move one number differs by a millionth of the length, or its last bits.
+
         Args:
             number: Of the canary, from 0.
             sent: The model, a state dict, or arrays in its order (or of trainable parameters).
@@ -94,6 +100,12 @@ class CanaryClients:
             for name, values in direction.items():
                 step = self._length * values
                 moved[name] = (moved[name] + step).to(named[name].dtype)
+        else:
+            # Next to nothing, and not nothing: what clips an update may divide by its length, as
+            # Flower's fixed clipping does.
+            one = moved[next(iter(self._like))].view(-1)[:1]
+            least = 2 * torch.finfo(one.dtype).eps * one.abs()
+            one += least.clamp_min(_NEXT_TO_NOTHING * self._length)
         if isinstance(sent, nn.Module | Mapping):
             return moved
         return [value.numpy() for value in moved.values()]

@@ -270,7 +270,7 @@ VIEWS: dict[str, View] = {
         View(
             "final",
             Sees.PREDICTIONS,
-            "somebody is given the final model and nothing else",
+            "somebody is given the final model, and nothing else of the federation",
             only_after,
         ),
     )

@@ -321,7 +321,8 @@ def _made_again(folder: Path, manifest: Manifest) -> Verified:
             f"({_versions(manifest)}), and this one makes other files of record and policy; these "
             "may hold anything, scripts too"
         )
-    held = ["the verdict", *sorted(made.files.keys() - {VERDICT_FILE, *others})]
+    verdict = f"the verdict ({made.verdict.outcome}, by the policy in the pack)"
+    held = [verdict, *sorted(made.files.keys() - {VERDICT_FILE, *others})]
     checked.append(f"{', '.join(held)} are what record and policy give")
     return Verified(
         problems,

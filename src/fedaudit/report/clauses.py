@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from fedaudit.report.grid import Cell, Grid, Tone, tabled
 from fedaudit.report.text import clauses as answers
+from fedaudit.report.text import units
 from fedaudit.report.text.clauses import Answer, out_of_scope
 from fedaudit.report.words import cleaned, without_digests
 from fedaudit.results.record import Record
@@ -98,7 +99,11 @@ ROWS = (
         answers.claimed_epsilon,
     ),
     Row("Which epsilon was measured?", (NIST,), answers.measured_epsilon),
+    Row("How well does one round’s sum hide one client’s update?", (EDPS,), units.one_sum),
+    Row("What about a person with several records?", (NIST,), units.people),
+    Row("Are deleted records forgotten?", (EDPB,), units.deletion),
     Row("What if the server tampers with the model?", (EDPS,), answers.malicious_server),
+    Row("What does a client find that poisons what it sends?", (EDPS,), units.malicious_client),
     Row(
         "Can training data be extracted or reconstructed?",
         (EDPB, CNIL, MITIGATION),
@@ -110,7 +115,7 @@ ROWS = (
         out_of_scope("No attack here infers attributes of people or properties of a client."),
     ),
     Row(
-        "Can a client poison the model?",
+        "Can a client spoil the model?",
         (EDPS,),
         out_of_scope("fedaudit measures what leaks, and not what a client can spoil."),
     ),
@@ -155,7 +160,7 @@ def clauses_json(record: Record) -> str:
     ]
     document = {
         "format": "fedaudit-clauses",
-        "version": 2,
+        "version": 3,
         "about": CAVEAT,
         "record": record.content_hash,
         "verdict": answers.conclusion(record).text,

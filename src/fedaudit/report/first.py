@@ -126,7 +126,7 @@ _NEXT: Mapping[Status, tuple[str, ...]] = {
 _LEAKS: tuple[Status, ...] = (*LEAKS.values(), "above guessing")
 _UNLEARNED = (
     "Train the model until it has learned its training data, then audit again.",
-    "Or audit fewer samples a client, which are learned sooner.",
+    "Or train on fewer samples a client, which are learned sooner.",
 )
 
 

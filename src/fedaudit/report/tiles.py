@@ -192,7 +192,8 @@ def _judged(figure: Estimate) -> tuple[str, str]:
     """The finding in words, and the colour that goes with it."""
     size = size_of(figure)
     if size is None:
-        return ("above guessing", "raised") if above_chance(figure) else ("not above guessing", "")
+        above = above_chance(figure)
+        return ("above guessing", "raised") if above else ("not shown above guessing", "")
     return a_leak(size), look_of(figure).tone
 
 

@@ -8,6 +8,7 @@ from fedaudit.core.metric_names import (
     AUC,
     BALANCED_ACCURACY,
     CLAIMED_CLIENT_EPSILON,
+    CLAIMED_CLIENT_EPSILON_ALONE,
     CLIENT_EPSILON,
     CLIENT_EPSILON_IF_GAUSSIAN,
     EPSILON,
@@ -53,6 +54,7 @@ from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance, by_test_alone, near_guessing
 from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
+from fedaudit.results.unlearning import unlearning_rows
 
 Kind = Literal["figure", "stated", "inconclusive", "not tested", "not stated", "out of scope"]
 
@@ -157,7 +159,9 @@ def _worst(record: Record, bound: Bound) -> str:
     """What the largest limit is the worst of: "the worst of the 2 models"; empty of one."""
     limited = [f for f in _every(record, bound.figure.metric) if _limit(f) is not None]
     targets = {f.target for f in limited if f.target is not None}
-    models = _models(record)
+    models, having = _models(record), {(f.defense, f.seed) for f in limited if f.seed is not None}
+    if 0 < len(having) < models:
+        return f"those {count(len(having))} of {count(models)} models that have this figure"
     if models > 1 and all(f.seed is None for f in limited):
         return f"a mean of {count(models)} models, none of which has a limit of its own"
     over = [f"{count(models)} models"] if models > 1 else []
@@ -308,9 +312,19 @@ def adversary(record: Record) -> Answer:
     audited = _named([f"client {target}" for target in targets])
     audited = audited or ("samples of every client" if record.sources else "not stated")
     clients = f", of {plural(record.federation_size, 'client')}" if record.federation_size else ""
-    more = f"Audited: {audited}{clients}; {plural(len(record.seeds), 'seed')}."
+    data = record.config.get("data")
+    name = shortened(str(data.get("name", "")), 60) if isinstance(data, dict) else ""
+    canaries = record.config.get("canaries")
+    if isinstance(canaries, dict):
+        clients += f", and {canaries.get('count')} canary clients beside them"
+    more = f"Audited: {audited}{clients}; {plural(len(record.seeds), 'seed')}. "
+    made = "of the federation that was watched" if record.watched else "made by this audit"
+    more += f"Data: {name or 'not stated'}. Models: {made}; one to be released is not identified."
     text = f"View “{shortened(record.view.name)}”"
-    more = f"{capital(sentence(said))}\n{more} No other adversary or client was tested."
+    figures = (CLIENT_EPSILON, SECURE_SUM_EPSILON)
+    apart = any(over_all_runs(record, one) is not None for one in figures)
+    but = ", but for figures on one client’s update, which name theirs" * apart
+    more = f"{capital(sentence(said))}\n{more} No other adversary or client was tested{but}."
     return Answer("stated", text, more)
 
 
@@ -397,7 +411,8 @@ _OF_A_SUM = "against whoever has one round’s sum and all but the others’ dat
 _CLAIMS = {
     FORMAL_EPSILON: ("proven", "against whoever sees every upload"),
     FORMAL_EPSILON_OF_A_ROUND: ("proven, one round", "against whoever sees one round’s upload"),
-    CLAIMED_CLIENT_EPSILON: ("claimed", _OF_A_CLIENT),
+    CLAIMED_CLIENT_EPSILON_ALONE: ("claimed, without canary clients, as deployed", _OF_A_CLIENT),
+    CLAIMED_CLIENT_EPSILON: ("claimed, with canary clients, as audited", _OF_A_CLIENT),
 }
 _ONE_UPDATE = "one client’s update, it or zero in its place"
 _MEASURED = {
@@ -437,7 +452,8 @@ def claimed_epsilon(record: Record) -> Answer:
 def _unit(one: Estimate) -> tuple[str, str]:
     """Unit and observer of a claimed or proven epsilon."""
     noted = shortened(one.note.rpartition("unit: ")[2], 200)
-    unit = _ONE_UPDATE if one.metric == CLAIMED_CLIENT_EPSILON else noted or "not stated"
+    of_update = one.metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE)
+    unit = _ONE_UPDATE if of_update else noted or "not stated"
     return f"unit: {unit}", _CLAIMS[one.metric][1]
 
 
@@ -465,8 +481,11 @@ _UNREFUTED = "below the claim: not refuted, not confirmed"
 
 def _terms(one: Estimate) -> str:
     """Unit, adjacency and delta of an epsilon, as far as the record has them."""
+    of_update = one.metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE)
     renyi = one.method.startswith("Renyi accountant")
     adjacency = "one unit there or not" if renyi else "as the unit says"
+    if of_update:
+        adjacency = "it or zero in its place; whether a client is there at all is not covered"
     unit = shortened(one.note, 240).replace("unit: ", "") or "not stated"
     method = shortened(one.method, 120) or "not stated"
     name, observer = _CLAIMS[one.metric]
@@ -491,12 +510,19 @@ def measured_epsilon(record: Record) -> Answer:
     of = {metric: ", ".join(said).format(unit=record.unit) for metric, said in _MEASURED.items()}
     lines = [
         f"{number(one.number)}: {of[one.metric]}; {shortened(one.method, 100)}."
-        + ("" if one.ceiling is None else f" At most {number(one.ceiling)} could have been found.")
+        + _ceiling(one)
         + " Held against no claim here." * (one.metric == EPSILON)
         for one in found
     ]
     text = "; ".join(f"ε at least {number(one.number)} ({of[one.metric]})" for one in found)
     return Answer("figure", text, "\n".join([*lines, nothing, *_held(record)]))
+
+
+def _ceiling(one: Estimate) -> str:
+    if one.ceiling is None:
+        return ""
+    most = f"At most {number(one.ceiling)} could have been found."
+    return f" {AT_THE_CEILING if at_ceiling(one) else most}"
 
 
 def _games_held(record: Record) -> str:
@@ -558,13 +584,16 @@ def residual(record: Record) -> Answer:
         owners and f"a sample’s client is named for at most {_up(max(owners))}",
         games and f"a server that tampers is right in at most {_up(max(games))} of games",
         _client_bound(record),
+        _sum_bound(record),
     ]
     text = "; ".join(one for one in said if one) or "No upper limit of a risk is known"
     units, one = (
         ("people", "of them") if record.unit == "person" else ("samples", "person’s record")
     )
+    before = "Of the model before deletion. " * bool(unlearning_rows(record))
     more = (
-        f"With {_LEVEL} confidence each, by the attacks here, over all audited {units} together: "
+        f"{before}With {_LEVEL} confidence each, by the attacks here, over all audited {units} "
+        "together: "
         f"one {one} may be easier to find, and stronger attacks, other adversaries and other "
         "clients may fare otherwise."
     )
@@ -580,18 +609,38 @@ def _of(record: Record, bound: Bound) -> str:
 
 def _client_bound(record: Record) -> str:
     """What is claimed and measured of one client's update; empty where nothing is."""
-    claim = over_all_runs(record, CLAIMED_CLIENT_EPSILON)
     bounds = [over_all_runs(record, one) for one in (CLIENT_EPSILON, CLIENT_EPSILON_IF_GAUSSIAN)]
     measured = [one for one in bounds if one is not None and one.value is not None]
-    said = (
-        [f"ε at most {number(claim.number)} claimed"] if claim and claim.value is not None else []
-    )
+    said = [
+        f"ε at most {number(claim.number)} claimed {whose}"
+        for metric, whose in (
+            (CLAIMED_CLIENT_EPSILON_ALONE, "without canary clients, which was not audited"),
+            (CLAIMED_CLIENT_EPSILON, "with canary clients, as audited"),
+        )
+        if (claim := over_all_runs(record, metric)) and claim.value is not None
+    ]
     said += [
         f"ε at least {number(one.number)} measured"
         + " if the mechanism is Gaussian" * (one.metric == CLIENT_EPSILON_IF_GAUSSIAN)
         for one in measured
     ]
     return f"{_ONE_UPDATE}, {_OF_A_CLIENT}: {', '.join(said)}" if said else ""
+
+
+def _sum_bound(record: Record) -> str:
+    one = over_all_runs(record, SECURE_SUM_EPSILON)
+    if one is None or one.value is None:
+        return ""
+    most = ", the most this test can show" if at_ceiling(one) else ""
+    return f"one client’s update in one round’s sum: ε at least {number(one.number)}{most}"
+
+
+AT_THE_CEILING = "The test can show no more: the truth may be any amount larger."
+
+
+def at_ceiling(one: Estimate) -> bool:
+    """True where a lower bound is all that its test could have shown."""
+    return one.ceiling is not None and one.number >= one.ceiling * (1 - 1e-9)
 
 
 def out_of_scope(why: str) -> Callable[[Record], Answer]:
@@ -632,7 +681,7 @@ def _reasons(refused: Sequence[Estimate]) -> str:
 def _in_pairs(best: Estimate, figures: Sequence[Estimate]) -> str:
     """An AUC in plain words."""
     known = above_chance(best)
-    said = "above guessing" if known else "not above guessing"
+    said = "above guessing" if known else "not shown above guessing, corrected for all figures"
     said = "not tested against guessing" if known is None else said
     if by_test_alone(best):
         said = "above guessing by the corrected test, though the interval holds guessing"

@@ -337,7 +337,15 @@ def member_meaning(record: Record, status: Status, figures: list[Estimate]) -> s
     """
     if status == "void" and record.nobody_is_a_member:
         return NOBODY
-    parts = [MEANINGS[status]]
+    meant = MEANINGS[status]
+    if record.unit == "person":
+        meant = meant.replace("which samples, and so whose data,", "whose data").replace(
+            "a few samples may", "a few people may"
+        )
+        meant = meant.replace("a single sample", "one person").replace(
+            "samples narrow", "people narrow"
+        )
+    parts = [meant]
     if status in LEAKS.values():
         parts += [_where_found(figures), "Attacks not tried here may find more."]
     if status == "no leak shown":

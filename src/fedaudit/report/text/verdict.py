@@ -9,6 +9,7 @@ from fedaudit.core.metric_names import (
     CLAIMED_CLIENT_EPSILON,
     CLIENT_EPSILON,
     CLIENT_EPSILON_IF_GAUSSIAN,
+    SECURE_SUM_EPSILON,
 )
 from fedaudit.report.evidence import (
     LEAKS,
@@ -73,6 +74,7 @@ from fedaudit.report.words import (
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import by_test_alone, near_guessing
 from fedaudit.results.record import ControlResult, Record
+from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
 
 MOST_BELOW = 3
 """Figures below guessing that are named; of more, their number stands."""
@@ -119,15 +121,17 @@ def _more_needed(figures: list[Estimate]) -> str:
         if found := _NEEDS.fullmatch(figure.note):
             needed.setdefault(figure.contrast, set()).add(int(found[1].replace(",", "")))
     parts = [
-        f"against {_non_members(contrast)} {'it needs ' * (not place)}{from_to(needed[contrast])}"
+        f"against {_non_members(contrast, figures[0].unit)} {'it needs ' * (not place)}"
+        f"{from_to(needed[contrast])}"
         f"{' more non-members' * (not place)}"
         for place, contrast in enumerate(sorted(needed, key=contrast_order))
     ]
     return capital(listed(parts)) + "."
 
 
-def _non_members(contrast: str) -> str:
-    return contrast_name(contrast).lower() + " samples" * (contrast != "mixed")
+def _non_members(contrast: str, unit: str) -> str:
+    named = " people" if unit == "person" else " samples"
+    return contrast_name(contrast).lower() + named * (contrast != "mixed")
 
 
 def _unsure(figures: list[Estimate]) -> list[str]:
@@ -364,7 +368,31 @@ def _headline(record: Record, topics: Mapping[str, Status]) -> str:
             people = PEOPLE_HEADLINES if record.unit == "person" else {}
             text = beside.get(status, people.get(status, HEADLINES[status]))
         texts.append(text)
-    return ". ".join(dict.fromkeys([*texts, *_of_one_update(record)]))
+    said = [*texts, _of_deletion(record), *_of_one_update(record), *_of_one_sum(record)]
+    return ". ".join(dict.fromkeys(filter(None, said)))
+
+
+def _of_deletion(record: Record) -> str:
+    """What is left after unlearning, where all other figures are of the model before."""
+    rows = unlearning_rows(record)
+    if not rows or says_nothing(record):
+        return ""
+    most = max(rows, key=lambda row: row.excess.number).after
+    return (
+        f"That is before deletion; after it: {unlearning_verdict_of(rows)} "
+        f"(largest AUC {number(most.number)})"
+    )
+
+
+def _of_one_sum(record: Record) -> list[str]:
+    """What one round's sum tells of one client's update."""
+    one = over_all_runs(record, SECURE_SUM_EPSILON)
+    if one is None or one.value is None or says_nothing(record):
+        return []
+    most = one.ceiling is not None and one.number >= one.ceiling * (1 - 1e-9)
+    said = f"epsilon at least {number(one.number)}"
+    said += ", the most this test can show" if most else ""
+    return [f"Of one client's update in one round's sum: {said}"]
 
 
 def _of_one_update(record: Record) -> list[str]:
@@ -392,8 +420,9 @@ def learning_warning(record: Record) -> str:
     several = len({one.defense for one in record.where(topic="utility")}) > 1
     told = [
         (f"with {shortened(defense_name(one.defense), 60)} " if several else "")
-        + f"the training accuracy is {percent(one.train_accuracy)}, where always naming the most "
-        f"frequent class gives {percent(one.guess)}"
+        + f"the training accuracy{' of the worst run' * (len(record.seeds) > 1)} is "
+        f"{percent(one.train_accuracy)}, where always naming the most frequent class gives "
+        f"{percent(one.guess)}"
         for one in rows[:MOST_WARNED]
     ]
     more = len(rows) - MOST_WARNED

@@ -1,0 +1,1 @@
+"""Handwritten digits, learned by federated averaging with Flower and PyTorch."""

@@ -1,0 +1,87 @@
+"""Answers to clauses beyond a sample and a patient observer: people, deletion, sums, malice."""
+
+from fedaudit.core.metric_names import (
+    AUC,
+    FORMAL_EPSILON,
+    SECURE_SUM_EPSILON,
+    SECURE_SUM_EPSILON_IF_GAUSSIAN,
+)
+from fedaudit.report.evidence import headline, over_all_runs, single_samples, strongest
+from fedaudit.report.grid import shortened
+from fedaudit.report.text.clauses import AT_THE_CEILING, Answer, at_ceiling
+from fedaudit.report.words import capital, number, value_of, with_interval
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import Record
+from fedaudit.results.unlearning import UnlearningRow, unlearning_rows, unlearning_verdict_of
+
+
+def people(record: Record) -> Answer:
+    """The unit of the audit: single samples, or people with all of their samples."""
+    if record.unit == "sample":
+        text = "Single samples; people with several samples: not tested"
+        more = "Small hints on each of a person’s samples add up: figures for people are larger."
+        return Answer("not tested", text, more)
+    best, single = (
+        strongest(figures, AUC) for figures in (headline(record), single_samples(record))
+    )
+    text = "People, each with all of their samples"
+    text += f": largest AUC {with_interval(best)}" if best else ""
+    said = [f"Of their samples one by one: {with_interval(single)}."] if single else []
+    if over_all_runs(record, FORMAL_EPSILON) is not None:
+        said.append("The proven epsilon is of one sample: none is stated for a person.")
+    return Answer("figure" if best else "stated", text, "\n".join(said))
+
+
+def deletion(record: Record) -> Answer:
+    """What attacks tell of deleted samples after unlearning, beside a retrained federation."""
+    rows = unlearning_rows(record)
+    if not rows:
+        return Answer("not tested", "Not tested", "Nothing was unlearned in this record.")
+    given = record.config.get("unlearning")
+    settings = given if isinstance(given, dict) else {}
+    worst, both = _most(rows), max(rows, key=lambda row: row.both.number).both
+    text = f"{capital(unlearning_verdict_of(rows))}: after unlearning, largest AUC "
+    text += f"{with_interval(worst.after)}; retrained {value_of(worst.retrained)}"
+    more = (
+        f"By {shortened(str(settings.get('method', 'not stated')), 40)!r}, "
+        f"{worst.after.n_members} deleted samples, margin {settings.get('margin', 'not stated')}; "
+        f"before {value_of(worst.before)} ({shortened(worst.after.attack, 40)}). Who has the "
+        f"models before and after: AUC {with_interval(both)} ({shortened(both.attack, 40)}). All "
+        "other rows are of the model before deletion."
+    )
+    return Answer("figure", text, more)
+
+
+def _most(rows: list[UnlearningRow]) -> UnlearningRow:
+    return max(rows, key=lambda row: row.excess.number)
+
+
+def one_sum(record: Record) -> Answer:
+    """How well one round's sum hides one client's update."""
+    counted = over_all_runs(record, SECURE_SUM_EPSILON)
+    if counted is None or counted.value is None:
+        return Answer("not tested", "Not tested", "No sum of updates was drawn anew here.")
+    text = f"ε at least {number(counted.number)} for one client’s update in one round’s sum"
+    more = [AT_THE_CEILING] if at_ceiling(counted) else []
+    more += [f"{number(one.number)} if noise is normal." for one in _normal(record)]
+    more.append("A lower bound certifies nothing; noise that is added is what hides an update.")
+    return Answer("figure", text, " ".join(more))
+
+
+def _normal(record: Record) -> list[Estimate]:
+    one = over_all_runs(record, SECURE_SUM_EPSILON_IF_GAUSSIAN)
+    return [one] if one is not None and one.value is not None else []
+
+
+def malicious_client(record: Record) -> Answer:
+    """What a participant finds who poisons what it sends."""
+    given = record.config.get("attacker")
+    if not isinstance(given, dict):
+        return Answer("not tested", "Not tested", "Every client sends what training gives.")
+    best = strongest(headline(record), AUC)
+    kind = shortened(str(given.get("kind", "not stated")), 40)
+    if kind == "none":
+        return Answer("not tested", "Not tested", "The one in this record looks on: a control.")
+    text = f"Largest AUC {with_interval(best)}" if best else "No figure"
+    more = f"A client that sends a poison ({kind}). Beside it, one that looks on: fedaudit compare."
+    return Answer("figure" if best else "inconclusive", text, more)
