@@ -371,13 +371,14 @@ class Record(Part):
     @property
     def findings(self) -> list[Estimate]:
         """Figures on membership, each over all samples or people of its contrast."""
-        about = self._on_membership
-        return [one for one in about if not (one.attack and one.unit != self.unit)]
+        unit = self.unit
+        return [one for one in self._on_membership if not one.attack or one.unit == unit]
 
     @property
     def of_single_samples(self) -> list[Estimate]:
         """Figures on the samples of people one by one, in a record whose findings are on people."""
-        return [one for one in self._on_membership if one.attack and one.unit != self.unit]
+        unit = self.unit
+        return [one for one in self._on_membership if one.attack and one.unit != unit]
 
     @property
     def _on_membership(self) -> list[Estimate]:
