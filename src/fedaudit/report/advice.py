@@ -104,8 +104,8 @@ def _of_final(record: Record, known: Ladder) -> Advice | None:
         return None
     expected = known.final.at(gap)
     stands = (
-        f"The final model is {percent(gap)} better on what it was trained on than on fresh "
-        "samples. "
+        f"The final model is {percent(abs(gap))} {'better' if gap >= 0 else 'worse'} on what it "
+        "was trained on than on fresh samples. "
         f"An AUC of {_range(known.final, expected)} is to be expected of its loss there, against "
         f"samples that nobody trained on. {_compared(record, found[0], expected, known.final)}"
     )
