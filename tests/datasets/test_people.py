@@ -117,6 +117,7 @@ def test_several_targets_have_people_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
+        ({"people": 3}, "at least 4"),
         ({"people": 999}, r"999 people are audited .* has samples of 200; lower"),
         ({"each": 5}, "from 1 to 4"),
         ({"each": 0}, "from 1 to 4"),
@@ -220,6 +221,11 @@ def test_arrays_in_memory_have_people_with_and_without_a_test_part() -> None:
     assert [of(found, row) for row in range(60)] == [i // 6 for i in range(60)]
     with pytest.raises(BadInput, match="60 samples and people of shape"):
         samples(X[:40], Y[:40], X[40:], Y[40:], subject=NAMES[:40])
+
+
+def test_names_of_a_table_are_taken_as_texts() -> None:
+    found = samples(X, Y, subject=NAMES.astype(object))(seed=2)
+    assert [of(found, row) for row in range(60)] == [i // 6 for i in range(60)]
 
 
 def test_numbers_of_people_are_refused_where_they_are_not_one_a_sample() -> None:

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.origin import Origin
 from fedaudit.report.page import report_html
 from fedaudit.report.text.verdict import as_text
 from fedaudit.results.record import Record
+from fedaudit.study.comparing import compared
 from fedaudit.study.figures.sample_scores import read_scores
 from fedaudit.study.figures.truth import mean_by, target_truth
 from fedaudit.study.running.run import run_study
@@ -178,3 +179,51 @@ def test_two_runs_of_people_with_one_seed_are_the_same(carried: Carried, tmp_pat
     again = run_study(people_study(), tmp_path)
     assert again.content_hash == carried.record.content_hash
     assert torch.equal(*(torch.tensor(auc(r, "person")) for r in (again, carried.record)))
+
+
+def test_attacks_that_ask_whose_a_sample_is_are_refused_with_people() -> None:
+    with pytest.raises(NotVisible, match="asks of single samples"):
+        setup(people_study(attacks={"sia": {}}, audit={"view": "uploads"}), 1, None)
+    run = setup(people_study(attacks={}, attack_set="2026-1", audit={"view": "uploads"}), 1, None)
+    assert not run.on_source
+    assert "single samples" in run.refused["sia"]
+
+
+def test_people_partly_of_a_partner_are_decided_by_no_fair_coin() -> None:
+    study = people_study(
+        audit={"view": "uploads", "merge": [0, 1], "clients_per_person": 2, "fair": 90}
+    )
+    truth = target_truth(setup(study, 1, None), 0)
+    assert truth.subject is not None
+    for person, fair in zip(truth.units.ids, truth.units.fair, strict=True):
+        assert fair == truth.fair[truth.subject == person].all()
+
+
+def test_people_of_a_malicious_client_are_left_out_whole() -> None:
+    study = people_study(
+        audit={"view": "globals", "clients_per_person": 2, "fair": 90},
+        attacker={"kind": "mislabel", "client": 3, "first": 3},
+        attacks={"recovery": {}},
+    )
+    run = setup(study, 1, None)
+    truth, audit = target_truth(run, 0), run.deal.audit
+    assert truth.subject is not None
+    assert audit.subject is not None
+    theirs = set(audit.subject[audit.owner == 3].tolist())
+    assert theirs
+    assert set(truth.subject.tolist()) == set(audit.subject.tolist()) - theirs
+
+
+def test_people_and_samples_are_not_compared(carried: Carried) -> None:
+    record = carried.record
+    samples = record.model_copy(
+        update={
+            "estimates": [
+                one.model_copy(update={"unit": "sample"})
+                for one in record.findings
+                if one.unit == "person"
+            ]
+        }
+    )
+    with pytest.raises(BadInput, match="audits of people and others of single samples"):
+        compared([record, samples])

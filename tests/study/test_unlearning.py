@@ -16,11 +16,12 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.tensors import read_tensors
+from fedaudit.pack.suppressing import suppressed
 from fedaudit.report.page import report_html
 from fedaudit.report.tables.unlearning import unlearning_section, unlearning_tile
 from fedaudit.results import estimate
 from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
-from fedaudit.study.figures.unlearning import UnlearningRun, retrained_control
+from fedaudit.study.figures.unlearning import UnlearningRun, _judged, retrained_control
 from fedaudit.study.front.federation import Questions, plan_of
 from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.observing import stored_rounds
@@ -182,11 +183,84 @@ def test_a_retrained_federation_that_tells_its_forgotten_samples_fails_its_contr
         )
         stored = None
         found = UnlearningRun(run, stored, stored, stored)  # type: ignore[arg-type]
-        (control,) = retrained_control([found], [alone])
+        checks = retrained_control([found], [alone])
+        (control,) = [one for one in checks if one.control == "retrained federation"]
         return control.passed
 
     assert checked(0.4) is True
     assert checked(1e-5) is False
+
+
+def test_samples_that_a_model_has_by_heart_are_not_forgotten_by_nothing(tmp_path: Path) -> None:
+    study = unlearning_study(
+        data={"name": "synthetic", "options": {"samples": 2000, "dimensions": 400}},
+        unlearning={"method": "nothing"},
+        training={"rounds": 10, "epochs": 20, "batch_size": 16, "lr": 0.3},
+        partition={"clients": 2, "samples_per_client": 60},
+        audit={**FINAL, "fair": 240, "background": 0},
+    )
+    record = run_study(study, tmp_path)
+    (row,) = unlearning_rows(record)
+    assert row.before.value is not None
+    assert row.before.value > 0.75
+    assert row.verdict == "not forgotten"
+    (control,) = [one for one in record.controls if one.control == "nothing deleted"]
+    assert control.passed
+
+
+@pytest.mark.parametrize(("low", "said"), [(0.2, "not forgotten"), (-0.1, "cannot be told")])
+def test_an_auc_too_extreme_for_a_test_is_judged_by_limits_apart(low: float, said: str) -> None:
+    # Without a p-value that says anything: of two AUCs apart it is 1.
+    excess = estimate.Estimate(
+        topic="unlearning",
+        metric="auc",
+        value=0.48,
+        low=low,
+        high=0.6,
+        against="retrained",
+        method="separate intervals 90%",
+        tests=[estimate.Test(null="retrained", p_value=1.0, significant=False)],
+        point="after",
+    )
+    before = excess.model_copy(
+        update={"against": "", "point": "before", "value": 0.98, "low": 0.9, "high": 1.0}
+    )
+    judged = _judged([before, excess], margin=0.05)[1]
+    assert judged.note.startswith(said)
+
+
+def test_unlearning_of_people_speaks_of_people_and_counts_them(tmp_path: Path) -> None:
+    study = unlearning_study(
+        data={
+            "name": "synthetic",
+            "options": {"samples": 3000, "people": 200, "dimensions": 20, "classes": 5},
+        },
+        audit={**FINAL, "fair": 40, "unit": "person"},
+        partition={"clients": 4, "samples_per_client": 300},
+        unlearning={"method": "retrain"},
+    )
+    record = run_study(study, tmp_path)
+    (row,) = unlearning_rows(record)
+    assert row.after.unit == "person"
+    assert 5 < row.after.n_members < 25
+    section = unlearning_section(record)
+    assert section is not None
+    assert f"of {row.after.n_members} people" in section.said
+    assert "unseen people" in section.attacks.caption
+
+
+def test_figures_on_few_forgotten_samples_leave_no_pack(continued: Carried) -> None:
+    record = continued.record
+    gone = suppressed(record, 1000).record
+    assert all(
+        one.value is None and one.low is None
+        for one in gone.where(topic="unlearning")
+        if one.attack
+    )
+    assert suppressed(record, 1).record.where(topic="unlearning") == record.where(
+        topic="unlearning"
+    )
+    assert suppressed(gone, 1000).record == gone
 
 
 def test_a_report_says_what_is_left_and_what_the_models_are_good_for(continued: Carried) -> None:

@@ -138,6 +138,9 @@ def with_subjects(dataset: Dataset, named: Shaped[ndarray, " samples"]) -> Datas
     Raises:
         BadInput: Not one for each sample.
     """
+    if named.dtype.kind == "O":
+        # As tables of names have them.
+        named = named.astype(str)
     if named.shape != (len(dataset),) or named.dtype.kind not in "iuUS":
         raise BadInput(
             f"{dataset.name!r} has {len(dataset)} samples and people of shape {named.shape} and "

@@ -25,6 +25,10 @@ FEWEST_DISORDERED = 5.0
 """Below so many misordered (or well-ordered) disjoint pairs a normal approximation fails."""
 
 
+SEPARATE = "separate intervals"
+"""How the method of a difference begins that was made from two AUCs' own limits."""
+
+
 class AucInterval(NamedTuple):
     """An AUC with its interval.
 
@@ -202,7 +206,7 @@ def compare_auc(
     negligible = 1e-12 * (_covariance(first, first) + _covariance(second, second))
     if variance <= negligible or not all(one.method.startswith("DeLong") for one in alone):
         low, high = alone[0].low - alone[1].high, alone[0].high - alone[1].low
-        method = f"separate intervals {percent(confidence)}"
+        method = f"{SEPARATE} {percent(confidence)}"
         return AucDifference(value, low, high, 1.0, method)
     error = float(np.sqrt(variance))
     reach = -float(ndtri((1 - confidence) / 2)) * error

@@ -1,4 +1,4 @@
-"""How far unlearning went: forgotten samples against unseen ones, before, after and retrained."""
+"""Verdicts on unlearning: forgotten samples against unseen ones, before, after and retrained."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,8 @@ class Unlearned(NamedTuple):
         after: By the model after it.
         retrained: By a model that was trained anew without the forgotten samples; None without.
         excess: After less retrained, or less 0.5 without a retrained model, with its equivalence
-            interval; its p-value is two-sided.
+            interval; its p-value is two-sided, and 1 where the limits are those of one AUC, or of
+            two apart: the interval decides.
         both: By the difference of the two scores, for whoever has the models before and after.
         margin: How far from the yardstick counts as none.
         verdict: "forgotten", "not forgotten", "overdone", "told nothing before" or "cannot be
@@ -62,7 +63,7 @@ def unlearned(
     is_forgotten: npt.ArrayLike,
     margin: float = 0.05,
 ) -> Unlearned:
-    """What one score tells of forgotten samples before and after unlearning.
+    """AUCs of one score on forgotten samples, before and after unlearning, with a verdict.
 
     Forgotten and unseen samples are from one distribution, as where a fair coin decided which
     were trained on. The yardstick is the model that never saw the forgotten ones. "Forgotten" is

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ClientRow, OtherClients, Record
 from fedaudit.results.sources import SourceResult
+from fedaudit.results.unlearning import UNLEARNING
 
 _SUPPRESSED = "suppressed: fewer than "
 
@@ -71,9 +72,11 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
     }
     groups = [one for one in parts if min(one.n_members, one.n_nonmembers) >= smallest]
     counts = {name: _touched(getattr(record, name), rows) for name, rows in lists.items()}
-    counts |= {"findings": _touched(whole, findings), "groups": _touched(parts, groups)}
+    unlearned = record.where(topic=UNLEARNING)
+    gone = sum(_figure(one, smallest) is not one for one in unlearned)
+    counts |= {"findings": _touched(whole, findings) + gone, "groups": _touched(parts, groups)}
     others = [
-        one
+        _figure(one, smallest) if one.topic == UNLEARNING else one
         for one in record.others
         if one.topic != "source" or (one.attack, one.defense, one.view) not in owners
     ]

@@ -81,7 +81,7 @@ def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison
         paths: Where the records are, relative to where the comparison will be; may be left out.
 
     Raises:
-        BadInput: Fewer than two records, or one of security games.
+        BadInput: Fewer than two records, one of security games, or people beside samples.
     """
     games = next((record for record in records if record.kind == "games"), None)
     if games is not None:
@@ -93,6 +93,11 @@ def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison
         raise BadInput(
             f"a comparison needs at least 2 records, got {len(records)}; write a report of the "
             "one record instead"
+        )
+    if len({record.unit for record in records if record.findings}) > 1:
+        raise BadInput(
+            "some of these records are audits of people and others of single samples, whose "
+            "figures are not one scale; compare those of one unit (audit.unit)"
         )
     rows = rows_of(records)
     known = [_figure_index_of(records[row.source], row) for row in rows]

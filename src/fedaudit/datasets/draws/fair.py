@@ -23,6 +23,8 @@ from fedaudit.datasets.partitions.schemes import (
     within,
 )
 
+_FEWEST_PEOPLE = 4
+
 
 class _Panel(NamedTuple):
     """The audited training samples drawn for one target.
@@ -102,7 +104,7 @@ def draw(
     asked = n_fair + extra_other + extra_unseen
     of_target, of_others = n_fair / 3 / asked, (n_fair / 3 + extra_other) / asked
     if unit == "person":
-        _check_people(dataset, clients, clients_per_person, extra_other + extra_unseen)
+        _check_people(dataset, clients, clients_per_person, n_fair, extra_other + extra_unseen)
         panels = _people(dataset, targets=targets, size=n_fair, seed=seed)
         of_target, of_others = 1 / 3 / clients_per_person, 2 / 3 - 1 / 3 / clients_per_person
     else:
@@ -160,6 +162,8 @@ def canaries(
         2023, Tight Auditing of Differentially Private Machine Learning (mislabelled samples).
     Differs: Canaries are trained on in every round, as other samples are.
     """
+    if count < 2:
+        raise BadInput(f"{count} canary records are audited; give at least 2 (audit.options.count)")
     nobodys = draw(
         dataset,
         clients=clients,
@@ -215,7 +219,7 @@ def _people(dataset: Dataset, *, targets: Sequence[ClientId], size: int, seed: i
     if size * len(targets) > len(there):
         raise BadInput(
             f"{size} people are audited for each of {len(targets)} clients, and the training part "
-            f"has samples of {len(there)}; lower the number of audited people (audit.fair)"
+            f"has samples of {len(there)}; lower the number of audited people (audit.people)"
         )
     drawn = seeded_numpy(seed, "audit records").permutation(there)
     panels = []
@@ -325,7 +329,7 @@ def _check_draw(clients: int, targets: Sequence[ClientId], numbers: Sequence[int
         )
 
 
-def _check_people(dataset: Dataset, clients: int, each: int, extra: int) -> None:
+def _check_people(dataset: Dataset, clients: int, each: int, count: int, extra: int) -> None:
     if dataset.subject is None:
         raise BadInput(
             f"people are audited, and {dataset.name!r} does not say of which person its samples "
@@ -335,6 +339,11 @@ def _check_people(dataset: Dataset, clients: int, each: int, extra: int) -> None
         raise BadInput(
             f"the samples of a person are divided among {each} of {clients} clients; give "
             f"clients_per_person from 1 to {clients - 1}, so that one of the others is left out"
+        )
+    if count < _FEWEST_PEOPLE:
+        raise BadInput(
+            f"{count} people are audited, of whom a third are the target's by chance; give at "
+            f"least {_FEWEST_PEOPLE} (audit.people)"
         )
     if extra:
         raise BadInput(

@@ -53,7 +53,7 @@ def unlearning_section(record: Record) -> UnlearningSection | None:
     return UnlearningSection(
         _said(record, rows),
         tabled(
-            "AUC of forgotten against unseen samples",
+            f"AUC of forgotten against unseen {'people' if record.unit == 'person' else 'samples'}",
             [_row(row, several) for row in rows],
             words=("Verdict",),
             remark="The yardstick is a federation with the same settings that never had the "
@@ -93,12 +93,13 @@ def _method(record: Record) -> str:
 
 
 def _said(record: Record, rows: list[UnlearningRow]) -> str:
-    verdict, first = unlearning_verdict_of(rows), rows[0].after
+    verdict, units = unlearning_verdict_of(rows), "people" if record.unit == "person" else "samples"
+    of_target = {row.after.target: row.after for row in rows}.values()
+    forgotten, unseen = sum(o.n_members for o in of_target), max(o.n_nonmembers for o in of_target)
     attacks = plural(len({row.after.attack for row in rows}), "attack")
     return (
         f"{capital(verdict)}, as far as {attacks} of this study can tell: unlearning by "
-        f"{_method(record)!r} of {first.n_members} samples, held against {first.n_nonmembers} "
-        "unseen ones."
+        f"{_method(record)!r} of {forgotten} {units}, held against {unseen} unseen ones."
     )
 
 

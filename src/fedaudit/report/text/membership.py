@@ -143,7 +143,7 @@ def bullets(figures: list[Estimate]) -> tuple[Bullet, ...]:
 
 
 def against_single_samples(record: Record) -> tuple[Bullet, ...]:
-    """What the samples of people give away one by one, beside what people do; empty without people.
+    """AUCs of the samples of people one by one, beside those of people; empty without people.
 
     By the attack that tells people best.
     """

@@ -33,7 +33,7 @@ def people(record: Record) -> Answer:
 
 
 def deletion(record: Record) -> Answer:
-    """What attacks tell of deleted samples after unlearning, beside a retrained federation."""
+    """AUCs on deleted samples after unlearning, beside those of a retrained federation."""
     rows = unlearning_rows(record)
     if not rows:
         return Answer("not tested", "Not tested", "Nothing was unlearned in this record.")
@@ -42,9 +42,11 @@ def deletion(record: Record) -> Answer:
     worst, both = _most(rows), max(rows, key=lambda row: row.both.number).both
     text = f"{capital(unlearning_verdict_of(rows))}: after unlearning, largest AUC "
     text += f"{with_interval(worst.after)}; retrained {value_of(worst.retrained)}"
+    deleted = sum({row.after.target: row.after.n_members for row in rows}.values())
+    units, margin = "people" if record.unit == "person" else "samples", settings.get("margin")
     more = (
         f"By {shortened(str(settings.get('method', 'not stated')), 40)!r}, "
-        f"{worst.after.n_members} deleted samples, margin {settings.get('margin', 'not stated')}; "
+        f"{deleted} deleted {units}, margin {'not stated' if margin is None else margin}; "
         f"before {value_of(worst.before)} ({shortened(worst.after.attack, 40)}). Who has the "
         f"models before and after: AUC {with_interval(both)} ({shortened(both.attack, 40)}). All "
         "other rows are of the model before deletion."
@@ -57,7 +59,7 @@ def _most(rows: list[UnlearningRow]) -> UnlearningRow:
 
 
 def one_sum(record: Record) -> Answer:
-    """How well one round's sum hides one client's update."""
+    """A lower bound on the epsilon of one client's update in one round's sum."""
     counted = over_all_runs(record, SECURE_SUM_EPSILON)
     if counted is None or counted.value is None:
         return Answer("not tested", "Not tested", "No sum of updates was drawn anew here.")
@@ -74,7 +76,7 @@ def _normal(record: Record) -> list[Estimate]:
 
 
 def malicious_client(record: Record) -> Answer:
-    """What a participant finds who poisons what it sends."""
+    """The largest AUC of a participant who poisons what it sends."""
     given = record.config.get("attacker")
     if not isinstance(given, dict):
         return Answer("not tested", "Not tested", "Every client sends what training gives.")

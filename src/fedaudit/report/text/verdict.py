@@ -373,7 +373,7 @@ def _headline(record: Record, topics: Mapping[str, Status]) -> str:
 
 
 def _of_deletion(record: Record) -> str:
-    """What is left after unlearning, where all other figures are of the model before."""
+    """The verdict after unlearning, where all other figures are of the model before."""
     rows = unlearning_rows(record)
     if not rows or says_nothing(record):
         return ""
@@ -385,7 +385,7 @@ def _of_deletion(record: Record) -> str:
 
 
 def _of_one_sum(record: Record) -> list[str]:
-    """What one round's sum tells of one client's update."""
+    """The bound on one client's update in one round's sum."""
     one = over_all_runs(record, SECURE_SUM_EPSILON)
     if one is None or one.value is None or says_nothing(record):
         return []
@@ -396,7 +396,7 @@ def _of_one_sum(record: Record) -> list[str]:
 
 
 def _of_one_update(record: Record) -> list[str]:
-    """What canary clients measured of one client's update, beside what is claimed."""
+    """The bound on one client's update by canary clients, beside what is claimed."""
     bounds = (CLIENT_EPSILON_IF_GAUSSIAN, CLIENT_EPSILON)
     known = [
         one for name in bounds if (one := over_all_runs(record, name)) and one.value is not None

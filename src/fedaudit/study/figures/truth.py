@@ -68,8 +68,9 @@ class TargetTruth(UnitTruth):
         origin = np.full(len(people), Origin.UNSEEN, dtype=np.int64)
         for one in (Origin.OTHER_CLIENT, Origin.MEMBER):
             origin[place[self.origin == one]] = one
-        fair = np.zeros(len(people), dtype=bool)
-        fair[place] = self.fair
+        # A person of whom one sample is another partner's was decided by no coin of two sides.
+        fair = np.ones(len(people), dtype=bool)
+        fair[place[~self.fair]] = False
         return UnitTruth(self.target, "person", origin, fair, people)
 
     def of_units(self, scores: Float[ndarray, " samples"]) -> Float[ndarray, " units"]:
@@ -148,7 +149,10 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     if setup.study.shift is not None:
         wanted &= origin != Origin.OTHER_CLIENT
     if setup.study.attacker is not None:
-        wanted &= audit.owner != malicious_client(setup.study)
+        known = audit.owner == malicious_client(setup.study)
+        if audit.subject is not None:
+            known = np.isin(audit.subject, audit.subject[known])
+        wanted &= ~known
     if setup.study.figures.nobody_is_a_member:
         wanted &= origin == Origin.UNSEEN
     kept = np.flatnonzero(wanted)

@@ -12,7 +12,7 @@ from fedaudit.core.metric_names import AUC
 from fedaudit.core.origin import Origin
 from fedaudit.core.values import ClientId
 from fedaudit.metrics import above_chance, holm
-from fedaudit.metrics.delong import AucInterval
+from fedaudit.metrics.delong import SEPARATE, AucInterval
 from fedaudit.metrics.unlearning import unlearned, unlearning_verdict, verdict_words
 from fedaudit.observe.measurements import Stored, stacked
 from fedaudit.results.aggregate import corrected, each_over_runs
@@ -67,6 +67,7 @@ def retrained_control(
     """
     checks = []
     for one in found:
+        checks.append(_left_as_it_is(one.run, figures))
         alone = [f for f in figures if f.seed == one.run.seed and f.point == RETRAINED and f.tests]
         tests = [test.p_value for figure in alone for test in figure.tests]
         least = min((p for p in holm(tests).adjusted if p is not None), default=None)
@@ -83,6 +84,29 @@ def retrained_control(
             )
         )
     return checks
+
+
+def _left_as_it_is(run: Setup, figures: Sequence[Estimate]) -> ControlResult:
+    """The control that the released model, from which nothing was deleted, is told as such."""
+    own = [one for one in figures if one.seed == run.seed and one.attack and not one.against]
+    told = [one for one in own if one.point == BEFORE and (one.low or 0.0) > 0.5]
+    apart = 0
+    for one in told:
+        retrained = of_point(own, one, RETRAINED)
+        high = None if retrained is None else retrained.high
+        apart += high is not None and (one.low or 0.0) > high
+    return ControlResult(
+        control="nothing deleted",
+        defense=run.study.defense.label,
+        seed=run.seed,
+        expected="where an attack tells the samples of the model before deletion, one tells that "
+        "model from the retrained federation",
+        value=None,
+        passed=bool(apart) if told else None,
+        note=f"{apart} of {len(told)} attacks that tell them"
+        if told
+        else "no attack tells the samples before deletion, so that nothing follows",
+    )
 
 
 _RETRAINED_ERROR = 0.01
@@ -197,7 +221,9 @@ def _judged(figures: Sequence[Estimate], margin: float) -> list[Estimate]:
             continue
         before = of_point(figures, figure, BEFORE)
         told = before is not None and before.low is not None and before.low > 0.5
-        above = bool(figure.significant) and figure.number > 0
+        # Limits of two AUCs apart have no p-value, and are wider than any that has one.
+        apart = SEPARATE in figure.method and figure.low > 0
+        above = (bool(figure.significant) and figure.number > 0) or apart
         said = unlearning_verdict(
             figure.low, figure.high, margin=margin, told_before=told, above=above
         )

@@ -383,6 +383,11 @@ def _refuse_impossible(name: str, attack: Attack, study: Study, view: View) -> N
     task = task_of(study.task)
     if attack.reads & ~task.readings:
         raise NotVisible(lacking(f"the attack {name!r}", attack.reads, task))
+    if attack.infers_source and study.audit.unit == "person":
+        raise NotVisible(
+            f"the attack {name!r} asks of single samples whose they are, and samples of one person "
+            'are not independent; leave it out, or audit.unit at "sample"'
+        )
     if attack.infers_source and study.audit.merge:
         raise NotVisible(
             f"the attack {name!r} tells single clients apart, and audit.merge attacks "
