@@ -446,11 +446,13 @@ def test_deletion_is_answered_of_the_model_after_it() -> None:
         read_record(kept / f"unlearning-location30-{name}.json") for name in ("retrain", "nothing")
     )
     said = units.deletion(gone)
-    assert said.text.startswith("Forgotten: after unlearning, largest AUC")
+    assert said.text.startswith("Forgotten, as far as 3 attacks can tell: after")
     assert "493 deleted samples, margin 0.05" in said.more
     assert "Who has the models before and after: AUC 0.87" in said.more
     assert units.deletion(there).text.startswith("Not forgotten")
-    assert "That is before deletion; after it: forgotten" in verdict(gone).headline
+    assert (
+        "That is before deletion; after it: forgotten (largest AUC 0.507)" in verdict(gone).headline
+    )
     assert clauses.residual(gone).more.startswith("Of the model before deletion.")
 
 

@@ -48,7 +48,7 @@ def test_each_defense_is_told_apart_and_one_that_holds_is_named() -> None:
 def test_no_leak_shown_is_never_called_a_proof() -> None:
     said = verdict(none_found())
     assert said.status == "no leak shown"
-    assert "no attack is above guessing" in said.found[0].sentences[0].found
+    assert "no attack is shown above guessing" in said.found[0].sentences[0].found
     assert said.found[0].sentences[0].found.endswith(LEFT_OPEN)
     assert "not a proof" in said.meaning
     assert "No leak was planted" in said.meaning
@@ -246,9 +246,9 @@ def test_a_leak_in_few_samples_is_told_before_the_auc_that_does_not_show_it() ->
     assert said.status == "clear leak"
     assert said.found[0].sentences[0].found == (
         "of 1,000 members, a identifies 106 (62 to 166) at the price of one false alarm in 100 "
-        "non-members, a clear leak; guessing would find 10. By AUC, no attack is above guessing "
-        "once the number of figures tested is allowed for: the highest is a, AUC 0.580 (interval "
-        "0.520–0.640)."
+        "non-members, a clear leak; guessing would find 10. By AUC, no attack is shown above "
+        "guessing once the number of figures tested is allowed for: the highest is a, AUC 0.580 "
+        "(interval 0.520–0.640)."
     )
 
 

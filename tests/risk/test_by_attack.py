@@ -107,7 +107,7 @@ def test_every_measure_looks_at_a_model_and_fits(name: str) -> None:
 
 
 def test_the_catalogue_has_every_attack_that_looks_at_one_model_and_no_other() -> None:
-    expected = {"train-mia", "blackbox-loss", "grad-cosine", "grad-norm", "grad-diff"}
+    expected = {"train-mia", "blackbox-loss", "grad-cosine", "grad-norm", "grad-diff", "projres"}
     assert set(MEASURES) == expected
     assert measure_named("train-mia") is MEASURES["train-mia"]
 

@@ -122,6 +122,9 @@ def _blank(
     **options: object,
 ) -> Dataset:
     whole = some_classes(blank(name, str(options.get("group", ""))), classes, first=first)
+    if options.get("people"):
+        people = torch.arange(len(whole)) // 7 % int(str(options["people"]))
+        whole = replace(whole, subject=people)
     if task.name == "denoising":  # inputs lie beside their labels
         train, test = (
             part.replace(features=torch.zeros(1).expand(part.features.shape))

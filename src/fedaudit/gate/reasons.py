@@ -65,7 +65,9 @@ def correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
             f"study (Holm, {100 * alpha_of(record):g}%), does not leave open that it is guessing."
         )
     if policy.membership is not None and policy.membership.epsilon is not None:
-        said += " Lower bounds on epsilon share one error over all attacks, clients and seeds."
+        said += (
+            " Attacks' lower bounds on epsilon share one error over all attacks, clients and seeds."
+        )
     return said
 
 

@@ -71,9 +71,13 @@ def unlearning_tile(record: Record) -> list[Tile]:
     if not rows:
         return []
     verdict = unlearning_verdict_of(rows)
-    most = max(rows, key=lambda row: row.excess.number)
-    aucs = (f"{name} {value_of(one)}" for name, one in _points(most).items())
-    detail = f"{most.after.attack}, AUC {', '.join(aucs)}; {_accuracies(record)}"
+    most = max(rows, key=lambda row: row.after.number)
+    aucs = (
+        f"{name} {value_of(one)}" for name, one in _points(most).items() if one is not most.both
+    )
+    both = max((row.both for row in rows), key=lambda one: one.number)
+    detail = f"{most.after.attack}, AUC {', '.join(aucs)}; who has both models {value_of(both)} "
+    detail += f"({both.attack}); {_accuracies(record)}"
     tone = "" if verdict in NOT_TOLD else "alarm"
     return [Tile(f"Unlearning by {_method(record)}", verdict, detail.rstrip("; "), tone)]
 

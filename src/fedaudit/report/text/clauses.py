@@ -1,6 +1,7 @@
 """Answers of a record to the questions that assessments of a model ask: one function a question."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
@@ -159,8 +160,16 @@ def _worst(record: Record, bound: Bound) -> str:
     """What the largest limit is the worst of: "the worst of the 2 models"; empty of one."""
     limited = [f for f in _every(record, bound.figure.metric) if _limit(f) is not None]
     targets = {f.target for f in limited if f.target is not None}
-    models, having = _models(record), {(f.defense, f.seed) for f in limited if f.seed is not None}
-    if 0 < len(having) < models:
+    models, alike = (
+        _models(record),
+        [
+            f
+            for f in _every(record, bound.figure.metric)
+            if f.contrast == bound.figure.contrast and f.seed is not None
+        ],
+    )
+    having = {(f.defense, f.seed) for f in alike if _limit(f) is not None}
+    if having and {(f.defense, f.seed) for f in alike} - having:
         return f"those {count(len(having))} of {count(models)} models that have this figure"
     if models > 1 and all(f.seed is None for f in limited):
         return f"a mean of {count(models)} models, none of which has a limit of its own"
@@ -200,7 +209,8 @@ def conclusion(record: Record) -> Answer:
             for kind in sorted({one.contrast for one in single}, key=contrast_order)
         ]
         where = f"For each model{each}" if runs else "In all"
-        said.append(f"{where} {members} members; non-members: {listed(others)}.")
+        who = "members" if record.unit == "sample" else "people as members"
+        said.append(f"{where} {members} {who}; non-members: {listed(others)}.")
     if near_guessing(record):
         said.append("The models hardly learned their training data.")
     return Answer("stated", sentence(verdict(record).headline), "\n".join(said))
@@ -222,6 +232,7 @@ def membership(record: Record) -> Answer:
         none = "The record has no figure of an attack on membership."
         return _inconclusive(refused) if refused else _not_tested(none)
     text = "; ".join(f"{metric_name(one.metric)} {with_interval(one)}" for one in found)
+    text = _of_people(record) + text
     tried = distinct(one.attack for one in figures)
     more = [f"The largest over {plural(len(tried), 'attack')} ({_named(tried)})."]
     more += [f"{metric_name(one.metric)}: {_place(one, figures)}." for one in found]
@@ -231,9 +242,21 @@ def membership(record: Record) -> Answer:
         refused = _refused(_every(record, _RATE))
         why = _reasons(refused) if refused else "not asked for, or not given."
         more.append(f"{metric_name(_RATE)}: {why}")
+    more += _noise(record)
     if {one.view for one in found} != {RELEASED}:
         more.append("The released model alone, as somebody is given it, was not tested.")
     return Answer("figure", text, "\n".join(more))
+
+
+def _of_people(record: Record) -> str:
+    return "Of people, each with all of their samples: " * (record.unit == "person")
+
+
+def _noise(record: Record) -> list[str]:
+    """That canary clients' noise lies in every audited model, where there are such clients."""
+    if not isinstance(record.config.get("canaries"), dict):
+        return []
+    return ["All models here hold the noise of canary clients: without them more may be told."]
 
 
 def equivalence(record: Record) -> Answer:
@@ -244,16 +267,20 @@ def equivalence(record: Record) -> Answer:
         none = f"No attack on membership here has a {_LEVEL} upper limit."
         return _inconclusive(refused) if refused else _not_tested(none)
     worst = _worst(record, bound)
-    text = f"AUC at most {_above(bound.high)} with {_LEVEL} confidence"
+    text = _of_people(record) + f"AUC at most {_above(bound.high)} with {_LEVEL} confidence"
     text += f" for {worst}" if worst else ""
     text += f" ({_short_place(bound.figure, _every(record, AUC))})"
-    text += "" if bound.mean is None else f"; at most {_above(bound.mean)} for their mean"
+    text += (
+        ""
+        if bound.mean is None
+        else f"; at most {_above(bound.mean)} for {_mean_of(record, bound)}"
+    )
     more = (
         f"The largest upper limit over all figures of the attacks that were run "
         f"({_named(bound.attacks)}). Guessing has 0.5. {_accuracy(record)}That attacks do no "
         f"better than guessing cannot be shown, only bounded.{_left_out(bound)}"
     )
-    return Answer("figure", text, more)
+    return Answer("figure", text, " ".join([more, *_noise(record)]))
 
 
 def _accuracy(record: Record) -> str:
@@ -324,6 +351,9 @@ def adversary(record: Record) -> Answer:
     figures = (CLIENT_EPSILON, SECURE_SUM_EPSILON)
     apart = any(over_all_runs(record, one) is not None for one in figures)
     but = ", but for figures on one client’s update, which name theirs" * apart
+    but += ", but for whoever has the models before and after deletion" * bool(
+        unlearning_rows(record)
+    )
     more = f"{capital(sentence(said))}\n{more} No other adversary or client was tested{but}."
     return Answer("stated", text, more)
 
@@ -407,7 +437,10 @@ def _row(record: Record, defense: str) -> str:
 
 
 _OF_A_CLIENT = "against whoever has the first and the last global model"
-_OF_A_SUM = "against whoever has one round’s sum and all but the others’ data"
+_OF_A_SUM = (
+    "against whoever has the last round’s sum and the model before it, knows the update, and of "
+    "the other clients’ data only that they are random draws"
+)
 _CLAIMS = {
     FORMAL_EPSILON: ("proven", "against whoever sees every upload"),
     FORMAL_EPSILON_OF_A_ROUND: ("proven, one round", "against whoever sees one round’s upload"),
@@ -484,7 +517,7 @@ def _terms(one: Estimate) -> str:
     of_update = one.metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE)
     renyi = one.method.startswith("Renyi accountant")
     adjacency = "one unit there or not" if renyi else "as the unit says"
-    if of_update:
+    if of_update or "contribution" in one.note:
         adjacency = "it or zero in its place; whether a client is there at all is not covered"
     unit = shortened(one.note, 240).replace("unit: ", "") or "not stated"
     method = shortened(one.method, 120) or "not stated"
@@ -591,6 +624,7 @@ def residual(record: Record) -> Answer:
         ("people", "of them") if record.unit == "person" else ("samples", "person’s record")
     )
     before = "Of the model before deletion. " * bool(unlearning_rows(record))
+    before += "".join(f"{one} " for one in _noise(record))
     more = (
         f"{before}With {_LEVEL} confidence each, by the attacks here, over all audited {units} "
         "together: "
@@ -603,8 +637,17 @@ def residual(record: Record) -> Answer:
 def _of(record: Record, bound: Bound) -> str:
     """ " for the worst of the 2 models, 57.7% for their mean"; empty of one model."""
     worst = _worst(record, bound)
-    mean = "" if bound.mean is None else f", at most {_up(bound.mean)} for their mean"
+    mean = (
+        "" if bound.mean is None else f", at most {_up(bound.mean)} for {_mean_of(record, bound)}"
+    )
     return (f" for {worst}" if worst else "") + mean
+
+
+def _mean_of(record: Record, bound: Bound) -> str:
+    """The mean that the second limit is of: of all models, or of those that have the figure."""
+    means = [f for f in _every(record, bound.figure.metric) if _limit(f) == bound.mean]
+    some = [_some_seeds(one) for one in means if _some_seeds(one)]
+    return f"the {some[0]}" if some else "their mean"
 
 
 def _client_bound(record: Record) -> str:
@@ -640,7 +683,7 @@ AT_THE_CEILING = "The test can show no more: the truth may be any amount larger.
 
 def at_ceiling(one: Estimate) -> bool:
     """True where a lower bound is all that its test could have shown."""
-    return one.ceiling is not None and one.number >= one.ceiling * (1 - 1e-9)
+    return bool(one.ceiling) and one.number >= (one.ceiling or 0.0) * (1 - 1e-9)
 
 
 def out_of_scope(why: str) -> Callable[[Record], Answer]:
@@ -703,8 +746,15 @@ def _place(figure: Estimate, figures: list[Estimate]) -> str:
     """Attack, non-members, view, and whatever tells the figure from the others."""
     label = label_among(figure, figures)
     parts = [_against(figure), f"view “{shortened(figure.view)}”"]
-    parts += ["mean over seeds"] if figure.seed is None and "over seeds" not in label else []
+    mean = figure.seed is None and "over seeds" not in label
+    parts += [_some_seeds(figure) or "mean over seeds"] if mean else []
     return ", ".join(filter(None, (*parts, label)))
+
+
+def _some_seeds(figure: Estimate) -> str:
+    """ "mean over 3 of 5 seeds", where others do not have the figure; empty elsewhere."""
+    found = re.match(r"mean over \d+ of \d+ seeds", figure.note)
+    return found[0] if found and figure.seed is None else ""
 
 
 def _short_place(figure: Estimate, figures: list[Estimate]) -> str:

@@ -242,9 +242,9 @@ def _auc_sentence(best: Estimate, figures: list[Estimate]) -> str:
         size = size_of(best)
         return f"the strongest attack is {name}, {figure}{f', {a_leak(size)}' if size else ''}."
     if any(above_chance(one) for one in figures):
-        by_auc = f"by AUC, no attack is above guessing{_allowing(best)}"
+        by_auc = f"by AUC, no attack is shown above guessing{_allowing(best)}"
         return f"{by_auc}: the highest is {name}, {figure}."
-    return f"no attack is above guessing{_allowing(best)}; the highest is {name}, {figure}."
+    return f"no attack is shown above guessing{_allowing(best)}; the highest is {name}, {figure}."
 
 
 def _allowing(best: Estimate) -> str:
@@ -285,7 +285,8 @@ def _none_identified(figures: list[Estimate]) -> str:
     if not left:
         return ""
     return (
-        f"At few false alarms, no attack is above guessing; upper confidence limits allow {left}."
+        "At few false alarms, no attack is shown above guessing; upper confidence limits allow "
+        f"{left}."
     )
 
 

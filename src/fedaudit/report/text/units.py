@@ -5,11 +5,19 @@ from fedaudit.core.metric_names import (
     FORMAL_EPSILON,
     SECURE_SUM_EPSILON,
     SECURE_SUM_EPSILON_IF_GAUSSIAN,
+    tpr_at,
 )
 from fedaudit.report.evidence import headline, over_all_runs, single_samples, strongest
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.clauses import AT_THE_CEILING, Answer, at_ceiling
-from fedaudit.report.words import capital, number, value_of, with_interval
+from fedaudit.report.words import (
+    capital,
+    contrast_name,
+    number,
+    plural,
+    value_of,
+    with_interval,
+)
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import UnlearningRow, unlearning_rows, unlearning_verdict_of
@@ -26,7 +34,8 @@ def people(record: Record) -> Answer:
     )
     text = "People, each with all of their samples"
     text += f": largest AUC {with_interval(best)}" if best else ""
-    said = [f"Of their samples one by one: {with_interval(single)}."] if single else []
+    said = [f"{best.attack} v. {contrast_name(best.contrast).lower()}."] if best else []
+    said += [f"Of their samples one by one: {with_interval(single)}."] if single else []
     if over_all_runs(record, FORMAL_EPSILON) is not None:
         said.append("The proven epsilon is of one sample: none is stated for a person.")
     return Answer("figure" if best else "stated", text, "\n".join(said))
@@ -40,8 +49,10 @@ def deletion(record: Record) -> Answer:
     given = record.config.get("unlearning")
     settings = given if isinstance(given, dict) else {}
     worst, both = _most(rows), max(rows, key=lambda row: row.both.number).both
-    text = f"{capital(unlearning_verdict_of(rows))}: after unlearning, largest AUC "
-    text += f"{with_interval(worst.after)}; retrained {value_of(worst.retrained)}"
+    attacks = plural(len({row.after.attack for row in rows}), "attack")
+    text = f"{capital(unlearning_verdict_of(rows))}, as far as {attacks} can tell: after "
+    text += f"unlearning, largest AUC {with_interval(worst.after)}; retrained "
+    text += value_of(worst.retrained)
     deleted = sum({row.after.target: row.after.n_members for row in rows}.values())
     units, margin = "people" if record.unit == "person" else "samples", settings.get("margin")
     more = (
@@ -55,7 +66,7 @@ def deletion(record: Record) -> Answer:
 
 
 def _most(rows: list[UnlearningRow]) -> UnlearningRow:
-    return max(rows, key=lambda row: row.excess.number)
+    return max(rows, key=lambda row: row.after.number)
 
 
 def one_sum(record: Record) -> Answer:
@@ -64,7 +75,8 @@ def one_sum(record: Record) -> Answer:
     if counted is None or counted.value is None:
         return Answer("not tested", "Not tested", "No sum of updates was drawn anew here.")
     text = f"ε at least {number(counted.number)} for one client’s update in one round’s sum"
-    more = [AT_THE_CEILING] if at_ceiling(counted) else []
+    more = [f"Against whoever has that sum; {shortened(counted.method, 120)}."]
+    more += [AT_THE_CEILING] if at_ceiling(counted) else []
     more += [f"{number(one.number)} if noise is normal." for one in _normal(record)]
     more.append("A lower bound certifies nothing; noise that is added is what hides an update.")
     return Answer("figure", text, " ".join(more))
@@ -85,5 +97,12 @@ def malicious_client(record: Record) -> Answer:
     if kind == "none":
         return Answer("not tested", "Not tested", "The one in this record looks on: a control.")
     text = f"Largest AUC {with_interval(best)}" if best else "No figure"
-    more = f"A client that sends a poison ({kind}). Beside it, one that looks on: fedaudit compare."
+    rate = strongest(headline(record), tpr_at(0.01))
+    text += f"; TPR at 1% FPR {with_interval(rate)}" if rate else ""
+    where = f"{best.attack} v. {contrast_name(best.contrast).lower()}, " if best else ""
+    more = (
+        f"{where}by a client that sends a poison ({kind}) and sees what a participant sees. What "
+        "it gains by that stands beside a record of the same client looking on (attacker.kind = "
+        "'none'): fedaudit compare."
+    )
     return Answer("figure" if best else "inconclusive", text, more)

@@ -7,6 +7,7 @@ from typing import NamedTuple, get_args
 from fedaudit.core.metric_names import (
     AUC,
     CLAIMED_CLIENT_EPSILON,
+    CLAIMED_CLIENT_EPSILON_ALONE,
     CLIENT_EPSILON,
     CLIENT_EPSILON_IF_GAUSSIAN,
     SECURE_SUM_EPSILON,
@@ -377,7 +378,7 @@ def _of_deletion(record: Record) -> str:
     rows = unlearning_rows(record)
     if not rows or says_nothing(record):
         return ""
-    most = max(rows, key=lambda row: row.excess.number).after
+    most = max((row.after for row in rows), key=lambda one: one.number)
     return (
         f"That is before deletion; after it: {unlearning_verdict_of(rows)} "
         f"(largest AUC {number(most.number)})"
@@ -408,8 +409,12 @@ def _of_one_update(record: Record) -> list[str]:
     said = f"Of one client's update: epsilon at least {number(known[0].number)}{unless}"
     if claim is None or claim.value is None:
         return [f"{said}, and none is claimed"]
+    alone = over_all_runs(record, CLAIMED_CLIENT_EPSILON_ALONE)
     held = "refuted" if known[0].number > claim.number else "not refuted, which proves nothing"
-    return [f"{said}; {number(claim.number)} claimed is {held}"]
+    beside = ""
+    if alone is not None and alone.value is not None:
+        beside = f" (without canary clients, as deployed, {number(alone.value)})"
+    return [f"{said}; {number(claim.number)} claimed{beside} is {held}"]
 
 
 def learning_warning(record: Record) -> str:

@@ -89,7 +89,7 @@ def as_attacker(study: Study, view: View) -> View:
     }[given.kind]
     listed = ", ".join(map(str, rounds[:2])) + (f", ... {rounds[-1]}" if len(rounds) > 2 else "")
     when = "" if given.kind == "none" else f" in rounds {listed}, and sends that"
-    times = f", {given.strength:g} times" if when and given.strength != 1 else ""
+    times = f", at {given.strength:g} times its length" if when and given.strength != 1 else ""
     return replace(
         with_own(view, Sees.CHOOSES_UPLOAD),
         description=f"{view.description}; it is client {client} and {sends}{when}{times}",
