@@ -360,5 +360,5 @@ class TestCanaries:
     def test_another_kind_and_a_task_without_classes_are_refused(self) -> None:
         with pytest.raises(BadInput, match="'mislabelled' or 'noise', got 'blank'"):
             self.drawn(kind="blank")
-        with pytest.raises(BadInput, match="nothing would be audited"):
+        with pytest.raises(BadInput, match=r"at least 2 \(audit\.options\.count\)"):
             self.drawn(count=0)

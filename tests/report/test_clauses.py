@@ -412,7 +412,7 @@ def test_a_limit_that_some_models_lack_is_not_called_the_worst_of_all() -> None:
     given = [auc(0.4, 0.6), auc(0.4, 0.55, seed=2)]
     rates = [rate(0.139), changed(tpr(50), value=None, low=None, high=None, seed=2, note="few")]
     said = clauses.residual(found(*given, *rates)).text
-    assert "those 1 of 2 models that have this figure" in said
+    assert "the 1 of 2 models that have this figure" in said
 
 
 def test_a_bound_that_is_all_a_test_can_show_says_so() -> None:

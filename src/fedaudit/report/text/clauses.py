@@ -170,7 +170,7 @@ def _worst(record: Record, bound: Bound) -> str:
     )
     having = {(f.defense, f.seed) for f in alike if _limit(f) is not None}
     if having and {(f.defense, f.seed) for f in alike} - having:
-        return f"those {count(len(having))} of {count(models)} models that have this figure"
+        return f"the {count(len(having))} of {count(models)} models that have this figure"
     if models > 1 and all(f.seed is None for f in limited):
         return f"a mean of {count(models)} models, none of which has a limit of its own"
     over = [f"{count(models)} models"] if models > 1 else []
