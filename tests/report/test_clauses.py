@@ -14,7 +14,7 @@ from fedaudit.core.metric_names import (
 from fedaudit.report.clauses import CAVEAT, ROWS, UNCHECKED, clause_table, clauses_json
 from fedaudit.report.page import report_html
 from fedaudit.report.tables.comparison import client_comparison
-from fedaudit.report.text import clauses, units
+from fedaudit.report.text import clauses, epsilons, units
 from fedaudit.report.text.clauses import predictive_value
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import verdict
@@ -213,7 +213,7 @@ def test_a_defense_is_compared_only_where_the_record_has_both() -> None:
 
 def test_an_epsilon_has_unit_adjacency_and_delta() -> None:
     given = epsilon(FORMAL_EPSILON, 8.0, note="unit: one sample, in 20 steps")
-    said = clauses.claimed_epsilon(found(auc(0.4, 0.6), given))
+    said = epsilons.claimed_epsilon(found(auc(0.4, 0.6), given))
     assert said.text == (
         "ε 8.000 (proven; unit: one sample, in 20 steps; against whoever sees every upload)"
     )
@@ -222,12 +222,12 @@ def test_an_epsilon_has_unit_adjacency_and_delta() -> None:
         "unit there or not; Renyi accountant, delta 1e-05."
     )
     local = epsilon(FORMAL_EPSILON, 8.0, note="unit: one record's features", method="BitRand")
-    assert "adjacency: as the unit says" in clauses.claimed_epsilon(found(local)).more
+    assert "adjacency: as the unit says" in epsilons.claimed_epsilon(found(local)).more
 
 
 def test_without_noise_nothing_is_claimed_and_the_reason_is_told() -> None:
     none = epsilon(FORMAL_EPSILON, None, note="without noise there is no guarantee")
-    said = clauses.claimed_epsilon(found(auc(0.4, 0.6), none))
+    said = epsilons.claimed_epsilon(found(auc(0.4, 0.6), none))
     assert said.kind == "not stated"
     assert said.more == "Without noise there is no guarantee."
 
@@ -243,7 +243,7 @@ def test_a_measured_bound_is_held_against_the_claim(measured: float, ends: str) 
     claim = epsilon(CLAIMED_CLIENT_EPSILON, 2.0)
     coins = epsilon(CLIENT_EPSILON, measured, method="one run 95%")
     of = found(bound(0.4), coins, claim)
-    said = clauses.measured_epsilon(of)
+    said = epsilons.measured_epsilon(of)
     observer = "against whoever has the first and the last global model"
     unit = "one client’s update, it or zero in its place"
     assert said.text == (
@@ -252,7 +252,7 @@ def test_a_measured_bound_is_held_against_the_claim(measured: float, ends: str) 
     )
     assert "A lower bound certifies nothing." in said.more
     assert said.more.endswith(ends)
-    claimed = clauses.claimed_epsilon(of)
+    claimed = epsilons.claimed_epsilon(of)
     assert claimed.text == (
         f"ε 2.000 (claimed, with canary clients, as audited; unit: {unit}; {observer})"
     )
@@ -265,23 +265,23 @@ def test_a_measured_bound_is_held_against_the_claim(measured: float, ends: str) 
 
 def test_a_bound_that_assumes_a_mechanism_refutes_only_under_it() -> None:
     gauss = epsilon(CLIENT_EPSILON_IF_GAUSSIAN, 3.0, method="mean-only Gaussian 95%")
-    said = clauses.measured_epsilon(found(gauss, epsilon(CLAIMED_CLIENT_EPSILON, 2.0)))
+    said = epsilons.measured_epsilon(found(gauss, epsilon(CLAIMED_CLIENT_EPSILON, 2.0)))
     assert said.more.endswith("above the claim: refuted, if the mechanism is Gaussian.")
 
 
 def test_a_claim_under_another_defense_is_no_claim_here() -> None:
     coins = epsilon(CLIENT_EPSILON, 3.0, method="one run 95%")
     other = epsilon(CLAIMED_CLIENT_EPSILON, 2.0, defense="client-dp")
-    assert "refuted" not in clauses.measured_epsilon(found(coins, other)).more
+    assert "refuted" not in epsilons.measured_epsilon(found(coins, other)).more
 
 
 def test_games_answer_for_a_server_that_tampers() -> None:
     games = played(point(right=60))
     assert clauses.malicious_server(games).text.startswith("Right in 60.0% of games (95% interval")
-    assert clauses.claimed_epsilon(games).text == (
+    assert epsilons.claimed_epsilon(games).text == (
         "ε 3.000 to 3.000 claimed; the largest actual one 668.0"
     )
-    said = clauses.measured_epsilon(games)
+    said = epsilons.measured_epsilon(games)
     assert "(one record, against a server that tampers)" in said.text
     assert said.more.endswith("1 point below the claim: not refuted, not confirmed.")
     assert clauses.membership(games).kind == "not tested"
@@ -310,7 +310,7 @@ def test_parameters_stand_beside_the_training_samples() -> None:
 
 def test_a_measured_epsilon_of_people_says_so() -> None:
     one = epsilon("epsilon", 0.5, attack="rmia").model_copy(update={"unit": "person"})
-    assert "one person of the audited client" in clauses.measured_epsilon(found(one)).text
+    assert "one person of the audited client" in epsilons.measured_epsilon(found(one)).text
 
 
 def test_the_risk_that_remains_is_told_by_upper_limits() -> None:
@@ -323,7 +323,7 @@ def test_the_risk_that_remains_is_told_by_upper_limits() -> None:
 
 def test_a_record_of_a_flaw_answers_no_question_about_leakage() -> None:
     flawed = record(details=False, evaluation="redraw")
-    asked = (clauses.membership, clauses.equivalence, clauses.flagged, clauses.measured_epsilon)
+    asked = (clauses.membership, clauses.equivalence, clauses.flagged, epsilons.measured_epsilon)
     assert {answer(flawed).kind for answer in asked} == {"not tested"}
     assert clauses.residual(flawed).text == "Nothing follows from this record"
 
@@ -401,7 +401,7 @@ def test_a_comparison_has_the_bounds_on_one_update_row_by_row() -> None:
 def test_the_claim_without_canaries_is_the_one_of_what_is_deployed() -> None:
     alone = epsilon("claimed_client_epsilon_without_canaries", 3.0)
     one = found(auc(0.4, 0.6), epsilon(CLAIMED_CLIENT_EPSILON, 2.0), alone)
-    claimed = clauses.claimed_epsilon(one).text
+    claimed = epsilons.claimed_epsilon(one).text
     assert claimed.startswith("ε 3.000 (claimed, without canary clients, as deployed;")
     assert "ε 2.000 (claimed, with canary clients, as audited;" in claimed
     risk = clauses.residual(one).text

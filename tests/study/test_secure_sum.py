@@ -12,7 +12,7 @@ from fedaudit.core.seeds import seed_for
 from fedaudit.fl.simulate import simulate
 from fedaudit.metrics.epsilon import gaussian_budget
 from fedaudit.observe.round import Round
-from fedaudit.report.text.clauses import measured_epsilon
+from fedaudit.report.text.epsilons import measured_epsilon
 from fedaudit.report.tiles import client_tiles
 from fedaudit.results.record import Record
 from fedaudit.study.running.run import run_study

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from fedaudit.report.grid import Cell, Grid, Tone, tabled
 from fedaudit.report.text import clauses as answers
-from fedaudit.report.text import units
-from fedaudit.report.text.clauses import Answer, out_of_scope
+from fedaudit.report.text import epsilons, units
+from fedaudit.report.text.answers import Answer
+from fedaudit.report.text.clauses import out_of_scope
 from fedaudit.report.words import cleaned, without_digests
 from fedaudit.results.record import Record
 
@@ -96,9 +97,9 @@ ROWS = (
     Row(
         "Which epsilon is claimed or proven, of what unit, adjacency and delta?",
         (NIST, OPTIMIZATION),
-        answers.claimed_epsilon,
+        epsilons.claimed_epsilon,
     ),
-    Row("Which epsilon was measured?", (NIST,), answers.measured_epsilon),
+    Row("Which epsilon was measured?", (NIST,), epsilons.measured_epsilon),
     Row("How well does one round’s sum hide one client’s update?", (EDPS,), units.one_sum),
     Row("What about a person with several records?", (NIST,), units.people),
     Row("Are deleted records forgotten?", (EDPB,), units.deletion),

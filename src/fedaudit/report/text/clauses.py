@@ -3,20 +3,13 @@
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from fedaudit.core.metric_names import (
     AUC,
     BALANCED_ACCURACY,
-    CLAIMED_CLIENT_EPSILON,
-    CLAIMED_CLIENT_EPSILON_ALONE,
     CLIENT_EPSILON,
-    CLIENT_EPSILON_IF_GAUSSIAN,
-    EPSILON,
-    FORMAL_EPSILON,
-    FORMAL_EPSILON_OF_A_ROUND,
     SECURE_SUM_EPSILON,
-    SECURE_SUM_EPSILON_IF_GAUSSIAN,
     tpr_at,
 )
 from fedaudit.report.evidence import (
@@ -28,7 +21,9 @@ from fedaudit.report.evidence import (
     strongest,
 )
 from fedaudit.report.grid import shortened
+from fedaudit.report.text.answers import Answer, not_tested
 from fedaudit.report.text.clusters import clustered_of, in_words, riskiest
+from fedaudit.report.text.epsilons import client_bound, sum_bound
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.sources import on_sources, strongest_on_sources
 from fedaudit.report.text.verdict import verdict
@@ -57,8 +52,6 @@ from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows
 
-Kind = Literal["figure", "stated", "inconclusive", "not tested", "not stated", "out of scope"]
-
 FPR = 0.01
 """Share of false alarms at which true-positive rates are asked for."""
 PRIORS = (0.5, 0.01)
@@ -72,23 +65,6 @@ RELEASED = "final"
 _RATE = tpr_at(FPR)
 _LEVEL = "95%"
 _MOST_NAMED = 6
-
-
-class Answer(NamedTuple):
-    """What a record says on one question.
-
-    Attributes:
-        kind: "figure" for numbers of this record; "stated" for other facts that it holds.
-            "Inconclusive" was asked, and refused for want of samples. "Not tested" could be found
-            out with fedaudit and was not; "not stated" is not in the record; "out of scope" no
-            part of fedaudit asks.
-        text: In a line.
-        more: What it rests on.
-    """
-
-    kind: Kind
-    text: str
-    more: str = ""
 
 
 class Bound(NamedTuple):
@@ -219,7 +195,7 @@ def conclusion(record: Record) -> Answer:
 def membership(record: Record) -> Answer:
     """The largest AUC and true-positive rate, with limits, by which attack in which view."""
     if says_nothing(record):
-        return _not_tested("Figures of this record were made to show a flaw of an evaluation.")
+        return not_tested("Figures of this record were made to show a flaw of an evaluation.")
     figures = headline(record)
     found = [one for metric in (AUC, _RATE) if (one := strongest(figures, metric))]
     risks = [risk for one in clustered_of(record) if (risk := riskiest(one))]
@@ -230,7 +206,7 @@ def membership(record: Record) -> Answer:
     if not found:
         refused = _refused([*_every(record, AUC), *_every(record, _RATE)])
         none = "The record has no figure of an attack on membership."
-        return _inconclusive(refused) if refused else _not_tested(none)
+        return _inconclusive(refused) if refused else not_tested(none)
     text = "; ".join(f"{metric_name(one.metric)} {with_interval(one)}" for one in found)
     text = _of_people(record) + text
     tried = distinct(one.attack for one in figures)
@@ -265,7 +241,7 @@ def equivalence(record: Record) -> Answer:
     if bound is None:
         refused = [] if says_nothing(record) else _refused(_every(record, AUC))
         none = f"No attack on membership here has a {_LEVEL} upper limit."
-        return _inconclusive(refused) if refused else _not_tested(none)
+        return _inconclusive(refused) if refused else not_tested(none)
     worst = _worst(record, bound)
     text = _of_people(record) + f"AUC at most {_above(bound.high)} with {_LEVEL} confidence"
     text += f" for {worst}" if worst else ""
@@ -301,7 +277,7 @@ def flagged(record: Record) -> Answer:
     if bound is None:
         refused = [] if says_nothing(record) else _refused(_every(record, _RATE))
         none = f"The record has no {metric_name(_RATE)} with a {_LEVEL} upper limit."
-        return _inconclusive(refused) if refused else _not_tested(none)
+        return _inconclusive(refused) if refused else not_tested(none)
     said = [
         f"{_up(predictive_value(bound.high, FPR, prior))} at a prior of {prior:.0%}"
         for prior in PRIORS
@@ -322,7 +298,7 @@ def references(record: Record) -> Answer:
     comparing = [f for f in figures if f.attack.split("-")[0] in REFERENCE_ATTACKS]
     best = strongest(comparing, AUC)
     if says_nothing(record) or best is None:
-        return _not_tested("No attack here compares with reference models (RMIA, LiRA).")
+        return not_tested("No attack here compares with reference models (RMIA, LiRA).")
     alone = strongest((f for f in figures if f not in comparing), AUC)
     tried = _named(distinct(one.attack for one in comparing))
     text = f"Yes, {tried}: largest AUC {with_interval(best)}"
@@ -364,7 +340,7 @@ def controls(record: Record) -> Answer:
     if not ran:
         games = "Games have no controls beside their own bounds."
         why = "No control was run: nothing vouches for the figures."
-        return _not_tested(games if record.games else why)
+        return not_tested(games if record.games else why)
     failed = [one for one in ran if not one.passed]
     kinds = distinct(one.control for one in ran)
     asked = distinct([*CHECKS, *(one.control for one in record.controls)])
@@ -401,7 +377,7 @@ def attribution(record: Record) -> Answer:
     named = on_sources(record)
     best = strongest_on_sources(named)
     if best is None or says_nothing(record):
-        return _not_tested("No attack here names the client that a sample is from.")
+        return not_tested("No attack here names the client that a sample is from.")
     text = f"The client is named for {with_interval(best.success)} of samples"
     more = (
         f"{shortened(best.success.attack, 60)}, the strongest of {plural(len(named), 'attack')}; "
@@ -414,13 +390,13 @@ def attribution(record: Record) -> Answer:
 def defenses(record: Record) -> Answer:
     """Accuracy and leakage with a defense and without, where the record has both."""
     if record.kind == "games" or says_nothing(record):
-        return _not_tested("The record has no accuracy beside a leak that means something.")
+        return not_tested("The record has no accuracy beside a leak that means something.")
     rows = distinct(one.defense for one in [*record.others, *headline(record)])
     said = [f"{shortened(defense_name(row))}: {_row(record, row)}." for row in rows[:_MOST_NAMED]]
     if len(rows) > 1 and NO_DEFENSE in rows:
         return Answer("figure", f"{len(rows)} rows side by side", "\n".join(said))
     alone = "Nothing to hold it against in this record: fedaudit compare PLAIN DEFENDED does it."
-    return _not_tested("\n".join([*said, alone]))
+    return not_tested("\n".join([*said, alone]))
 
 
 def _row(record: Record, defense: str) -> str:
@@ -436,141 +412,6 @@ def _row(record: Record, defense: str) -> str:
     return ", ".join(said) or "no figures"
 
 
-_OF_A_CLIENT = "against whoever has the first and the last global model"
-_OF_A_SUM = (
-    "against whoever has the last round’s sum and the model before it, knows the update, and of "
-    "the other clients’ data only that they are random draws"
-)
-_CLAIMS = {
-    FORMAL_EPSILON: ("proven", "against whoever sees every upload"),
-    FORMAL_EPSILON_OF_A_ROUND: ("proven, one round", "against whoever sees one round’s upload"),
-    CLAIMED_CLIENT_EPSILON_ALONE: ("claimed, without canary clients, as deployed", _OF_A_CLIENT),
-    CLAIMED_CLIENT_EPSILON: ("claimed, with canary clients, as audited", _OF_A_CLIENT),
-}
-_ONE_UPDATE = "one client’s update, it or zero in its place"
-_MEASURED = {
-    EPSILON: ("one {unit} of the audited client, there or not", "against the adversary here"),
-    CLIENT_EPSILON: (f"{_ONE_UPDATE}, from coins alone", _OF_A_CLIENT),
-    CLIENT_EPSILON_IF_GAUSSIAN: (f"{_ONE_UPDATE}, if the mechanism is Gaussian", _OF_A_CLIENT),
-    SECURE_SUM_EPSILON: (f"{_ONE_UPDATE}, counted on sums drawn anew", _OF_A_SUM),
-    SECURE_SUM_EPSILON_IF_GAUSSIAN: (f"{_ONE_UPDATE}, if what is read is normal", _OF_A_SUM),
-}
-
-
-def claimed_epsilon(record: Record) -> Answer:
-    """Epsilons that are claimed or proven, with unit, adjacency and delta."""
-    games = [one for one in record.games if one.claimed_epsilon is not None]
-    if games:
-        claims = [one.claimed_epsilon or 0.0 for one in games]
-        actual = [one.actual_epsilon for one in games]
-        known = [number(one) for one in sorted(one for one in actual if one is not None)]
-        text = f"ε {number(min(claims))} to {number(max(claims))} claimed"
-        text += f"; the largest actual one {known[-1]}" if known else ""
-        text += f"; {actual.count(None)} without a bound" if None in actual else ""
-        more = "Unit: one record of one client. Against whoever sees its upload. Delta: 0."
-        return Answer("figure", text, f"{more} {_games_held(record)}")
-    found = [one for metric in _CLAIMS if (one := over_all_runs(record, metric))]
-    given = [one for one in found if one.value is not None]
-    if not given:
-        why = [sentence(capital(shortened(one.note, 120))) for one in found if one.note]
-        return Answer("not stated", "No epsilon is claimed or proven", " ".join(distinct(why)))
-    text = "; ".join(
-        f"ε {number(one.number)} ({'; '.join((_CLAIMS[one.metric][0], *_unit(one)))})"
-        for one in given
-    )
-    lines = [*(_terms(one) for one in given), *_held(record)]
-    return Answer("figure", text, "\n".join(lines))
-
-
-def _unit(one: Estimate) -> tuple[str, str]:
-    """Unit and observer of a claimed or proven epsilon."""
-    noted = shortened(one.note.rpartition("unit: ")[2], 200)
-    of_update = one.metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE)
-    unit = _ONE_UPDATE if of_update else noted or "not stated"
-    return f"unit: {unit}", _CLAIMS[one.metric][1]
-
-
-def _held(record: Record) -> list[str]:
-    """Each measured bound on one client's update beside the claim under the same defense."""
-    claims = [f for f in record.where(metric=CLAIMED_CLIENT_EPSILON) if f.value is not None]
-    found = list[str]()
-    for metric in (CLIENT_EPSILON, CLIENT_EPSILON_IF_GAUSSIAN):
-        one = over_all_runs(record, metric)
-        same = [f.number for f in claims if one is not None and f.defense == one.defense]
-        if one is None or one.value is None or not same:
-            continue
-        unless = ", if the mechanism is Gaussian" * (metric == CLIENT_EPSILON_IF_GAUSSIAN)
-        above = one.number > max(same)
-        said = f"above the claim: refuted{unless}" if above else _UNREFUTED
-        found.append(
-            f"Measured: at least {number(one.number)} ({_MEASURED[metric][0]}), claimed "
-            f"{number(max(same))}; {said}."
-        )
-    return found
-
-
-_UNREFUTED = "below the claim: not refuted, not confirmed"
-
-
-def _terms(one: Estimate) -> str:
-    """Unit, adjacency and delta of an epsilon, as far as the record has them."""
-    of_update = one.metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE)
-    renyi = one.method.startswith("Renyi accountant")
-    adjacency = "one unit there or not" if renyi else "as the unit says"
-    if of_update or "contribution" in one.note:
-        adjacency = "it or zero in its place; whether a client is there at all is not covered"
-    unit = shortened(one.note, 240).replace("unit: ", "") or "not stated"
-    method = shortened(one.method, 120) or "not stated"
-    name, observer = _CLAIMS[one.metric]
-    return f"{capital(name)}: unit: {unit}; {observer}; adjacency: {adjacency}; {method}."
-
-
-def measured_epsilon(record: Record) -> Answer:
-    """Lower bounds on epsilon that attacks, canary clients and games have shown."""
-    nothing = "A lower bound certifies nothing."
-    if record.games:
-        proven = max(point.proven_epsilon for point in record.games)
-        text = f"ε at least {number(proven)} (one record, against a server that tampers)"
-        more = (
-            f"By success in games, the largest of {plural(len(record.games), 'point')}. {nothing}"
-        )
-        return Answer("figure", text, f"{more} {_games_held(record)}".strip())
-    clients = [over_all_runs(record, metric) for metric in _MEASURED if metric != EPSILON]
-    given = [strongest(record.findings, EPSILON), *clients]
-    found = [one for one in given if one is not None and one.value is not None]
-    if not found or says_nothing(record):
-        return _not_tested("The record has no lower bound on epsilon.")
-    of = {metric: ", ".join(said).format(unit=record.unit) for metric, said in _MEASURED.items()}
-    lines = [
-        f"{number(one.number)}: {of[one.metric]}; {shortened(one.method, 100)}."
-        + _ceiling(one)
-        + " Held against no claim here." * (one.metric == EPSILON)
-        for one in found
-    ]
-    text = "; ".join(f"ε at least {number(one.number)} ({of[one.metric]})" for one in found)
-    return Answer("figure", text, "\n".join([*lines, nothing, *_held(record)]))
-
-
-def _ceiling(one: Estimate) -> str:
-    if one.ceiling is None:
-        return ""
-    most = f"At most {number(one.ceiling)} could have been found."
-    return f" {AT_THE_CEILING if at_ceiling(one) else most}"
-
-
-def _games_held(record: Record) -> str:
-    """Points of games above and below their own claims; empty where none claims."""
-    above = [
-        one.proven_epsilon > one.claimed_epsilon
-        for one in record.games
-        if one.claimed_epsilon is not None
-    ]
-    below = len(above) - sum(above)
-    said = [f"{plural(sum(above), 'point')} above the claim: refuted"] if any(above) else []
-    said += [f"{plural(below, 'point')} {_UNREFUTED}"] if below else []
-    return sentence("; ".join(said)) if said else ""
-
-
 def malicious_server(record: Record) -> Answer:
     """What a server gains that tampers with the model it sends out."""
     if record.games:
@@ -582,7 +423,7 @@ def malicious_server(record: Record) -> Answer:
     server = record.config.get("server")
     name = str(server.get("name", "honest")) if isinstance(server, dict) else "honest"
     if name == "honest":
-        return _not_tested("The server sends out the model as it is.")
+        return not_tested("The server sends out the model as it is.")
     return Answer("stated", f"The server is “{shortened(name)}”", "All figures are of this server.")
 
 
@@ -616,8 +457,8 @@ def residual(record: Record) -> Answer:
         and f"at 1% false alarms at most {_up(rate.high)} of members are found{_of(record, rate)}",
         owners and f"a sample’s client is named for at most {_up(max(owners))}",
         games and f"a server that tampers is right in at most {_up(max(games))} of games",
-        _client_bound(record),
-        _sum_bound(record),
+        client_bound(record),
+        sum_bound(record),
     ]
     text = "; ".join(one for one in said if one) or "No upper limit of a risk is known"
     units, one = (
@@ -650,49 +491,9 @@ def _mean_of(record: Record, bound: Bound) -> str:
     return f"the {some[0]}" if some else "their mean"
 
 
-def _client_bound(record: Record) -> str:
-    """What is claimed and measured of one client's update; empty where nothing is."""
-    bounds = [over_all_runs(record, one) for one in (CLIENT_EPSILON, CLIENT_EPSILON_IF_GAUSSIAN)]
-    measured = [one for one in bounds if one is not None and one.value is not None]
-    said = [
-        f"ε at most {number(claim.number)} claimed {whose}"
-        for metric, whose in (
-            (CLAIMED_CLIENT_EPSILON_ALONE, "without canary clients, which was not audited"),
-            (CLAIMED_CLIENT_EPSILON, "with canary clients, as audited"),
-        )
-        if (claim := over_all_runs(record, metric)) and claim.value is not None
-    ]
-    said += [
-        f"ε at least {number(one.number)} measured"
-        + " if the mechanism is Gaussian" * (one.metric == CLIENT_EPSILON_IF_GAUSSIAN)
-        for one in measured
-    ]
-    return f"{_ONE_UPDATE}, {_OF_A_CLIENT}: {', '.join(said)}" if said else ""
-
-
-def _sum_bound(record: Record) -> str:
-    one = over_all_runs(record, SECURE_SUM_EPSILON)
-    if one is None or one.value is None:
-        return ""
-    most = ", the most this test can show" if at_ceiling(one) else ""
-    return f"one client’s update in one round’s sum: ε at least {number(one.number)}{most}"
-
-
-AT_THE_CEILING = "The test can show no more: the truth may be any amount larger."
-
-
-def at_ceiling(one: Estimate) -> bool:
-    """True where a lower bound is all that its test could have shown."""
-    return bool(one.ceiling) and one.number >= (one.ceiling or 0.0) * (1 - 1e-9)
-
-
 def out_of_scope(why: str) -> Callable[[Record], Answer]:
     """The answer for every record where no part of fedaudit asks the question."""
     return lambda record: Answer("out of scope", "Out of scope", why)
-
-
-def _not_tested(why: str) -> Answer:
-    return Answer("not tested", "Not tested", why)
 
 
 def _inconclusive(refused: Sequence[Estimate]) -> Answer:

@@ -9,7 +9,7 @@ from fedaudit.core.metric_names import (
 )
 from fedaudit.report.evidence import headline, over_all_runs, single_samples, strongest
 from fedaudit.report.grid import shortened
-from fedaudit.report.text.clauses import AT_THE_CEILING, Answer, at_ceiling
+from fedaudit.report.text.answers import AT_THE_CEILING, Answer, at_ceiling
 from fedaudit.report.words import (
     capital,
     contrast_name,
