@@ -85,7 +85,8 @@ def test_the_first_row_is_the_verdict_of_the_first_screen_and_what_was_audited()
     assert said.text == verdict(two).headline + "."
     assert said.more == (
         "Audited: 2 models; 2 seeds.\n"
-        "For each model 480 to 500 members; non-members: 500 to 510 (unseen)."
+        "For each model 480 to 500 members; non-members: 500 to 510 (unseen).\n"
+        "That is the record’s verdict: a policy’s stands in a pack’s verdict.json."
     )
     games = played(point(right=60))
     assert clauses.conclusion(games).text.startswith(game_verdict(games).headline)
@@ -245,7 +246,7 @@ def test_a_measured_bound_is_held_against_the_claim(measured: float, ends: str) 
     of = found(bound(0.4), coins, claim)
     said = epsilons.measured_epsilon(of)
     observer = "against whoever has the first and the last global model"
-    unit = "one client’s update, it or zero in its place"
+    unit = "one client’s whole contribution, its updates or zeros in their place"
     assert said.text == (
         "ε at least 0.400 (one sample of the audited client, there or not, against the adversary "
         f"here); ε at least {measured:.3f} ({unit}, from coins alone, {observer})"
@@ -380,7 +381,7 @@ def test_the_verdict_names_what_canary_clients_measured_beside_the_claim(
 ) -> None:
     coins = epsilon(CLIENT_EPSILON, measured, method="one run 95%")
     one = found(auc(0.4, 0.6), coins, epsilon(CLAIMED_CLIENT_EPSILON, 2.0))
-    assert verdict(one).headline.endswith(f"Of one client's update: {said}")
+    assert verdict(one).headline.endswith(f"Of one client's whole contribution: {said}")
     bare = verdict(found(auc(0.4, 0.6), coins)).headline
     assert bare.endswith("and none is claimed")
     gauss = epsilon(CLIENT_EPSILON_IF_GAUSSIAN, 1.0, method="mean-only Gaussian 95%")
@@ -412,7 +413,7 @@ def test_a_limit_that_some_models_lack_is_not_called_the_worst_of_all() -> None:
     given = [auc(0.4, 0.6), auc(0.4, 0.55, seed=2)]
     rates = [rate(0.139), changed(tpr(50), value=None, low=None, high=None, seed=2, note="few")]
     said = clauses.residual(found(*given, *rates)).text
-    assert "the 1 of 2 models that have this figure" in said
+    assert "the 1 of 2 models that have this figure v. unseen" in said
 
 
 def test_a_bound_that_is_all_a_test_can_show_says_so() -> None:

@@ -262,7 +262,7 @@ def client_tiles(record: Record) -> list[Tile]:
     if gaussian is not None and coins is not None:
         detail.append(f"from coins alone {shown(coins.number, CLIENT_EPSILON)}")
     tone = "alarm" if claimed and best.number > claimed.number else ""
-    name = "One client's update, epsilon at least"
+    name = "One client's contribution, epsilon at least"
     return [Tile(name, shown(best.number, best.metric), " · ".join(detail), tone)]
 
 

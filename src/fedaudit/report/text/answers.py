@@ -3,6 +3,7 @@
 from typing import Literal, NamedTuple
 
 from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import Record
 
 Kind = Literal["figure", "stated", "inconclusive", "not tested", "not stated", "out of scope"]
 
@@ -35,3 +36,10 @@ AT_THE_CEILING = "The test can show no more: the truth may be any amount larger.
 def at_ceiling(one: Estimate) -> bool:
     """True where a lower bound is all that its test could have shown."""
     return bool(one.ceiling) and one.number >= (one.ceiling or 0.0) * (1 - 1e-9)
+
+
+def canary_noise(record: Record) -> list[str]:
+    """That canary clients' noise lies in every audited model, where there are such clients."""
+    if not isinstance(record.config.get("canaries"), dict):
+        return []
+    return ["All models here hold the noise of canary clients: without them more may be told."]

@@ -21,7 +21,7 @@ from fedaudit.report.evidence import (
     strongest,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.text.answers import Answer, not_tested
+from fedaudit.report.text.answers import Answer, canary_noise, not_tested
 from fedaudit.report.text.clusters import clustered_of, in_words, riskiest
 from fedaudit.report.text.epsilons import client_bound, sum_bound
 from fedaudit.report.text.games import game_verdict
@@ -146,7 +146,9 @@ def _worst(record: Record, bound: Bound) -> str:
     )
     having = {(f.defense, f.seed) for f in alike if _limit(f) is not None}
     if having and {(f.defense, f.seed) for f in alike} - having:
-        return f"the {count(len(having))} of {count(models)} models that have this figure"
+        against = contrast_name(bound.figure.contrast).lower()
+        some = f"the {count(len(having))} of {count(models)} models"
+        return f"{some} that have this figure v. {against}"
     if models > 1 and all(f.seed is None for f in limited):
         return f"a mean of {count(models)} models, none of which has a limit of its own"
     over = [f"{count(models)} models"] if models > 1 else []
@@ -189,6 +191,7 @@ def conclusion(record: Record) -> Answer:
         said.append(f"{where} {members} {who}; non-members: {listed(others)}.")
     if near_guessing(record):
         said.append("The models hardly learned their training data.")
+    said.append("That is the record’s verdict: a policy’s stands in a pack’s verdict.json.")
     return Answer("stated", sentence(verdict(record).headline), "\n".join(said))
 
 
@@ -218,7 +221,7 @@ def membership(record: Record) -> Answer:
         refused = _refused(_every(record, _RATE))
         why = _reasons(refused) if refused else "not asked for, or not given."
         more.append(f"{metric_name(_RATE)}: {why}")
-    more += _noise(record)
+    more += canary_noise(record)
     if {one.view for one in found} != {RELEASED}:
         more.append("The released model alone, as somebody is given it, was not tested.")
     return Answer("figure", text, "\n".join(more))
@@ -226,13 +229,6 @@ def membership(record: Record) -> Answer:
 
 def _of_people(record: Record) -> str:
     return "Of people, each with all of their samples: " * (record.unit == "person")
-
-
-def _noise(record: Record) -> list[str]:
-    """That canary clients' noise lies in every audited model, where there are such clients."""
-    if not isinstance(record.config.get("canaries"), dict):
-        return []
-    return ["All models here hold the noise of canary clients: without them more may be told."]
 
 
 def equivalence(record: Record) -> Answer:
@@ -252,11 +248,12 @@ def equivalence(record: Record) -> Answer:
         else f"; at most {_above(bound.mean)} for {_mean_of(record, bound)}"
     )
     more = (
-        f"The largest upper limit over all figures of the attacks that were run "
+        "The largest upper limit over all figures of the attacks that were run, those of single "
+        "classes and clients' samples left out "
         f"({_named(bound.attacks)}). Guessing has 0.5. {_accuracy(record)}That attacks do no "
         f"better than guessing cannot be shown, only bounded.{_left_out(bound)}"
     )
-    return Answer("figure", text, " ".join([more, *_noise(record)]))
+    return Answer("figure", text, " ".join([more, *canary_noise(record)]))
 
 
 def _accuracy(record: Record) -> str:
@@ -289,6 +286,7 @@ def flagged(record: Record) -> Answer:
         "as the prior says: the share of members among the records asked about, an assumption."
         f"{_left_out(bound)}"
     )
+    more = " ".join([more, *canary_noise(record)])
     return Answer("figure", f"At most {listed(said)}", more)
 
 
@@ -305,6 +303,7 @@ def references(record: Record) -> Answer:
     text += f", beside {with_interval(alone)} without" if alone else "; no attack without"
     more = [f"With: {_place(best, figures)}."]
     more += [f"Without: {_place(alone, figures)}."] if alone else []
+    more += canary_noise(record)
     return Answer("figure", text, "\n".join(more))
 
 
@@ -396,7 +395,7 @@ def defenses(record: Record) -> Answer:
     if len(rows) > 1 and NO_DEFENSE in rows:
         return Answer("figure", f"{len(rows)} rows side by side", "\n".join(said))
     alone = "Nothing to hold it against in this record: fedaudit compare PLAIN DEFENDED does it."
-    return not_tested("\n".join([*said, alone]))
+    return not_tested("\n".join([*said, *canary_noise(record), alone]))
 
 
 def _row(record: Record, defense: str) -> str:
@@ -465,7 +464,7 @@ def residual(record: Record) -> Answer:
         ("people", "of them") if record.unit == "person" else ("samples", "person’s record")
     )
     before = "Of the model before deletion. " * bool(unlearning_rows(record))
-    before += "".join(f"{one} " for one in _noise(record))
+    before += "".join(f"{one} " for one in canary_noise(record))
     more = (
         f"{before}With {_LEVEL} confidence each, by the attacks here, over all audited {units} "
         "together: "

@@ -13,7 +13,13 @@ from fedaudit.core.metric_names import (
 )
 from fedaudit.report.evidence import distinct, over_all_runs, says_nothing, strongest
 from fedaudit.report.grid import shortened
-from fedaudit.report.text.answers import AT_THE_CEILING, Answer, at_ceiling, not_tested
+from fedaudit.report.text.answers import (
+    AT_THE_CEILING,
+    Answer,
+    at_ceiling,
+    canary_noise,
+    not_tested,
+)
 from fedaudit.report.words import capital, number, plural, sentence
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
@@ -30,10 +36,11 @@ _CLAIMS = {
     CLAIMED_CLIENT_EPSILON: ("claimed, with canary clients, as audited", _OF_A_CLIENT),
 }
 _ONE_UPDATE = "one client’s update, it or zero in its place"
+_ALL_UPDATES = "one client’s whole contribution, its updates or zeros in their place"
 _MEASURED = {
     EPSILON: ("one {unit} of the audited client, there or not", "against the adversary here"),
-    CLIENT_EPSILON: (f"{_ONE_UPDATE}, from coins alone", _OF_A_CLIENT),
-    CLIENT_EPSILON_IF_GAUSSIAN: (f"{_ONE_UPDATE}, if the mechanism is Gaussian", _OF_A_CLIENT),
+    CLIENT_EPSILON: (f"{_ALL_UPDATES}, from coins alone", _OF_A_CLIENT),
+    CLIENT_EPSILON_IF_GAUSSIAN: (f"{_ALL_UPDATES}, if the mechanism is Gaussian", _OF_A_CLIENT),
     SECURE_SUM_EPSILON: (f"{_ONE_UPDATE}, counted on sums drawn anew", _OF_A_SUM),
     SECURE_SUM_EPSILON_IF_GAUSSIAN: (f"{_ONE_UPDATE}, if what is read is normal", _OF_A_SUM),
 }
@@ -68,7 +75,7 @@ def _unit(one: Estimate) -> tuple[str, str]:
     """Unit and observer of a claimed or proven epsilon."""
     noted = shortened(one.note.rpartition("unit: ")[2], 200)
     of_update = one.metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE)
-    unit = _ONE_UPDATE if of_update else noted or "not stated"
+    unit = _ALL_UPDATES if of_update else noted or "not stated"
     return f"unit: {unit}", _CLAIMS[one.metric][1]
 
 
@@ -130,7 +137,8 @@ def measured_epsilon(record: Record) -> Answer:
         for one in found
     ]
     text = "; ".join(f"ε at least {number(one.number)} ({of[one.metric]})" for one in found)
-    return Answer("figure", text, "\n".join([*lines, nothing, *_held(record)]))
+    below = [nothing, *_held(record), *canary_noise(record)]
+    return Answer("figure", text, "\n".join([*lines, *below]))
 
 
 def _ceiling(one: Estimate) -> str:
@@ -170,7 +178,7 @@ def client_bound(record: Record) -> str:
         + " if the mechanism is Gaussian" * (one.metric == CLIENT_EPSILON_IF_GAUSSIAN)
         for one in measured
     ]
-    return f"{_ONE_UPDATE}, {_OF_A_CLIENT}: {', '.join(said)}" if said else ""
+    return f"{_ALL_UPDATES}, {_OF_A_CLIENT}: {', '.join(said)}" if said else ""
 
 
 def sum_bound(record: Record) -> str:

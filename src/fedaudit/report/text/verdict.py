@@ -198,6 +198,9 @@ def audited(record: Record) -> str:
     against = f", with {listed([shortened(name, 60) for name in defenses])}" if defenses else ""
     view = shortened(record.view.description, 400) or "not described in the record"
     clients = plural(record.federation_size, "client")
+    canaries = record.config.get("canaries")
+    if isinstance(canaries, dict):
+        clients += f" and {canaries.get('count')} canary clients"
     if record.watched:
         trained = f"watched a federation of {clients} that somebody else trained"
     else:
@@ -406,7 +409,7 @@ def _of_one_update(record: Record) -> list[str]:
     if not known or says_nothing(record):
         return []
     unless = " if the mechanism is Gaussian" * (known[0].metric == CLIENT_EPSILON_IF_GAUSSIAN)
-    said = f"Of one client's update: epsilon at least {number(known[0].number)}{unless}"
+    said = f"Of one client's whole contribution: epsilon at least {number(known[0].number)}{unless}"
     if claim is None or claim.value is None:
         return [f"{said}, and none is claimed"]
     alone = over_all_runs(record, CLAIMED_CLIENT_EPSILON_ALONE)

@@ -61,8 +61,8 @@ def _together(found: Sequence[CanaryRun], alpha: float) -> CanaryBounds:
 
 
 _ONE_UPDATE = (
-    "unit: one client's update (it or zero in its place, weight and noise as they are), to "
-    "whoever has the first and the last global model"
+    "unit: one client's whole contribution (its updates or zeros, weight and noise as they are), "
+    "to whoever has the first and the last global model"
 )
 
 
