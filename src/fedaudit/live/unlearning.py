@@ -2,18 +2,19 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import nn
 
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.tasks import CLASSIFICATION, Task
-from fedaudit.core.values import NOBODY
+from fedaudit.core.values import NOBODY, Samples
 from fedaudit.live.audited import Labelled, audit_samples
 from fedaudit.live.network import network_of
 from fedaudit.metrics.unlearning import Unlearned, require_margin, unlearned
 
 
 class UnlearnedModel(NamedTuple):
-    """What models give away of the samples that were to be forgotten, and what they are good for.
+    """AUCs and verdict on the samples that were to be forgotten, and the models' utility.
 
     Attributes:
         figures: The AUCs of forgotten against unseen samples by minus the loss, and the verdict.
@@ -45,7 +46,7 @@ def unlearning(
     task: Task = CLASSIFICATION,
     margin: float = 0.05,
 ) -> UnlearnedModel:
-    """How far samples are forgotten, by their losses; see :func:`fedaudit.metrics.unlearned`.
+    """Verdict on forgotten samples by their losses; see :func:`fedaudit.metrics.unlearned`.
 
     Forgotten and unseen samples are to differ in nothing but that the former were trained on: set
     both aside by a fair draw before training (:func:`fedaudit.fair_split`). A model that was
@@ -70,8 +71,7 @@ def unlearning(
     """
     require_margin(margin)
     samples = audit_samples({0: forgotten}, unseen)
-    # Every test sample twice, which is of no account to a mean.
-    beside = None if test is None else audit_samples({0: test}, test).samples
+    beside = None if test is None else _tested(test)
     models = {"before": before, "after": after}
     models |= {} if retrained is None else {"retrained": retrained}
     scores, utility = {}, {}
@@ -91,3 +91,9 @@ def unlearning(
         margin=margin,
     )
     return UnlearnedModel(figures, utility, task.utility.name)
+
+
+def _tested(test: Labelled) -> Samples:
+    """Test samples, as audited ones are made: of a client and of nobody, of which one half is."""
+    both = audit_samples({0: test}, test)
+    return both.samples.take(torch.from_numpy(both.owner != NOBODY))

@@ -144,7 +144,7 @@ def clustered_auc(
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
 
-    Source: Obuchowski 1997, Nonparametric analysis of clustered ROC curve data, Eq. (5).
+    Source: Obuchowski 1997, Nonparametric analysis of clustered ROC curve data (its variance).
     Differs: The interval is made on the logit scale, as :func:`auc_interval` does, and with
         Student's t for as many people as the side has that has fewer.
     """

@@ -200,7 +200,9 @@ def _judged(figure: Estimate) -> tuple[str, str]:
 def _place(figure: Estimate, figures: list[Estimate]) -> str:
     label = label_among(figure, figures)
     contrast = f"v. {contrast_name(figure.contrast).lower()}"
-    return " · ".join(part for part in (shortened(figure.attack, 32), contrast, label) if part)
+    mean = figure.note.partition(":")[0] if figure.note.startswith("mean over") else ""
+    parts = (shortened(figure.attack, 32), contrast, label, mean)
+    return " · ".join(part for part in parts if part)
 
 
 def utility_tile(record: Record) -> list[Tile]:

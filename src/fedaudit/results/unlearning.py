@@ -79,3 +79,12 @@ def unlearning_verdict_of(rows: Sequence[UnlearningRow]) -> str:
     """
     given = {row.verdict for row in rows}
     return next((one for one in _GRAVEST if one in given), CANNOT_TELL)
+
+
+def most_left(rows: Sequence[UnlearningRow]) -> UnlearningRow:
+    """The row of the attack that tells most after unlearning.
+
+    Args:
+        rows: At least one.
+    """
+    return max(rows, key=lambda row: row.after.number)

@@ -25,6 +25,7 @@ from fedaudit.results.unlearning import (
     RETRAINED,
     UNLEARNING,
     UnlearningRow,
+    most_left,
     unlearning_rows,
     unlearning_verdict_of,
 )
@@ -71,7 +72,7 @@ def unlearning_tile(record: Record) -> list[Tile]:
     if not rows:
         return []
     verdict = unlearning_verdict_of(rows)
-    most = max(rows, key=lambda row: row.after.number)
+    most = most_left(rows)
     aucs = (
         f"{name} {value_of(one)}" for name, one in _points(most).items() if one is not most.both
     )

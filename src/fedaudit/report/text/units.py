@@ -20,7 +20,7 @@ from fedaudit.report.words import (
 )
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
-from fedaudit.results.unlearning import UnlearningRow, unlearning_rows, unlearning_verdict_of
+from fedaudit.results.unlearning import most_left, unlearning_rows, unlearning_verdict_of
 
 
 def people(record: Record) -> Answer:
@@ -48,7 +48,7 @@ def deletion(record: Record) -> Answer:
         return Answer("not tested", "Not tested", "Nothing was unlearned in this record.")
     given = record.config.get("unlearning")
     settings = given if isinstance(given, dict) else {}
-    worst, both = _most(rows), max(rows, key=lambda row: row.both.number).both
+    worst, both = most_left(rows), max(rows, key=lambda row: row.both.number).both
     attacks = plural(len({row.after.attack for row in rows}), "attack")
     text = f"{capital(unlearning_verdict_of(rows))}, as far as {attacks} can tell: after "
     text += f"unlearning, largest AUC {with_interval(worst.after)}; retrained "
@@ -63,10 +63,6 @@ def deletion(record: Record) -> Answer:
         "other rows are of the model before deletion."
     )
     return Answer("figure", text, more)
-
-
-def _most(rows: list[UnlearningRow]) -> UnlearningRow:
-    return max(rows, key=lambda row: row.after.number)
 
 
 def one_sum(record: Record) -> Answer:

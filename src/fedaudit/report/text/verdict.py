@@ -24,6 +24,7 @@ from fedaudit.report.evidence import (
     says_nothing,
 )
 from fedaudit.report.grid import shortened
+from fedaudit.report.text.answers import at_ceiling
 from fedaudit.report.text.clusters import (
     cluster_bullets,
     cluster_headline,
@@ -75,7 +76,7 @@ from fedaudit.report.words import (
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import by_test_alone, near_guessing
 from fedaudit.results.record import ControlResult, Record
-from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
+from fedaudit.results.unlearning import most_left, unlearning_rows, unlearning_verdict_of
 
 MOST_BELOW = 3
 """Figures below guessing that are named; of more, their number stands."""
@@ -381,7 +382,7 @@ def _of_deletion(record: Record) -> str:
     rows = unlearning_rows(record)
     if not rows or says_nothing(record):
         return ""
-    most = max((row.after for row in rows), key=lambda one: one.number)
+    most = most_left(rows).after
     return (
         f"That is before deletion; after it: {unlearning_verdict_of(rows)} "
         f"(largest AUC {number(most.number)})"
@@ -393,9 +394,8 @@ def _of_one_sum(record: Record) -> list[str]:
     one = over_all_runs(record, SECURE_SUM_EPSILON)
     if one is None or one.value is None or says_nothing(record):
         return []
-    most = one.ceiling is not None and one.number >= one.ceiling * (1 - 1e-9)
     said = f"epsilon at least {number(one.number)}"
-    said += ", the most this test can show" if most else ""
+    said += ", the most this test can show" * at_ceiling(one)
     return [f"Of one client's update in one round's sum: {said}"]
 
 

@@ -80,13 +80,14 @@ def analyse(
     progress(phase, done, total)
     for target in setup.study.audit.targets:
         truth = target_truth(setup, target)
+        units = truth.units
         cubes = {name: _as_evaluated(setup, m, truth) for name, m in measured.items()}
         for name, cube in cubes.items():
             findings.trajectories.extend(_trajectories(setup, name, cube, truth))
         for name, attack in setup.on_membership.items():
             of_samples = _scores(setup, name, attack, cubes, truth, findings)
             if of_samples is not None:
-                units, scores = truth.units, truth.of_units(of_samples)
+                scores = truth.of_units(of_samples)
                 findings.scores[setup.seed, target, name] = scores
                 _add_figures(setup, name, scores, units, findings)
                 if truth.subject is not None:

@@ -82,8 +82,8 @@ class TargetTruth(UnitTruth):
         Args:
             scores: One a sample, larger for likelier members.
 
-        Source: Kandpal et al. 2023, User inference attacks on large language models, Eq. (4), where
-            the score is a log-likelihood ratio to reference models.
+        Source: Kandpal et al. 2023, User inference attacks on large language models, where the
+            score is a log-likelihood ratio to reference models.
         """
         if self.subject is None:
             return scores

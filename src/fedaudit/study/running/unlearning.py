@@ -106,7 +106,7 @@ class _Filled:
 def _climbed(run: Setup, released: Model) -> Model:
     """The released model after each owner, in turn, has climbed the loss of its forgotten samples.
 
-    Source: Halimi et al. 2022, Federated Unlearning: How to Erase a Client in FL?, Algorithm 1
+    Source: Halimi et al. 2022, Federated Unlearning: How to Erase a Client in FL?
         (projected gradient ascent).
     Differs: The ball lies around the released model, not around the mean of the others' models;
         its radius is a share of the way from a freshly initialised model to it, and all passes are
