@@ -1,6 +1,7 @@
 """What a report says of a federation's place on the leak ladder."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from fedaudit.report.page import report_html
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.ladder import ladder, loss_gap, strongest
+from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, replaced
 from tests.report.records import record
 from tests.report.seen import lines
@@ -132,3 +134,11 @@ def test_what_to_do_next_begins_with_what_lowered_such_a_leak_at_little_cost() -
     assert first_screen(leaking, verdict(leaking)).next[0] == found.step
     hidden = federation(auc=0.5)
     assert found.step not in first_screen(hidden, verdict(hidden)).next
+
+
+@pytest.mark.parametrize("name", ["people-synthetic", "canaries-mnist", "attacker-location30"])
+def test_people_canary_records_and_a_malicious_client_have_no_place_on_the_ladder(
+    name: str,
+) -> None:
+    kept = Path(__file__).parents[2] / "records" / name
+    assert advice(read_record(kept / f"{name}.json")) is None

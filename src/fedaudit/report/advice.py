@@ -70,11 +70,18 @@ class Advice(NamedTuple):
 
 
 def advice(record: Record) -> Advice | None:
-    """The place of a federation on the ladder, which is of classifiers; None for all else."""
+    """The place of a federation on the ladder; None for all else than what is on it.
+
+    That is classifiers, ordinary samples one by one, and clients that train as they should.
+    """
     aligned = record.evaluation == "aligned" and not record.nobody_is_a_member
     defenses = {one.defense for one in record.where(topic="utility")}
     task = record.config.get("task")
     other = isinstance(task, dict) and task.get("name", "classification") != "classification"
+    audit, poisoned = record.config.get("audit"), record.config.get("attacker") is not None
+    canaries = isinstance(audit, dict) and audit.get("draw") == "canaries"
+    if record.unit == "person" or canaries or poisoned:
+        return None
     if other or not aligned or record.clusters or len(defenses) > 1:
         return None
     if record.view.name == "uploads":
