@@ -45,7 +45,10 @@ FLOORS: dict[str, str] = {
     "datasets.partitions.schemes metrics.table risk.catalog",
     "study.setup": EVERYTHING_BELOW,
     "study.figures": EVERYTHING_BELOW,
+    # Each optional table of a study, from set-up to figures.
+    "study.extensions": EVERYTHING_BELOW,
     "study.controls": EVERYTHING_BELOW,
+    "study.setup.build": EVERYTHING_BELOW,
     "study.running": EVERYTHING_BELOW,
     "games": EVERYTHING_BELOW,
     "study.front": EVERYTHING_BELOW,

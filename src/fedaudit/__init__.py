@@ -50,17 +50,17 @@ if TYPE_CHECKING:
     from fedaudit.study.settings.games import GameSection as Game
     from fedaudit.study.settings.games import NeuronSection as Neuron
     from fedaudit.study.settings.games import RoundsSection as Rounds
-    from fedaudit.study.settings.sections import AttackerSection as Attacker
+    from fedaudit.study.settings.optional import AttackerSection as Attacker
+    from fedaudit.study.settings.optional import CanariesSection as Canaries
+    from fedaudit.study.settings.optional import ReferencesSection as References
+    from fedaudit.study.settings.optional import SecureSumSection as SecureSum
+    from fedaudit.study.settings.optional import ShadowSection as Shadow
+    from fedaudit.study.settings.optional import UnlearningSection as Unlearning
     from fedaudit.study.settings.sections import AuditSection
-    from fedaudit.study.settings.sections import CanariesSection as Canaries
     from fedaudit.study.settings.sections import FiguresSection as Figures
-    from fedaudit.study.settings.sections import ReferencesSection as References
     from fedaudit.study.settings.sections import RiskSection as Risk
-    from fedaudit.study.settings.sections import SecureSumSection as SecureSum
-    from fedaudit.study.settings.sections import ShadowSection as Shadow
     from fedaudit.study.settings.sections import ShiftSection as Shift
     from fedaudit.study.settings.sections import TrainingSection as Training
-    from fedaudit.study.settings.sections import UnlearningSection as Unlearning
     from fedaudit.study.settings.values import study_from
 
     def Audit(**settings: object) -> AuditSection:
@@ -75,9 +75,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _DOORS = {
-    "Attacker": "fedaudit.study.settings.sections:AttackerSection",
+    "Attacker": "fedaudit.study.settings.optional:AttackerSection",
     "Audit": "fedaudit.study.settings.sections:AuditSection",
-    "Canaries": "fedaudit.study.settings.sections:CanariesSection",
+    "Canaries": "fedaudit.study.settings.optional:CanariesSection",
     "CanaryClients": "fedaudit.live.canaries:CanaryClients",
     "Detector": "fedaudit.study.settings.games:DetectorSection",
     "Federation": "fedaudit.study.front.federation:Federation",
@@ -90,12 +90,12 @@ _DOORS = {
     "Rounds": "fedaudit.study.settings.games:RoundsSection",
     "Run": "fedaudit.study.front.audit:Run",
     "Samples": "fedaudit.core.values:Samples",
-    "References": "fedaudit.study.settings.sections:ReferencesSection",
-    "SecureSum": "fedaudit.study.settings.sections:SecureSumSection",
-    "Shadow": "fedaudit.study.settings.sections:ShadowSection",
+    "References": "fedaudit.study.settings.optional:ReferencesSection",
+    "SecureSum": "fedaudit.study.settings.optional:SecureSumSection",
+    "Shadow": "fedaudit.study.settings.optional:ShadowSection",
     "Shift": "fedaudit.study.settings.sections:ShiftSection",
     "Training": "fedaudit.study.settings.sections:TrainingSection",
-    "Unlearning": "fedaudit.study.settings.sections:UnlearningSection",
+    "Unlearning": "fedaudit.study.settings.optional:UnlearningSection",
     "reattack": "fedaudit.study.running.reattack:reattack",
     "attack_recording": "fedaudit.live.attack:attack_recording",
     "audit": "fedaudit.study.front.audit:audit",

@@ -10,7 +10,7 @@ from fedaudit.core.origin import Origin
 from fedaudit.metrics import METRICS, Metric
 from fedaudit.metrics.evaluate import estimates
 from fedaudit.metrics.table import bootstrapped
-from fedaudit.study.setup.build import metric_named
+from fedaudit.study.figures.analysis import metric_named
 
 Scores = Float[np.ndarray, " samples"]
 Members = Bool[np.ndarray, " samples"]

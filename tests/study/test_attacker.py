@@ -15,6 +15,7 @@ from fedaudit.defenses.poison import PoisonedUpload
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Round
+from fedaudit.study.extensions.attacker import Attacker
 from fedaudit.study.figures.truth import target_truth
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
@@ -55,9 +56,10 @@ def rounds_of(study: Study) -> list[Round]:
 
 def test_the_last_client_trains_on_wrong_labels_of_the_audited_samples() -> None:
     run = setup(attacker_study(), 1, None)
-    assert run.attacker is not None
-    assert run.attacker.client == 3
-    poison = run.attacker.poison
+    (own,) = run.extensions
+    assert isinstance(own, Attacker)
+    assert own.client == 3
+    poison = own.poison
     assert torch.equal(poison.probes.ids, run.deal.audit.samples.ids)
     assert torch.equal(poison.probes.features, run.deal.audit.samples.features)
     assert not bool((poison.probes.targets == run.deal.audit.samples.targets).any())
@@ -85,7 +87,7 @@ def test_the_control_trains_as_if_there_were_no_malicious_client() -> None:
     nobody = attacker_study(attacker=None, attacks={"blackbox-loss": {}})
     for ours, theirs in zip(rounds_of(control), rounds_of(nobody), strict=True):
         assert torch.equal(flat(ours.after["global"].params), flat(theirs.after["global"].params))
-    assert setup(control, 1, None).attacker is None
+    assert not setup(control, 1, None).extensions
     assert (
         setup(control, 1, None).measured_rounds == setup(attacker_study(), 1, None).measured_rounds
     )
@@ -97,7 +99,9 @@ def test_each_poison_and_the_last_round_before_the_next_are_measured(tmp_path: P
     measured = [one.measured.index for one in read_measured(tmp_path / "seed-1")]
     # Poisoned in round 2 alone, as that of round 5 would be recovered from in round 7.
     assert measured == [2, 3, 4, 6]
-    assert setup(study, 1, None).attacker.poison.rounds == {2}  # type: ignore[union-attr]
+    (own,) = setup(study, 1, None).extensions
+    assert isinstance(own, Attacker)
+    assert own.poison.rounds == {2}
     assert [row.status for row in record.attacks] == ["run", "run"]
     assert "it is client 3" in record.view.description
     assert "choose" in " ".join(record.view.sees)
@@ -130,8 +134,8 @@ def test_reference_federations_have_no_malicious_client() -> None:
         attacks={**ALL, "rmia": {}}, references={"count": 1}, audit={"fair": 60, "view": "globals"}
     )
     run = setup(study, 1, None)
-    (reference,) = run.references
-    assert reference.attacker is None
+    (reference,) = run.own_federations
+    assert not reference.extensions
     assert reference.study.attacker is None
     assert 3 not in reference.everybody.defenses
 

@@ -21,6 +21,7 @@ from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Upload
 from fedaudit.report.tiles import client_tiles
 from fedaudit.results.record import Record
+from fedaudit.study.extensions.canaries import Canaries
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import setup
@@ -64,16 +65,21 @@ def values_of(record: Record) -> dict[str, float | None]:
     return {one.metric: one.value for one in record.findings if "client_epsilon" in one.metric}
 
 
+def canaries_of(run: Setup) -> Canaries:
+    (found,) = run.extensions
+    assert isinstance(found, Canaries)
+    return found
+
+
 def canaries_in(run: Setup) -> set[int]:
-    assert run.canaries is not None
-    return set(run.canaries.clients)
+    return set(canaries_of(run).clients)
 
 
 def test_statistics_are_cosines_with_the_movement_of_the_global_model(tmp_path: Path) -> None:
     study = canary_study()
     run_study(study, tmp_path)
     run = setup(study, 1, None)
-    assert run.canaries is not None
+    canaries = canaries_of(run)
     everybody, seed = run.everybody, seed_for(1, "federation")
     rounds = list(
         simulate(
@@ -86,12 +92,12 @@ def test_statistics_are_cosines_with_the_movement_of_the_global_model(tmp_path: 
 
     z = load_file(tmp_path / "seed-1" / CANARIES_FILE)["z"]
     for number in (0, 17, 59):
-        direction = canary_direction(start, run.canaries.seed, number)
+        direction = canary_direction(start, canaries.seed, number)
         assert norm(direction) == pytest.approx(1.0, abs=1e-5)
         cosine = torch.cosine_similarity(flat(direction), flat(moved), dim=0)
         expected = float(cosine) * math.sqrt(len(flat(moved)))
         assert float(z[number]) == pytest.approx(expected, abs=1e-4)
-    assert set(rounds[0].uploads) == {*run.deal.clients, *run.canaries.clients}
+    assert set(rounds[0].uploads) == {*run.deal.clients, *canaries.clients}
 
 
 def test_what_a_canary_sends_is_clipped_and_hidden_like_any_upload() -> None:
@@ -99,10 +105,10 @@ def test_what_a_canary_sends_is_clipped_and_hidden_like_any_upload() -> None:
     (first, *_) = simulate(
         run.algorithm, run.everybody.data, rounds=4, seed=1, defenses=run.everybody.defenses
     )
-    assert run.canaries is not None
-    number = int(run.canaries.sends.argmax())
-    upload = first.uploads[run.canaries.clients[number]].values
-    direction = canary_direction(upload, run.canaries.seed, number)
+    canaries = canaries_of(run)
+    number = int(canaries.sends.argmax())
+    upload = first.uploads[canaries.clients[number]].values
+    direction = canary_direction(upload, canaries.seed, number)
     noise = plus(upload, direction, -0.5)
     # Standard deviation 1.0 x 0.5 on each number.
     assert float(flat(noise).std()) == pytest.approx(0.5, rel=0.1)
@@ -122,7 +128,6 @@ def test_measured_stays_below_claimed_and_forgotten_noise_is_found_out(tmp_path:
     honest = values_of(sound)
     assert [one.passed for one in sound.controls if one.control == "claimed epsilon"] == [True]
     run = setup(study, 1, None)
-    assert run.canaries is not None
     several = len(run.deal.clients) + 60
     claimed, measured = honest["claimed_client_epsilon"], honest["client_epsilon_if_gaussian"]
     assert claimed is not None
@@ -169,10 +174,10 @@ def test_one_whose_coin_says_so_sends_zeros_and_noise() -> None:
     (first, *_) = simulate(
         run.algorithm, run.everybody.data, rounds=4, seed=1, defenses=run.everybody.defenses
     )
-    assert run.canaries is not None
-    number = int((~run.canaries.sends).argmax())
-    sent = flat(first.uploads[run.canaries.clients[number]].values)
-    direction = flat(canary_direction(first.uploads[0].values, run.canaries.seed, number))
+    canaries = canaries_of(run)
+    number = int((~canaries.sends).argmax())
+    sent = flat(first.uploads[canaries.clients[number]].values)
+    direction = flat(canary_direction(first.uploads[0].values, canaries.seed, number))
     assert float(sent.std()) == pytest.approx(0.5, rel=0.1)
     # Five standard deviations of a normal number of 0.5.
     assert abs(float(sent @ direction)) < 2.5
@@ -180,9 +185,9 @@ def test_one_whose_coin_says_so_sends_zeros_and_noise() -> None:
 
 def test_buffers_that_travel_unprotected_leave_no_claim() -> None:
     run = setup(canary_study(model={"name": f"{__name__}:WithBuffers"}), 1, None)
-    assert run.canaries is not None
-    assert run.canaries.claimed is None
-    assert "batch normalisation" in run.canaries.unclaimed
+    canaries = canaries_of(run)
+    assert canaries.claimed is None
+    assert "batch normalisation" in canaries.unclaimed
 
 
 def test_where_rounds_draw_their_clients_coins_alone_speak(tmp_path: Path) -> None:
@@ -201,7 +206,7 @@ def test_without_a_defense_nothing_is_claimed(tmp_path: Path) -> None:
 
 
 def test_a_study_without_canaries_is_what_it_was() -> None:
-    assert setup(quick_study(), 1, None).canaries is None
+    assert not setup(quick_study(), 1, None).extensions
     run = setup(quick_study(), 1, None)
     assert run.everybody.data == run.deal.clients
 

@@ -359,8 +359,7 @@ def test_groups_are_equal_parts_of_what_is_tested() -> None:
 
 def test_a_shadow_federation_has_groups_of_its_own() -> None:
     run = setup(clustered(attacks={"seqmia": {}}, audit={"fair": 30, "every": 2}), 1, None)
-    assert run.shadow is not None
-    theirs, ours = run.shadow, run
+    (theirs,), ours = run.own_federations, run
     assert not torch.equal(theirs.dataset.train.features, ours.dataset.train.features)
     assert (theirs.groups.names, theirs.groups.group) == (ours.groups.names, ours.groups.group)
     used = {int(i) for data in theirs.deal.clients.values() for i in data.ids}
@@ -372,8 +371,7 @@ def test_the_server_of_a_shadow_federation_has_samples_of_neither_federation() -
         attacks={"seqmia": {}}, audit={"fair": 30, "every": 2}, risk={"samples": 0, "shadows": 1}
     )
     ours = setup(study, 1, None)
-    theirs = ours.shadow
-    assert theirs is not None
+    (theirs,) = ours.own_federations
     used = {
         int(i)
         for deal in (ours.deal, theirs.deal)

@@ -8,7 +8,7 @@ from fedaudit.defenses.accounting import FORMAL_DELTA
 from fedaudit.defenses.dpsgd import sample_epsilon
 from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished
 from fedaudit.results.estimate import Estimate
-from fedaudit.study.running.record import formal_epsilons
+from fedaudit.study.figures.guarantees import formal_epsilons
 from fedaudit.study.running.run import run_study
 from fedaudit.study.setup.build import setup
 from tests.study.studies import small_study

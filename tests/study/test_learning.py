@@ -10,8 +10,10 @@ import torch
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.origin import Origin
 from fedaudit.core.values import Sees
+from fedaudit.datasets.draws.shadow import Known
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.results.record import Record
+from fedaudit.study.extensions.examples import KnownSplit, LearnedFrom, Shadow
 from fedaudit.study.figures.truth import origin_of, target_truth
 from fedaudit.study.running.identity import run_key, settings_of
 from fedaudit.study.running.reattack import reattack
@@ -47,8 +49,15 @@ def ids_of(run: Setup) -> set[int]:
 
 
 def shadow_of(run: Setup) -> Setup:
-    assert run.shadow is not None
-    return run.shadow
+    found = run.extension(Shadow)
+    assert found is not None
+    return found.federation
+
+
+def known_of(run: Setup) -> Known:
+    (found,) = run.extensions
+    assert isinstance(found, KnownSplit)
+    return found.known
 
 
 def areas(record: Record, attack: str) -> list[float | None]:
@@ -88,18 +97,18 @@ def test_the_shadow_does_not_depend_on_the_defense_but_on_the_seed_and_the_train
 def test_attacks_that_learn_run_where_named_or_where_there_is_a_shadow_table() -> None:
     unnamed = small_study(partition={"samples_per_client": 120})
     run = setup(unnamed, 1, None)
-    assert run.shadow is None
+    assert run.extension(LearnedFrom) is None
     assert "a [shadow] table, or name the attack" in run.refused["seqmia"]
     assert Sees.AUXILIARY_DATA not in run.view.offers
     given = setup(unnamed.model_copy(update={"shadow": learning_study(shadow={}).shadow}), 1, None)
     assert "seqmia" in given.attacks
-    assert given.shadow is not None
+    assert given.extension(Shadow) is not None
     assert Sees.AUXILIARY_DATA in given.view.offers
 
 
 def test_a_shadow_table_without_an_attack_that_learns_trains_nothing() -> None:
     run = setup(learning_study(attacks={"loss-series": {}}, shadow={}), 1, None)
-    assert run.shadow is None
+    assert run.extension(LearnedFrom) is None
 
 
 def test_a_study_of_older_days_keeps_its_identity() -> None:
@@ -129,7 +138,7 @@ def test_a_recording_without_a_shadow_is_not_attacked_by_what_must_learn(tmp_pat
         partition={"samples_per_client": 120}, audit={"keep": "full"}, attacks={"loss-series": {}}
     )
     run_study(kept, tmp_path / "run")
-    with pytest.raises(BadInput, match=r"no federation beside .* or with a \[shadow\] table"):
+    with pytest.raises(BadInput, match=r"no federation beside .* or with the \[shadow\] table"):
         reattack(tmp_path / "run", ["seqmia"], tmp_path / "again")
 
 
@@ -190,10 +199,9 @@ def test_a_study_stopped_in_its_run_or_its_shadow_goes_on(
 def test_a_known_split_is_measured_in_the_run_itself(tmp_path: Path) -> None:
     study = learning_study(shadow=KNOWN)
     run = setup(study, 1, None)
-    assert run.shadow is None
-    assert run.known is not None
-    assert run.known.client == 3
-    assert not set(run.known.samples.ids.tolist()) & set(run.deal.audit.samples.ids.tolist())
+    known = known_of(run)
+    assert known.client == 3
+    assert not set(known.samples.ids.tolist()) & set(run.deal.audit.samples.ids.tolist())
     record = run_study(study, tmp_path / "run")
     assert not (tmp_path / "run" / "shadow").exists()
     tensors, _ = read_tensors(tmp_path / "run/seed-1/known/measured/round-000002.safetensors")
@@ -205,11 +213,11 @@ def test_a_known_split_is_measured_in_the_run_itself(tmp_path: Path) -> None:
 def test_what_a_defense_holds_out_is_not_known_as_trained_on() -> None:
     defense = {"name": "compensation", "options": {"validation": 0.5, "start": 2}}
     run = setup(learning_study(shadow={**KNOWN, "known": 20}, defense=defense), 1, None)
-    assert run.known is not None
+    known = known_of(run)
     left = left_to_train(run.deal.clients, run.holdout)[3].ids
     assert len(left) < len(run.deal.clients[3])
-    known = run.known.samples.ids[run.known.is_member]
-    assert set(known.tolist()) <= set(left.tolist())
+    trained = known.samples.ids[known.is_member]
+    assert set(trained.tolist()) <= set(left.tolist())
 
 
 def test_a_known_split_is_part_of_what_a_run_is() -> None:

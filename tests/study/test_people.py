@@ -130,7 +130,7 @@ def test_one_reference_in_two_has_all_samples_of_a_person_where_references_are_o
     run = setup(study, 1, None)
     audit = run.deal.audit
     assert audit.subject is not None
-    has = np.array([one.deal.audit.owner >= 0 for one in run.references])
+    has = np.array([one.deal.audit.owner >= 0 for one in run.own_federations])
     assert (has.sum(0) == 2).all()
     for person in set(audit.subject.tolist()):
         assert len(np.unique(has[:, audit.subject == person], axis=1).T) == 1

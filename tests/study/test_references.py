@@ -52,8 +52,8 @@ def trained_on(run: Setup) -> set[int]:
 
 def test_references_train_on_nothing_that_the_run_touches_and_are_measured_on_its_samples() -> None:
     run = setup(final_study(), 1, None)
-    first, second = run.references
-    for one in run.references:
+    first, second = run.own_federations
+    for one in run.own_federations:
         assert not trained_on(one) & (trained_on(run) | set(run.deal.audit.samples.ids.tolist()))
         assert one.deal.audit.samples is run.deal.audit.samples
         assert (one.deal.audit.owner == NOBODY).all()
@@ -66,9 +66,9 @@ def test_online_every_audited_sample_is_in_half_of_the_references() -> None:
     offline = setup(final_study(references={"count": 4}), 1, None)
     run = setup(final_study(references=HALVES), 1, None)
     audited = run.deal.audit.samples.ids.numpy()
-    inside = np.array([[i in trained_on(one) for i in audited] for one in run.references])
+    inside = np.array([[i in trained_on(one) for i in audited] for one in run.own_federations])
     assert (inside.sum(0) == 2).all()
-    for one, plain, mask in zip(run.references, offline.references, inside, strict=True):
+    for one, plain, mask in zip(run.own_federations, offline.own_federations, inside, strict=True):
         assert ((one.deal.audit.owner != NOBODY) == mask).all()
         assert one.deal.sizes == plain.deal.sizes
         assert not (trained_on(one) & trained_on(run)) - set(audited[mask].tolist())
@@ -85,23 +85,23 @@ def test_a_view_without_uploads_has_references_by_default_and_one_with_them_wher
     data = {"partition": {"samples_per_client": 120}, "references": None}
     run = setup(final_study(**data), 1, None)
     assert {"rmia", "lira"} <= run.attacks.keys()
-    assert len(run.references) == 4
+    assert len(run.own_federations) == 4
     assert "needs ROUNDS" in run.refused["rmia-series"]
     uploads = small_study(partition={"samples_per_client": 120})
     run = setup(uploads, 1, None)
-    assert not run.references
+    assert not run.own_federations
     assert "a [references] table, or name the attack" in run.refused["rmia"]
     assert Sees.REFERENCE_MODELS not in run.view.offers
     named = setup(small_study(**data, attacks={"lira-series": {}}), 1, None)
-    assert len(named.references) == 4
+    assert len(named.own_federations) == 4
     older = setup(final_study(**data, attack_set="2026-1"), 1, None)
-    assert not older.references
+    assert not older.own_federations
 
 
 def test_references_do_not_depend_on_the_defense_and_change_no_audited_run() -> None:
     def keys(**changes: object) -> list[str]:
         run = setup(final_study(**changes), 1, None)
-        return [run_key(one.study, one.seed) for one in (run, *run.references)]
+        return [run_key(one.study, one.seed) for one in (run, *run.own_federations)]
 
     noise = {"name": "gradient-noise", "options": {"sigma": 0.01}}
     audited, *own = keys()
@@ -132,7 +132,7 @@ def test_workers_a_stop_and_a_second_start_change_no_bit(final: Carried, tmp_pat
     study = final_study(figures={"planted_leak": True})
     assert run_study(study, tmp_path / "two", workers=2).content_hash == final.record.content_hash
     halted = shutil.copytree(final.folder, tmp_path / "halted")
-    seed = setup(study, 1, None).references[1].seed
+    seed = setup(study, 1, None).own_federations[1].seed
     shutil.rmtree(halted / "shadow" / f"seed-{seed}")
     assert run_study(study, halted).content_hash == final.record.content_hash
 
@@ -155,7 +155,7 @@ def test_a_recording_is_attacked_again_where_it_has_references(
     assert aucs(again, "rmia") == aucs(final.record, "rmia") != []
     bare = final_study(attacks={"blackbox-loss": {}}, audit={"view": "final", "keep": "signals"})
     run_study(bare, tmp_path / "bare")
-    with pytest.raises(BadInput, match=r"with a \[references\] table"):
+    with pytest.raises(BadInput, match=r"with the \[references\] table"):
         reattack(tmp_path / "bare", ["rmia"], tmp_path / "bare-again")
 
 
@@ -195,7 +195,7 @@ def test_halves_need_an_even_number(given: dict[str, object]) -> None:
 
 def test_another_machine_finds_a_reference_by_the_seed_of_its_federation() -> None:
     study = final_study()
-    for one in setup(study, 1, None).references:
+    for one in setup(study, 1, None).own_federations:
         seed = seed_for(one.seed, "federation")
         assert seed in federation_seeds(study)
         found = federation_of(study, seed, None)

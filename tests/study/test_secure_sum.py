@@ -15,8 +15,8 @@ from fedaudit.observe.round import Round
 from fedaudit.report.text.epsilons import measured_epsilon
 from fedaudit.report.tiles import client_tiles
 from fedaudit.results.record import Record
+from fedaudit.study.extensions.secure_sum import SUMS_FILE, sums_of_others, update_of
 from fedaudit.study.running.run import run_study
-from fedaudit.study.running.secure_sum import SUMS_FILE, sums_of_others, update_of
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import setup
 from fedaudit.study.setup.parts import Setup
@@ -80,12 +80,12 @@ def test_the_targets_update_is_its_own_and_the_others_data_are_not(tmp_path: Pat
     round = last_round(run)
     share = round.weights[0] * flat(round.uploads[0].values).double()
     torch.testing.assert_close(update_of(run, round, 0), share)
-    first, second, *rest = list(sums_of_others(run, round, 0))
+    first, second, *rest = list(sums_of_others(run, round, 0, 80))
     assert len(rest) == 78
     assert not torch.equal(first, second)
     whole = sum(round.weights[c] * flat(round.uploads[c].values).double() for c in round.asked if c)
     assert not torch.allclose(first, torch.as_tensor(whole))
-    assert torch.equal(next(sums_of_others(run, round, 0)), first)
+    assert torch.equal(next(sums_of_others(run, round, 0, 80)), first)
 
 
 def test_the_targets_noise_is_in_the_sums_and_not_in_its_update() -> None:
@@ -93,7 +93,7 @@ def test_the_targets_noise_is_in_the_sums_and_not_in_its_update() -> None:
     round = last_round(run)
     update = update_of(run, round, 0)
     assert float(update.norm()) <= round.weights[0] * 0.5 * (1 + 1e-5)
-    drawn = torch.stack(list(sums_of_others(run, round, 0)))
+    drawn = torch.stack(list(sums_of_others(run, round, 0, 80)))
     expected = 0.5 * float(torch.tensor(list(round.weights.values())).norm())
     assert float((drawn - drawn.mean(0)).std()) == pytest.approx(expected, rel=0.05)
 

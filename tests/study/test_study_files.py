@@ -14,6 +14,7 @@ from fedaudit.core.values import NOBODY
 from fedaudit.datasets.dataset import Dataset, numbered, of_task, some_classes
 from fedaudit.datasets.partitions.feature_shift import SHIFTS
 from fedaudit.defenses.ldp.mechanism import LocalDP
+from fedaudit.study.extensions.examples import KnownSplit
 from fedaudit.study.settings.file import read_studies
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import setup
@@ -166,8 +167,9 @@ def test_the_paper_of_cofedmid_has_its_sizes_and_attacks_learn_from_what_is_not_
     assert {"loss-series", "avg-cosine", "fedmia-1", "fedmia-2", "fta-c", "fta-l", "seqmia"} <= set(
         run.attacks
     )
-    assert run.known is not None
-    assert int(run.known.is_member.sum()) == 2000
-    assert not set(run.known.samples.ids.tolist()) & set(run.deal.audit.samples.ids.tolist())
+    split = run.extension(KnownSplit)
+    assert split is not None
+    assert int(split.known.is_member.sum()) == 2000
+    assert not set(split.known.samples.ids.tolist()) & set(run.deal.audit.samples.ids.tolist())
     defended = [len(variant.defenses) for variant in variants]
     assert defended == [2] * 7 + [5] * 7 + [10] * 4

@@ -21,13 +21,13 @@ from fedaudit.report.page import report_html
 from fedaudit.report.tables.unlearning import unlearning_section, unlearning_tile
 from fedaudit.results import estimate
 from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
+from fedaudit.study.extensions.unlearning import Unlearning, _begun
 from fedaudit.study.figures.unlearning import UnlearningRun, _judged, retrained_control
 from fedaudit.study.front.federation import Questions, plan_of
 from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.observing import stored_rounds
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
-from fedaudit.study.running.unlearning import begun
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import federation_seeds, setup
 from fedaudit.study.setup.parts import Setup
@@ -63,9 +63,15 @@ def released(folder: Path, run: Setup) -> Model:
 
 
 def beside(run: Setup) -> tuple[Setup, Setup]:
-    assert run.unlearned is not None
-    assert run.retrained is not None
-    return run.unlearned, run.retrained
+    own = run.extension(Unlearning)
+    assert own is not None
+    assert own.unlearned is not None
+    return own.unlearned, own.retrained
+
+
+def begun(run: Setup, folder: Path) -> Setup:
+    """What is trained after a run, with the model that it begins with."""
+    return _begun(run, beside(run)[0], folder)
 
 
 def test_what_is_forgotten_are_the_targets_audited_members_and_nothing_else() -> None:
@@ -182,7 +188,7 @@ def test_a_retrained_federation_that_tells_its_forgotten_samples_fails_its_contr
             tests=[estimate.Test(level=0.5, p_value=p_value)],
         )
         stored = None
-        found = UnlearningRun(run, stored, stored, stored)  # type: ignore[arg-type]
+        found = UnlearningRun(run, stored, stored, stored, run, run)  # type: ignore[arg-type]
         checks = retrained_control([found], [alone])
         (control,) = [one for one in checks if one.control == "retrained federation"]
         return control.passed
@@ -302,7 +308,7 @@ def test_only_a_server_that_keeps_nothing_but_a_model_can_train_on() -> None:
     with pytest.raises(Unsupported, match="FedAdam"):
         setup(unlearning_study(algorithm={"name": "fedadam"}), 1, None)
     again = unlearning_study(algorithm={"name": "fedadam"}, unlearning={"method": "retrain"})
-    assert setup(again, 1, None).unlearned is not None
+    assert beside(setup(again, 1, None))
 
 
 def test_a_released_model_that_is_gone_or_another_is_not_gone_on_from(
@@ -317,7 +323,7 @@ def test_a_released_model_that_is_gone_or_another_is_not_gone_on_from(
 
 
 def test_python_says_it_as_a_study_file_does() -> None:
-    asked = Questions(unlearning=fa.Unlearning(method="ascent", radius=0.5))
+    asked = Questions(tables={"unlearning": fa.Unlearning(method="ascent", radius=0.5)})
     plan = plan_of(fa.Federation("digits", clients=4), asked, name="ours")
     assert (
         plan.study.unlearning

@@ -34,6 +34,7 @@ from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.views import View, as_one, seen_from, view_named
 from fedaudit.results.record import ControlResult
 from fedaudit.signals.measure import measure_by_block, measure_round
+from fedaudit.study.extensions.references import References
 from fedaudit.study.figures.source import posteriors, source_queries
 from fedaudit.study.figures.truth import Findings, TargetTruth, mean_by, target_truth
 from fedaudit.study.setup.parts import Setup, Work
@@ -401,7 +402,7 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
     measured = _measured_twin(setup, canaries, is_member, work)
     references = [
         _measured_twin(setup, canaries, is_member, work, reference=number)
-        for number in range(1, 1 + bool(setup.references) * _REFERENCES)
+        for number in range(1, 1 + (setup.extension(References) is not None) * _REFERENCES)
     ]
     for name, attack in setup.on_membership.items():
         control = partial(

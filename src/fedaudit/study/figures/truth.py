@@ -13,7 +13,6 @@ from fedaudit.core.values import ClientId
 from fedaudit.metrics.intervals import LimitsAt
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
-from fedaudit.study.setup.attacker import malicious_client
 from fedaudit.study.setup.parts import Setup
 
 
@@ -149,7 +148,7 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     if setup.study.shift is not None:
         wanted &= origin != Origin.OTHER_CLIENT
     if setup.study.attacker is not None:
-        known = audit.owner == malicious_client(setup.study)
+        known = audit.owner == setup.study.malicious_client
         if audit.subject is not None:
             known = np.isin(audit.subject, audit.subject[known])
         wanted &= ~known

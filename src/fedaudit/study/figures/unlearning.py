@@ -1,6 +1,6 @@
 """Figures on unlearning: forgotten against unseen samples before, after, and retrained."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -23,19 +23,27 @@ from fedaudit.results.unlearning import AFTER, BEFORE, BOTH, RETRAINED, UNLEARNI
 from fedaudit.study.figures.accuracy import utility
 from fedaudit.study.figures.analysis import analyse
 from fedaudit.study.figures.truth import Findings, target_truth
-from fedaudit.study.setup.parts import Setup
+from fedaudit.study.setup.parts import Scores, Setup
 
 
 class UnlearningRun(NamedTuple):
-    """One run, and the models before and after unlearning and retrained, as they were measured."""
+    """One run, and the models before and after unlearning and retrained, as they were measured.
+
+    Attributes:
+        run: The run.
+        before: The last round of its released model.
+        after: Of the model after unlearning.
+        retrained: Of the federation that never had the forgotten samples.
+        after_setup: The parts of what was trained after the run.
+        retrained_setup: The parts of the retrained federation.
+    """
 
     run: Setup
     before: Stored
     after: Stored
     retrained: Stored
-
-
-Scores = Mapping[tuple[int, ClientId, str], Float[ndarray, " samples"]]
+    after_setup: Setup
+    retrained_setup: Setup
 
 
 def unlearning_figures(found: Sequence[UnlearningRun], scores: Scores) -> list[Estimate]:
@@ -45,8 +53,6 @@ def unlearning_figures(found: Sequence[UnlearningRun], scores: Scores) -> list[E
         found: The runs of one study.
         scores: Of the attacks on each run's released model, by seed, target and attack.
     """
-    if not found:
-        return []
     study = found[0].run.study
     assert study.unlearning is not None
     single = [figure for one in found for figure in (*_of_run(one, scores), *_utility(one))]
@@ -200,8 +206,8 @@ def _utility(one: UnlearningRun) -> list[Estimate]:
     run = one.run
     models = {
         BEFORE: (run, one.before),
-        AFTER: (run.unlearned or run, one.after),
-        RETRAINED: (run.retrained or run, one.retrained),
+        AFTER: (one.after_setup, one.after),
+        RETRAINED: (one.retrained_setup, one.retrained),
     }
     shown = {TEST_ACCURACY, TRAIN_ACCURACY}
     return [

@@ -27,16 +27,15 @@ from fedaudit.study.front.spelling import attack_settings, registering
 from fedaudit.study.running.identity import own_parts, study_key, with_code
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.sections import (
+from fedaudit.study.settings.optional import (
     AttackerSection,
-    AuditSection,
     CanariesSection,
-    FiguresSection,
     ReferencesSection,
     SecureSumSection,
     ShadowSection,
     UnlearningSection,
 )
+from fedaudit.study.settings.sections import AuditSection, FiguresSection
 
 _UNNAMED = "audit"
 _KEY_LENGTH = 8
@@ -262,22 +261,24 @@ def audit(
         targets=targets,
         seeds=seeds,
         audit=audit,
-        shadow=shadow,
-        references=references,
-        canaries=canaries,
-        unlearning=unlearning,
-        secure_sum=secure_sum,
-        attacker=attacker,
         figures=figures,
         server=server,
         view=view,
         metrics=metrics,
+        tables={
+            "shadow": shadow,
+            "references": references,
+            "canaries": canaries,
+            "unlearning": unlearning,
+            "secure_sum": secure_sum,
+            "attacker": attacker,
+        },
     )
     called = name or _named_after(out)
     plan: AuditPlan | GamesPlan
     if isinstance(federation, Games):
         where = {"engine": engine, "workers": workers, "device": device, "pool": pool}
-        _refuse_of_federations({**asked._asdict(), **where})
+        _refuse_of_federations({**asked._asdict(), **asked.tables, **where})
         plan = games_plan(federation, seeds=seeds, name=called, about=about)
     else:
         plan = plan_of(federation, asked, name=called, about=about)
@@ -308,9 +309,8 @@ def audit(
 def _refuse_of_federations(given: Mapping[str, object]) -> None:
     """Refuses what games have no use for."""
     usual = {name: one.default for name, one in signature(audit).parameters.items()}
-    for name, value in given.items():
-        as_usual = type(value) is type(usual[name]) and value == usual[name]
-        if name != "seeds" and not as_usual:
+    for name in (one for one in given if one in usual and one != "seeds"):
+        if type(given[name]) is not type(usual[name]) or given[name] != usual[name]:
             raise BadInput(f"{name}= is of audits of federations, and of no games; leave it out")
 
 

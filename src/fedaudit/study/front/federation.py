@@ -5,9 +5,10 @@
 stand for.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -31,19 +32,14 @@ from fedaudit.study.front.spelling import (
     view_spelled,
 )
 from fedaudit.study.settings.base import Section
+from fedaudit.study.settings.optional import OPTIONAL
 from fedaudit.study.settings.sections import (
-    AttackerSection,
     AuditSection,
-    CanariesSection,
     FiguresSection,
-    ReferencesSection,
     RiskSection,
-    SecureSumSection,
-    ShadowSection,
     ShiftSection,
     Study,
     TrainingSection,
-    UnlearningSection,
 )
 from fedaudit.study.settings.values import study_from
 
@@ -91,22 +87,22 @@ class Federation:
 
 
 class Questions(NamedTuple):
-    """The questions about a federation; see :func:`fedaudit.study.front.audit.audit`."""
+    """The questions about a federation; see :func:`fedaudit.study.front.audit.audit`.
+
+    Attributes:
+        tables: Settings of the optional tables of a study, by their names; None where there is no
+            such table.
+    """
 
     attacks: object = ()
     targets: object = None
     seeds: object = (1,)
     audit: AuditSection | None = None
-    shadow: ShadowSection | None = None
-    references: ReferencesSection | None = None
-    canaries: CanariesSection | None = None
-    unlearning: UnlearningSection | None = None
-    secure_sum: SecureSumSection | None = None
     figures: FiguresSection | None = None
     server: object = None
     view: object = None
     metrics: object = ()
-    attacker: AttackerSection | None = None
+    tables: Mapping[str, object] = MappingProxyType({})
 
 
 class AuditPlan(NamedTuple):
@@ -167,13 +163,8 @@ def plan_of(federation: Federation, asked: Questions, *, name: str, about: str =
         **sections(
             shift=(ShiftSection, federation.shift),
             risk=(RiskSection, federation.risk),
-            shadow=(ShadowSection, asked.shadow),
-            references=(ReferencesSection, asked.references),
-            canaries=(CanariesSection, asked.canaries),
-            unlearning=(UnlearningSection, asked.unlearning),
-            secure_sum=(SecureSumSection, asked.secure_sum),
-            attacker=(AttackerSection, asked.attacker),
             figures=(FiguresSection, asked.figures),
+            **{name: (OPTIONAL[name], given) for name, given in asked.tables.items()},
         ),
     }
     metrics = [register(metric_spelled(one))["name"] for one in listed(asked.metrics)]
@@ -197,8 +188,7 @@ def sections(**given: tuple[type[Section], object]) -> dict[str, dict[str, objec
 
 def _settings_of(what: str, kind: type[Section], given: object) -> dict[str, object]:
     if not isinstance(given, kind):
-        name = kind.__name__.removesuffix("Section")
-        raise BadInput(f"{what} is a fedaudit.{name}, got {type_of(given)}")
+        raise BadInput(f"{what} is a {kind.python_name()}, got {type_of(given)}")
     return given.model_dump(exclude_unset=True)
 
 

@@ -6,18 +6,14 @@ from contextlib import contextmanager
 
 from fedaudit.core.errors import Refusal
 from fedaudit.study.settings.games import GameStudy
+from fedaudit.study.settings.optional import OPTIONAL
 from fedaudit.study.settings.sections import Study
 
 _ARGUMENTS = {
+    **{name: kind.python_name() for name, kind in OPTIONAL.items()},
     "audit": "fedaudit.Audit",
     "figures": "fedaudit.Figures",
     "risk": "fedaudit.Risk",
-    "attacker": "fedaudit.Attacker",
-    "canaries": "fedaudit.Canaries",
-    "unlearning": "fedaudit.Unlearning",
-    "references": "fedaudit.References",
-    "secure_sum": "fedaudit.SecureSum",
-    "shadow": "fedaudit.Shadow",
     "shift": "fedaudit.Shift",
     "training": "fedaudit.Training",
     "data": "data",

@@ -11,6 +11,7 @@ from fedaudit.datasets.catalog import READERS
 from fedaudit.results.older import FIRST_SET
 from fedaudit.results.text import made_plain
 from fedaudit.study.settings.games import GameStudy, Plan
+from fedaudit.study.settings.optional import OPTIONAL
 from fedaudit.study.settings.sections import RiskSection, Study
 
 PlanKind = TypeVar("PlanKind", bound=Plan)
@@ -27,12 +28,7 @@ _NEWER: Mapping[str, object] = {
     "models": [],
     "pretraining": None,
     "task": {"name": "classification", "options": {}},
-    "shadow": None,
-    "references": None,
-    "canaries": None,
-    "unlearning": None,
-    "secure_sum": None,
-    "attacker": None,
+    **dict.fromkeys(OPTIONAL),
     "shift": None,
     "risk": RiskSection().model_dump(mode="json"),
     "audit.merge": [],

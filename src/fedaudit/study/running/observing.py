@@ -12,7 +12,6 @@ from fedaudit.core.files import own_folder
 from fedaudit.core.params import flat
 from fedaudit.core.seeds import seed_for
 from fedaudit.fl.simulate import simulate
-from fedaudit.observe.canaries import keeping_canaries
 from fedaudit.observe.kept_files import write_round
 from fedaudit.observe.layout import estimated_bytes
 from fedaudit.observe.measurements import Stored, fault_in, read_measured, write_measured
@@ -28,9 +27,7 @@ from fedaudit.study.figures.accuracy import (
 )
 from fedaudit.study.figures.cluster_notes import cluster_notes
 from fedaudit.study.running.identity import run_key
-from fedaudit.study.running.learning import measure_known
 from fedaudit.study.running.pictures import draw
-from fedaudit.study.running.secure_sum import keeping_sums
 from fedaudit.study.setup.parts import Setup, Work
 
 
@@ -84,21 +81,8 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
         device=work.device,
     )
     key = run_key(setup.study, setup.seed, work.device.type)
-    if setup.canaries is not None:
-        (start,) = setup.algorithm.models(
-            setup.algorithm.start(seed_for(seed, "initial model"))
-        ).values()
-        stream = keeping_canaries(
-            stream,
-            setup.canaries.clients,
-            setup.canaries.direction,
-            start.params,
-            last=rounds,
-            folder=folder,
-            run=key,
-        )
-    if setup.study.secure_sum is not None:
-        stream = keeping_sums(stream, setup, folder, key, work.progress)
+    for one in setup.extensions:
+        stream = one.watching(stream, setup, folder, key, work.progress)
     told = keeping_usage(stream, setup.deal.clients, folder, key)
     given = evaluation_split(setup)
     phase = f"seed {setup.seed}: training rounds"
@@ -189,7 +173,8 @@ def _measure(
     is_last = round.index == setup.measured_rounds[-1]
     notes |= accuracy_notes(setup, given, round, device, means=is_last)
     notes |= cluster_notes(setup, round, device)
-    measure_known(setup, round, folder, notes, device)
+    for one in setup.extensions:
+        one.measure(setup, round, folder, notes, device)
     if is_last:
         draw(setup, round, folder)
     # Last, because a round counts as measured once this file is there.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,22 +23,14 @@ from fedaudit.signals.measure import measure_round
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import STUDY_FILE, recorded_study, refuse_other_record
 from fedaudit.study.running.identity import with_code
-from fedaudit.study.running.learning import (
-    Examples,
-    fitted_attacks,
-    known_examples,
-    shadow_examples,
-    with_reference_models,
-)
 from fedaudit.study.running.observing import measured_on, stored_rounds
 from fedaudit.study.running.pool import is_measured, run_folder
 from fedaudit.study.running.record import conclude
 from fedaudit.study.running.run import SHADOW
-from fedaudit.study.running.unlearning import UnlearnedRounds
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.settings.values import study_from
 from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.parts import Setup, Work
+from fedaudit.study.setup.parts import Means, Setup, Work
 
 
 def reattack(
@@ -105,23 +98,7 @@ def _attacked(
         runs.append(_with_fitted_attacks(possible, recording, work, log, named=bool(names)))
         stored.append(rounds)
     places = {seed: run_folder(recording, seed) for seed in study.seeds}
-    unlearned = {
-        run.seed: _unlearned(run, rounds[-1], recording)
-        for run, rounds in zip(runs, stored, strict=True)
-        if run.retrained is not None
-    }
-    return conclude(runs, stored, out, work, clock, log, places=places, unlearned=unlearned)
-
-
-def _unlearned(run: Setup, released: Stored, recording: Path) -> UnlearnedRounds:
-    """The models of unlearning as they were measured; the released one where nothing was done."""
-    assert run.retrained is not None
-    what = "an [unlearning] table"
-    after = run.unlearned
-    return UnlearnedRounds(
-        released if after is None else _measured_own(after, recording, what)[-1],
-        _measured_own(run.retrained, recording, what)[-1],
-    )
+    return conclude(runs, stored, out, work, clock, log, places=places)
 
 
 def _refuse_distrusted(recording: Path, names: Sequence[str], *, trusted: bool) -> None:
@@ -241,53 +218,30 @@ def _with_fitted_attacks(
     Raises:
         Damaged: What is there is damaged: to leave an attack out in silence would look like safety.
     """
-    for needing, fit in (
-        ([name for name, a in run.attacks.items() if a.learns], _fitted),
-        ([name for name, a in run.attacks.items() if a.needs_references], _compared),
-    ):
-        if not needing:
-            continue
+    folder = run_folder(recording, run.seed)
+    for one in run.extensions:
+        means = Means(folder, partial(_measured_own, recording, one.table), work.progress)
+        needing = [name for name, attack in run.attacks.items() if one.serves(attack)]
         try:
-            run = fit(run, recording, work)
+            run = one.fitted(run, means)
         except Refusal as refusal:
-            if named or isinstance(refusal, Damaged):
+            if named or not needing or isinstance(refusal, Damaged):
                 raise
             log(f"not run: {', '.join(needing)} ({refusal})")
-            refused = dict.fromkeys(needing, str(refusal))
-            attacks = {name: a for name, a in run.attacks.items() if name not in refused}
-            run = replace(run, attacks=attacks, refused={**run.refused, **refused})
+            run = run.without_attacks(dict.fromkeys(needing, str(refusal)))
     return run
 
 
-def _fitted(run: Setup, recording: Path, work: Work) -> Setup:
-    return fitted_attacks(run, _examples(run, recording), work.progress)
-
-
-def _compared(run: Setup, recording: Path, _: Work) -> Setup:
-    if not run.references:
-        raise BadInput("there is nothing to compare with")
-    return with_reference_models(
-        run,
-        [_measured_own(one, recording, "a [references] table") for one in run.references],
-    )
-
-
-def _examples(run: Setup, recording: Path) -> Examples:
-    if run.known is not None:
-        return known_examples(run, run_folder(recording, run.seed))
-    if run.shadow is None:
-        raise BadInput("nothing is there to learn from")
-    return shadow_examples(run.shadow, _measured_own(run.shadow, recording, "a [shadow] table"))
-
-
-def _measured_own(own: Setup, recording: Path, table: str) -> list[Stored]:
-    """Measured rounds of a federation of the adversary's own."""
+def _measured_own(
+    recording: Path, table: str, own: Setup, what: str, begun: object
+) -> list[Stored]:
+    """Measured rounds of a federation beside the run, which none is trained for any more."""
     listed = run_folder(recording, own.seed)
     place = listed if listed.is_dir() else own_place(recording, SHADOW, f"seed-{own.seed}")
     if not is_measured(own, place):
         raise BadInput(
             f"{recording} has no federation beside the audited one that this attack needs; run the "
-            f"study again with this attack named, or with {table}"
+            f"study again with this attack named, or with the [{table}] table"
         )
     return stored_rounds(own, place)
 

@@ -3,27 +3,18 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 from torch import Tensor
 
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE
-from fedaudit.core.metric_names import (
-    EPSILON,
-    FORMAL_EPSILON,
-    FORMAL_EPSILON_OF_A_ROUND,
-)
+from fedaudit.core.metric_names import EPSILON
 from fedaudit.core.values import Sees
-from fedaudit.defenses.accounting import FORMAL_DELTA
-from fedaudit.defenses.base import Guarantee
 from fedaudit.metrics import combined
 from fedaudit.metrics.intervals import FEWEST_RUNS
-from fedaudit.observe.canaries import read_canaries
 from fedaudit.observe.measurements import Stored, stacked
 from fedaudit.observe.usage import Usage, read_usage
 from fedaudit.results import aggregate
@@ -45,29 +36,21 @@ from fedaudit.results.record import (
 from fedaudit.results.sources import SourceResult
 from fedaudit.results.text import plain
 from fedaudit.study.controls import controls, planted_leak, source_controls
+from fedaudit.study.extensions.examples import LearnedFrom
 from fedaudit.study.figures.accuracy import accuracy_by_round, utility
 from fedaudit.study.figures.analysis import analyse
 from fedaudit.study.figures.cluster_results import clusters_of
-from fedaudit.study.figures.one_sample import sample_claim_checked
-from fedaudit.study.figures.one_update import CanaryRun, claim_checked, one_update_figures
+from fedaudit.study.figures.guarantees import formal_epsilons
 from fedaudit.study.figures.sample_scores import write_scores
-from fedaudit.study.figures.secure_sum import sum_figures
 from fedaudit.study.figures.source import SourceFound, source_results
 from fedaudit.study.figures.truth import Findings
-from fedaudit.study.figures.unlearning import (
-    UnlearningRun,
-    retrained_control,
-    unlearning_figures,
-)
 from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.identity import config_of, run_key, settings_of
 from fedaudit.study.running.observing import measured_on
 from fedaudit.study.running.pictures import write_pictures
-from fedaudit.study.running.secure_sum import read_sums
-from fedaudit.study.running.unlearning import UnlearnedRounds
 from fedaudit.study.settings.sections import ServerSection
 from fedaudit.study.setup.defenses import assigns_classes
-from fedaudit.study.setup.parts import Setup, Work
+from fedaudit.study.setup.parts import Conclusion, Extension, MeasuredRun, Setup, Work
 
 _MOST_CLIENTS = 50
 """Of larger federations, only the audited clients have rows."""
@@ -82,7 +65,6 @@ def conclude(
     log: Callable[[str], None] = lambda text: None,
     *,
     places: Mapping[int, Path],
-    unlearned: Mapping[int, UnlearnedRounds] = MappingProxyType({}),
 ) -> Record:
     """Makes figures, controls and record from what was measured, and writes record and scores.
 
@@ -94,7 +76,6 @@ def conclude(
         clock: For the record's times.
         log: Takes lines of text for the user.
         places: Folder of each run, by seed.
-        unlearned: By seed, the models of unlearning, where there was some.
     """
     # First, so that a folder that cannot be written is found out before the work.
     out.mkdir(parents=True, exist_ok=True)
@@ -121,28 +102,32 @@ def conclude(
         for row in _usage_rows(run, places[run.seed], rounds)
     ]
     made = environment(clock, work.device)
-    canaried = _canary_runs(runs, stored, places)
-    checks += claim_checked(canaried)
-    proven = {one.metric: one.value for one in formal_epsilons(runs)}
-    checks += sample_claim_checked(runs, findings, proven.get(FORMAL_EPSILON))
-    forgetful = [
-        UnlearningRun(run, rounds[-1], *unlearned[run.seed])
-        for run, rounds in zip(runs, stored, strict=True)
-        if run.seed in unlearned
-    ]
-    of_unlearning = unlearning_figures(forgetful, findings.scores)
-    checks += retrained_control(forgetful, of_unlearning)
-    besides = [
-        *one_update_figures(canaried),
-        *_of_sums(runs, stored, places),
-        *of_unlearning,
-    ]
+    besides = list[Estimate]()
+    for one in _concluded(runs, stored, places, findings):
+        besides += one.figures
+        checks += one.checks
     record = assembled(runs, stored, findings, checks, made, usage, sources, besides)
     # The record first: scores without one are taken for somebody else's.
     write_record(record, out / RECORD_FILE)
     write_scores(runs, findings, out / SCORES_FILE)
     write_pictures(runs[0], places[runs[0].seed], findings, out / PICTURES_FILE)
     return record
+
+
+def _concluded(
+    runs: Sequence[Setup],
+    stored: Sequence[Sequence[Stored]],
+    places: Mapping[int, Path],
+    findings: Findings,
+) -> Iterator[Conclusion]:
+    """What each kind of extension adds, over the runs that have one."""
+    having: dict[type[Extension], list[MeasuredRun]] = {}
+    for run, rounds in zip(runs, stored, strict=True):
+        key = run_key(run.study, run.seed, measured_on(rounds))
+        for one in run.extensions:
+            measured = MeasuredRun(run, rounds, places[run.seed], key)
+            having.setdefault(type(one), []).append(measured)
+    return (kind.concluded(found, findings.scores) for kind, found in having.items())
 
 
 def assembled(
@@ -296,17 +281,10 @@ def _untested(run: Setup) -> list[str]:
             "Members against other clients' samples: a shift makes these differ from the audited "
             "client's, and what tells them apart need not be membership."
         )
-    if run.attacker is not None:
-        said.append("The federation without its malicious client, whose poison is in its models.")
-    if run.canaries is not None:
-        said.append("The federation without its canary clients, whose noise lies in every model.")
-    if study.audit.draw == "canaries":
-        said.append("Ordinary samples, which leak less: the audited ones are canary records.")
-    if run.retrained is not None:
-        said.append("Unlearning as somebody sees it who is shown the rounds between.")
+    said += [sentence for one in run.extensions if (sentence := one.untested())]
     if run.on_membership and not any(one.needs_references for one in run.attacks.values()):
         said.append("Attacks that compare with reference models (RMIA, LiRA).")
-    if run.shadow is None and run.known is None:
+    if run.extension(LearnedFrom) is None:
         said.append(
             "Attacks that train a classifier on a federation of their own, or on known members."
         )
@@ -448,97 +426,3 @@ def _with_significance(
         figure.model_copy(update={"tests": tests_of(figure.significant)})
         for figure in aggregate.corrected(tested, alpha)
     ]
-
-
-def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
-    """The epsilon of the whole training, and that of one round in which a client takes part.
-
-    That of a round is what papers often print. It says nothing of somebody who sees more rounds:
-    the budget of the training is what holds for the server.
-
-    Args:
-        runs: Of one study. Each figure is that of the client that is protected least.
-    """
-    rounds = runs[0].study.training.rounds
-    whole = _weakest(runs, rounds)
-    if whole is None:
-        return []
-    found = [_figure(runs[0], FORMAL_EPSILON, whole, "")]
-    one = _weakest(runs, 1)
-    if one is not None and rounds > 1 and whole.epsilon < float("inf"):
-        found.append(_figure(runs[0], FORMAL_EPSILON_OF_A_ROUND, one, "one round alone; "))
-    return found
-
-
-def _canary_runs(
-    runs: Sequence[Setup], stored: Sequence[Sequence[Stored]], places: Mapping[int, Path]
-) -> list[CanaryRun]:
-    """The runs that have canary clients, with the statistics from their folders."""
-    return [
-        CanaryRun(
-            run,
-            run.canaries,
-            read_canaries(
-                places[run.seed],
-                run_key(run.study, run.seed, measured_on(rounds)),
-                len(run.canaries.clients),
-            ).numpy(),
-        )
-        for run, rounds in zip(runs, stored, strict=True)
-        if run.canaries is not None
-    ]
-
-
-def _of_sums(
-    runs: Sequence[Setup], stored: Sequence[Sequence[Stored]], places: Mapping[int, Path]
-) -> list[Estimate]:
-    """How well the sum of each run's last round hides the audited clients' updates."""
-    if runs[0].study.secure_sum is None:
-        return []
-    found = [
-        read_sums(run, places[run.seed], run_key(run.study, run.seed, measured_on(rounds)))
-        for run, rounds in zip(runs, stored, strict=True)
-    ]
-    return sum_figures(runs, found)
-
-
-def _figure(run: Setup, metric: str, weakest: Guarantee, of_what: str) -> Estimate:
-    finite = weakest.epsilon < float("inf")
-    return Estimate(
-        defense=run.study.defense.label,
-        view=run.view.name,
-        contrast="unseen",
-        metric=metric,
-        value=weakest.epsilon if finite else None,
-        method=weakest.method or f"Renyi accountant, delta {FORMAL_DELTA:g}",
-        note=f"{of_what}unit: {weakest.unit}" if finite else _nothing(weakest),
-    )
-
-
-def _nothing(guarantee: Guarantee) -> str:
-    if guarantee.method:
-        return f"there is no guarantee: {guarantee.method}"
-    return "without noise there is no guarantee"
-
-
-def _weakest(runs: Sequence[Setup], rounds: int) -> Guarantee | None:
-    # Of all runs: another seed may deal a client fewer samples, which are drawn more often.
-    guarantees = [guarantee for run in runs for guarantee in _guarantees(run, rounds)]
-    return max(guarantees, key=lambda guarantee: guarantee.epsilon, default=None)
-
-
-def _guarantees(run: Setup, rounds: int) -> Iterator[Guarantee]:
-    """Those of the defended targets; of all defended clients where no target is among them.
-
-    Source inference asks about everybody's samples, and all defended clients count.
-    """
-    targets = [client for client in run.study.audit.targets if client in run.defenses]
-    targets = [] if run.on_source else targets
-    for client in targets or run.defenses:
-        work = replace(
-            run.algorithm.workload(rounds, run.deal.sizes[client]),
-            features=run.dataset.train.features[0].numel(),
-        )
-        guarantee = run.defenses[client].guarantee(work, delta=FORMAL_DELTA)
-        if guarantee is not None:
-            yield guarantee

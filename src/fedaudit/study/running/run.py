@@ -21,21 +21,14 @@ from fedaudit.results.record import Record
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import claim
 from fedaudit.study.running.identity import with_code
-from fedaudit.study.running.learning import (
-    fitted_attacks,
-    known_examples,
-    shadow_examples,
-    with_reference_models,
-)
 from fedaudit.study.running.observing import disk_needed, observe, stored_rounds
 from fedaudit.study.running.pool import is_measured, locked, place_of, write_run_places
 from fedaudit.study.running.pretraining import pretrained_for
 from fedaudit.study.running.record import conclude
-from fedaudit.study.running.unlearning import UnlearnedRounds, begun
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.algorithm import shadow_cost
 from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.parts import Setup, Work
+from fedaudit.study.setup.parts import Extension, Means, Setup, Work
 
 _LISTED = 20
 """Of more clients than these the sizes are not listed one by one."""
@@ -98,14 +91,10 @@ def run_study(
     for folder in {out, *places.values()}:
         sweep(folder, before=clock.at)
     stored = [_observed(run, places[run.seed], work, log) for run in runs]
-    runs = [_with_fitted_attacks(run, places, work, log) for run in runs]
-    runs = [_with_reference_models(run, places, work, log) for run in runs]
-    unlearned = {
-        run.seed: _unlearned(run, rounds[-1], places, work, log)
-        for run, rounds in zip(runs, stored, strict=True)
-        if run.retrained is not None
-    }
-    return conclude(runs, stored, out, work, clock, log, places=places, unlearned=unlearned)
+    # One extension of all runs after another: what a user waits for is said in that order.
+    for kind in dict.fromkeys(type(one) for run in runs for one in run.extensions):
+        runs = [_fitted(run, kind, places, work, log) for run in runs]
+    return conclude(runs, stored, out, work, clock, log, places=places)
 
 
 def _work(
@@ -127,49 +116,22 @@ def _observed(run: Setup, place: Path, work: Work, log: Callable[[str], None]) -
         return observe(run, place, work)
 
 
-def _with_fitted_attacks(
-    run: Setup, places: Mapping[int, Path], work: Work, log: Callable[[str], None]
-) -> Setup:
-    """The run with the attacks that learn fitted on its shadow federation or known split."""
-    if run.known is not None:
-        return fitted_attacks(run, known_examples(run, places[run.seed]), work.progress)
-    if run.shadow is None:
-        return run
-    place, shadow = places[run.shadow.seed], run.shadow
-    log(f"seed {run.seed}: attacks learn on a shadow federation, seed {shadow.seed}, in {place}")
-    examples = shadow_examples(shadow, _observed(shadow, place, work, log))
-    return fitted_attacks(run, examples, work.progress)
-
-
-def _with_reference_models(
-    run: Setup, places: Mapping[int, Path], work: Work, log: Callable[[str], None]
-) -> Setup:
-    """The run with its reference federations trained, and measured on its audited samples."""
-    stored = []
-    for number, one in enumerate(run.references, 1):
-        place = places[one.seed]
-        log(f"seed {run.seed}: reference federation {number} of {len(run.references)}, in {place}")
-        stored.append(_observed(one, place, work, log))
-    return with_reference_models(run, stored)
-
-
-def _unlearned(
+def _fitted(
     run: Setup,
-    released: Stored,
+    kind: type[Extension],
     places: Mapping[int, Path],
     work: Work,
     log: Callable[[str], None],
-) -> UnlearnedRounds:
-    """The federations of unlearning trained, and measured on the run's audited samples."""
-    assert run.retrained is not None
-    log(f"seed {run.seed}: a federation without the forgotten samples")
-    retrained = _observed(run.retrained, places[run.retrained.seed], work, log)[-1]
-    if run.unlearned is None:
-        return UnlearnedRounds(released, retrained)
-    place = places[run.unlearned.seed]
-    log(f"seed {run.seed}: unlearning, in {place}")
-    after = _observed(begun(run, places[run.seed]), place, work, log)[-1]
-    return UnlearnedRounds(after, retrained)
+) -> Setup:
+    """The run, with what an extension of it measures in federations beside it."""
+
+    def measured(one: Setup, what: str, begun: Callable[[], Setup] | None) -> list[Stored]:
+        place = places[one.seed]
+        log(f"seed {run.seed}: {what}, in {place}")
+        return _observed(begun() if begun else one, place, work, log)
+
+    own = run.extension(kind)
+    return run if own is None else own.fitted(run, Means(places[run.seed], measured, work.progress))
 
 
 def _needed_signals(run: Setup, stored: Stored) -> Stored:
@@ -196,11 +158,9 @@ def _announce(
     )
     if shadows and missing:
         log(shadows)
-    if first.references and missing:
-        log(
-            f"reference federations: {len(first.references)} a run, each of which takes as long "
-            "to train as the audited one (references.count)"
-        )
+    for cost in (one.cost() for one in first.extensions if missing):
+        if cost:
+            log(cost)
     for name, reason in first.refused.items():
         log(f"not possible in this view: {name} ({reason})")
     if need > free:

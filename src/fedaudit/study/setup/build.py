@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import attack_named, attack_set
-from fedaudit.attacks.membership.recovery import Recovery
 from fedaudit.core import modules
 from fedaudit.core.errors import BadInput, NotVisible, Refusal
 from fedaudit.core.importing import called, named
@@ -18,13 +17,11 @@ from fedaudit.core.tasks import lacking
 from fedaudit.core.values import ClientId, Sees, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.defenses.accounting import FORMAL_DELTA
 from fedaudit.defenses.base import Defense, Plan
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, Server
 from fedaudit.fl.simulate import prepared
 from fedaudit.fl.visits import TurnContext
 from fedaudit.fl.wire.checkpoint import fingerprint_of
-from fedaudit.metrics.table import EVERY_EVALUATION, METRICS, Exact, Metric, OfScores
 from fedaudit.observe.round import Logits
 from fedaudit.observe.views import (
     View,
@@ -32,22 +29,34 @@ from fedaudit.observe.views import (
     of_outputs,
     of_several_models,
     view_named,
-    with_own,
 )
 from fedaudit.signals.base import ReadsLayers
+from fedaudit.study.extensions.attacker import Attacker
+from fedaudit.study.extensions.canaries import Canaries
+from fedaudit.study.extensions.canary_records import CanaryRecords
+from fedaudit.study.extensions.examples import LearnedFrom, own_seed
+from fedaudit.study.extensions.references import References
+from fedaudit.study.extensions.secure_sum import SecureSum
+from fedaudit.study.extensions.unlearning import Unlearning
+from fedaudit.study.figures.analysis import metric_named
 from fedaudit.study.settings.options import check_options, task_of
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.algorithm import algorithm_of, check_algorithm, refuse_unmeasured
-from fedaudit.study.setup.attacker import as_attacker, attacker_of, measured_for
-from fedaudit.study.setup.canaries import canaries_of
 from fedaudit.study.setup.dealing import GroupedData, dealt, grouped
 from fedaudit.study.setup.defenses import assigns_classes, defenses_of, noisy_tail, refuse_unfit
-from fedaudit.study.setup.examples import own_seed, shadow_section, with_examples
 from fedaudit.study.setup.holdout import HoldOutRule, exclude_held_out, refuse_one_sided
-from fedaudit.study.setup.parts import Setup
-from fedaudit.study.setup.references import reference_name, references_section, with_references
-from fedaudit.study.setup.secure_sum import refuse_sum_misfit
-from fedaudit.study.setup.unlearning import unlearning_names, with_unlearning
+from fedaudit.study.setup.parts import Extension, Setup
+
+EXTENSIONS: tuple[type[Extension], ...] = (
+    Attacker,
+    Canaries,
+    CanaryRecords,
+    SecureSum,
+    LearnedFrom,
+    References,
+    Unlearning,
+)
+"""What optional tables add to a run, in the order in which they do so."""
 
 SERVERS: dict[str, Callable[..., Server]] = {"honest": Server}
 """Who may send the models, by name."""
@@ -90,21 +99,11 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         groups=world.groups,
         server=_server_of(study, world),
     )
-    asked = canaries_of(study, seed, run.deal.sizes, algorithm, defenses, FORMAL_DELTA)
-    probes = run.deal.audit.samples
-    malicious = attacker_of(study, seed, probes, dataset.classes, algorithm, defenses)
-    run = replace(run, canaries=asked, attacker=malicious)
-    refuse_sum_misfit(run)
-    run = with_references(with_examples(_without_uninformed(run), dataset), dataset)
-    run = with_unlearning(run)
+    run = _without_uninformed(run)
+    for kind in EXTENSIONS:
+        run = kind.added(run, dataset)
     for one in (run, *run.own_federations):
         _refuse_absent_targets(one)
-    for index in range(1, study.training.rounds + 1) if run.canaries else ():
-        if not set(run.cohort(index)) & run.deal.clients.keys():
-            raise BadInput(
-                f"in round {index} of seed {seed} only canary clients would take part; raise "
-                "training.participation, or take fewer canaries"
-            )
     return run
 
 
@@ -129,26 +128,6 @@ def _server_of(study: Study, world: GroupedData) -> Server:
     assert isinstance(server, Server)
     server.refuse_misfit(world.deal.clients.keys(), study.training.rounds)
     return server
-
-
-def metric_named(name: str) -> Exact | Metric:
-    """The metric of that name, of an installed package, or of the user's own.
-
-    Raises:
-        BadInput: There is none, and the nearest is named; or every evaluation has it.
-    """
-    if name in EVERY_EVALUATION:
-        raise BadInput(
-            f"{name!r} is among the figures of every evaluation; leave it out of figures.metrics"
-        )
-    found: Exact | Metric | OfScores = named(
-        "metric",
-        name,
-        METRICS,
-        wanted="a fedaudit.metrics.Metric, or a function of scores and membership",
-        fits=lambda one: isinstance(one, Exact | Metric) or callable(one),
-    )
-    return found if isinstance(found, Exact | Metric) else Metric(found)
 
 
 def dataset_of(study: Study, seed: int, data_dir: Path | None) -> Dataset:
@@ -300,12 +279,8 @@ def _view_of(study: Study) -> View:
         )
     if study.audit.merge:
         view = as_one(view, study.audit.merge)
-    if study.attacker is not None:
-        view = as_attacker(study, view)
-    if shadow_section(study) is not None:
-        view = with_own(view, Sees.AUXILIARY_DATA)
-    if references_section(study, view) is not None:
-        view = with_own(view, Sees.REFERENCE_MODELS)
+    for kind in EXTENSIONS:
+        view = kind.seen(study, view)
     return view
 
 
@@ -351,11 +326,10 @@ def attacks_of(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, s
 
 
 def _informed(study: Study, attack: Attack) -> Attack:
-    """The attack, told of the malicious client's rounds where it is one on them."""
-    if not isinstance(attack.rule, Recovery) or study.attacker is None:
-        return attack
-    rule = replace(attack.rule, first=study.attacker.first, every=study.attacker.every)
-    return replace(attack, rule=rule)
+    """The attack, told of what it must know of the study's extensions."""
+    for kind in EXTENSIONS:
+        attack = kind.informed(study, attack)
+    return attack
 
 
 def _noise_tail(study: Study, name: str) -> dict[str, Setting]:
@@ -415,14 +389,14 @@ def _measured_rounds(study: Study, view: View) -> tuple[int, ...]:
             f"audit.every is {step}, but there are only {last} rounds, so that nothing would be "
             f"measured; give at most {last}, or 0 for a tenth of the rounds"
         )
-    return tuple(sorted({*range(step, last + 1, step)} | measured_for(study)))
+    more = (kind.measured_in(study) for kind in EXTENSIONS)
+    return tuple(sorted({*range(step, last + 1, step)}.union(*more)))
 
 
 def federation_seeds(study: Study) -> frozenset[int]:
     """Seeds of all that :func:`federation_of` can deal: audited ones, and those beside them."""
-    given = references_section(study, _view_of(study))
-    names = ["shadow", *map(reference_name, range(given.count if given else 0))]
-    names += unlearning_names(study)
+    view = _view_of(study)
+    names = [name for kind in EXTENSIONS for name in kind.beside(study, view)]
     own = {own_seed(seed, name) for seed in study.seeds for name in names}
     return frozenset(seed_for(seed, "federation") for seed in (*study.seeds, *own))
 

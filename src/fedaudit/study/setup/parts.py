@@ -1,11 +1,14 @@
 """The parts that one run of a study is made of."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
+from jaxtyping import Float
+from numpy import ndarray
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core.devices import CPU
@@ -14,20 +17,22 @@ from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
-from fedaudit.datasets.draws.shadow import Known
 from fedaudit.defenses.base import Defense
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server
 from fedaudit.fl.visits import TurnContext, cohort_of
-from fedaudit.observe.measurements import MeasuredRound
+from fedaudit.observe.measurements import MeasuredRound, Stored
+from fedaudit.observe.round import Round
 from fedaudit.observe.views import View
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import ControlResult
 from fedaudit.signals.base import Signal
 from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.attacker import Attacker
-from fedaudit.study.setup.canaries import Canaries
 from fedaudit.study.setup.dealing import Groups
 from fedaudit.study.setup.holdout import HoldOutRule
+
+Kind = TypeVar("Kind", bound="Extension")
 
 
 class Watched(NamedTuple):
@@ -62,14 +67,9 @@ class Setup:
         refused: For each other attack, what is missing.
         measured_rounds: Rounds to be measured, ascending.
         groups: Which clients are alike, and whose data each sample is like.
-        shadow: The undefended run on other data that attacks learn from, if they do so.
-        references: The undefended runs on other data whose models attacks compare with.
-        canaries: The canary clients, if there are any; no part of the deal.
-        unlearned: What the unlearning trains after this run, if it does.
-        retrained: The federation that never had the forgotten samples, if there are such.
-        attacker: The malicious client, if one sends poison.
-        known: The samples of this run that attacks learn from, if they do so.
-        is_shadow: True for such a shadow, of which nothing but its signals is of interest.
+        extensions: What the study's optional tables add.
+        is_shadow: True for a federation beside the audited one, of which nothing but its signals is
+            of interest.
         watched: Where the federation was somebody else's, what is known of it.
         server: Who sends clients their models.
     """
@@ -85,13 +85,7 @@ class Setup:
     refused: Mapping[str, str]
     measured_rounds: tuple[int, ...]
     groups: Groups
-    shadow: "Setup | None" = None
-    references: "tuple[Setup, ...]" = ()
-    canaries: Canaries | None = None
-    unlearned: "Setup | None" = None
-    retrained: "Setup | None" = None
-    attacker: Attacker | None = None
-    known: Known | None = None
+    extensions: "tuple[Extension, ...]" = ()
     is_shadow: bool = False
     watched: Watched | None = None
     server: Server = HONEST
@@ -112,35 +106,212 @@ class Setup:
         """The attacks that ask whose a sample was."""
         return {name: attack for name, attack in self.attacks.items() if attack.infers_source}
 
+    def extension(self, kind: type[Kind]) -> Kind | None:
+        """The extension of a kind; None where its table asks for none."""
+        return next((one for one in self.extensions if isinstance(one, kind)), None)
+
+    def extended(self, one: "Extension") -> "Setup":
+        """The run with one more extension, in the place of an earlier one of its kind."""
+        others = tuple(given for given in self.extensions if type(given) is not type(one))
+        return replace(self, extensions=(*others, one))
+
+    def without_attacks(self, refused: Mapping[str, str]) -> "Setup":
+        """The run without some attacks, by name with the reason for each."""
+        attacks = {name: attack for name, attack in self.attacks.items() if name not in refused}
+        return replace(self, attacks=attacks, refused={**self.refused, **refused})
+
     def cohort(self, index: int) -> tuple[ClientId, ...]:
-        """The clients that are asked in a round, canaries among them."""
-        clients = {*self.deal.clients, *(self.canaries.clients if self.canaries else ())}
+        """The clients that are asked in a round, those of extensions among them."""
+        more = (client for one in self.extensions for client in one.clients)
         share = self.study.training.participation
-        return cohort_of(sorted(clients), share, self.holdout.seed, index)
+        return cohort_of(sorted({*self.deal.clients, *more}), share, self.holdout.seed, index)
 
     @property
     def everybody(self) -> TurnContext:
-        """All simulated clients with their data and defenses, canaries and poison among them."""
-        clients, defenses = dict(self.deal.clients), dict(self.defenses)
-        if self.attacker is not None:
-            defenses[self.attacker.client] = self.attacker.defense(self.defenses)
-        if self.canaries is not None:
-            like = next(iter(clients.values()))
-            clients |= self.canaries.data(like)
-            defenses |= self.canaries.defenses(self.defenses)
-        return TurnContext(self.algorithm, clients, defenses)
+        """All simulated clients with their data and defenses, those of extensions among them."""
+        found = TurnContext(self.algorithm, dict(self.deal.clients), dict(self.defenses))
+        for one in self.extensions:
+            found = one.joined(found)
+        return found
 
     @property
     def own_federations(self) -> "tuple[Setup, ...]":
         """The runs beside this one: the adversary's own, and those of unlearning."""
-        beside = (self.shadow, *self.references, self.unlearned, self.retrained)
-        return tuple(one for one in beside if one is not None)
+        return tuple(one for each in self.extensions for one in each.federations)
 
     @property
     def signals(self) -> tuple[Signal, ...]:
         """Every signal that an attack needs, each once."""
         found = {s.name: s for attack in self.attacks.values() for s in attack.signals}
         return tuple(found.values())
+
+
+class Means(NamedTuple):
+    """What an extension has to work with once its run is measured.
+
+    Attributes:
+        folder: The run's.
+        measured: Gives the measured rounds of a federation beside the run, which it trains if need
+            be; told what that federation is, and what to do before it is trained.
+        progress: Called as the work goes on.
+    """
+
+    folder: Path
+    measured: "Callable[[Setup, str, Callable[[], Setup] | None], list[Stored]]"
+    progress: Progress = quiet
+
+
+class MeasuredRun(NamedTuple):
+    """A run with its measured rounds.
+
+    Attributes:
+        run: The run.
+        rounds: Ascending.
+        place: Its folder.
+        key: Names it in its files.
+    """
+
+    run: Setup
+    rounds: Sequence[Stored]
+    place: Path
+    key: str
+
+    def extension(self, kind: type[Kind]) -> Kind:
+        """The run's extension of a kind, which it has."""
+        found = self.run.extension(kind)
+        assert found is not None
+        return found
+
+
+Scores = Mapping[tuple[int, ClientId, str], Float[ndarray, " samples"]]
+"""Attacks' scores of audited samples, by seed, target and attack."""
+
+
+class Conclusion(NamedTuple):
+    """What extensions of one kind add to a study's record."""
+
+    figures: Sequence[Estimate] = ()
+    checks: Sequence[ControlResult] = ()
+
+
+class Extension:
+    """What an optional table of a study adds to each of its runs.
+
+    Class methods are asked for every study, in the order of
+    :data:`fedaudit.study.setup.build.EXTENSIONS`, and do nothing where it has no such table. What
+    :meth:`added` gives a run is asked through methods, from the first round to the record.
+    """
+
+    table: ClassVar[str] = ""
+    """The table's name in a study; empty where another setting asks for it."""
+
+    @classmethod
+    def seen(cls, study: Study, view: View) -> View:
+        """The adversary's view, with what it has besides.
+
+        Raises:
+            Refusal: The extension is none of this view.
+        """
+        return view
+
+    @classmethod
+    def informed(cls, study: Study, attack: Attack) -> Attack:
+        """An attack that is named in a study, told of what it must know of the extension."""
+        return attack
+
+    @classmethod
+    def measured_in(cls, study: Study) -> set[int]:
+        """Further rounds in which the adversary has to look."""
+        return set()
+
+    @classmethod
+    def beside(cls, study: Study, view: View) -> list[str]:
+        """Names of all federations beside a run, from which their seeds follow."""
+        return []
+
+    @classmethod
+    def added(cls, run: Setup, dataset: Dataset) -> Setup:
+        """The run with the extension, if its study asks for it.
+
+        Args:
+            run: With the extensions before this one.
+            dataset: Its data as they are without a shift.
+
+        Raises:
+            Refusal: The extension and the run do not fit.
+        """
+        return run
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """Clients beside those of the deal."""
+        return ()
+
+    @property
+    def federations(self) -> tuple[Setup, ...]:
+        """Runs beside this one."""
+        return ()
+
+    def joined(self, everybody: TurnContext) -> TurnContext:
+        """All clients, with the extension's among them or in their place."""
+        return everybody
+
+    def watching(
+        self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
+    ) -> Iterator[Round]:
+        """The rounds as others see them, before any view; what is kept goes into a file.
+
+        Args:
+            rounds: As they were.
+            run: That they are of.
+            folder: Its own.
+            key: Names it.
+            progress: Called as the work goes on.
+        """
+        return rounds
+
+    def measure(
+        self, run: Setup, round: Round, folder: Path, notes: Mapping[str, str], device: torch.device
+    ) -> None:
+        """Measures more in a measured round.
+
+        Args:
+            run: That the round is of.
+            round: As the adversary sees it.
+            folder: The run's.
+            notes: Of the round; they name the run.
+            device: Where models are run.
+        """
+
+    def cost(self) -> str:
+        """A sentence on what the federations beside a run cost; empty for nothing."""
+        return ""
+
+    def serves(self, attack: Attack) -> bool:
+        """True if the attack cannot do without the extension."""
+        return False
+
+    def fitted(self, run: Setup, means: Means) -> Setup:
+        """The measured run with attacks and extension as they are once theirs is measured too.
+
+        Raises:
+            Refusal: That cannot be measured, or not be read any more.
+        """
+        return run
+
+    @classmethod
+    def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+        """Figures and controls of the runs of one study that have the extension.
+
+        Args:
+            found: These runs.
+            scores: Of their attacks on membership.
+        """
+        return Conclusion()
+
+    def untested(self) -> str:
+        """A sentence on what was not tested because of the extension; empty for nothing."""
+        return ""
 
 
 @dataclass(frozen=True)

@@ -1,30 +1,34 @@
-"""The malicious client of a study: who it is, when it poisons what it sends, and with what."""
+"""The table [attacker]: a malicious client, when it poisons what it sends, and with what."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
+from fedaudit.attacks.base import Attack
+from fedaudit.attacks.membership.recovery import Recovery
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported
 from fedaudit.core.modules import as_taken
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import ClientId, Samples, Sees
-from fedaudit.defenses.base import Defense
+from fedaudit.core.values import ClientId, Sees
+from fedaudit.datasets.dataset import Dataset
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.poison import PoisonedUpload
-from fedaudit.fl.algorithms.base import Algorithm
+from fedaudit.fl.visits import TurnContext
 from fedaudit.observe.round import Update
 from fedaudit.observe.views import PARTICIPANT, View, with_own
-from fedaudit.study.settings.sections import AttackerSection, Study
+from fedaudit.study.settings.optional import AttackerSection
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.parts import Extension, Setup
 
 _TRAINING_HOOKS = ("prepare", "select", "batches", "batch", "loss", "gradient")
 _CLIMBS = 2.0
 """An ascent ends at the loss of a guess among all classes, this often."""
 
 
-class Attacker(NamedTuple):
+@dataclass(frozen=True)
+class Attacker(Extension):
     """The malicious client of a run.
 
     Attributes:
@@ -35,10 +39,56 @@ class Attacker(NamedTuple):
     client: ClientId
     poison: PoisonedUpload
 
-    def defense(self, others: Mapping[ClientId, Defense]) -> Defense:
-        """The client's: its poison, with the upload treated like any other of its."""
-        own = others.get(self.client)
-        return self.poison if own is None else Chain((self.poison, own))
+    table: ClassVar[str] = "attacker"
+
+    @classmethod
+    def seen(cls, study: Study, view: View) -> View:
+        """The view of a participant who chooses what it sends.
+
+        Raises:
+            NotVisible: The view is another's.
+            BadInput: The client is audited, or there is no such.
+        """
+        return view if study.attacker is None else _as_attacker(study, study.attacker, view)
+
+    @classmethod
+    def informed(cls, study: Study, attack: Attack) -> Attack:
+        """The attack, told of the malicious client's rounds where it is one on them."""
+        if not isinstance(attack.rule, Recovery) or study.attacker is None:
+            return attack
+        rule = replace(attack.rule, first=study.attacker.first, every=study.attacker.every)
+        return replace(attack, rule=rule)
+
+    @classmethod
+    def measured_in(cls, study: Study) -> set[int]:
+        """Rounds in which the malicious client looks: after each poison, and before the next."""
+        if study.attacker is None:
+            return set()
+        later = study.attacker.every - 1
+        return {index + wait for index in poisoned_rounds(study) for wait in (0, later)}
+
+    @classmethod
+    def added(cls, run: Setup, dataset: Dataset) -> Setup:
+        """The run with its malicious client; as it is where none sends poison.
+
+        Raises:
+            Unsupported: An algorithm, task, defense, participation or canary clients under which
+                the poison would not be what is said of it.
+        """
+        given = run.study.attacker
+        if given is None or given.kind == "none":
+            return run
+        return run.extended(_attacker(run, given, dataset.classes))
+
+    def joined(self, everybody: TurnContext) -> TurnContext:
+        """All clients, of which one sends its poison treated like any other upload of its."""
+        own = everybody.defenses.get(self.client)
+        defense = self.poison if own is None else Chain((self.poison, own))
+        return everybody._replace(defenses={**everybody.defenses, self.client: defense})
+
+    def untested(self) -> str:
+        """A sentence on what was not tested because of the malicious client."""
+        return "The federation without its malicious client, whose poison is in its models."
 
 
 def poisoned_rounds(study: Study) -> tuple[int, ...]:
@@ -49,7 +99,8 @@ def poisoned_rounds(study: Study) -> tuple[int, ...]:
     Raises:
         BadInput: There are too few rounds for one.
     """
-    given, last = _given(study), study.training.rounds
+    given, last = study.attacker, study.training.rounds
+    assert given is not None
     found = tuple(range(given.first, last - given.every + 2, given.every))
     if not found:
         raise BadInput(
@@ -60,28 +111,13 @@ def poisoned_rounds(study: Study) -> tuple[int, ...]:
     return found
 
 
-def measured_for(study: Study) -> set[int]:
-    """Rounds in which the malicious client has to look: after each poison, and before the next."""
-    if study.attacker is None:
-        return set()
-    later = study.attacker.every - 1
-    return {index + wait for index in poisoned_rounds(study) for wait in (0, later)}
-
-
-def as_attacker(study: Study, view: View) -> View:
-    """The view of a participant who chooses what it sends.
-
-    Raises:
-        NotVisible: The view is another's.
-        BadInput: The client is audited, or there is no such.
-    """
+def _as_attacker(study: Study, given: AttackerSection, view: View) -> View:
     if view.name != PARTICIPANT:
         raise NotVisible(
             f"a malicious client sees what a participant sees, and audit.view is {view.name!r}; "
             f"use the view {PARTICIPANT!r}"
         )
-    given, client = _given(study), malicious_client(study)
-    rounds = poisoned_rounds(study)
+    rounds, client = poisoned_rounds(study), study.malicious_client
     sends = {
         "none": "trains as it should in all rounds",
         "mislabel": "trains on the audited samples with wrong labels",
@@ -96,31 +132,8 @@ def as_attacker(study: Study, view: View) -> View:
     )
 
 
-def attacker_of(
-    study: Study,
-    seed: int,
-    probes: Samples,
-    classes: int,
-    algorithm: Algorithm,
-    defenses: Mapping[ClientId, Defense],
-) -> Attacker | None:
-    """The malicious client that a study asks for; None where it sends no poison.
-
-    Args:
-        study: Its settings.
-        seed: Of the run.
-        probes: The audited samples.
-        classes: How many there are.
-        algorithm: It averages updates of one model.
-        defenses: Of all clients.
-
-    Raises:
-        Unsupported: An algorithm, task, defense, participation or canary clients under which the
-            poison would not be what is said of it.
-    """
-    given = study.attacker
-    if given is None or given.kind == "none":
-        return None
+def _attacker(run: Setup, given: AttackerSection, classes: int) -> Attacker:
+    study, algorithm = run.study, run.algorithm
     if algorithm.upload_kind is not Update:
         raise Unsupported(
             "a malicious client poisons an update of the one model that all train, and "
@@ -131,8 +144,8 @@ def attacker_of(
             f"a malicious client gives samples wrong classes, or climbs to the loss of guessing "
             f"among them, and the task is {study.task.name!r}; use classification"
         )
-    client = malicious_client(study)
-    own = defenses.get(client)
+    client = study.malicious_client
+    own = run.defenses.get(client)
     if own is not None and (own.cancels or any(own.acts_in(hook) for hook in _TRAINING_HOOKS)):
         raise Unsupported(
             f"client {client} is malicious, and its defense acts on more than its own upload; name "
@@ -151,36 +164,15 @@ def attacker_of(
     chosen = frozenset(poisoned_rounds(study))
     # As clients' samples are once training begins.
     net = algorithm.nets[0].initial(0)
+    probes = run.deal.audit.samples
     probes = probes.replace(features=as_taken(probes.features, net))
     if given.kind == "ascent":
         return Attacker(
             client,
             PoisonedUpload(probes, chosen, _CLIMBS * math.log(classes), given.strength),
         )
-    rng = seeded(seed, "wrong labels")
+    rng = seeded(run.seed, "wrong labels")
     wrong = (probes.labels + torch.randint(1, classes, (len(probes),), generator=rng)) % classes
     return Attacker(
         client, PoisonedUpload(probes.replace(targets=wrong), chosen, strength=given.strength)
     )
-
-
-def _given(study: Study) -> AttackerSection:
-    assert study.attacker is not None
-    return study.attacker
-
-
-def malicious_client(study: Study) -> ClientId:
-    """The number of the malicious client.
-
-    Raises:
-        BadInput: It is audited, or there is no such.
-    """
-    free = [c for c in range(study.partition.clients) if c not in study.audit.targets]
-    asked = _given(study).client
-    client = max(free, default=-1) if asked is None else asked
-    if client not in free:
-        raise BadInput(
-            f"attacker.client is {asked}, and has to be one of the {study.partition.clients} "
-            "clients that is not audited; give another, or audit fewer clients"
-        )
-    return client

@@ -1,0 +1,199 @@
+"""The table [references]: federations that an adversary trains itself, to compare models with."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from numpy import ndarray
+
+from fedaudit.attacks.base import Attack
+from fedaudit.attacks.catalog import attack_named, attack_set
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seed_for, seeded_numpy
+from fedaudit.core.values import NOBODY, ClientId, Samples, Sees
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.draws.audit_set import AuditSet, Deal
+from fedaudit.observe.measurements import stacked
+from fedaudit.observe.views import View, with_own
+from fedaudit.study.extensions.examples import own_federation
+from fedaudit.study.settings.optional import ReferencesSection
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.parts import Extension, Means, Setup
+
+
+@dataclass(frozen=True)
+class References(Extension):
+    """The reference federations of a run.
+
+    Attributes:
+        runs: Undefended runs on other data.
+    """
+
+    runs: tuple[Setup, ...]
+
+    table: ClassVar[str] = "references"
+
+    @classmethod
+    def seen(cls, study: Study, view: View) -> View:
+        """The view of somebody with models to compare with, if an attack of the study does so."""
+        compares = _section(study, view) is not None
+        return with_own(view, Sees.REFERENCE_MODELS) if compares else view
+
+    @classmethod
+    def beside(cls, study: Study, view: View) -> list[str]:
+        """Names of the reference federations."""
+        given = _section(study, view)
+        return [_name(index) for index in range(given.count if given else 0)]
+
+    @classmethod
+    def added(cls, run: Setup, dataset: Dataset) -> Setup:
+        """The run with its reference federations, if an attack compares with some.
+
+        Raises:
+            BadInput: Too few samples are left for federations of the audited one's size, and the
+                study names an attack that needs them or has a table; attacks of the set are refused
+                instead.
+        """
+        needing = [name for name, attack in run.attacks.items() if attack.needs_references]
+        given = _section(run.study, run.view)
+        if given is None or not needing:
+            return run
+        trains = _trained_on(given, run.deal.audit, run.seed)
+        try:
+            return run.extended(
+                cls(tuple(_reference(run, dataset, n, mask) for n, mask in enumerate(trains)))
+            )
+        except BadInput as error:
+            reason = f"no reference federation can be dealt: {error}"
+            if run.study.attacks or run.study.references is not None:
+                raise BadInput(reason) from error
+            return run.without_attacks(dict.fromkeys(needing, reason))
+
+    @property
+    def federations(self) -> tuple[Setup, ...]:
+        """The reference federations."""
+        return self.runs
+
+    def cost(self) -> str:
+        """A sentence on how long the federations take."""
+        return (
+            f"reference federations: {len(self.runs)} a run, each of which takes as long to train "
+            "as the audited one (references.count)"
+        )
+
+    def serves(self, attack: Attack) -> bool:
+        """True if the attack compares with reference models."""
+        return attack.needs_references
+
+    def fitted(self, run: Setup, means: Means) -> Setup:
+        """The run with its reference models, measured, in every attack that compares with some."""
+        if not any(attack.needs_references for attack in run.attacks.values()):
+            return run
+        cubes = [
+            stacked(
+                stored.measured
+                for stored in means.measured(
+                    one, f"reference federation {number} of {len(self.runs)}", None
+                )
+            )
+            for number, one in enumerate(self.runs, 1)
+        ]
+        trained_on = torch.stack(
+            [torch.from_numpy(one.deal.audit.owner != NOBODY) for one in self.runs]
+        )
+        target = self.runs[0].study.audit.targets[0]
+        return replace(
+            run,
+            attacks={
+                name: attack.with_references(cubes, target, trained_on)
+                if attack.needs_references
+                else attack
+                for name, attack in run.attacks.items()
+            },
+        )
+
+
+def _section(study: Study, view: View) -> ReferencesSection | None:
+    """Reference federations as the study says, or those that its attacks need without a table.
+
+    Where no attack is named, attacks that need references run by default in a view that shows no
+    client's uploads: little else tells members from others there.
+    """
+    named = any(attack_named(name).needs_references for name in study.attacks)
+    default = not study.attacks and Sees.UPLOADS not in view.offers
+    by_default = default and any(
+        attack.needs_references for attack in attack_set(study.attack_set).values()
+    )
+    return study.references or (ReferencesSection() if named or by_default else None)
+
+
+def _name(index: int) -> str:
+    return f"reference {index}"
+
+
+def _trained_on(
+    given: ReferencesSection, audit: AuditSet, seed: int
+) -> Bool[ndarray, "references samples"]:
+    """The samples that each reference trains on: each in half of the references, or in none.
+
+    Of a person all samples are in the same ones.
+    """
+    if not given.online:
+        return np.zeros((given.count, len(audit)), dtype=bool)
+    unit = np.arange(len(audit))
+    if audit.subject is not None:
+        unit = np.unique(audit.subject, return_inverse=True)[1]
+    drawn = seeded_numpy(seed, "reference halves").random((given.count, int(unit.max()) + 1))
+    half: Bool[ndarray, "references units"] = drawn.argsort(0).argsort(0) < given.count // 2
+    return half[:, unit]
+
+
+def _reference(
+    run: Setup, dataset: Dataset, index: int, trained_on: Bool[ndarray, " samples"]
+) -> Setup:
+    """One reference, whose audited samples are the run's."""
+    # Its own draw audits nothing: all that it is dealt is trained on, but for these.
+    reference = own_federation(
+        run,
+        dataset,
+        what=_name(index),
+        audited=_FEWEST,
+        attacks={name: one for name, one in run.attacks.items() if one.needs_references},
+    )
+    samples = run.deal.audit.samples
+    clients, owner = _with_some_in(
+        reference.deal, samples, trained_on, seed_for(reference.seed, "references")
+    )
+    nobody = np.full(len(samples), NOBODY, dtype=np.int64)
+    return replace(
+        reference, deal=Deal(clients, AuditSet(samples, owner, nobody), reference.deal.told)
+    )
+
+
+_FEWEST = 4
+
+
+def _with_some_in(
+    deal: Deal, samples: Samples, chosen: Bool[ndarray, " samples"], seed: int
+) -> tuple[dict[ClientId, Samples], ndarray]:
+    """The clients' samples with some others in the place of as many of their own, and whose."""
+    rng = seeded_numpy(seed, "in their place")
+    places = np.repeat(list(deal.sizes), list(deal.sizes.values()))
+    wanted = np.flatnonzero(chosen)
+    if len(wanted) > len(places):
+        raise BadInput(
+            f"a reference federation trains on {len(wanted)} of the audited samples, and its "
+            f"clients hold {len(places)}; audit fewer samples"
+        )
+    owner = np.full(len(samples), NOBODY, dtype=np.int64)
+    owner[wanted] = rng.permutation(places)[: len(wanted)]
+    clients = {}
+    for client, own in deal.clients.items():
+        given = np.flatnonzero(owner == client)
+        kept = rng.permutation(len(own))[len(given) :]
+        order = torch.from_numpy(rng.permutation(len(own)))
+        parts = [own.take(torch.from_numpy(kept)), samples.take(torch.from_numpy(given))]
+        clients[client] = Samples.joined(*parts).take(order) if len(given) else own
+    return clients, owner

@@ -1,0 +1,143 @@
+"""Settings of a study's optional tables, each of which has an extension of the same name."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from fedaudit.observe.layout import MAX_ROUND
+from fedaudit.study.settings.base import Count, Positive, Section
+
+
+class ShadowSection(Section):
+    """The source of examples for attacks that learn; never the audited samples.
+
+    Attributes:
+        mode: "federation" trains an undefended federation of the same settings on data that
+            the audited run does not touch; "known-split" takes for known which of some samples
+            that are not audited one other client of the run trained on.
+        fair: Samples whose owner in the shadow federation a fair draw decides; 0 for as many
+            as the audit's own, or twice the target's size under a published draw.
+        client: Whose samples are known in a known split; the last that is not audited if left out.
+        known: Samples of a known split, half of them members.
+    """
+
+    mode: Literal["federation", "known-split"] = "federation"
+    fair: Count = 0
+    client: Count | None = None
+    known: Positive = 400
+
+
+class ReferencesSection(Section):
+    """Federations that the adversary trains itself, for attacks that compare with their models.
+
+    Each is an undefended federation of the same settings on data that the audited run does not
+    touch, and takes as long as the audited run's training.
+
+    Attributes:
+        count: Reference federations of each run.
+        online: Whether each of them trains on half of the audited samples, drawn at random, so
+            that every sample is in half of the federations; ``count`` is even then, and at least
+            4. Otherwise none of them has seen an audited sample.
+    """
+
+    count: Annotated[int, Field(ge=1, le=256, strict=True)] = 4
+    online: bool = False
+
+    @model_validator(mode="after")
+    def _halves(self) -> "ReferencesSection":
+        if self.online and (self.count < 4 or self.count % 2):
+            raise ValueError(
+                f"references.count is {self.count}, and with references.online every sample is in "
+                "half of the federations; give an even number of at least 4"
+            )
+        return self
+
+
+class CanariesSection(Section):
+    """Canary clients, which tell how well one client's update is hidden in the released models.
+
+    Each sends the same random direction in every round in which it is asked, or zeros, as a fair
+    coin decided. They cost accuracy: each is one client's worth of noise.
+
+    Attributes:
+        count: Canary clients, at least 20; about half of them send a direction.
+        length: Of what these send; 0 for the clip of the defense "client-dp".
+    """
+
+    count: Annotated[int, Field(ge=20, le=100_000, strict=True)] = 100
+    length: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+
+class UnlearningSection(Section):
+    """Unlearning of the audited clients' audited samples, and what is left of them.
+
+    A federation that is trained anew without these samples is the yardstick.
+
+    Attributes:
+        method: "retrain" trains anew without them; "continue" trains on without them; "ascent"
+            first lets each owner climb the loss of its own; "nothing" is the control that must
+            fail.
+        rounds: That "continue" and "ascent" train on, at the learning rates of a run of so many.
+        margin: Largest difference of AUCs from the yardstick that counts as none.
+        epochs: Passes of "ascent" over an owner's samples.
+        lr: Learning rate of "ascent".
+        radius: How far "ascent" may move the model, as a share of the distance from a freshly
+            initialised one.
+    """
+
+    method: Literal["retrain", "continue", "ascent", "nothing"] = "retrain"
+    rounds: Annotated[int, Field(ge=1, le=MAX_ROUND, strict=True)] = 5
+    margin: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
+    epochs: Positive = 10
+    lr: Annotated[float, Field(gt=0, le=1e3)] = 0.1
+    radius: Annotated[float, Field(gt=0, le=1e3)] = 1 / 3
+
+
+class SecureSumSection(Section):
+    """How well the sum of one round's uploads hides one of them, in the view "sum".
+
+    After the last round the other clients train again from the model that was sent, on data drawn
+    anew from all training samples but the audited client's; their sum is what hides its update.
+
+    Attributes:
+        draws: Sums that are drawn; half of them are counted. Each takes the other clients' training
+            of one round.
+    """
+
+    draws: Annotated[int, Field(ge=80, le=100_000, strict=True)] = 400
+
+
+class AttackerSection(Section):
+    """A malicious client: in some rounds it sends a poison on the audited samples.
+
+    It raises their loss, which the training of their owner undoes and nobody's of an unseen one.
+
+    Attributes:
+        kind: "mislabel" trains on the audited samples with wrong labels, the same in every
+            poisoned round, in the place of the client's own samples; "ascent" climbs the loss on
+            them, up to twice that of guessing among all classes; "none" does neither: the control,
+            of which the same rounds are measured.
+        client: Its number; the last that is not audited if left out.
+        first: The first poisoned round.
+        every: Poisoned rounds are this far apart; the last honest one before the next is measured.
+        strength: Factor of what is sent in poisoned rounds. At one over the client's share of the
+            average the poisoned model takes the place of the global one.
+    """
+
+    kind: Literal["mislabel", "ascent", "none"] = "mislabel"
+    client: Count | None = None
+    first: Positive = 5
+    every: Annotated[int, Field(ge=2, le=MAX_ROUND, strict=True)] = 2
+    strength: Annotated[float, Field(gt=0, le=1e3)] = 1.0
+
+
+OPTIONAL: Mapping[str, type[Section]] = {
+    "shadow": ShadowSection,
+    "references": ReferencesSection,
+    "canaries": CanariesSection,
+    "unlearning": UnlearningSection,
+    "secure_sum": SecureSumSection,
+    "attacker": AttackerSection,
+}
+"""The tables by name; a study without one has None in its place."""
