@@ -69,7 +69,7 @@ class Examples(NamedTuple):
 
 @dataclass(frozen=True)
 class LearnedFrom(Extension):
-    """What the attacks of a run that learn do so from, which is never an audited sample."""
+    """The source of examples for the attacks of a run that learn; never an audited sample."""
 
     table: ClassVar[str] = "shadow"
 

@@ -210,7 +210,7 @@ def _refuse_unfit(study: Study, given: UnlearningSection, algorithm: Algorithm) 
 
 
 def _begun(run: Setup, after: Setup, folder: Path) -> Setup:
-    """What unlearning trains, with the model that it begins with.
+    """The federation that unlearning trains, with the model that it begins with.
 
     Raises:
         BadInput: The released model is not there any more.

@@ -147,7 +147,7 @@ class Setup:
 
 
 class Means(NamedTuple):
-    """What an extension has to work with once its run is measured.
+    """Means of an extension once its run is measured.
 
     Attributes:
         folder: The run's.
@@ -188,14 +188,14 @@ Scores = Mapping[tuple[int, ClientId, str], Float[ndarray, " samples"]]
 
 
 class Conclusion(NamedTuple):
-    """What extensions of one kind add to a study's record."""
+    """Figures and controls that extensions of one kind add to a study's record."""
 
     figures: Sequence[Estimate] = ()
     checks: Sequence[ControlResult] = ()
 
 
 class Extension:
-    """What an optional table of a study adds to each of its runs.
+    """An extension of a run, which an optional table of its study asks for.
 
     Class methods are asked for every study, in the order of
     :data:`fedaudit.study.setup.build.EXTENSIONS`, and do nothing where it has no such table. What
