@@ -92,7 +92,7 @@ class Unlearning(Extension):
 
     @property
     def federations(self) -> tuple[Setup, ...]:
-        """What is trained after the run, and the retrained federation."""
+        """The federation that is trained after the run, and the retrained one."""
         return (*([self.unlearned] if self.unlearned else []), self.retrained)
 
     def fitted(self, run: Setup, means: Means) -> Setup:

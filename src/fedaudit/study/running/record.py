@@ -120,7 +120,7 @@ def _concluded(
     places: Mapping[int, Path],
     findings: Findings,
 ) -> Iterator[Conclusion]:
-    """What each kind of extension adds, over the runs that have one."""
+    """Figures and controls of each kind of extension, over the runs that have one."""
     having: dict[type[Extension], list[MeasuredRun]] = {}
     for run, rounds in zip(runs, stored, strict=True):
         key = run_key(run.study, run.seed, measured_on(rounds))

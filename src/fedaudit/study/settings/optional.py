@@ -95,7 +95,7 @@ class UnlearningSection(Section):
 
 
 class SecureSumSection(Section):
-    """How well the sum of one round's uploads hides one of them, in the view "sum".
+    """Secure aggregation's own protection: one upload in a round's sum, in the view "sum".
 
     After the last round the other clients train again from the model that was sent, on data drawn
     anew from all training samples but the audited client's; their sum is what hides its update.
