@@ -136,15 +136,6 @@ def test_a_linear_split_gives_the_sign_the_largest_budget_by_hand() -> None:
 
 
 @every
-def test_the_same_seed_gives_the_same_features_and_another_one_others(
-    mechanism: BitMechanism,
-) -> None:
-    x = skewed(40)
-    assert torch.equal(drawn(mechanism, x, 1), drawn(mechanism, x, 1))
-    assert not torch.equal(drawn(mechanism, x, 1), drawn(mechanism, x, 2))
-
-
-@every
 def test_records_that_come_later_leave_whole_parts_before_them_as_they_were(
     mechanism: BitMechanism,
 ) -> None:
@@ -207,11 +198,6 @@ def test_a_lost_sign_is_no_part_of_the_actual_epsilon_by_hand() -> None:
     assert kept.actual_epsilon(2) == pytest.approx(12)
     assert replace(kept, sign_lost=True).actual_epsilon(2) == pytest.approx(6)
     assert replace(kept, sign_lost=True, shared_mask=True).actual_epsilon(2) == float("inf")
-
-
-@every
-def test_each_is_a_mechanism(mechanism: BitMechanism) -> None:
-    assert isinstance(mechanism, Mechanism)
 
 
 @every
