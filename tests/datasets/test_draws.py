@@ -3,7 +3,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.errors import BadInput
 from fedaudit.core.origin import Origin
 from fedaudit.core.values import NOBODY
 from fedaudit.datasets.arrays import Scaled, assembled
@@ -280,31 +280,14 @@ class TestAuditSet:
         assert audit.origin(0).tolist() == [MEMBER, OTHER, UNSEEN]
         assert audit.origin(2).tolist() == [OTHER, MEMBER, UNSEEN]
 
-    def test_what_is_stored_comes_back_and_features_are_found_again(self) -> None:
+    def test_what_is_stored_says_who_has_which_sample_and_nothing_of_its_features(self) -> None:
         audit = fair().audit
         stored = audit.tensors()
-        assert "features" not in stored
-        loaded = AuditSet.from_tensors(stored)
-        assert np.array_equal(loaded.origin(0), audit.origin(0))
-        again = loaded.attach(DATA)
-        assert torch.equal(again.samples.features, audit.samples.features)
-        assert np.array_equal(again.fair, audit.fair)
-        assert again.group is not None
-        assert np.array_equal(again.group, DATA.samples(audit.samples.ids).ids.numpy() % 2)
-
-    def test_another_data_set_is_noticed_by_its_labels(self) -> None:
-        loaded = AuditSet.from_tensors(fair().audit.tensors())
-        with pytest.raises(Damaged, match="have another label"):
-            loaded.attach(dataset(classes=4))
-
-    def test_a_missing_or_cut_part_is_damaged(self) -> None:
-        stored = fair().audit.tensors()
-        with pytest.raises(Damaged, match="lacks owner"):
-            AuditSet.from_tensors({name: t for name, t in stored.items() if name != "owner"})
-        with pytest.raises(Damaged, match="of one length"):
-            AuditSet.from_tensors(stored | {"owner": stored["owner"][:-1]})
-        with pytest.raises(Damaged, match="whole numbers"):
-            AuditSet.from_tensors(stored | {"owner": stored["owner"].float()})
+        assert stored.keys() == {"ids", "labels", "owner", "panel", "group"}
+        assert torch.equal(stored["ids"], audit.samples.ids)
+        assert torch.equal(stored["labels"], audit.samples.labels)
+        for name in ("owner", "panel", "group"):
+            assert np.array_equal(stored[name].numpy(), getattr(audit, name))
 
 
 class TestCanaries:
