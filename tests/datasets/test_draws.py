@@ -6,31 +6,17 @@ from scipy import stats
 from fedaudit.core.errors import BadInput
 from fedaudit.core.origin import Origin
 from fedaudit.core.values import NOBODY
-from fedaudit.datasets.arrays import Scaled, assembled
-from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws import fair as draws
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.datasets.draws.fair import DRAWS, draw
 from fedaudit.datasets.draws.published import cofedmid, fedmia_code, fedmia_paper, sia
 from fedaudit.datasets.partitions.schemes import Dirichlet, Iid, Partition, Shards
+from tests.datasets.by_id import by_id
 
 MEMBER, OTHER, UNSEEN = Origin.MEMBER, Origin.OTHER_CLIENT, Origin.UNSEEN
 
 
-def dataset(train: int = 3000, test: int = 500, classes: int = 5) -> Dataset:
-    """Samples whose only feature is their id."""
-    scaled = Scaled(
-        torch.arange(train).float()[:, None], torch.arange(train, train + test).float()[:, None], ""
-    )
-    labels = torch.arange(train + test) % classes
-    group = torch.arange(train + test) % 2
-    return assembled(
-        "d", scaled, labels[:train], labels[train:], classes=classes, group=group,
-        group_names=("even", "odd"),
-    )  # fmt: skip
-
-
-DATA = dataset()
+DATA = by_id(3000, 500)
 
 
 def fair(
@@ -214,7 +200,7 @@ class TestPublishedDraws:
         assert not deal.audit.fair.any()
 
     def test_the_code_of_fedmia_audits_a_thousand_of_test_and_a_fifth_of_others(self) -> None:
-        data = dataset(test=1200)
+        data = by_id(3000, 1200)
         deal = fedmia_code(data, clients=5, partition=Iid(), seed=0)
         assert np.bincount(deal.audit.origin(0)).tolist() == [600, 4 * 120, 1000]
 
