@@ -136,6 +136,15 @@ def test_a_linear_split_gives_the_sign_the_largest_budget_by_hand() -> None:
 
 
 @every
+def test_the_same_seed_gives_the_same_features_and_another_one_others(
+    mechanism: BitMechanism,
+) -> None:
+    x = skewed(40)
+    assert torch.equal(drawn(mechanism, x, 1), drawn(mechanism, x, 1))
+    assert not torch.equal(drawn(mechanism, x, 1), drawn(mechanism, x, 2))
+
+
+@every
 def test_records_that_come_later_leave_whole_parts_before_them_as_they_were(
     mechanism: BitMechanism,
 ) -> None:
