@@ -21,11 +21,6 @@ def over_rounds(values: torch.Tensor, rounds: tuple[int, ...]) -> Measurements:
     return Measurements(values[:, None].double(), rounds, (0,), bases)
 
 
-def test_a_signal_that_rises_by_two_in_four_rounds_has_slope_one_half() -> None:
-    m = over_rounds(torch.tensor([[1.0], [3.0]]), (2, 6))
-    assert Slope()(m, target=0).item() == 0.5
-
-
 def test_a_round_that_is_missing_leaves_a_gap() -> None:
     m = over_rounds(torch.tensor([[0.0], [torch.nan], [3.0]]), (10, 20, 40))
     assert Slope()(m, target=0).item() == pytest.approx(0.1)

@@ -369,20 +369,15 @@ def test_signals_left_out_on_a_gpu_are_measured_on_a_gpu(gpu: torch.device, tmp_
 # Refusals.
 
 
-@pytest.mark.parametrize("name", ["gpu", "cuda:x", "cpu:1", "", "CUDA", "cuda:-1"])
-def test_an_unknown_device_is_refused_with_those_that_are_there(name: str) -> None:
-    with pytest.raises(BadInput, match=r"a device is .*; this machine has cpu"):
+UNKNOWN = dict.fromkeys(("gpu", "cuda:x", "cpu:1", "", "CUDA", "cuda:-1"), "a device is .* has cpu")
+REFUSED = {"mps": "double precision", "cuda:3": "no device 'cuda:3'; it has cpu, cuda:0"}
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(("name", "said"), {**UNKNOWN, **REFUSED}.items())
+def test_a_device_that_is_not_there_is_refused_with_those_that_are(name: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
         device_named(name)
-
-
-def test_mps_is_refused_for_lack_of_double_precision() -> None:
-    with pytest.raises(BadInput, match="double precision"):
-        device_named("mps")
-
-
-def test_a_gpu_that_is_not_there_is_refused(gpu: torch.device) -> None:
-    with pytest.raises(BadInput, match=r"no device 'cuda:3'; it has cpu, cuda:0"):
-        device_named("cuda:3")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

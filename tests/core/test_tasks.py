@@ -66,6 +66,7 @@ def test_padding_counts_in_no_tokens_loss() -> None:
         ("classification", FOUR, torch.rand(4), "class indices from 0.*'regression'"),
         ("classification", FOUR, torch.tensor([0, 1, -1, 0]), "class indices from 0"),
         ("binary", FOUR, torch.tensor([0, 1, 2, 0]), "0 or 1.*'classification'"),
+        ("binary", FOUR, torch.tensor([0, 1, torch.nan, 1]), "from 0 to 1, 1 of them infinite or"),
         ("multi-label", FOUR, torch.tensor([0, 1, 0, 0]), "one row of 0 and 1"),
         ("regression", FOUR, torch.tensor([0, 1, float("nan"), 0]), "1 of 4 .*no finite numbers"),
         ("next-token", torch.tensor([[3, 0, 0], [1, 2, 0]]), FOUR[:2, 0], "1 of 2 sequences"),
@@ -157,7 +158,8 @@ def test_inputs_by_name_come_out_as_they_went_in() -> None:
     [
         ({}, "got none"),
         ({"a": torch.zeros(2, 1), "b": torch.zeros(3, 1)}, "a: 2, b: 3"),
-        ({"a": torch.zeros(1, 1), "b": torch.tensor([[2**24 + 1]])}, "'b' holds .* 16777216"),
+        ({"a": torch.zeros(1, 1), "b": torch.tensor([[2**24 + 1]])}, "'b' holds .* 16777216 are"),
+        ({"ids": torch.tensor([[1, 2]]), "k": torch.tensor(3)}, "'k' is one number"),
     ],
 )
 def test_inputs_that_do_not_lie_side_by_side_are_refused(
@@ -205,9 +207,17 @@ def _centred(outputs: Tensor, targets: Tensor) -> Tensor:
     return each - each.mean()
 
 
+def _endless(outputs: Tensor, targets: Tensor) -> Tensor:
+    return outputs[:, 0] / 0
+
+
 @pytest.mark.parametrize(
     ("loss", "said"),
-    [(_detached, "no gradient by the outputs"), (_centred, "depends on the other samples")],
+    [
+        (_detached, "no gradient by the outputs"),
+        (_centred, "depends on the other samples"),
+        (_endless, "infinite or not a number for 3 of 3 samples before"),
+    ],
 )
 def test_a_loss_that_no_sample_has_to_itself_is_refused(loss: PerSampleLoss, said: str) -> None:
     net = Architecture("net", partial(nn.Linear, 3, 1), task=of_loss("own", loss))
@@ -215,9 +225,10 @@ def test_a_loss_that_no_sample_has_to_itself_is_refused(loss: PerSampleLoss, sai
         refuse_unfit(net.initial(0), Samples(torch.randn(4, 3), torch.zeros(4)))
 
 
-def test_refused_targets_are_told_of_with_their_range() -> None:
-    with pytest.raises(BadInput, match="from 0 to 1, 1 of them infinite or not a number"):
-        task_named("binary", {}).targets(FOUR, torch.tensor([0.0, 1.0, float("nan"), 1.0]))
+def test_targets_of_a_task_of_ones_own_that_are_no_numbers_are_refused() -> None:
+    given = Samples(torch.zeros(2, 3), torch.tensor([0.0, float("nan")]))
+    with pytest.raises(BadInput, match="1 of 2 targets are infinite or not a number"):
+        samples_of_task(given, of_loss("own", _centred))
 
 
 def test_lists_of_several_lengths_are_refused_in_words() -> None:
@@ -240,26 +251,6 @@ def test_tokens_that_a_mask_leaves_out_count_in_no_loss() -> None:
             ),
             task,
         )
-
-
-def test_inputs_that_would_not_arrive_as_they_are_given_are_refused() -> None:
-    with pytest.raises(BadInput, match="at most 16777216 are exact"):
-        packed({"ids": torch.tensor([[1, 2**24 + 1]])})
-    with pytest.raises(BadInput, match="'k' is one number"):
-        packed({"ids": torch.tensor([[1, 2]]), "k": torch.tensor(3)})
-
-
-def test_targets_that_are_no_numbers_and_losses_that_give_none_are_refused() -> None:
-    task = of_loss("own", _centred)
-    with pytest.raises(BadInput, match="1 of 2 targets are infinite or not a number"):
-        samples_of_task(Samples(torch.zeros(2, 3), torch.tensor([0.0, float("nan")])), task)
-    net = Architecture("net", partial(nn.Linear, 3, 1), task=of_loss("own", _endless))
-    with pytest.raises(BadInput, match="infinite or not a number for 3 of 3 samples before"):
-        refuse_unfit(net.initial(0), Samples(torch.randn(4, 3), torch.zeros(4)))
-
-
-def _endless(outputs: Tensor, targets: Tensor) -> Tensor:
-    return outputs[:, 0] / 0
 
 
 def test_a_loss_is_called_with_its_settings_or_refused() -> None:

@@ -2,27 +2,18 @@ import pytest
 import torch
 
 from fedaudit.core.errors import BadInput
-from fedaudit.datasets.arrays import Scaled, assembled
-from fedaudit.datasets.dataset import Dataset, some_classes
+from fedaudit.datasets.dataset import some_classes
+from tests.datasets.by_id import by_id
 
-
-def dataset() -> Dataset:
-    """Twelve training and six test samples whose only feature is their id, of three classes."""
-    scaled = Scaled(torch.arange(12.0)[:, None], torch.arange(12.0, 18.0)[:, None], "")
-    labels = torch.arange(18) % 3
-    return assembled(
-        "d", scaled, labels[:12], labels[12:], classes=3, group=torch.arange(18) % 2,
-        group_names=("even", "odd"),
-    )  # fmt: skip
+DATA = by_id(12, 6, classes=3)
 
 
 def test_without_a_choice_it_is_the_data_set_itself() -> None:
-    data = dataset()
-    assert some_classes(data, ()) is data
+    assert some_classes(DATA, ()) is DATA
 
 
 def test_kept_classes_are_numbered_in_the_order_given() -> None:
-    found = some_classes(dataset(), (2, 0))
+    found = some_classes(DATA, (2, 0))
     assert found.classes == 2
     assert found.train.features[:, 0].tolist() == [0, 2, 3, 5, 6, 8, 9, 11]
     assert found.train.labels.tolist() == [1, 0, 1, 0, 1, 0, 1, 0]
@@ -31,14 +22,14 @@ def test_kept_classes_are_numbered_in_the_order_given() -> None:
 
 
 def test_numbers_may_begin_after_the_classes_of_another_set() -> None:
-    found = some_classes(dataset(), (1,), first=10)
+    found = some_classes(DATA, (1,), first=10)
     assert found.classes == 11
     assert set(found.train.labels.tolist()) == {10}
-    assert some_classes(dataset(), (), first=3).train.labels.tolist() == [3, 4, 5] * 4
+    assert some_classes(DATA, (), first=3).train.labels.tolist() == [3, 4, 5] * 4
 
 
 def test_groups_stay_with_their_samples() -> None:
-    found = some_classes(dataset(), (1, 2))
+    found = some_classes(DATA, (1, 2))
     assert found.group is not None
     features = torch.cat([found.train.features, found.test.features])[:, 0]
     assert found.group.tolist() == (features.long() % 2).tolist()
@@ -47,10 +38,10 @@ def test_groups_stay_with_their_samples() -> None:
 @pytest.mark.parametrize("kept", [(0, 3), (-1, 0), (1, 1)])
 def test_classes_that_are_not_there_or_twice_are_refused(kept: tuple[int, ...]) -> None:
     with pytest.raises(BadInput, match=r"each once: whole numbers from 0 to 2"):
-        some_classes(dataset(), kept)
+        some_classes(DATA, kept)
 
 
 def test_one_class_alone_is_refused_unless_others_come_before_it() -> None:
     with pytest.raises(BadInput, match=r"keeps \[1\] alone"):
-        some_classes(dataset(), (1,))
-    assert some_classes(dataset(), (1,), first=3).classes == 4
+        some_classes(DATA, (1,))
+    assert some_classes(DATA, (1,), first=3).classes == 4

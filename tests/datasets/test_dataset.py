@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -32,28 +34,24 @@ def test_samples_are_found_by_id_in_the_order_asked_for() -> None:
     assert found.features[1].tolist() == [2, 3]
 
 
-def test_an_unknown_id_is_refused() -> None:
-    with pytest.raises(BadInput, match="run from 0 to 7, got 3 to 8"):
-        small().samples(torch.tensor([3, 8]))
+PART = numbered(torch.zeros(2, 1), torch.tensor([0, 2]))
+TWO = (torch.tensor([0, 1]), ("a", "b"))
 
 
-def test_groups_must_fit_the_samples() -> None:
-    dataset = small()
-    with pytest.raises(BadInput, match="give one code a sample"):
-        Dataset("d", dataset.train, dataset.test, 3, "", torch.tensor([0, 1]), ("a", "b"))
-
-
-def test_ids_that_do_not_count_through_are_refused() -> None:
-    part = numbered(torch.zeros(2, 1), torch.tensor([0, 1]))
-    with pytest.raises(BadInput, match="must count from 0"):
-        Dataset("d", part, part, 2, "")
-
-
-def test_labels_outside_the_classes_are_refused() -> None:
-    part = numbered(torch.zeros(2, 1), torch.tensor([0, 2]))
-    nothing = Samples(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64), part.ids[:0])
-    with pytest.raises(BadInput, match="must lie in 0 to 1, got 0 to 2"):
-        Dataset("d", part, nothing, 2, "")
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: small().samples(torch.tensor([3, 8])), "run from 0 to 7, got 3 to 8"),
+        (lambda: Dataset("d", small().train, small().test, 3, "", *TWO), "give one code a sample"),
+        (lambda: Dataset("d", PART, PART, 3, ""), "must count from 0"),
+        (lambda: Dataset("d", PART, PART.take(slice(0)), 2, ""), "in 0 to 1, got 0 to 2"),
+    ],
+)
+def test_ids_groups_and_labels_that_do_not_fit_are_refused(
+    made: Callable[[], object], said: str
+) -> None:
+    with pytest.raises(BadInput, match=said):
+        made()
 
 
 @pytest.mark.parametrize(

@@ -8,29 +8,18 @@ from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import NOBODY
-from fedaudit.datasets.arrays import Scaled, assembled
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.draws.published import cofedmid
 from fedaudit.datasets.draws.shadow import known_split, shadow_deal, untouched
 from fedaudit.datasets.partitions.schemes import Dirichlet, Iid, Partition
+from tests.datasets.by_id import by_id
 
 CLIENTS = 4
 
 
-def dataset(train: int = 2000, test: int = 300) -> Dataset:
-    """Samples whose only feature is their id."""
-    ids = torch.arange(train + test).float()[:, None]
-    labels = torch.arange(train + test) % 5
-    group = torch.arange(train + test) % 2
-    return assembled(
-        "d", Scaled(ids[:train], ids[train:], ""), labels[:train], labels[train:], classes=5,
-        group=group, group_names=("even", "odd"),
-    )  # fmt: skip
-
-
-DATA = dataset()
+DATA = by_id(2000, 300)
 
 
 def ids_of(deal: Deal, client: int) -> np.ndarray:

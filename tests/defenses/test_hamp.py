@@ -67,17 +67,3 @@ def test_a_run_with_both_numbers_zero_and_no_division_acts_nowhere() -> None:
     assert not Hamp(0.0, 0.0, divide_by_classes=False).acts_in("loss")
     assert Hamp(0.0, 0.0).acts_in("loss")
     assert Hamp(0.0, 0.1, divide_by_classes=False).acts_in("loss")
-
-
-def test_the_entropy_reward_lowers_the_loss_of_doubt() -> None:
-    _, batch = example(4)
-    sure = 9.0 * torch.nn.functional.one_hot(batch.y, 4)
-    at = turn(classes=4)
-
-    def gained(outputs: Tensor) -> float:
-        return float(
-            Hamp(0.5, 0.0).loss(outputs, batch, at) - Hamp(0.5, 1.0).loss(outputs, batch, at)
-        )
-
-    assert gained(torch.zeros(6, 4)) == pytest.approx(torch.tensor(4.0).log().item())
-    assert gained(sure) < 0.01

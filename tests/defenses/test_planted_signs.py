@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Samples
-from fedaudit.defenses.planted.base import values_on
-from fedaudit.defenses.planted.signs import SIGNS, distance_between, distance_from_others
+from fedaudit.defenses.planted import SIGNS, distance_between, distance_from_others, values_on
 from fedaudit.models.mlp import mlp
 
 

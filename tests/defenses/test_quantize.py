@@ -34,11 +34,6 @@ def test_drawn_levels_are_the_neighbours_of_an_entry_by_hand() -> None:
     assert levels == [[0.0], [2.0], [2.0, 4.0], [4.0, 6.0], [6.0]]
 
 
-def test_one_bit_leaves_the_two_extremes() -> None:
-    sent = drawn(some(500, 0), 1)
-    assert set(sent.tolist()) == {float(some(500, 0).min()), float(some(500, 0).max())}
-
-
 @given(bits=bits_of, seed=st.integers(0, 10**6), shift=st.sampled_from([0.0, 3.0, -50.0]))
 def test_drawn_levels_have_the_entrys_mean(bits: int, seed: int, shift: float) -> None:
     value, draws = some(4, seed, shift=shift), 2_000

@@ -28,6 +28,13 @@ def noisy(update: Update, std: float = SIGMA * CLIP) -> Update:
     return {name: value + std * torch.randn(value.shape) for name, value in update.items()}
 
 
+def with_noise(update: Update, draw: Callable[[torch.Size], object]) -> Update:
+    """Clipped, and with what is drawn for each array of this shape added to it."""
+    return {
+        name: value + torch.as_tensor(draw(value.shape)) for name, value in clipped(update).items()
+    }
+
+
 # Sound ones.
 
 
@@ -52,26 +59,19 @@ def by_numpy(update: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def by_entropy(update: Update) -> Update:
     """A generator that begins with the operating system's random bytes in every call."""
     rng = np.random.default_rng()
-    return {
-        name: value + torch.from_numpy(rng.normal(0, SIGMA, value.shape))
-        for name, value in clipped(update).items()
-    }
+    return with_noise(update, lambda shape: rng.normal(0, SIGMA, shape))
 
 
 def by_secrets(update: Update) -> Update:
     rng = torch.Generator().manual_seed(secrets.randbits(62))
-    return {
-        name: value + SIGMA * torch.randn(value.shape, generator=rng)
-        for name, value in clipped(update).items()
-    }
+    return with_noise(update, lambda shape: SIGMA * torch.randn(shape, generator=rng))
 
 
 def by_python(update: Update) -> Update:
-    return {
-        name: value
-        + torch.tensor([random.gauss(0, SIGMA) for _ in range(value.numel())]).view(value.shape)
-        for name, value in clipped(update).items()
-    }
+    def draw(shape: torch.Size) -> Tensor:
+        return torch.tensor([random.gauss(0, SIGMA) for _ in range(shape.numel())]).view(shape)
+
+    return with_noise(update, draw)
 
 
 _rng = np.random.default_rng(5)
@@ -79,10 +79,7 @@ _rng = np.random.default_rng(5)
 
 def by_module(update: Update) -> Update:
     """A generator of the module's, which goes on from call to call."""
-    return {
-        name: value + torch.from_numpy(_rng.normal(0, SIGMA, value.shape))
-        for name, value in clipped(update).items()
-    }
+    return with_noise(update, lambda shape: _rng.normal(0, SIGMA, shape))
 
 
 class Own:
@@ -92,20 +89,14 @@ class Own:
         self.rng = seeded(3, "noise")
 
     def __call__(self, update: Update) -> Update:
-        return {
-            name: value + SIGMA * torch.randn(value.shape, generator=self.rng)
-            for name, value in clipped(update).items()
-        }
+        return with_noise(update, lambda shape: SIGMA * torch.randn(shape, generator=self.rng))
 
 
 def closure() -> Callable[[Update], Update]:
     rng = seeded(4, "noise")
 
     def filter(update: Update) -> Update:
-        return {
-            name: value + SIGMA * torch.randn(value.shape, generator=rng)
-            for name, value in clipped(update).items()
-        }
+        return with_noise(update, lambda shape: SIGMA * torch.randn(shape, generator=rng))
 
     return filter
 
@@ -129,7 +120,7 @@ def one_layer_unclipped(update: Update) -> Update:
 
 def noise_by_batch(update: Update) -> Update:
     """One number for a whole array."""
-    return {name: value + SIGMA * torch.randn(1) for name, value in clipped(update).items()}
+    return with_noise(update, lambda shape: SIGMA * torch.randn(1))
 
 
 def noise_before_clipping(update: Update) -> Update:
@@ -180,36 +171,27 @@ def first_layer_only(update: Update) -> Update:
 
 def seeded_each_time(update: Update) -> Update:
     rng = torch.Generator().manual_seed(7)
-    return {
-        name: value + SIGMA * torch.randn(value.shape, generator=rng)
-        for name, value in clipped(update).items()
-    }
+    return with_noise(update, lambda shape: SIGMA * torch.randn(shape, generator=rng))
 
 
 def same_in_each_layer(update: Update) -> Update:
     seed = int(torch.randint(2**31, ()))
-    return {
-        name: value
-        + SIGMA * torch.randn(value.shape, generator=torch.Generator().manual_seed(seed))
-        for name, value in clipped(update).items()
-    }
+
+    def draw(shape: torch.Size) -> Tensor:
+        return SIGMA * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+    return with_noise(update, draw)
 
 
 def row_by_row(update: Update) -> Update:
     """One number a column, added to every row."""
-    return {
-        name: value + SIGMA * torch.randn(value.shape[-1:])
-        for name, value in clipped(update).items()
-    }
+    return with_noise(update, lambda shape: SIGMA * torch.randn(shape[-1:]))
 
 
 def uniform(update: Update) -> Update:
     """Of the right variance, and of no use."""
     width = SIGMA * math.sqrt(12)
-    return {
-        name: value + width * (torch.rand(value.shape) - 0.5)
-        for name, value in clipped(update).items()
-    }
+    return with_noise(update, lambda shape: width * (torch.rand(shape) - 0.5))
 
 
 def scaled_to_the_update(update: Update) -> Update:
@@ -296,10 +278,7 @@ def without_a_seed(update: Update) -> Update:
     """A generator that nobody outside can seed."""
     rng = torch.Generator()
     rng.seed()
-    return {
-        name: value + SIGMA * torch.randn(value.shape, generator=rng)
-        for name, value in clipped(update).items()
-    }
+    return with_noise(update, lambda shape: SIGMA * torch.randn(shape, generator=rng))
 
 
 def unclipped_without_a_seed(update: Update) -> Update:

@@ -74,10 +74,14 @@ def opacus() -> Step:
     return step
 
 
-def _clipped_sum(x: Tensor, y: Tensor) -> tuple[list[str], list[Tensor]]:
+def _net() -> nn.Sequential:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+        return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def _clipped_sum(x: Tensor, y: Tensor) -> tuple[list[str], list[Tensor]]:
+    model = _net()
     names, params = zip(*model.named_parameters(), strict=True)
     total = [torch.zeros_like(param) for param in params]
     for one, label in zip(x, y, strict=True):
@@ -109,9 +113,7 @@ def noise_of_a_mean(x: Tensor, y: Tensor) -> Params:
 
 def clips_the_batch(x: Tensor, y: Tensor) -> Params:
     """Clips the gradient of the whole batch, in which one sample may be everything."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    model = _net()
     nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
     length = nn.utils.clip_grad_norm_(model.parameters(), CLIP)
     assert length >= 0

@@ -53,15 +53,6 @@ def test_gradients_of_a_working_size_agree_with_autograd_to_a_millionth() -> Non
         assert (one - other).norm() <= 1e-6 * other.norm()
 
 
-def test_a_linear_model_with_two_classes_has_the_gradient_worked_out_by_hand() -> None:
-    weight, bias = torch.zeros(2, 1), torch.zeros(2)
-    # Both classes have probability 1/2, so that the error is (1/2, -1/2) for class 1.
-    slope = partial(cross_entropy_slope, y=torch.tensor([1]))
-    by_weight, by_bias = dense_gradients([weight, bias], torch.tensor([[3.0]]), slope)
-    assert by_weight.tolist() == [[1.5], [-1.5]]
-    assert by_bias.tolist() == [0.5, -0.5]
-
-
 @pytest.mark.parametrize("widths", [(6, 4), (6, 5, 4), (6, 7, 5, 4)])
 def test_descending_in_place_is_a_step_of_sgd_along_the_gradients(widths: tuple[int, ...]) -> None:
     fused, apart = stack(*widths), stack(*widths)

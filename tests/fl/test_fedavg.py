@@ -1,7 +1,6 @@
 """What federated averaging comes to where it can be worked out by other means."""
 
 from functools import partial
-from itertools import pairwise
 
 import pytest
 import torch
@@ -155,17 +154,6 @@ def test_clients_with_equal_data_and_full_batches_average_to_one_clients_trainin
     three = federated("dense", how, dict.fromkeys(range(3), samples(0)), ROUNDS)[-1]
     for name, value in one.params.items():
         torch.testing.assert_close(three.params[name], value, rtol=1e-5, atol=1e-6)
-
-
-def test_every_round_starts_from_the_average_of_the_last() -> None:
-    algorithm = FedAvg(Architecture("dense", partial(dense)), LocalTraining())
-    clients = {client: samples(client) for client in range(3)}
-    for last, then in pairwise(simulate(algorithm, clients, rounds=3, seed=SEED)):
-        for client in clients:
-            base = then.exposed[client].base
-            assert base is not None
-            for name, value in last.after["global"].tensors().items():
-                assert torch.equal(base.tensors()[name], value)
 
 
 def test_a_network_that_was_changed_under_the_same_name_is_built_anew() -> None:

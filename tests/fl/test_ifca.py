@@ -145,12 +145,6 @@ def visit(client: int) -> Visit:
     return Visit(round=1, rounds=1, client=client, cohort=(client,), weights={client: 1.0}, seed=1)
 
 
-def test_equal_risks_leave_the_choice_to_loss() -> None:
-    plain = run(Ifca(TINY, HOW, 2))
-    mir = IfcaMir(TINY, HOW, 2, risk=Told((0.7, 0.7)), preference=Preference("fixed", alpha=0.3))
-    assert torch.equal(bits(plain), bits(run(mir)))
-
-
 def test_who_minds_the_risk_leaves_the_risky_model() -> None:
     mir = IfcaMir(
         TINY, HOW, 2, risk=Told((0.9, 0.5)), every=2, preference=Preference("fixed", alpha=0.0)

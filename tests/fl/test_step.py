@@ -61,15 +61,6 @@ def test_adam_takes_torchs_steps(weight_decay: float, dtype: torch.dtype) -> Non
         torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-7)
 
 
-def test_the_first_step_with_momentum_is_the_one_without_and_the_second_adds_to_it() -> None:
-    param, grad = torch.zeros(1), torch.ones(1)
-    optimizer = Sgd(lr=1.0, momentum=0.5)
-    optimizer.step([param], [grad])
-    assert param.item() == -1.0
-    optimizer.step([param], [grad])
-    assert param.item() == -2.5
-
-
 @pytest.mark.parametrize("make", [lambda: Sgd(0.1, 0.9, 0.1), lambda: Adam(weight_decay=0.1)])
 def test_gradients_are_left_as_they_are_and_may_be_overwritten(
     make: Callable[[], Optimizer],

@@ -10,7 +10,7 @@ from fedaudit.attacks.ami.plant import Place, Planted
 from fedaudit.core.errors import BadInput, Damaged, Refusal
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.values import Model
-from fedaudit.defenses.planted.signs import SIGNS
+from fedaudit.defenses.planted import SIGNS
 from fedaudit.games.detection import HONEST, SERVERS, Aim, Looked, detector_roc
 from fedaudit.games.run import read_points, run_games
 from fedaudit.results.detector import (

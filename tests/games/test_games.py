@@ -184,10 +184,20 @@ def test_what_makes_no_game_is_refused_in_a_sentence(
     assert "\n" not in str(refused.value)
 
 
-def test_a_point_that_cannot_be_is_refused_before_any_is_played(file: Path, tmp_path: Path) -> None:
-    file.write_text(STUDY.replace("[8.0]", "[8.0, -1.0]"))
+@pytest.mark.parametrize(
+    ("grid", "point"),
+    [
+        (STUDY.split("[[grid]]")[1].replace("[8.0]", "[8.0, -1.0]"), r"bitrand,.*epsilon=-1\.0"),
+        ('\n"game.batch" = [5, 800]', "batch=800: "),
+        ('\n"data.name" = ["digits", "nothing"]', "nothing: "),
+    ],
+)
+def test_a_point_that_cannot_be_is_refused_before_any_is_played(
+    grid: str, point: str, file: Path, tmp_path: Path
+) -> None:
+    file.write_text(f"{STUDY.split('[[grid]]')[0]}[[grid]]{grid}")
     said: list[str] = []
-    with pytest.raises(BadInput, match=r"tiny-bitrand,nominal_epsilon=-1\.0"):
+    with pytest.raises(BadInput, match=f"tiny-{point}"):
         run(file, tmp_path / "out", said)
     assert not said
 
@@ -227,17 +237,6 @@ def test_points_that_lie_under_each_others_names_are_refused(file: Path, out: Pa
         path.write_text(text)
     with pytest.raises(Damaged, match=r"other settings.*delete it"):
         run(file, out)
-
-
-def test_a_point_with_too_few_records_is_refused_before_any_is_played(
-    file: Path, tmp_path: Path
-) -> None:
-    said: list[str] = []
-    for more in ('"game.batch" = [5, 800]', '"data.name" = ["digits", "nothing"]'):
-        file.write_text(STUDY.split("[[grid]]")[0] + "[[grid]]\n" + more)
-        with pytest.raises(Refusal, match=r"tiny-(batch=800|nothing): "):
-            run(file, tmp_path / "out", said)
-    assert not said
 
 
 def uncounted(point: dict[str, object]) -> dict[str, object]:

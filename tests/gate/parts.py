@@ -4,7 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedaudit.gate.evaluate import evaluate_policy
+from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import Policy, policy_from
+from fedaudit.gate.sample_size import RequiredSamples
+from fedaudit.gate.verdict import Check, Held, Verdict
 from fedaudit.metrics import rate_limits
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import AttackRow, ControlResult, Record
@@ -23,6 +27,27 @@ contrasts = ["unseen"]
 
 def policy(text: str = POLICY) -> Policy:
     return policy_from(text)
+
+
+def verdict(given: Record, text: str = POLICY) -> Verdict:
+    return evaluate_policy(given, policy(text))
+
+
+def outcome(given: Record, text: str = POLICY) -> Outcome:
+    return verdict(given, text).outcome
+
+
+def worst_of(check: Check) -> Held:
+    """The figure that decides a check."""
+    assert check.worst is not None
+    return check.worst
+
+
+def needed_by(check: Check) -> RequiredSamples:
+    """What would settle the figure that decides a check."""
+    more = worst_of(check).more
+    assert more is not None
+    return more
 
 
 def auc(least: float, most: float, **changes: object) -> Estimate:

@@ -6,12 +6,13 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.outputs import MOST_LINES, print_verdict
 from fedaudit.gate.verdict import Verdict, demand
 from fedaudit.report.terminal import WIDTH
-from tests.gate.parts import auc, found, policy
+from tests.gate.parts import auc, found, verdict
+
+FINE = verdict(found(auc(0.48, 0.52)))
 
 
 def printed(verdict: Verdict, width: int = WIDTH) -> list[str]:
@@ -20,15 +21,11 @@ def printed(verdict: Verdict, width: int = WIDTH) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def verdict() -> Verdict:
-    return evaluate_policy(found(auc(0.48, 0.52)), policy())
-
-
 def test_a_short_verdict_is_printed_whole() -> None:
-    lines = printed(verdict())
+    lines = printed(FINE)
     assert lines[0].startswith("PASS: “of-tests” under the policy “tests”.")
     assert any("AUC against unseen samples" in line and "0.500" in line for line in lines)
-    assert " ".join(verdict().limits.split()) in " ".join(" ".join(lines).split())
+    assert " ".join(FINE.limits.split()) in " ".join(" ".join(lines).split())
 
 
 @pytest.mark.parametrize("width", [WIDTH, 70, 40])
@@ -37,8 +34,8 @@ def test_a_verdict_fits_a_screen_and_counts_what_it_leaves_out(many: int, width:
     failed = [
         demand("evidence", f"demand {n} {'x' * 90}", ["missing"], Outcome.FAIL) for n in range(many)
     ]
-    whole = verdict().model_copy(
-        update={"checks": [*verdict().checks, *failed], "reason": "FAIL: because. " + "why " * many}
+    whole = FINE.model_copy(
+        update={"checks": [*FINE.checks, *failed], "reason": "FAIL: because. " + "why " * many}
     )
     lines = printed(whole, width)
     assert len(lines) <= MOST_LINES * WIDTH // width

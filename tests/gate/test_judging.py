@@ -5,22 +5,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput
-from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome, gravity
 from fedaudit.gate.verdict import Check, Verdict
 from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
 from fedaudit.results.record import Record
 from tests.estimates import estimate
-from tests.gate.parts import KINDS, auc, bound, control, found, policy, ran, tpr
+from tests.gate.parts import (
+    KINDS,
+    auc,
+    bound,
+    control,
+    found,
+    needed_by,
+    outcome,
+    ran,
+    tpr,
+    verdict,
+    worst_of,
+)
 from tests.report.records import record, source, with_sources
-
-
-def outcome(given: Record, text: str = "") -> Outcome:
-    return verdict(given, text).outcome
-
-
-def verdict(given: Record, text: str = "") -> Verdict:
-    return evaluate_policy(given, policy(text) if text else policy())
 
 
 def only(given: Verdict, section: str = "membership") -> Check:
@@ -54,9 +57,7 @@ def test_the_worst_of_attacks_targets_and_seeds_decides_and_not_their_average() 
         ]
         said = verdict(found(good, bad, *others))
         assert said.outcome is Outcome.FAIL
-        worst = only(said).worst
-        assert worst is not None
-        assert worst.low == 0.7
+        assert worst_of(only(said)).low == 0.7
 
 
 def test_contrasts_are_judged_each_by_itself_and_only_where_asked() -> None:
@@ -85,16 +86,16 @@ def test_a_figure_that_is_not_there_or_not_sure_enough_never_passes(gone: Estima
 
 
 def test_an_attack_client_or_seed_that_lacks_a_figure_leaves_the_gate_open() -> None:
-    assert outcome(found(auc(0.48, 0.52)), asking('auc = 0.6\nattacks = ["fedmia-1"]')) is (
-        Outcome.INCONCLUSIVE
-    )
-    assert outcome(found(auc(0.48, 0.52)), asking("auc = 0.6\ntargets = [0, 1]")) is (
-        Outcome.INCONCLUSIVE
-    )
-    uneven = found(auc(0.48, 0.52), auc(0.48, 0.52, attack="fedmia-1"), auc(0.48, 0.52, seed=2))
-    assert outcome(uneven) is Outcome.INCONCLUSIVE
-    assert outcome(found(auc(0.48, 0.52), seeds=[1, 2])) is Outcome.INCONCLUSIVE
-    assert outcome(found()) is Outcome.INCONCLUSIVE
+    fine = auc(0.48, 0.52)
+    uneven = found(fine, auc(0.48, 0.52, attack="fedmia-1"), auc(0.48, 0.52, seed=2))
+    for one, asked in (
+        (found(fine), 'attacks = ["fedmia-1"]'),
+        (found(fine), "targets = [0, 1]"),
+        (uneven, ""),
+        (found(fine, seeds=[1, 2]), ""),
+        (found(), ""),
+    ):
+        assert outcome(one, asking(f"auc = 0.6\n{asked}")) is Outcome.INCONCLUSIVE
 
 
 def test_of_two_figures_of_one_run_neither_hides_the_other() -> None:
@@ -140,31 +141,26 @@ def test_further_runs_are_judged_from_five_seeds_on_and_refused_by_name_below(wo
 def test_seeds_that_would_settle_what_further_runs_give_are_counted() -> None:
     text = asking('auc = 0.6\nseeds = "further runs"')
     further = Interval(low=0.46, high=0.62, method="Student t over 5 seeds 95%")
-    worst = only(verdict(found(*over(5, 0.5, 0.58, further), seeds=list(range(1, 6))), text)).worst
-    assert worst is not None
-    assert worst.more is not None
-    assert (worst.more.what, worst.more.then) == ("seeds", Outcome.PASS)
+    five = found(*over(5, 0.5, 0.58, further), seeds=list(range(1, 6)))
+    more = needed_by(only(verdict(five, text)))
+    assert (more.what, more.then) == ("seeds", Outcome.PASS)
 
 
 def test_a_rate_that_a_sample_is_too_small_for_says_how_many_are_missing() -> None:
     small = tpr(3, n_nonmembers=60, value=None, low=None, high=None, note="inconclusive")
-    worst = only(verdict(found(small), asking('tpr = {"0.01" = 0.05}'))).worst
-    assert worst is not None
-    assert worst.more is not None
+    more = needed_by(only(verdict(found(small), asking('tpr = {"0.01" = 0.05}'))))
     # At 1% one false positive in 100 non-members is allowed.
-    assert (worst.more.count, worst.more.what, worst.more.then) == (40, "non-members", None)
+    assert (more.count, more.what, more.then) == (40, "non-members", None)
 
 
 def test_the_samples_that_would_settle_a_rate_do_settle_it() -> None:
     text = asking('tpr = {"0.01" = 0.05}')
-    worst = only(verdict(found(tpr(20)), text)).worst
-    assert worst is not None
-    assert worst.more is not None
-    assert worst.more.then is Outcome.PASS
+    more = needed_by(only(verdict(found(tpr(20)), text)))
+    assert more.then is Outcome.PASS
     # Its threshold rests on the non-members, so that they are asked for as well.
-    assert worst.more.what == "samples (of the smaller side; the other in proportion)"
+    assert more.what == "samples (of the smaller side; the other in proportion)"
     # Order statistics are whole non-members: limits shrink in steps as a sample grows.
-    many = 500 + worst.more.count
+    many = 500 + more.count
     for size, then in ((1.2 * many, Outcome.PASS), (0.8 * many, Outcome.INCONCLUSIVE)):
         hits = round(0.04 * size)
         assert outcome(found(tpr(hits, 25 * hits)), text) is then
@@ -174,11 +170,9 @@ def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_can_pass_and_never_fai
     few = tpr(60, nonmembers=300)
     assert few.low is None
     assert outcome(found(few), asking('tpr = {"0.01" = 0.3}')) is Outcome.PASS
-    said = only(verdict(found(few), asking('tpr = {"0.01" = 0.05}'))).worst
-    assert said is not None
-    assert said.outcome is Outcome.INCONCLUSIVE
-    assert said.more is not None
-    assert said.more.then is Outcome.FAIL
+    said = only(verdict(found(few), asking('tpr = {"0.01" = 0.05}')))
+    assert worst_of(said).outcome is Outcome.INCONCLUSIVE
+    assert needed_by(said).then is Outcome.FAIL
 
 
 @pytest.mark.parametrize("ceiling", [0.001, 0.9])
@@ -208,8 +202,7 @@ def test_a_lower_bound_fails_or_says_nothing_and_alone_makes_no_pass() -> None:
 
 
 def test_a_bound_that_no_attack_could_have_reached_says_so() -> None:
-    worst = only(verdict(found(bound(0.1)), asking("epsilon = 3.4"))).worst
-    assert worst is not None
+    worst = worst_of(only(verdict(found(bound(0.1)), asking("epsilon = 3.4"))))
     assert worst.reason == "even a perfect attack could not have shown more than 3.4"
 
 
@@ -227,21 +220,8 @@ def test_a_proven_epsilon_passes_or_fails_and_without_one_nothing_passes() -> No
 
 
 def group(low: float, high: float, samples: int = 50) -> Estimate:
-    return estimate(
-        metric="auc",
-        method="DeLong 95%",
-        attack="fedmia-2",
-        contrast="mixed",
-        by="class",
-        group="7",
-        target=0,
-        seed=1,
-        value=(low + high) / 2,
-        low=low,
-        high=high,
-        n_members=samples,
-        n_nonmembers=400,
-    )
+    where = {"contrast": "mixed", "by": "class", "group": "7", "significant": None}
+    return auc(low, high, n_members=samples, n_nonmembers=400, **where)
 
 
 def test_the_worst_group_is_judged_and_one_that_is_too_small_is_not() -> None:
@@ -348,7 +328,7 @@ def test_too_few_seeds_or_too_weak_an_adversary_leave_the_gate_open() -> None:
 
 def test_a_policy_without_a_ceiling_for_the_record_is_refused() -> None:
     with pytest.raises(BadInput, match=r"give it \[membership\], \[sources\] or \[clusters\]"):
-        evaluate_policy(found(auc(0.48, 0.52)), policy('name = "x"\n[games]\nsuccess = 0.6'))
+        verdict(found(auc(0.48, 0.52)), 'name = "x"\n[games]\nsuccess = 0.6')
 
 
 def test_a_policy_that_asks_for_nothing_passes_nothing() -> None:
@@ -412,56 +392,41 @@ def named(told: Verdict) -> str:
 
 def test_an_attack_that_was_run_and_has_no_figures_is_missed_by_name() -> None:
     weak = auc(0.48, 0.52, attack="blackbox-loss")
-    assert evaluate_policy(found(weak), policy()).outcome is Outcome.PASS
+    assert outcome(found(weak)) is Outcome.PASS
     left = found(weak, attacks=[ran("blackbox-loss"), ran("fedmia-2"), ran("avg-cosine")])
-    told = evaluate_policy(left, policy())
+    told = verdict(left)
     assert told.outcome is Outcome.INCONCLUSIVE
     assert "fedmia-2 on client 0 in seed 1" in named(told)
     assert "avg-cosine on client 0 in seed 1" in named(told)
-    nothing = evaluate_policy(found(attacks=[ran("fedmia-2")]), policy())
+    nothing = verdict(found(attacks=[ran("fedmia-2")]))
     assert nothing.outcome is Outcome.INCONCLUSIVE
     refused = found(weak, attacks=[ran("blackbox-loss"), ran("seqmia", "refused", "no shadow")])
-    assert evaluate_policy(refused, policy()).outcome is Outcome.PASS
+    assert outcome(refused) is Outcome.PASS
     failed = found(weak, attacks=[ran("blackbox-loss"), ran("fedmia-2", "failed")])
-    assert evaluate_policy(failed, policy()).outcome is Outcome.INCONCLUSIVE
+    assert outcome(failed) is Outcome.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("section", ["audit", "recording"])
 def test_an_audited_client_that_has_no_figures_is_missed_by_name(section: str) -> None:
     one = found(auc(0.48, 0.52), config={section: {"targets": [0]}})
-    assert evaluate_policy(one, policy()).outcome is Outcome.PASS
+    assert outcome(one) is Outcome.PASS
     two = found(auc(0.48, 0.52), config={section: {"targets": [0, 7, "x", None, True]}})
-    told = evaluate_policy(two, policy())
+    told = verdict(two)
     assert told.outcome is Outcome.INCONCLUSIVE
     assert "fedmia-2 on client 7 in seed 1" in named(told)
 
 
 def test_a_client_whose_groups_are_gone_is_missed_by_name() -> None:
     figures = [auc(0.48, 0.52, target=target) for target in (0, 1)]
-    group = estimate(
-        metric="auc",
-        method="DeLong 95%",
-        attack="fedmia-2",
-        contrast="mixed",
-        by="class",
-        group="1",
-        target=0,
-        seed=1,
-        value=0.5,
-        low=0.45,
-        high=0.55,
-        n_members=50,
-        n_nonmembers=50,
-    )
-    both = [group, group.model_copy(update={"target": 1})]
-    assert evaluate_policy(found(*figures, groups=both), policy(EACH)).outcome is Outcome.PASS
-    told = evaluate_policy(found(*figures, groups=both[:1]), policy(EACH))
+    both = [group(0.45, 0.55), group(0.45, 0.55).model_copy(update={"target": 1})]
+    assert outcome(found(*figures, groups=both), EACH) is Outcome.PASS
+    told = verdict(found(*figures, groups=both[:1]), EACH)
     assert told.outcome is Outcome.INCONCLUSIVE
     assert "fedmia-2 on client 1 in seed 1" in named(told)
 
 
 def test_a_source_attack_that_was_run_and_has_no_result_is_missed_by_name() -> None:
-    asked = policy('name = "s"\n[sources]\nabove_label_distributions = 1.0\n')
+    asked = 'name = "s"\n[sources]\nabove_label_distributions = 1.0\n'
     row = ran("sia-mean").model_copy(update={"over_clients": "arg max"})
     given = with_sources(source("sia"))
     alone = given.model_copy(
@@ -471,13 +436,13 @@ def test_a_source_attack_that_was_run_and_has_no_result_is_missed_by_name() -> N
             "seeds": [given.sources[0].seed],
         }
     )
-    assert evaluate_policy(alone, asked).outcome is Outcome.PASS
+    assert outcome(alone, asked) is Outcome.PASS
     left = alone.model_copy(update={"attacks": [ran("sia"), row]})
-    assert evaluate_policy(left, asked).outcome is Outcome.INCONCLUSIVE
-    assert "sia-mean" in named(evaluate_policy(left, asked))
+    assert outcome(left, asked) is Outcome.INCONCLUSIVE
+    assert "sia-mean" in named(verdict(left, asked))
     # A policy on members alone does not ask for it.
     members = found(auc(0.48, 0.52), attacks=[ran("fedmia-2"), row])
-    assert evaluate_policy(members, policy()).outcome is Outcome.PASS
+    assert outcome(members) is Outcome.PASS
 
 
 def test_a_task_without_accuracy_has_learned_where_something_leaks() -> None:

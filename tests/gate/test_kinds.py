@@ -3,12 +3,11 @@
 import pytest
 
 from fedaudit.core.errors import BadInput
-from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Check, Verdict
 from fedaudit.results.record import Record
 from fedaudit.results.sources import LABELS
-from tests.gate.parts import control, policy
+from tests.gate.parts import control, needed_by, verdict, worst_of
 from tests.report.clustered import clustered
 from tests.report.games import HONEST, NONE, REFUTED, played, point
 from tests.report.records import record, source, with_sources
@@ -17,11 +16,11 @@ SOURCES = '[sources]\nabove_label_distributions = {}\n[controls]\nrequired = ["u
 
 
 def said(given: Record, tables: str) -> Verdict:
-    return evaluate_policy(given, policy(f'name = "tests"\n{tables}'))
+    return verdict(given, f'name = "tests"\n{tables}')
 
 
-def ceiling(verdict: Verdict) -> Check:
-    (check,) = [check for check in verdict.checks if check.ceiling is not None]
+def ceiling(given: Verdict) -> Check:
+    (check,) = [check for check in given.checks if check.ceiling is not None]
     return check
 
 
@@ -46,8 +45,7 @@ def test_the_worst_seed_of_a_source_attack_decides_unless_means_are_asked_for() 
     several = about_owners(1, 2, 3)
     check = ceiling(said(several, SOURCES.format(0.5)))
     assert check.figures == 3
-    assert check.worst is not None
-    assert check.worst.what == "sia in seed 3"
+    assert worst_of(check).what == "sia in seed 3"
     means = SOURCES.format(0.5).replace("0.5", '0.5\nseeds = "mean"')
     assert ceiling(said(several, means)).figures == 1
 
@@ -56,11 +54,9 @@ def test_what_would_settle_a_source_attack_settles_it() -> None:
     one = about_owners(1)
     (excess,) = one.where(topic="source", against=LABELS, seed=1)
     top = excess.number + 0.01
-    worst = ceiling(said(one, SOURCES.format(top))).worst
-    assert worst is not None
-    assert worst.more is not None
-    assert worst.more.then is Outcome.PASS
-    assert worst.more.count > 0
+    more = needed_by(ceiling(said(one, SOURCES.format(top))))
+    assert more.then is Outcome.PASS
+    assert more.count > 0
 
 
 def test_sources_that_are_asked_for_and_not_there_leave_the_gate_open() -> None:
@@ -72,9 +68,9 @@ def test_sources_that_are_asked_for_and_not_there_leave_the_gate_open() -> None:
 
 def test_what_a_policy_does_not_ask_about_is_named() -> None:
     both = about_owners(1).model_copy(update={"clusters": [clustered(clients=10, minority=2)]})
-    verdict = said(both, "[clusters]\nrisk = 1.0")
-    assert verdict.unjudged == ["whose a sample is (no [sources] in the policy)"]
-    assert verdict.outcome is Outcome.PASS
+    told = said(both, "[clusters]\nrisk = 1.0")
+    assert told.unjudged == ["whose a sample is (no [sources] in the policy)"]
+    assert told.outcome is Outcome.PASS
 
 
 def test_every_model_that_clients_use_at_the_end_of_every_run_is_evaluated() -> None:
@@ -87,10 +83,7 @@ def test_every_model_that_clients_use_at_the_end_of_every_run_is_evaluated() -> 
     assert said(both, f"[clusters]\nrisk = {above!r}").outcome is Outcome.FAIL
     between = said(both, f"[clusters]\nrisk = {most - 1e-6!r}")
     assert between.outcome is Outcome.INCONCLUSIVE
-    worst = ceiling(between).worst
-    assert worst is not None
-    assert worst.more is not None
-    assert "does not follow from the record" in worst.more.text
+    assert "does not follow from the record" in needed_by(ceiling(between)).text
 
 
 def test_a_model_of_unknown_risk_or_a_run_without_models_leaves_the_gate_open() -> None:
@@ -110,11 +103,8 @@ def test_games_are_held_against_the_share_that_is_won() -> None:
     assert said(played(NONE), "[games]\nsuccess = 0.6").outcome is Outcome.FAIL
     between = said(played(point(right=60)), "[games]\nsuccess = 0.62")
     assert between.outcome is Outcome.INCONCLUSIVE
-    worst = ceiling(between).worst
-    assert worst is not None
-    assert worst.more is not None
-    assert worst.more.then is Outcome.PASS
-    assert worst.more.what == "games"
+    more = needed_by(ceiling(between))
+    assert (more.then, more.what) == (Outcome.PASS, "games")
 
 
 def test_the_worst_point_of_games_decides_among_the_mechanisms_asked_for() -> None:
@@ -136,9 +126,9 @@ def test_a_actual_epsilon_is_known_and_no_bound_is_above_any_ceiling() -> None:
 
 def test_a_success_that_refutes_the_named_epsilon_fails_unless_only_uncorrected() -> None:
     text = "[games]\nsuccess = 1.0"
-    verdict = said(played(REFUTED), text)
-    assert verdict.outcome is Outcome.FAIL
-    assert "is named 1, and the games refute it" in verdict.reason
+    told = said(played(REFUTED), text)
+    assert told.outcome is Outcome.FAIL
+    assert "is named 1, and the games refute it" in told.reason
     assert said(played(REFUTED), f"{text}\ncontradicted = false").outcome is Outcome.PASS
     barely = point("ome", REFUTED.proven_epsilon - 0.02, None, right=95)
     assert barely.refuted
@@ -153,10 +143,8 @@ def test_bounds_from_games_share_their_error_and_never_pass() -> None:
     assert said(played(NONE), text.format(0.5)).outcome is Outcome.FAIL
     silent = said(played(NONE), text.format(20.0))
     assert silent.outcome is Outcome.INCONCLUSIVE
-    alone = ceiling(silent).worst
-    among = ceiling(said(played(NONE, NONE, NONE), text.format(20.0))).worst
-    assert alone is not None
-    assert among is not None
+    alone = worst_of(ceiling(silent))
+    among = worst_of(ceiling(said(played(NONE, NONE, NONE), text.format(20.0))))
     assert alone.low is not None
     assert among.low is not None
     assert among.low < alone.low

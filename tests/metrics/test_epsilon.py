@@ -60,6 +60,9 @@ def test_a_useless_attack_refutes_nothing() -> None:
     assert gaussian_epsilon(Counts(50, 100, 50, 100), delta=1e-5).value == 0
     assert one_run_bound(Guesses(100, 50, 100)).value == 0
     assert one_run_gaussian_bound(Guesses(100, 50, 100), delta=1e-5).value == 0
+    # What right guesses alone would have shown is told all the same.
+    perfect = one_run_bound(Guesses(100, 100, 100))
+    assert one_run_bound(Guesses(100, 50, 100)).ceiling == perfect.value > 0
 
 
 def test_randomised_response_is_bounded_from_below_close_to_its_budget() -> None:

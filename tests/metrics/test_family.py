@@ -50,13 +50,6 @@ def test_infinite_scores_are_ranked_like_others() -> None:
     assert above_chance(np.where(truth, np.inf, -np.inf), truth) < 1e-6
 
 
-def test_p_values_out_of_range_are_refused() -> None:
-    with pytest.raises(BadInput, match="give None for a test that was refused"):
-        holm([0.5, float("nan")])
-    with pytest.raises(BadInput, match="family-wise"):
-        holm([0.5], alpha=5.0)
-
-
 def test_an_empty_family_is_empty() -> None:
     assert holm([]).significant == ()
 
@@ -89,6 +82,10 @@ def test_combined_p_values_follow_fisher() -> None:
 
 
 def test_counts_and_p_values_out_of_range_are_refused() -> None:
+    with pytest.raises(BadInput, match="give None for a test that was refused"):
+        holm([0.5, float("nan")])
+    with pytest.raises(BadInput, match="family-wise"):
+        holm([0.5], alpha=5.0)
     with pytest.raises(BadInput, match="between 0 and its total"):
         rate_above_chance(3, 2, allowed=0, nonmembers=2)
     with pytest.raises(BadInput, match="shares in"):

@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import norm
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.games import (
@@ -54,12 +53,6 @@ def test_the_noise_of_the_classic_mechanism_by_hand() -> None:
     # sqrt(2 ln 125) / 7.5
     assert gaussian_mechanism(7.5, 0.01) == pytest.approx(0.41433, abs=1e-5)
     assert gaussian_mechanism(1.0, 1.25 / math.e**2) == pytest.approx(2.0)
-
-
-def test_rounds_by_hand() -> None:
-    # One round of noise 1: 2 x 1.6449 spreads are needed, so the square of that many rounds.
-    assert rounds_needed(0.95, 1.0) == math.ceil((2 * norm.ppf(0.95)) ** 2) == 11
-    assert rounds_needed(0.95, 10.0) == 1
 
 
 @pytest.mark.parametrize(

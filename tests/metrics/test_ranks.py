@@ -16,10 +16,6 @@ def test_midranks_are_scipys(scores: list[float]) -> None:
     assert midranks(np.array(scores)).tolist() == rankdata(scores).tolist()
 
 
-def test_equal_scores_share_the_mean_of_their_places() -> None:
-    assert midranks(np.array([0.5, 0.1, 0.5, 0.9])).tolist() == [2.5, 1, 2.5, 4]
-
-
 @given(SCORES, SCORES)
 @settings(deadline=None)
 def test_ranks_of_all_are_enough_to_rank_each_side(

@@ -26,11 +26,6 @@ def audits(draw: st.DrawFn, levels: st.SearchStrategy[float] = TIED) -> Audit:
     return np.array(scores), np.array(truth)
 
 
-def brute_auc(scores: np.ndarray, truth: np.ndarray) -> float:
-    pairs = [(m > n) + (m == n) / 2 for m in scores[truth] for n in scores[~truth]]
-    return float(sum(pairs) / len(pairs))
-
-
 def brute_tpr(scores: np.ndarray, truth: np.ndarray, fpr: float) -> float:
     rates = [(0.0, 0.0)]
     for level in scores:
@@ -58,29 +53,6 @@ def test_thresholds_are_scikit_learns_too(audit: Audit) -> None:
     scores, truth = audit
     thresholds = sklearn_roc_curve(truth, scores, drop_intermediate=False)[2]
     np.testing.assert_array_equal(roc_curve(scores, truth).thresholds, thresholds)
-
-
-@given(audits())
-@settings(deadline=None)
-def test_auc_counts_pairs_with_ties_at_half(audit: Audit) -> None:
-    assert auc(*audit) == pytest.approx(brute_auc(*audit))
-
-
-@given(audits())
-@settings(deadline=None)
-def test_swapping_members_and_nonmembers_mirrors_the_auc(audit: Audit) -> None:
-    scores, truth = audit
-    assert auc(scores, truth) + auc(scores, ~truth) == pytest.approx(1)
-
-
-@given(audits(st.sampled_from([-3.0, -1.0, 0.0, 0.5, 2.0])), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
-@settings(deadline=None)
-def test_an_increasing_transform_of_the_scores_changes_nothing(audit: Audit, fpr: float) -> None:
-    scores, truth = audit
-    moved = np.exp(scores) * 7 - 100
-    assert auc(moved, truth) == auc(scores, truth)
-    before, after = tpr_at_fpr(scores, truth, fpr), tpr_at_fpr(moved, truth, fpr)
-    assert before._replace(threshold=None) == after._replace(threshold=None)
 
 
 @given(audits(), st.sampled_from([0.0, 0.05, 0.1, 0.29, 0.5, 0.99, 1.0]))
@@ -129,10 +101,6 @@ def test_every_count_is_allowed_at_its_own_rate(total: int) -> None:
     assert all(allowed_false_positives(k / total, total) == k for k in range(total + 1))
 
 
-def test_an_auc_below_one_half_is_reported_as_it_is() -> None:
-    assert auc([0.0, 1.0], [1, 0]) == 0
-
-
 @pytest.mark.parametrize(
     ("scores", "truth", "message"),
     [
@@ -141,20 +109,15 @@ def test_an_auc_below_one_half_is_reported_as_it_is() -> None:
         ([1.0, 2.0], [1, 1], "got 2 members and 0 non-members"),
         ([1.0, 2.0], [0, 0], "got 0 members and 2 non-members"),
         ([1.0, 2.0], [0, 2], "true or false"),
+        (["high", "low"], [0, 1], "must be numbers"),
+        ([[1.0], [2.0]], [0, 1], "one axis"),
     ],
 )
 def test_unusable_scores_are_refused_with_the_reason(
-    scores: list[float], truth: list[int], message: str
+    scores: list[object], truth: list[int], message: str
 ) -> None:
     with pytest.raises(BadInput, match=message):
-        auc(scores, truth)
-
-
-def test_scores_that_are_words_or_have_two_axes_are_refused() -> None:
-    with pytest.raises(BadInput, match="must be numbers"):
-        auc(["high", "low"], [0, 1])
-    with pytest.raises(BadInput, match="one axis"):
-        auc([[1.0], [2.0]], [0, 1])
+        auc(np.array(scores).tolist(), truth)
 
 
 def test_a_rate_that_is_no_share_is_refused() -> None:

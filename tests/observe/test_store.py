@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
-from fedaudit.core.params import difference, flat, plus
+from fedaudit.core.params import flat, plus
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, ClientId, Model
 from fedaudit.observe.kept_files import read_rounds, write_round
@@ -330,13 +330,3 @@ def test_the_estimate_is_about_what_is_written(tmp_path: Path, keep: Keep) -> No
     )
     # Headers, running statistics and the second base model come on top.
     assert 0.9 * (estimate - checkpoint) < written < estimate - checkpoint + 12_000
-
-
-def test_difference_of_kept_models_is_the_kept_update(tmp_path: Path) -> None:
-    write_round(tmp_path, made_round(size=1.0), "full")
-    (found,) = read_rounds(tmp_path, NET)
-    for one in found.exposed.values():
-        assert one.local is not None
-        assert one.base is not None
-        moved = difference(one.local.params, one.base.params)
-        torch.testing.assert_close(flat(moved), flat(one.update or {}), rtol=1e-4, atol=1e-5)

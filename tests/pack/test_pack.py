@@ -16,7 +16,7 @@ from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.pack.manifest import Manifest, digest_of, manifest_text
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.verifying import verify
-from fedaudit.results.record import replaced, write_record
+from fedaudit.results.record import Record, replaced, write_record
 from tests.gate.parts import auc, bound, found
 from tests.programs import exit_code
 from tests.report.games import played, point
@@ -36,6 +36,14 @@ contradicted = false
 Change = Callable[[Path], object]
 
 
+def packed(record: Record, folder: Path) -> Path:
+    """The pack of a record, beside it and its policy."""
+    write_record(record, folder / "record.json")
+    (folder / "policy.toml").write_text(POLICY)
+    write_pack(folder / "record.json", folder / "policy.toml", folder / "pack")
+    return folder / "pack"
+
+
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pack of a study that must not be changed."""
@@ -44,11 +52,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     passing = found(auc(0.48, 0.52), bound(0.1)).model_copy(
         update={"exposed": full.exposed, "clients": full.clients}
     )
-    passing = replaced(passing, full.groups[:3])
-    write_record(passing, folder / "record.json")
-    (folder / "policy.toml").write_text(POLICY)
-    write_pack(folder / "record.json", folder / "policy.toml", folder / "pack")
-    return folder / "pack"
+    return packed(replaced(passing, full.groups[:3]), folder)
 
 
 @pytest.fixture
@@ -261,13 +265,10 @@ def test_a_pack_that_was_replaced_as_a_whole_is_found_by_the_digest_alone(
     pack: Path, tmp_path: Path
 ) -> None:
     digest = manifest(pack).digest
-    other = tmp_path / "other"
-    other.mkdir()
-    write_record(found(auc(0.48, 0.51), bound(0.1)), other / "record.json")
-    shutil.copy(pack / "policy.toml", other)
-    write_pack(other / "record.json", other / "policy.toml", other / "pack")
-    assert verify(other / "pack").problems == []
-    assert "is not that of this digest" in wrong(other / "pack", digest)
+    (tmp_path / "other").mkdir()
+    other = packed(found(auc(0.48, 0.51), bound(0.1)), tmp_path / "other")
+    assert verify(other).problems == []
+    assert "is not that of this digest" in wrong(other, digest)
     with pytest.raises(BadInput, match="64 digits"):
         verify(pack, digest="abc")
 
@@ -286,13 +287,9 @@ def test_a_manifest_of_something_else_is_a_problem_and_no_crash(pack: Path) -> N
 def test_games_are_packed_with_a_content_hash_that_is_made_again(tmp_path: Path) -> None:
     true = played(point(right=55))
     games = true.model_copy(update={"content_hash": "ab" * 32})
-    (tmp_path / "policy.toml").write_text(POLICY)
-    pack = tmp_path / "pack"
-    (tmp_path / "record.json").write_text(games.model_dump_json())
     with pytest.raises(Damaged, match="does not have its own content hash"):
-        write_pack(tmp_path / "record.json", tmp_path / "policy.toml", pack)
-    (tmp_path / "record.json").write_text(true.model_dump_json())
-    write_pack(tmp_path / "record.json", tmp_path / "policy.toml", pack)
+        packed(games, tmp_path)
+    pack = packed(true, tmp_path)
     assert verify(pack).problems == []
     document = json.loads((pack / "record.json").read_text())
     document["points"][0]["batch"] += 1
@@ -474,10 +471,7 @@ def test_counts_of_what_was_suppressed_must_be_those_of_the_record(pack: Path) -
 def test_counts_that_the_packed_record_contradicts_are_found(tmp_path: Path) -> None:
     full = record(strengths=(0.1,), seeds=(1,), defenses=(("none", 1.0),))
     few = full.clients[0].model_copy(update={"class_counts": [991, 9]})
-    write_record(full.model_copy(update={"clients": [few]}), tmp_path / "record.json")
-    (tmp_path / "policy.toml").write_text(POLICY)
-    pack = tmp_path / "pack"
-    write_pack(tmp_path / "record.json", tmp_path / "policy.toml", pack)
+    pack = packed(full.model_copy(update={"clients": [few]}), tmp_path)
     assert verify(pack).problems == []
     rewritten(pack, suppressed=dict.fromkeys(manifest(pack).suppressed, 0))
     said = wrong(pack)
@@ -505,29 +499,16 @@ def test_where_a_record_was_made_is_named_as_not_checked(pack: Path) -> None:
 
 
 def test_a_high_figure_cannot_be_called_suppressed(tmp_path: Path) -> None:
-    hidden = auc(0.8, 0.9).model_copy(
-        update={
-            "value": None,
-            "low": None,
-            "high": None,
-            "note": "suppressed: fewer than 10 samples on a side",
-        }
-    )
-    write_record(found(hidden, bound(0.1)), tmp_path / "record.json")
-    (tmp_path / "policy.toml").write_text(POLICY)
-    write_pack(tmp_path / "record.json", tmp_path / "policy.toml", tmp_path / "pack")
-    assert "calls figures suppressed that are on 10 samples a side or more" in wrong(
-        tmp_path / "pack"
-    )
+    gone = {"value": None, "low": None, "high": None}
+    hidden = auc(0.8, 0.9, **gone, note="suppressed: fewer than 10 samples on a side")
+    said = wrong(packed(found(hidden, bound(0.1)), tmp_path))
+    assert "calls figures suppressed that are on 10 samples a side or more" in said
 
 
 def test_settings_that_no_recorder_writes_are_found(tmp_path: Path) -> None:
     settings = {"name": "x", "recording": {"name": "x"}, "figures": {}}
     watched = found(auc(0.48, 0.52), bound(0.1), watched=True, config=settings)
-    (tmp_path / "policy.toml").write_text(POLICY)
-    write_record(watched, tmp_path / "record.json")
-    write_pack(tmp_path / "record.json", tmp_path / "policy.toml", tmp_path / "pack")
-    assert verify(tmp_path / "pack").problems == []
+    assert verify(packed(watched, tmp_path)).problems == []
     more = {**settings, "data": {"name": "a bank"}, "recording": {"name": "x", "epochs": 3}}
     write_record(watched.model_copy(update={"config": more}), tmp_path / "record.json")
     write_pack(tmp_path / "record.json", tmp_path / "policy.toml", tmp_path / "other")

@@ -84,29 +84,18 @@ def test_a_shadow_is_its_model_trained_on_with_its_samples() -> None:
     assert found.base is cluster.model
 
 
-@pytest.mark.parametrize("kind", [MLP, DROPS])
+@pytest.mark.parametrize(("kind", "shape"), [(MLP, (6,)), (DROPS, (6,)), (CNN, (1, 8, 8))])
 @pytest.mark.parametrize("how", [HOW, REPEATED])
 def test_shadows_do_not_depend_on_the_number_of_cores(
-    monkeypatch: pytest.MonkeyPatch, kind: Architecture, how: ShadowTraining
+    monkeypatch: pytest.MonkeyPatch, kind: Architecture, shape: tuple[int, ...], how: ShadowTraining
 ) -> None:
     found = []
     given = [one._replace(clients=3, rounds=2) for one in clusters(9, 4, kind=kind)]
     for cores in (1, 2, 4):
         monkeypatch.setattr(parallel, "_cores", lambda cores=cores: cores)
-        found.append(shadow_models(given, samples(30), how, seed=3))
+        found.append(shadow_models(given, samples(30, shape), how, seed=3))
     for others in found[1:]:
         assert all(map(same, found[0], others))
-
-
-def test_convolutional_shadows_do_not_depend_on_the_number_of_cores(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = []
-    for cores in (1, 2):
-        monkeypatch.setattr(parallel, "_cores", lambda cores=cores: cores)
-        server = samples(40, (1, 8, 8))
-        found.append(shadow_models(clusters(20, 6, kind=CNN), server, HOW, seed=3))
-    assert all(map(same, *found))
 
 
 @pytest.mark.parametrize("how", [HOW, REPEATED])

@@ -26,8 +26,7 @@ from fedaudit.core.modules import outputs_of
 from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import Architecture, Model, Samples
-from fedaudit.defenses.planted.base import hidden_layers, values_on
-from fedaudit.defenses.planted.signs import SIGNS
+from fedaudit.defenses.planted import SIGNS, hidden_layers, values_on
 from fedaudit.engines.local import one_thread
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.fedavg import FedAvg

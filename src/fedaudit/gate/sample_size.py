@@ -122,30 +122,22 @@ def required_sample_size(
         each: How many of that the limits' size 1 stands for.
         most: The largest size that is tried.
     """
+
+    def unknown(text: str) -> RequiredSamples:
+        return RequiredSamples(what=what, count=0, then=None, text=text)
+
     left = _left.get()
     if left is not None and next(left, None) is None:
-        return RequiredSamples(
-            what=what,
-            count=0,
-            then=None,
-            text=f"what would settle it is searched for {MOST_SEARCHES:,} figures of a verdict and "
-            "was not for this one",
+        return unknown(
+            f"what would settle it is searched for {MOST_SEARCHES:,} figures of a verdict and was "
+            "not for this one"
         )
     if limits(start) is None:
-        return RequiredSamples(
-            what=what,
-            count=0,
-            then=None,
-            text="how many more samples would settle it does not follow from the record",
-        )
+        return unknown("how many more samples would settle it does not follow from the record")
     found = smallest(limits, start, ceiling, most=most)
     if found is None:
-        return RequiredSamples(
-            what=what,
-            count=0,
-            then=None,
-            text=f"the figure lies so near the ceiling that up to {most:,} {what} would not "
-            "settle it",
+        return unknown(
+            f"the figure lies so near the ceiling that up to {most:,} {what} would not settle it"
         )
     missing = each * (found.size - start)
     return RequiredSamples(

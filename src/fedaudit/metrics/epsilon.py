@@ -250,12 +250,8 @@ def one_run_bound(guesses: Guesses, *, delta: float = 0.0, alpha: float = 0.05) 
     """
     _require_guesses(guesses)
     require_error(delta, alpha)
-    perfect = guesses._replace(correct=guesses.made)
-    value, ceiling = (
-        _largest_refuted(partial(_refuted, each, delta=delta, alpha=alpha))
-        for each in (guesses, perfect)
-    )
-    return EpsilonBound(value, ceiling, bound_method("one run", delta, alpha))
+    refuted = partial(_refuted, delta=delta, alpha=alpha)
+    return _from_guesses(guesses, refuted, bound_method("one run", delta, alpha))
 
 
 def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
@@ -293,12 +289,17 @@ def one_run_gaussian_bound(guesses: Guesses, *, delta: float, alpha: float = 0.0
     """
     _require_guesses(guesses)
     require_error(delta, alpha, least=1e-300)
+    refuted = partial(_gaussian_refuted, delta=delta, alpha=alpha)
+    return _from_guesses(guesses, refuted, bound_method("one run, Gaussian", delta, alpha))
+
+
+def _from_guesses(
+    guesses: Guesses, refuted: Callable[[Guesses, float], bool], method: str
+) -> EpsilonBound:
+    """The largest epsilon that the guesses refute, below what they would if all were right."""
     perfect = guesses._replace(correct=guesses.made)
-    value, ceiling = (
-        _largest_refuted(partial(_gaussian_refuted, each, delta=delta, alpha=alpha))
-        for each in (guesses, perfect)
-    )
-    return EpsilonBound(value, ceiling, bound_method("one run, Gaussian", delta, alpha))
+    value, ceiling = (_largest_refuted(partial(refuted, each)) for each in (guesses, perfect))
+    return EpsilonBound(value, ceiling, method)
 
 
 def _refuted(guesses: Guesses, epsilon: float, *, delta: float, alpha: float) -> bool:

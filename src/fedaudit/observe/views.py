@@ -126,13 +126,8 @@ def between_globals(rounds: Iterable[Round]) -> Iterator[Round]:
         NotVisible: The algorithm has more than one global model, or none.
     """
     for round in rounds:
-        if len(round.after) != 1:
-            raise NotVisible(
-                f"this view follows one global model, but the run has {len(round.after)}; "
-                "use the 'uploads' view"
-            )
+        after = _only_model(round, "follows one global model")
         base = round.exposed[min(round.exposed)].base
-        (after,) = round.after.values()
         if base is None:
             raise NotVisible("the global model that was sent is hidden; nothing can be compared")
         update = plus(after.params, base.params, -1.0)
@@ -145,6 +140,14 @@ def between_globals(rounds: Iterable[Round]) -> Iterator[Round]:
         )
 
 
+def _only_model(round: Round, view: str) -> Model:
+    if len(round.after) != 1:
+        raise NotVisible(
+            f"this view {view}, but the run has {len(round.after)}; use the 'uploads' view"
+        )
+    return next(iter(round.after.values()))
+
+
 def only_after(rounds: Iterable[Round]) -> Iterator[Round]:
     """The final model's view: that model, and nothing of how it came to be.
 
@@ -152,12 +155,7 @@ def only_after(rounds: Iterable[Round]) -> Iterator[Round]:
         NotVisible: The algorithm has more than one global model, or none.
     """
     for round in rounds:
-        if len(round.after) != 1:
-            raise NotVisible(
-                f"this view is given one finished model, but the run has {len(round.after)}; "
-                "use the 'uploads' view"
-            )
-        (after,) = round.after.values()
+        after = _only_model(round, "is given one finished model")
         yield replace(
             round,
             exposed={EVERYBODY: Exposed(local=after)},

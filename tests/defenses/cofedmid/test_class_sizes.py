@@ -31,10 +31,6 @@ def test_the_papers_sizes_on_cifar100_are_rounded_to_the_nearest() -> None:
     assert sizes == [50, 50, 49, 35, 20]
 
 
-def test_a_run_of_one_round_has_the_largest_size() -> None:
-    assert size_at(1, 1, most=7, least=2, decay="linear") == 7
-
-
 @given(
     decay=st.sampled_from(sorted(DECAYS)),
     least=st.integers(1, 30),

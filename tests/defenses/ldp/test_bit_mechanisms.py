@@ -210,11 +210,6 @@ def test_a_lost_sign_is_no_part_of_the_actual_epsilon_by_hand() -> None:
 
 
 @every
-def test_each_is_a_mechanism(mechanism: BitMechanism) -> None:
-    assert isinstance(mechanism, Mechanism)
-
-
-@every
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_features_that_are_not_finite_are_refused(mechanism: BitMechanism, bad: float) -> None:
     x = torch.tensor([[0.0, 1.0], [bad, 2.0]])

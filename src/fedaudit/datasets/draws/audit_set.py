@@ -1,7 +1,7 @@
 """The audited samples and the truth about them, beside every client's training samples."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.errors import BadInput
 from fedaudit.core.origin import Origin
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Samples
@@ -73,56 +73,6 @@ class AuditSet:
             if codes is not None:
                 stored[name] = torch.from_numpy(codes.astype(np.int64))
         return stored
-
-    @staticmethod
-    def from_tensors(tensors: Mapping[str, Tensor]) -> "AuditSet":
-        """The inverse of :meth:`tensors`; features are empty until :meth:`attach`.
-
-        Raises:
-            Damaged: A part is missing, of another length, or no list of whole numbers.
-        """
-        missing = {"ids", "labels", "owner", "panel"} - tensors.keys()
-        if missing:
-            raise Damaged(f"the stored audit set lacks {', '.join(sorted(missing))}; draw it again")
-        columns = [value for name, value in tensors.items() if name != "targets"]
-        shapes = {tuple(value.shape) for value in columns}
-        whole = all(value.dtype == torch.int64 for value in columns)
-        if len(shapes) != 1 or len(next(iter(shapes))) != 1 or not whole:
-            raise Damaged(
-                "the stored audit set must be lists of whole numbers of one length, got shapes "
-                f"{sorted(shapes)}; draw it again"
-            )
-        empty = torch.empty((len(tensors["ids"]), 0))
-        targets = tensors.get("targets", tensors["labels"])
-        if len(targets) != len(empty):
-            raise Damaged(
-                f"the stored audit set has {len(targets)} targets of {len(empty)} samples; draw it "
-                "again"
-            )
-        codes = {name: tensors[name].numpy() for name in ("group", "subject") if name in tensors}
-        return AuditSet(
-            Samples(empty, targets, tensors["ids"], tensors["labels"]),
-            tensors["owner"].numpy(),
-            tensors["panel"].numpy(),
-            **codes,
-        )
-
-    def attach(self, dataset: Dataset) -> "AuditSet":
-        """The same audit set with features looked up by id.
-
-        Raises:
-            BadInput: An id that the data set does not have.
-            Damaged: The data set labels the samples otherwise, so it is not the one they were
-                drawn from.
-        """
-        samples = dataset.samples(self.samples.ids)
-        if not torch.equal(samples.labels, self.samples.labels):
-            raise Damaged(
-                f"{int((samples.labels != self.samples.labels).sum())} of {len(self)} audited "
-                f"samples have another label in {dataset.name!r}; load the data set (and seed) "
-                "that the audit set was drawn from"
-            )
-        return replace(self, samples=samples)
 
 
 @dataclass(frozen=True)

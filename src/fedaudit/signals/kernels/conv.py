@@ -1,7 +1,7 @@
 """Two-dimensional convolutions, by one of three exact routes."""
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -23,6 +23,9 @@ from fedaudit.signals.kernels.positions import (
     gram_norms,
     packed_blocks,
 )
+
+Maps: TypeAlias = Float[Tensor, "samples channels rows columns"]
+OutMaps: TypeAlias = Float[Tensor, "samples outputs out_rows out_columns"]
 
 # From this many output positions on, a grouped convolution writes gradients out fastest.
 _GROUPED_FROM = 128
@@ -92,11 +95,7 @@ def conv_kernel(layer: Layer) -> LayerKernel | None:
     add_bias = optional_bias(layer)
     share_of = _weight_route(layer, own) if "weight" in layer.updates else None
 
-    def kernel(
-        module: nn.Module,
-        inputs: Float[Tensor, "samples channels rows columns"],
-        grads: Float[Tensor, "samples outputs out_rows out_columns"],
-    ) -> LayerProducts:
+    def kernel(module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
         share = None if share_of is None else share_of(module, inputs, grads)
         return add_bias(share, grads.sum((2, 3)))
 
@@ -148,11 +147,7 @@ def grouped_route(layer: Layer, shape: Geometry) -> LayerKernel:
     most = by_kind(flat.device, cpu=_GROUPED_SAMPLES, gpu=_GROUPED_SAMPLES_ON_GPU)
     together = max(1, min(most, room // (numbers * flat.element_size())))
 
-    def kernel(
-        module: nn.Module,
-        inputs: Float[Tensor, "samples channels rows columns"],
-        grads: Float[Tensor, "samples outputs out_rows out_columns"],
-    ) -> LayerProducts:
+    def kernel(module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
         parts = []
         for at in range(0, len(inputs), together):
             a, b = inputs[at : at + together], grads[at : at + together]
@@ -193,11 +188,7 @@ def blocked_route(layer: Layer, shape: Geometry, norms: bool) -> LayerKernel:
     by_row = taps[1] * channels >= _ROW_ENTRIES
     blocks = packed_blocks(by_tap, size, own, parts=taps[0] if by_row else 1)
 
-    def kernel(
-        module: nn.Module,
-        inputs: Float[Tensor, "samples channels rows columns"],
-        grads: Float[Tensor, "samples outputs out_rows out_columns"],
-    ) -> LayerProducts:
+    def kernel(module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
         b = by_position(grads)
         if not by_row:
             share = blocked(_windows(inputs, shape), b.transpose(1, 2), blocks[0], norms)
@@ -230,11 +221,7 @@ def forward_route(layer: Layer, shape: Geometry) -> LayerKernel:
     clients = len(updates)
     del updates
 
-    def kernel(
-        module: nn.Module,
-        inputs: Float[Tensor, "samples channels rows columns"],
-        grads: Float[Tensor, "samples outputs out_rows out_columns"],
-    ) -> LayerProducts:
+    def kernel(module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
         a, b = inputs.permute(0, 2, 3, 1), grads.permute(0, 2, 3, 1)
         dots = inputs.new_zeros(len(inputs), clients)
         for (y, x), update in zip(taps, packed, strict=True):
@@ -268,11 +255,7 @@ def two_by_two_route(layer: Layer, shape: Geometry) -> LayerKernel:
     into, out = _both_axes(_IN, weight), _both_axes(_OUT, weight)
     del weight, met
 
-    def kernel(
-        module: nn.Module,
-        inputs: Float[Tensor, "samples channels rows columns"],
-        grads: Float[Tensor, "samples outputs out_rows out_columns"],
-    ) -> LayerProducts:
+    def kernel(module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
         a, b = (
             torch.einsum("ncp,rp->rnc", each.flatten(2), mixing).contiguous()
             for each, mixing in ((inputs, into), (grads, out))
@@ -323,16 +306,12 @@ def _meeting(shape: Geometry, y: int, x: int) -> _Meeting | None:
     )
 
 
-def by_position(
-    maps: Float[Tensor, "samples channels rows columns"],
-) -> Float[Tensor, "samples positions channels"]:
+def by_position(maps: Maps) -> Float[Tensor, "samples positions channels"]:
     """Maps as sequences of positions: a view, whichever axis is innermost in memory."""
     return maps.permute(0, 2, 3, 1).flatten(1, 2)
 
 
-def _windows(
-    inputs: Float[Tensor, "samples channels rows columns"], shape: Geometry
-) -> Float[Tensor, "samples positions inner"]:
+def _windows(inputs: Maps, shape: Geometry) -> Float[Tensor, "samples positions inner"]:
     """Every output's window, with channels innermost: whole runs of them are copied at once."""
     down, across = shape.padding
     padded = functional.pad(inputs.permute(0, 2, 3, 1), (0, 0, across, across, down, down))
@@ -352,9 +331,7 @@ def _windows(
     return windows.reshape(len(inputs), shape.outputs[0] * shape.outputs[1], -1)
 
 
-def _row_windows(
-    inputs: Float[Tensor, "samples channels rows columns"], shape: Geometry
-) -> Float[Tensor, "samples rows out_columns inner"]:
+def _row_windows(inputs: Maps, shape: Geometry) -> Float[Tensor, "samples rows out_columns inner"]:
     """The windows of one row of the kernel at each row of the input, with channels innermost.
 
     A row of the input serves each row of the kernel: whole windows would be copied once for each.
@@ -370,8 +347,8 @@ def _row_windows(
 
 
 def _pair_norms(
-    inputs: Float[Tensor, "samples channels rows columns"],
-    grads: Float[Tensor, "samples outputs out_rows out_columns"],
+    inputs: Maps,
+    grads: OutMaps,
     shape: Geometry,
 ) -> Float[Tensor, " samples"]:
     """Squared norms from inner products of pixels, summed along the taps of two windows."""

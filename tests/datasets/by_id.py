@@ -1,0 +1,21 @@
+"""A data set that shows where each of its samples went."""
+
+import torch
+
+from fedaudit.datasets.arrays import Scaled, assembled
+from fedaudit.datasets.dataset import Dataset
+
+
+def by_id(train: int, test: int, classes: int = 5) -> Dataset:
+    """Samples whose only feature is their id; classes and two groups come in turn."""
+    ids = torch.arange(train + test)
+    features = ids.float()[:, None]
+    return assembled(
+        "d",
+        Scaled(features[:train], features[train:], ""),
+        ids[:train] % classes,
+        ids[train:] % classes,
+        classes=classes,
+        group=ids % 2,
+        group_names=("even", "odd"),
+    )
