@@ -7,6 +7,7 @@ from fedaudit.report.advice import Advice, advice
 from fedaudit.report.evidence import (
     LEAKS,
     Status,
+    checks_of,
     gravest,
     headline,
     says_nothing,
@@ -148,10 +149,10 @@ def first_screen(record: Record, said: PlainVerdict) -> First:
 
 def _held(records: Sequence[Record]) -> tuple[str, bool]:
     """Number of controls that hold, in a line, and whether all do."""
-    ran = [one for record in records for one in record.controls if one.passed is not None]
-    held = sum(bool(control.passed) for control in ran)
-    line = f"{held} of {len(ran)} controls hold" if ran else "No control was run"
-    return line, bool(ran) and held == len(ran)
+    checks = checks_of(control for record in records for control in record.controls)
+    if not checks.ran:
+        return "No control was run", False
+    return f"{checks.passed} of {len(checks.ran)} controls hold", not checks.failed
 
 
 def next_steps(said: PlainVerdict, known: Advice | None = None) -> tuple[str, ...]:

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.report.evidence import (
+    by_contrast,
     distinct,
+    grouped,
     headline,
     label_among,
     leading,
@@ -42,7 +44,6 @@ from fedaudit.report.words import (
     capital,
     contrast_meaning,
     contrast_name,
-    contrast_order,
     count,
     defense_name,
     given,
@@ -81,25 +82,20 @@ def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
 
 def _membership(record: Record) -> Picture:
     figures = [f for f in headline(record) if f.value is not None]
-    contrasts = sorted({f.contrast for f in figures}, key=contrast_order)
-    if not contrasts:
+    if not figures:
         return ()
-    lead = next(iter(leading(figures)), None)
-    if lead is not None:
-        contrasts.sort(key=lambda contrast: contrast != lead.contrast)
+    found, lead = by_contrast(figures), leading(figures)
     defenses = sorted(distinct(f.defense for f in figures), key=lambda name: name != NO_DEFENSE)
     looks = dict(zip(defenses, (PLAIN, *DEFENDED), strict=False))
     metric = _rate_shown(figures)
     singles = [f for f in single_samples(record) if f.value is not None]
+    # That of the figure which leads the verdict stands in front.
+    order = sorted(found, key=lambda contrast: bool(lead) and contrast != lead[0].contrast)
     return tuple(
         _of_contrast(
-            [f for f in figures if f.contrast == contrast],
-            contrast,
-            metric,
-            looks,
-            [f for f in singles if f.contrast == contrast],
+            found[contrast], contrast, metric, looks, by_contrast(singles).get(contrast, [])
         )
-        for contrast in contrasts
+        for contrast in order
     )
 
 
@@ -121,9 +117,8 @@ def _of_contrast(
     """One contrast; below the AUC of people that of their single samples."""
     aucs = [f for f in figures if f.metric == AUC]
     rates = [f for f in figures if f.metric == metric]
-    best: dict[str, float] = {}
-    for one in aucs or rates:
-        best[one.attack] = max(best.get(one.attack, 0.0), one.value or 0.0)
+    of = grouped(aucs or rates, lambda one: one.attack)
+    best = {attack: max(one.number for one in found) for attack, found in of.items()}
     # A metric that was refused throughout has no track of its own.
     parts = [part for part in (aucs, rates) if part]
     lines = []

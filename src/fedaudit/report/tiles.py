@@ -5,21 +5,19 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import (
     AUC,
-    CLAIMED_CLIENT_EPSILON,
-    CLAIMED_CLIENT_EPSILON_ALONE,
-    CLIENT_EPSILON,
-    CLIENT_EPSILON_IF_GAUSSIAN,
     SECURE_SUM_EPSILON,
     SECURE_SUM_EPSILON_IF_GAUSSIAN,
 )
 from fedaudit.report.evidence import (
     Size,
     a_leak,
+    checks_of,
+    client_epsilon,
+    given_over_all_runs,
     headline,
     label_among,
     leading,
     look_of,
-    over_all_runs,
     says_nothing,
     size_of,
     size_reached_by,
@@ -232,7 +230,8 @@ def client_tiles(record: Record) -> list[Tile]:
     of the coins alone, and what is claimed, with the canaries' noise and without.
     """
     counted, normal = (
-        _of_all_runs(record, name) for name in (SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN)
+        given_over_all_runs(record, metric)
+        for metric in (SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN)
     )
     if counted is not None:
         words = [shortened(counted.method, 60)]
@@ -242,16 +241,8 @@ def client_tiles(record: Record) -> list[Tile]:
             words.append(f"{shown(normal.number, normal.metric)} if Gaussian")
         sums = "One client's update in a round's sum, epsilon at least"
         return [Tile(sums, shown(counted.number, counted.metric), " · ".join(words))]
-    gaussian, coins, claimed, alone = (
-        _of_all_runs(record, name)
-        for name in (
-            CLIENT_EPSILON_IF_GAUSSIAN,
-            CLIENT_EPSILON,
-            CLAIMED_CLIENT_EPSILON,
-            CLAIMED_CLIENT_EPSILON_ALONE,
-        )
-    )
-    best = gaussian or coins
+    found = client_epsilon(record)
+    (coins, gaussian, claimed, alone), best = found, found.best
     if best is None:
         return []
     detail = [shortened(best.method, 60)]
@@ -262,25 +253,19 @@ def client_tiles(record: Record) -> list[Tile]:
         detail.append("nothing is claimed")
     detail.append(plural(best.n_members + best.n_nonmembers, "canary client"))
     if gaussian is not None and coins is not None:
-        detail.append(f"from coins alone {shown(coins.number, CLIENT_EPSILON)}")
+        detail.append(f"from coins alone {shown(coins.number, coins.metric)}")
     tone = "alarm" if claimed and best.number > claimed.number else ""
     name = "One client's contribution, epsilon at least"
     return [Tile(name, shown(best.number, best.metric), " · ".join(detail), tone)]
 
 
-def _of_all_runs(record: Record, metric: str) -> Estimate | None:
-    """A figure over all runs; None where it was refused, too."""
-    one = over_all_runs(record, metric)
-    return one if one is not None and one.value is not None else None
-
-
 def _controls_tile(record: Record) -> Tile:
-    ran = [control for control in record.controls if control.passed is not None]
-    passed = sum(bool(control.passed) for control in ran)
-    if not ran:
+    checks = checks_of(record.controls)
+    if not checks.ran:
         return Tile("Controls", "none run", "nothing vouches for the figures", "alarm")
-    tone = "good" if passed == len(ran) else "alarm"
-    return Tile("Controls passed", f"{passed} of {len(ran)}", "checks on the audit itself", tone)
+    tone = "alarm" if checks.failed else "good"
+    value = f"{checks.passed} of {len(checks.ran)}"
+    return Tile("Controls passed", value, "checks on the audit itself", tone)
 
 
 def game_tiles(record: Record) -> list[Tile]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from fedaudit.core.metric_names import AUC, HEADLINE_METRICS
+from fedaudit.report.evidence import by_contrast, grouped
 from fedaudit.report.figures.drawing import (
     GREY,
     MARKS,
@@ -55,11 +56,11 @@ def front_figure(comparison: Comparison) -> Figures | None:
     defended, looks = _defended(comparison.fronts), _looks(comparison.fronts)
     labels, best = labels_of(comparison), best_tradeoff(comparison)
     # The non-members that members are told from best where nobody defends stand in front.
-    bare: dict[str, float] = {}
-    for front in comparison.fronts:
-        if front.metric == AUC and front.gain is not None:
-            leakage = front.points[0].leakage
-            bare[front.contrast] = max(bare.get(front.contrast, 0.0), leakage)
+    paired = [f for f in comparison.fronts if f.metric == AUC and f.gain is not None]
+    bare = {
+        contrast: max(front.points[0].leakage for front in fronts)
+        for contrast, fronts in by_contrast(paired).items()
+    }
     choices = tuple(
         Choice(
             f"{_short_name(metric)}, {shortened(attack, 24)}, v. {contrast_name(contrast).lower()}",
@@ -147,9 +148,7 @@ def _groups(fronts: Sequence[Front]) -> dict[tuple[str, str], list[Front]]:
         at = known.index(key[0]) if key[0] in known else len(known)
         return (at, key[1] != STRONGEST_ATTACK)
 
-    found: dict[tuple[str, str], list[Front]] = {}
-    for front in fronts:
-        found.setdefault((front.metric, front.attack), []).append(front)
+    found = grouped(fronts, lambda front: (front.metric, front.attack))
     return {key: found[key] for key in sorted(found, key=order)}
 
 
@@ -243,10 +242,8 @@ def _traces(
 
 def hypervolume_tables(comparison: Comparison) -> list[Grid]:
     """Hypervolumes of defenses by attacks, a table for each contrast and measure of leakage."""
-    found: dict[tuple[str, str], list[Front]] = {}
-    for fronts in _groups(comparison.fronts).values():
-        for front in fronts:
-            found.setdefault((front.contrast, front.metric), []).append(front)
+    every = [front for fronts in _groups(comparison.fronts).values() for front in fronts]
+    found = grouped(every, lambda front: (front.contrast, front.metric))
     ordered = sorted(found, key=lambda key: contrast_order(key[0]))
     return [_hypervolume_table(found[key], *key) for key in ordered]
 
@@ -294,19 +291,18 @@ def _even(limit: float | None) -> float | None:
 def tradeoff_figure(comparison: Comparison) -> Figures | None:
     """Highest AUC against accuracy, a point a row: for comparisons without a defense."""
     accuracies = {one.row: one.figure.number for one in comparison.on("utility")}
-    aucs = [
+    aucs = by_contrast(
         entry
         for entry in comparison.entries
-        if entry.metric == AUC and entry.part == "inside" and entry.value is not None
-    ]
-    contrasts = sorted({e.contrast for e in aucs if e.row in accuracies}, key=contrast_order)
-    if not contrasts:
+        if entry.metric == AUC
+        and entry.part == "inside"
+        and entry.value is not None
+        and entry.row in accuracies
+    )
+    if not aucs:
         return None
     labels = labels_of(comparison)
-    panels = tuple(
-        _tradeoff_panel([e for e in aucs if e.contrast == contrast], accuracies, labels)
-        for contrast in contrasts
-    )
+    panels = tuple(_tradeoff_panel(found, accuracies, labels) for found in aucs.values())
     return Figures(
         "tradeoff",
         "Highest AUC of any attack against test accuracy. Good is low and to the right; the "

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from markupsafe import Markup
 
+from fedaudit.report.evidence import grouped
 from fedaudit.report.grid import shortened
 from fedaudit.report.words import ORIGINS, defense_name
 from fedaudit.results.record import Curve, Histogram, Trajectory
@@ -366,9 +367,7 @@ def choices_of(
     panels: Callable[[list[Item]], Sequence[Panel]],
 ) -> tuple[Choice, ...]:
     """One choice a setting, labelled by what differs between settings."""
-    inside: dict[tuple[str, ...], list[Item]] = {}
-    for item in items:
-        inside.setdefault(setting(item), []).append(item)
+    inside = grouped(items, setting)
     varies = [len(set(values)) > 1 for values in zip(*inside, strict=True)]
     return tuple(
         Choice(

@@ -1,10 +1,10 @@
 """Figures of membership inference: ROC, signals, scores, risk by client and class, accuracy."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
-from fedaudit.report.evidence import distinct
+from fedaudit.report.evidence import Key, by_contrast, distinct, grouped
 from fedaudit.report.figures.drawing import (
     GREY,
     MUTED,
@@ -66,11 +66,7 @@ def roc_figure(curves: Sequence[Curve]) -> Figures | None:
     floor = _floor(curves)
 
     def panels(inside: list[Curve]) -> tuple[Panel, ...]:
-        contrasts = sorted({curve.contrast for curve in inside}, key=contrast_order)
-        return tuple(
-            _roc_panel([c for c in inside if c.contrast == contrast], looks, floor)
-            for contrast in contrasts
-        )
+        return tuple(_roc_panel(found, looks, floor) for found in by_contrast(inside).values())
 
     names = "others: " + listed([shortened(attack) for attack in others])
     keys = (
@@ -98,11 +94,13 @@ def roc_figure(curves: Sequence[Curve]) -> Figures | None:
 
 def _ranked(curves: Sequence[Curve]) -> list[str]:
     """The attacks by the members that they find at 1% false alarms and at 0.1%, on average."""
-    found: dict[str, list[float]] = {}
-    for curve in curves:
-        heights = [_height(curve, rate) for rate in (0.01, 0.001)]
-        found.setdefault(curve.attack, []).append(fmean(heights))
-    return sorted(found, key=lambda attack: -fmean(found[attack]))
+    found = grouped(curves, lambda curve: curve.attack)
+    heights = {attack: fmean(map(_heights, of)) for attack, of in found.items()}
+    return sorted(heights, key=lambda attack: -heights[attack])
+
+
+def _heights(curve: Curve) -> float:
+    return fmean(_height(curve, rate) for rate in (0.01, 0.001))
 
 
 def _height(curve: Curve, rate: float) -> float:
@@ -161,11 +159,7 @@ def trajectory_figure(trajectories: Sequence[Trajectory]) -> Figures | None:
         return None
 
     def panels(inside: list[Trajectory]) -> tuple[Panel, ...]:
-        signals = distinct(part.signal for part in inside)
-        return tuple(
-            _trajectory_panel([part for part in inside if part.signal == signal])
-            for signal in signals
-        )
+        return tuple(map(_trajectory_panel, grouped(inside, lambda part: part.signal).values()))
 
     return Figures(
         "trajectories",
@@ -272,13 +266,14 @@ def _strongest_first(
     choices: tuple[Choice, ...], figures: Sequence[Estimate]
 ) -> tuple[Choice, ...]:
     """Choices in the order of the largest AUC behind them."""
-    best: dict[tuple[str, ...], float] = {}
-    for figure in figures:
-        setting = _target_setting(figure)
-        best[setting] = max(best.get(setting, 0.0), figure.value or 0.0)
     # Both are in the order in which settings first appear.
-    pairs = zip(choices, best.values(), strict=True)
+    pairs = zip(choices, _best(figures, _target_setting).values(), strict=True)
     return tuple(choice for choice, _ in sorted(pairs, key=lambda pair: -pair[1]))
+
+
+def _best(figures: Sequence[Estimate], key: Callable[[Estimate], Key]) -> dict[Key, float]:
+    """The largest figure of each kind; 0 where all were refused."""
+    return {of: max(f.value or 0.0 for f in same) for of, same in grouped(figures, key).items()}
 
 
 def group_figure(groups: Sequence[Estimate], by: str) -> Figures | None:
@@ -286,9 +281,7 @@ def group_figure(groups: Sequence[Estimate], by: str) -> Figures | None:
     parts = [group for group in groups if group.by == by]
     if not parts:
         return None
-    best: dict[str, float] = {}
-    for part in parts:
-        best[part.attack] = max(best.get(part.attack, 0.0), part.value or 0.0)
+    best = _best(parts, lambda part: part.attack)
     parts.sort(key=lambda part: (-best[part.attack], contrast_order(part.contrast)))
 
     def panels(inside: list[Estimate]) -> tuple[Panel, ...]:

@@ -14,7 +14,14 @@ from fedaudit.core.metric_names import (
     FORMAL_EPSILON_OF_A_ROUND,
     HEADLINE_METRICS,
 )
-from fedaudit.report.evidence import Look, distinct, look_of, over_all_runs
+from fedaudit.report.evidence import (
+    Look,
+    by_contrast,
+    distinct,
+    grouped,
+    look_of,
+    over_all_runs,
+)
 from fedaudit.report.grid import (
     EMPTY,
     Cell,
@@ -42,7 +49,6 @@ from fedaudit.report.words import (
     about_runs,
     capital,
     contrast_name,
-    contrast_order,
     defense_name,
     listed,
     metric_name,
@@ -97,14 +103,13 @@ def attack_tables(comparison: Comparison, part: str = "inside") -> dict[str, lis
     """
     asked = [entry for entry in comparison.entries if entry.part == part]
     found: dict[str, list[Grid]] = {}
-    for contrast in sorted({entry.contrast for entry in asked}, key=contrast_order):
-        inside = [entry for entry in asked if entry.contrast == contrast]
-        given = dict.fromkeys(entry.metric for entry in inside)
+    for contrast, inside in by_contrast(asked).items():
+        given = grouped(inside, lambda entry: entry.metric)
         known = [metric for metric in HEADLINE_METRICS if metric in given]
-        for metric in [*known, *(m for m in given if m not in known)]:
-            entries = [entry for entry in inside if entry.metric == metric]
-            grid = _attack_table(comparison, entries, contrast, metric)
-            found.setdefault(contrast, []).append(grid)
+        found[contrast] = [
+            _attack_table(comparison, given[metric], contrast, metric)
+            for metric in [*known, *(m for m in given if m not in known)]
+        ]
     return found
 
 

@@ -10,6 +10,7 @@ from fedaudit.report.evidence import (
     above_chance_attacks,
     differing,
     distinct,
+    grouped,
     headline,
     key_of,
     look_of,
@@ -196,7 +197,7 @@ def _attack_table(figures: list[Estimate], label: str, runs: RunsBehind) -> Grid
         )
         for attack in distinct(figure.attack for figure in figures)
     ]
-    names = [metric_name(metric).replace(" FPR", "") for metric in HEADLINE_METRICS]
+    names = [_short_name(metric) for metric in HEADLINE_METRICS]
     width = len(HEADLINE_METRICS)
     headings = [
         Heading(contrast_name(contrast), width, sizes_in_words(figures, runs, contrast))
@@ -214,15 +215,18 @@ def _attack_table(figures: list[Estimate], label: str, runs: RunsBehind) -> Grid
     )
 
 
+def _short_name(metric: str) -> str:
+    """A metric as a column has it."""
+    return metric_name(metric).replace(" FPR", "")
+
+
 def _how(figures: Iterable[Estimate]) -> str:
     """Methods of the intervals, metric by metric, and meaning of the sign."""
-    methods: dict[str, list[str]] = {}
-    for figure in figures:
-        if figure.method:
-            methods.setdefault(shortened(figure.method, 80), []).append(
-                metric_name(figure.metric).replace(" FPR", "")
-            )
-    parts = [f"{method} ({', '.join(distinct(names))})" for method, names in methods.items()]
+    methods = grouped((f for f in figures if f.method), lambda f: shortened(f.method, 80))
+    parts = [
+        f"{method} ({', '.join(distinct(_short_name(figure.metric) for figure in found))})"
+        for method, found in methods.items()
+    ]
     made = f"Intervals: {'; '.join(parts)}. " if parts else ""
     return made + _SIGNS
 
@@ -399,10 +403,7 @@ def exposed_table(record: Record) -> Grid | None:
     trusted = _trusted(record)
     if not trusted:
         return None
-    samples: dict[tuple[str, int, int, int | None], list[ExposedSample]] = {}
-    for one in trusted:
-        key = (one.defense, one.target, one.sample, one.label)
-        samples.setdefault(key, []).append(one)
+    samples = grouped(trusted, lambda one: (one.defense, one.target, one.sample, one.label))
     sizes = _nonmembers(record)
     ordered = sorted(samples.values(), key=_rank)
     rows = [_row(record, same, sizes) for same in ordered[:MOST_SAMPLES]]
@@ -455,12 +456,9 @@ _Sizes = dict[tuple[str, str, int | None, int | None], int]
 
 def _nonmembers(record: Record) -> _Sizes:
     """Number of non-members each list was held against: all of a run, of both kinds."""
-    found: _Sizes = {}
-    for figure in record.findings:
-        place = (figure.attack, figure.defense, figure.target, figure.seed)
-        if figure.metric == AUC:
-            found[place] = max(found.get(place, 0), figure.n_nonmembers)
-    return found
+    aucs = [figure for figure in record.findings if figure.metric == AUC]
+    found = grouped(aucs, lambda f: (f.attack, f.defense, f.target, f.seed))
+    return {place: max(figure.n_nonmembers for figure in same) for place, same in found.items()}
 
 
 def _size(one: ExposedSample, sizes: _Sizes) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report.evidence import SIZES, Threshold, distinct
+from fedaudit.report.evidence import SIZES, Threshold, checks_of, distinct, grouped
 from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, Tone, named, shortened, tabled
 from fedaudit.report.words import (
     MISSING,
@@ -23,7 +23,7 @@ from fedaudit.report.words import (
 )
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import GENERALISATION_GAP, TEST_ACCURACY, TRAIN_ACCURACY
-from fedaudit.results.record import AttackRow, ControlResult, Record
+from fedaudit.results.record import AttackRow, ClientRow, ControlResult, OtherClients, Record
 
 _RANK: dict[bool | None, int] = {False: 0, True: 1, None: 2}
 
@@ -98,18 +98,16 @@ def _passed(passed: bool | None) -> Cell:
 def controls_summary(record: Record) -> Grid:
     """The controls by kind: how many passed, and every one that did not."""
     rows: list[Filled] = []
-    for kind in distinct(control.control for control in record.controls):
-        results = [control for control in record.controls if control.control == kind]
-        ran = [control for control in results if control.passed is not None]
-        failed = [control for control in ran if not control.passed]
+    for kind, results in grouped(record.controls, lambda one: one.control).items():
+        checks = checks_of(results)
         expected = distinct(shortened(control.expected, 120) for control in results)
-        what = "; ".join(f"{_where(one)}: {number(one.value or 0.0)}" for one in failed)
+        what = "; ".join(f"{_where(one)}: {number(one.value or 0.0)}" for one in checks.failed)
         what = shortened(f"failed: {what}", 300) if what else ""
         rows.append(
             {
                 "Control": named(kind),
-                "Result": _passed(not failed if ran else None),
-                "Passed": f"{len(ran) - len(failed)} of {len(ran)}",
+                "Result": _passed(not checks.failed if checks.ran else None),
+                "Passed": f"{checks.passed} of {len(checks.ran)}",
                 "Expected, and what failed": Cell("; ".join(expected[:3]), what),
             }
         )
@@ -131,10 +129,9 @@ def utility_table(record: Record) -> Grid:
     """Utility of the trained models, seed by seed, and their mean where there are several."""
     rows: list[Filled] = []
     figures = record.where(topic="utility")
-    for defense in distinct(one.defense for one in figures):
-        own = [one for one in figures if one.defense == defense]
-        seeds = distinct(one.seed for one in own)
-        runs = [{one.metric: one for one in own if one.seed == seed} for seed in seeds]
+    for defense, own in grouped(figures, lambda one: one.defense).items():
+        of_seeds = grouped(own, lambda one: one.seed).values()
+        runs = [{one.metric: one for one in of_seed} for of_seed in of_seeds]
         rows += [_utility_row(run) for run in runs]
         if len(runs) > 1:
             rows.append(_mean_utility(defense, runs))
@@ -194,29 +191,24 @@ def clients_table(record: Record) -> Grid:
     The clients of a large federation that have no row in the record share the last one.
     """
     others = record.other_clients
-    found = [
-        {
-            "Client": f"Client {row.client}",
-            "Samples": count(row.samples),
-            "Audited": MISSING if row.audited is None else count(row.audited),
-            "Classes held": f"{sum(amount > 0 for amount in row.class_counts)}/"
-            f"{len(row.class_counts)}",
-            "Largest class": _largest_class(row.class_counts),
-        }
-        for row in record.clients
+    rows: list[tuple[str, ClientRow | OtherClients]] = [
+        (f"Client {row.client}", row) for row in record.clients
     ]
-    if others is not None:
-        found.append(
+    rows += [] if others is None else [(f"{count(others.clients)} others", others)]
+    return tabled(
+        "Clients",
+        [
             {
-                "Client": f"{count(others.clients)} others",
-                "Samples": count(others.samples),
-                "Audited": count(others.audited),
-                "Classes held": f"{sum(amount > 0 for amount in others.class_counts)}/"
-                f"{len(others.class_counts)}",
-                "Largest class": _largest_class(others.class_counts),
+                "Client": name,
+                "Samples": count(row.samples),
+                "Audited": MISSING if row.audited is None else count(row.audited),
+                "Classes held": f"{sum(amount > 0 for amount in row.class_counts)}/"
+                f"{len(row.class_counts)}",
+                "Largest class": _largest_class(row.class_counts),
             }
-        )
-    return tabled("Clients", found)
+            for name, row in rows
+        ],
+    )
 
 
 def _largest_class(counts: list[int]) -> str:

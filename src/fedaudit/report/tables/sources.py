@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from fedaudit.report.evidence import about_members, distinct
+from fedaudit.report.evidence import about_members, distinct, grouped
 from fedaudit.report.grid import Cell, Filled, Grid, named, shortened, tabled
 from fedaudit.report.tables.cells import measured
 from fedaudit.report.tables.run import words_table
@@ -207,10 +207,10 @@ def seeds_table(record: Record) -> Grid | None:
     """Every run by itself; None where each attack has one."""
     if all(len(one.runs) == 1 for one in on_sources(record)):
         return None
-    figures: dict[tuple[object, ...], dict[str, Estimate]] = {}
-    for one in record.where(topic="source"):
-        at = (one.attack, one.defense, one.view, one.seed)
-        figures.setdefault(at, {})[one.against] = one
+    of = grouped(
+        record.where(topic="source"), lambda one: (one.attack, one.defense, one.view, one.seed)
+    )
+    figures = {at: {one.against: one for one in same} for at, same in of.items()}
     return tabled(
         "Seed by seed",
         [

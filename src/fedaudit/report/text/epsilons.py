@@ -11,15 +11,17 @@ from fedaudit.core.metric_names import (
     SECURE_SUM_EPSILON,
     SECURE_SUM_EPSILON_IF_GAUSSIAN,
 )
-from fedaudit.report.evidence import distinct, over_all_runs, says_nothing, strongest
-from fedaudit.report.grid import shortened
-from fedaudit.report.text.answers import (
-    AT_THE_CEILING,
-    Answer,
+from fedaudit.report.evidence import (
     at_ceiling,
-    canary_noise,
-    not_tested,
+    client_epsilon,
+    distinct,
+    given_over_all_runs,
+    over_all_runs,
+    says_nothing,
+    strongest,
 )
+from fedaudit.report.grid import shortened
+from fedaudit.report.text.answers import Answer, canary_noise, not_tested
 from fedaudit.report.words import capital, number, plural, sentence
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
@@ -83,21 +85,21 @@ def _held(record: Record) -> list[str]:
     """Each measured bound on one client's update beside the claim under the same defense."""
     claims = [f for f in record.where(metric=CLAIMED_CLIENT_EPSILON) if f.value is not None]
     found = list[str]()
-    for metric in (CLIENT_EPSILON, CLIENT_EPSILON_IF_GAUSSIAN):
-        one = over_all_runs(record, metric)
-        same = [f.number for f in claims if one is not None and f.defense == one.defense]
-        if one is None or one.value is None or not same:
+    for one in client_epsilon(record).measured:
+        same = [claim.number for claim in claims if claim.defense == one.defense]
+        if not same:
             continue
-        unless = ", if the mechanism is Gaussian" * (metric == CLIENT_EPSILON_IF_GAUSSIAN)
+        unless = ", if the mechanism is Gaussian" * (one.metric == CLIENT_EPSILON_IF_GAUSSIAN)
         above = one.number > max(same)
         said = f"above the claim: refuted{unless}" if above else _UNREFUTED
         found.append(
-            f"Measured: at least {number(one.number)} ({_MEASURED[metric][0]}), claimed "
+            f"Measured: at least {number(one.number)} ({_MEASURED[one.metric][0]}), claimed "
             f"{number(max(same))}; {said}."
         )
     return found
 
 
+_AT_THE_CEILING = "The test can show no more: the truth may be any amount larger."
 _UNREFUTED = "below the claim: not refuted, not confirmed"
 
 
@@ -124,9 +126,9 @@ def measured_epsilon(record: Record) -> Answer:
             f"By success in games, the largest of {plural(len(record.games), 'point')}. {nothing}"
         )
         return Answer("figure", text, f"{more} {_games_held(record)}".strip())
-    clients = [over_all_runs(record, metric) for metric in _MEASURED if metric != EPSILON]
+    clients = [given_over_all_runs(record, metric) for metric in _MEASURED if metric != EPSILON]
     given = [strongest(record.findings, EPSILON), *clients]
-    found = [one for one in given if one is not None and one.value is not None]
+    found = [one for one in given if one is not None]
     if not found or says_nothing(record):
         return not_tested("The record has no lower bound on epsilon.")
     of = {metric: ", ".join(said).format(unit=record.unit) for metric, said in _MEASURED.items()}
@@ -145,7 +147,7 @@ def _ceiling(one: Estimate) -> str:
     if one.ceiling is None:
         return ""
     most = f"At most {number(one.ceiling)} could have been found."
-    return f" {AT_THE_CEILING if at_ceiling(one) else most}"
+    return f" {_AT_THE_CEILING if at_ceiling(one) else most}"
 
 
 def _games_held(record: Record) -> str:
@@ -163,28 +165,41 @@ def _games_held(record: Record) -> str:
 
 def client_bound(record: Record) -> str:
     """What is claimed and measured of one client's update; empty where nothing is."""
-    bounds = [over_all_runs(record, one) for one in (CLIENT_EPSILON, CLIENT_EPSILON_IF_GAUSSIAN)]
-    measured = [one for one in bounds if one is not None and one.value is not None]
+    known = client_epsilon(record)
     said = [
         f"ε at most {number(claim.number)} claimed {whose}"
-        for metric, whose in (
-            (CLAIMED_CLIENT_EPSILON_ALONE, "without canary clients, which was not audited"),
-            (CLAIMED_CLIENT_EPSILON, "with canary clients, as audited"),
+        for claim, whose in (
+            (known.alone, "without canary clients, which was not audited"),
+            (known.claimed, "with canary clients, as audited"),
         )
-        if (claim := over_all_runs(record, metric)) and claim.value is not None
+        if claim is not None
     ]
     said += [
         f"ε at least {number(one.number)} measured"
         + " if the mechanism is Gaussian" * (one.metric == CLIENT_EPSILON_IF_GAUSSIAN)
-        for one in measured
+        for one in known.measured
     ]
     return f"{_ALL_UPDATES}, {_OF_A_CLIENT}: {', '.join(said)}" if said else ""
 
 
 def sum_bound(record: Record) -> str:
     """The bound on one client's update in one round's sum; empty where there is none."""
-    one = over_all_runs(record, SECURE_SUM_EPSILON)
-    if one is None or one.value is None:
+    one = given_over_all_runs(record, SECURE_SUM_EPSILON)
+    if one is None:
         return ""
     most = ", the most this test can show" if at_ceiling(one) else ""
     return f"one client’s update in one round’s sum: ε at least {number(one.number)}{most}"
+
+
+def one_sum(record: Record) -> Answer:
+    """A lower bound on the epsilon of one client's update in one round's sum."""
+    counted = given_over_all_runs(record, SECURE_SUM_EPSILON)
+    if counted is None:
+        return not_tested("No sum of updates was drawn anew here.")
+    text = f"ε at least {number(counted.number)} for one client’s update in one round’s sum"
+    more = [f"Against whoever has that sum; {shortened(counted.method, 120)}."]
+    more += [_AT_THE_CEILING] if at_ceiling(counted) else []
+    normal = given_over_all_runs(record, SECURE_SUM_EPSILON_IF_GAUSSIAN)
+    more += [f"{number(normal.number)} if noise is normal."] if normal else []
+    more.append("A lower bound certifies nothing; noise that is added is what hides an update.")
+    return Answer("figure", text, " ".join(more))

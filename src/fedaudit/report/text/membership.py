@@ -10,6 +10,7 @@ from fedaudit.report.evidence import (
     RunsBehind,
     Status,
     a_leak,
+    by_contrast,
     differing,
     distinct,
     headline,
@@ -30,7 +31,6 @@ from fedaudit.report.grid import shortened
 from fedaudit.report.words import (
     capital,
     contrast_meaning,
-    contrast_order,
     count,
     defense_name,
     level_of,
@@ -150,8 +150,8 @@ def against_single_samples(record: Record) -> tuple[Bullet, ...]:
     singles = {(f.attack, *setting_of(f), f.contrast): f for f in single_samples(record)}
     people = [figure for figure in headline(record) if figure.metric == AUC]
     sentences = []
-    for contrast in sorted({figure.contrast for figure in people}, key=contrast_order):
-        best = strongest([one for one in people if one.contrast == contrast], AUC)
+    for contrast, figures in by_contrast(people).items():
+        best = strongest(figures, AUC)
         if best is None:
             continue
         single = singles.get((best.attack, *setting_of(best), contrast))
@@ -203,11 +203,7 @@ def _title(label: str) -> str:
 
 
 def _by_contrast(figures: list[Estimate]) -> tuple[Sentence, ...]:
-    contrasts = sorted({figure.contrast for figure in figures}, key=contrast_order)
-    return tuple(
-        _contrast(contrast, [figure for figure in figures if figure.contrast == contrast])
-        for contrast in contrasts
-    )
+    return tuple(_contrast(contrast, found) for contrast, found in by_contrast(figures).items())
 
 
 def _contrast(contrast: str, figures: list[Estimate]) -> Sentence:
@@ -362,8 +358,8 @@ def _little_can_hide(record: Record, figures: list[Estimate]) -> bool:
     """
     if not figures or any(by_test_alone(figure) for figure in figures):
         return False
-    for contrast in distinct(figure.contrast for figure in figures):
-        given = [f for f in figures if f.contrast == contrast and f.value is not None]
+    for found in by_contrast(figures).values():
+        given = [figure for figure in found if figure.value is not None]
         if not any(f.metric == AUC for f in given) or not any(rate_of(f.metric) for f in given):
             return False
     runs = runs_behind(record)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fedaudit.report.evidence import grouped
 from fedaudit.report.grid import shortened
 from fedaudit.report.words import count, interval, number, percent, plural
 from fedaudit.results.estimate import NO_DEFENSE
@@ -123,9 +124,7 @@ Families = dict[str, list[ShownPoint]]
 
 def families(shown: Sequence[ShownPoint]) -> Families:
     """Points by family, in the record's order; within one by claimed epsilon, or by rounds."""
-    found: Families = {}
-    for one in shown:
-        found.setdefault(one.family, []).append(one)
+    found = grouped(shown, lambda one: one.family)
     return {name: sorted(inside, key=_by_epsilon) for name, inside in found.items()}
 
 

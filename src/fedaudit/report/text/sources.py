@@ -9,7 +9,7 @@ from fedaudit.report.evidence import (
     Size,
     Status,
     a_leak,
-    distinct,
+    grouped,
     highest_of,
     largest,
     least_of,
@@ -86,12 +86,9 @@ def on_sources(record: Record) -> tuple[Named, ...]:
 
 def named_in(figures: Iterable[Estimate], answers: Sequence[Run] = ()) -> list[Named]:
     """The attacks that figures are of, with their answers in each run."""
-    found: dict[tuple[str, str, str], dict[str, Estimate]] = {}
-    for one in figures:
-        found.setdefault((one.attack, one.defense, one.view), {})[one.against] = one
-    runs: dict[tuple[str, str, str], list[Run]] = {}
-    for run in answers:
-        runs.setdefault((run.attack, run.defense, run.view), []).append(run)
+    of = grouped(figures, lambda one: (one.attack, one.defense, one.view))
+    found = {key: {one.against: one for one in same} for key, same in of.items()}
+    runs = grouped(answers, lambda run: (run.attack, run.defense, run.view))
     return [
         Named(one[""], one[LABELS], one.get(LABEL_BASELINE), tuple(runs.get(key, ())))
         for key, one in found.items()
@@ -239,13 +236,9 @@ def guessing(record: Record) -> str:
 
 def source_bullets(record: Record) -> tuple[Bullet, ...]:
     """Findings of source inference: a bullet for each defense and view."""
-    named = on_sources(record)
-    settings = distinct((one.success.defense, one.success.view) for one in named)
+    settings = grouped(on_sources(record), lambda one: (one.success.defense, one.success.view))
     found = []
-    for defense, view in settings:
-        inside = [
-            one for one in named if (one.success.defense, one.success.view) == (defense, view)
-        ]
+    for (defense, view), inside in settings.items():
         parts = ["Source inference"]
         parts += [defense_name(defense)] if len({d for d, _ in settings}) > 1 else []
         parts += [f"view: {view}"] if len({v for _, v in settings}) > 1 else []

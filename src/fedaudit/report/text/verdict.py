@@ -4,27 +4,24 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple, get_args
 
-from fedaudit.core.metric_names import (
-    AUC,
-    CLAIMED_CLIENT_EPSILON,
-    CLAIMED_CLIENT_EPSILON_ALONE,
-    CLIENT_EPSILON,
-    CLIENT_EPSILON_IF_GAUSSIAN,
-    SECURE_SUM_EPSILON,
-)
+from fedaudit.core.metric_names import AUC, SECURE_SUM_EPSILON
 from fedaudit.report.evidence import (
     LEAKS,
     Status,
     about_members,
+    at_ceiling,
     attacks_tried,
+    by_contrast,
+    checks_of,
+    client_epsilon,
     distinct,
+    given_over_all_runs,
+    grouped,
     headline,
     label_among,
-    over_all_runs,
     says_nothing,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.text.answers import at_ceiling
 from fedaudit.report.text.clusters import (
     cluster_bullets,
     cluster_headline,
@@ -60,7 +57,6 @@ from fedaudit.report.words import (
     capital,
     cleaned,
     contrast_name,
-    contrast_order,
     count,
     defense_name,
     from_to,
@@ -100,15 +96,8 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
 
 def _refused(figures: list[Estimate]) -> list[str]:
     """One point for each metric, and within it one for each kind of reason."""
-    missing: dict[tuple[str, str], list[Estimate]] = {}
-    for figure in figures:
-        if figure.value is None:
-            reason = (
-                ""
-                if _NEEDS.fullmatch(figure.note)
-                else shortened(figure.note, 200) or "no reason recorded"
-            )
-            missing.setdefault((figure.metric, reason), []).append(figure)
+    refused = [figure for figure in figures if figure.value is None]
+    missing = grouped(refused, lambda figure: (figure.metric, _reason(figure)))
     return [
         f"{metric_name(metric)}: {plural(len(found), 'figure')} not given. "
         f"{sentence(reason) if reason else _more_needed(found)}"
@@ -116,19 +105,28 @@ def _refused(figures: list[Estimate]) -> list[str]:
     ]
 
 
+def _reason(figure: Estimate) -> str:
+    """Why a figure was refused; empty where it is for want of non-members."""
+    if _NEEDS.fullmatch(figure.note):
+        return ""
+    return shortened(figure.note, 200) or "no reason recorded"
+
+
 def _more_needed(figures: list[Estimate]) -> str:
     """ "Against unseen samples it needs 852 more non-members, against mixed 701." """
-    needed: dict[str, set[int]] = {}
-    for figure in figures:
-        if found := _NEEDS.fullmatch(figure.note):
-            needed.setdefault(figure.contrast, set()).add(int(found[1].replace(",", "")))
     parts = [
         f"against {_non_members(contrast, figures[0].unit)} {'it needs ' * (not place)}"
-        f"{from_to(needed[contrast])}"
+        f"{from_to(map(_lacking, found))}"
         f"{' more non-members' * (not place)}"
-        for place, contrast in enumerate(sorted(needed, key=contrast_order))
+        for place, (contrast, found) in enumerate(by_contrast(figures).items())
     ]
     return capital(listed(parts)) + "."
+
+
+def _lacking(figure: Estimate) -> int:
+    """Non-members that a figure needs in addition."""
+    found = _NEEDS.fullmatch(figure.note)
+    return int(found[1].replace(",", "")) if found else 0
 
 
 def _non_members(contrast: str, unit: str) -> str:
@@ -391,8 +389,8 @@ def _of_deletion(record: Record) -> str:
 
 def _of_one_sum(record: Record) -> list[str]:
     """The bound on one client's update in one round's sum."""
-    one = over_all_runs(record, SECURE_SUM_EPSILON)
-    if one is None or one.value is None or says_nothing(record):
+    one = given_over_all_runs(record, SECURE_SUM_EPSILON)
+    if one is None or says_nothing(record):
         return []
     said = f"epsilon at least {number(one.number)}"
     said += ", the most this test can show" * at_ceiling(one)
@@ -401,23 +399,20 @@ def _of_one_sum(record: Record) -> list[str]:
 
 def _of_one_update(record: Record) -> list[str]:
     """The bound on one client's update by canary clients, beside what is claimed."""
-    bounds = (CLIENT_EPSILON_IF_GAUSSIAN, CLIENT_EPSILON)
-    known = [
-        one for name in bounds if (one := over_all_runs(record, name)) and one.value is not None
-    ]
-    claim = over_all_runs(record, CLAIMED_CLIENT_EPSILON)
-    if not known or says_nothing(record):
+    found = client_epsilon(record)
+    if found.best is None or says_nothing(record):
         return []
-    unless = " if the mechanism is Gaussian" * (known[0].metric == CLIENT_EPSILON_IF_GAUSSIAN)
-    said = f"Of one client's whole contribution: epsilon at least {number(known[0].number)}{unless}"
-    if claim is None or claim.value is None:
+    bound = found.best.number
+    unless = " if the mechanism is Gaussian" * (found.best is found.gaussian)
+    said = f"Of one client's whole contribution: epsilon at least {number(bound)}{unless}"
+    if found.claimed is None:
         return [f"{said}, and none is claimed"]
-    alone = over_all_runs(record, CLAIMED_CLIENT_EPSILON_ALONE)
-    held = "refuted" if known[0].number > claim.number else "not refuted, which proves nothing"
+    claim = found.claimed.number
+    held = "refuted" if bound > claim else "not refuted, which proves nothing"
     beside = ""
-    if alone is not None and alone.value is not None:
-        beside = f" (without canary clients, as deployed, {number(alone.value)})"
-    return [f"{said}; {number(claim.number)} claimed{beside} is {held}"]
+    if found.alone is not None:
+        beside = f" (without canary clients, as deployed, {number(found.alone.number)})"
+    return [f"{said}; {number(claim)} claimed{beside} is {held}"]
 
 
 def learning_warning(record: Record) -> str:
@@ -475,16 +470,15 @@ def _doubtful(record: Record) -> Status | None:
     """The verdict on a record whose figures cannot be relied on."""
     if says_nothing(record):
         return "void"
-    if any(control.passed is False for control in record.controls):
+    if checks_of(record.controls).failed:
         return "control failed"
     return None
 
 
 def _controls(controls: list[ControlResult]) -> str:
-    ran = [control for control in controls if control.passed is not None]
+    ran, failed = checks_of(controls)
     if not ran:
         return "No control was run, so nothing vouches for these figures."
-    failed = [control for control in ran if not control.passed]
     unrun = len(controls) - len(ran)
     not_run = f" {plural(unrun, 'control')} could not be run." if unrun else ""
     if not failed:

@@ -1,54 +1,40 @@
-"""Answers of a record to the questions that assessments of a model ask: one function a question."""
+"""Answers on how likely somebody finds a record: the largest figures, and bounds on them."""
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedaudit.core.metric_names import (
-    AUC,
-    BALANCED_ACCURACY,
-    CLIENT_EPSILON,
-    SECURE_SUM_EPSILON,
-    tpr_at,
-)
-from fedaudit.report.evidence import (
-    distinct,
-    headline,
-    label_among,
-    over_all_runs,
-    says_nothing,
-    strongest,
-)
+from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, tpr_at
+from fedaudit.report.evidence import distinct, headline, label_among, says_nothing, strongest
 from fedaudit.report.grid import shortened
-from fedaudit.report.text.answers import Answer, canary_noise, not_tested
+from fedaudit.report.text.answers import (
+    LEVEL,
+    MOST_NAMED,
+    Answer,
+    canary_noise,
+    first_named,
+    models_of,
+    not_tested,
+)
 from fedaudit.report.text.clusters import clustered_of, in_words, riskiest
 from fedaudit.report.text.epsilons import client_bound, sum_bound
-from fedaudit.report.text.games import game_verdict
-from fedaudit.report.text.sources import on_sources, strongest_on_sources
-from fedaudit.report.text.verdict import verdict
+from fedaudit.report.text.sources import on_sources
 from fedaudit.report.words import (
     capital,
     contrast_name,
     contrast_order,
     count,
-    defense_name,
-    from_to,
-    interval,
-    interval_of,
     level_of,
     listed,
     metric_name,
-    number,
     percent,
     plural,
-    points,
     sentence,
     with_interval,
 )
-from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.guessing import above_chance, by_test_alone, near_guessing
-from fedaudit.results.metrics import TEST_ACCURACY
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.guessing import above_chance, by_test_alone
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows
 
@@ -58,13 +44,9 @@ PRIORS = (0.5, 0.01)
 """Shares of members among the records that an adversary asks about."""
 REFERENCE_ATTACKS = ("rmia", "lira")
 """Attacks that compare with reference models, by the first word of their name."""
-CHECKS = ("permuted members", "untrained model", "blind classifier", "planted leak")
-"""The kinds of controls that there are."""
 RELEASED = "final"
 """The view of somebody who is given the released model alone."""
 _RATE = tpr_at(FPR)
-_LEVEL = "95%"
-_MOST_NAMED = 6
 
 
 class Bound(NamedTuple):
@@ -123,27 +105,15 @@ def _every(record: Record, metric: str) -> list[Estimate]:
 
 def _limit(figure: Estimate) -> float | None:
     """The 95% upper limit; None without one."""
-    return figure.high if level_of(figure.method) == _LEVEL else None
-
-
-def _models(record: Record) -> int:
-    """Number of trained federations that figures of attacks are of."""
-    runs = {(f.defense, f.seed) for f in record.findings if f.attack and f.seed is not None}
-    return len(runs) or max(len(record.seeds), 1)
+    return figure.high if level_of(figure.method) == LEVEL else None
 
 
 def _worst(record: Record, bound: Bound) -> str:
     """What the largest limit is the worst of: "the worst of the 2 models"; empty of one."""
-    limited = [f for f in _every(record, bound.figure.metric) if _limit(f) is not None]
+    models, every = models_of(record), _every(record, bound.figure.metric)
+    limited = [f for f in every if _limit(f) is not None]
     targets = {f.target for f in limited if f.target is not None}
-    models, alike = (
-        _models(record),
-        [
-            f
-            for f in _every(record, bound.figure.metric)
-            if f.contrast == bound.figure.contrast and f.seed is not None
-        ],
-    )
+    alike = [f for f in every if f.contrast == bound.figure.contrast and f.seed is not None]
     having = {(f.defense, f.seed) for f in alike if _limit(f) is not None}
     if having and {(f.defense, f.seed) for f in alike} - having:
         against = contrast_name(bound.figure.contrast).lower()
@@ -167,34 +137,6 @@ def predictive_value(tpr: float, fpr: float, prior: float) -> float:
     return tpr * prior / (tpr * prior + fpr * (1 - prior))
 
 
-def conclusion(record: Record) -> Answer:
-    """The record's own verdict, and how much was audited."""
-    if record.games:
-        games = sum(point.adv.total for point in record.games)
-        audited = f"{plural(len(record.points), 'point')}; {plural(games, 'game')}."
-        return Answer("stated", sentence(game_verdict(record).headline), audited)
-    figures = [one for one in record.findings if one.attack and (one.n_members or one.value)]
-    runs = [one for one in figures if one.seed is not None]
-    single = [one for one in runs or figures if one.metric == AUC] or runs or figures
-    models = plural(_models(record), "model")
-    said = [f"Audited: {models}; {plural(len(record.seeds), 'seed')}."]
-    if single:
-        members = from_to(distinct(one.n_members for one in single))
-        each = " and audited client" * (len({one.target for one in single}) > 1)
-        others = [
-            f"{from_to([f.n_nonmembers for f in single if f.contrast == kind])} "
-            f"({contrast_name(kind).lower()})"
-            for kind in sorted({one.contrast for one in single}, key=contrast_order)
-        ]
-        where = f"For each model{each}" if runs else "In all"
-        who = "members" if record.unit == "sample" else "people as members"
-        said.append(f"{where} {members} {who}; non-members: {listed(others)}.")
-    if near_guessing(record):
-        said.append("The models hardly learned their training data.")
-    said.append("That is the record’s verdict: a policy’s stands in a pack’s verdict.json.")
-    return Answer("stated", sentence(verdict(record).headline), "\n".join(said))
-
-
 def membership(record: Record) -> Answer:
     """The largest AUC and true-positive rate, with limits, by which attack in which view."""
     if says_nothing(record):
@@ -207,13 +149,11 @@ def membership(record: Record) -> Answer:
         said = "Balanced accuracy on real members; guessing is right in 50%."
         return Answer("figure", f"Risk of the riskiest model {worst}", said)
     if not found:
-        refused = _refused([*_every(record, AUC), *_every(record, _RATE)])
-        none = "The record has no figure of an attack on membership."
-        return _inconclusive(refused) if refused else not_tested(none)
+        return _none(record, (AUC, _RATE), "The record has no figure of an attack on membership.")
     text = "; ".join(f"{metric_name(one.metric)} {with_interval(one)}" for one in found)
     text = _of_people(record) + text
     tried = distinct(one.attack for one in figures)
-    more = [f"The largest over {plural(len(tried), 'attack')} ({_named(tried)})."]
+    more = [f"The largest over {plural(len(tried), 'attack')} ({first_named(tried)})."]
     more += [f"{metric_name(one.metric)}: {_place(one, figures)}." for one in found]
     if found[0].metric == AUC:
         more.insert(0, _in_pairs(found[0], figures))
@@ -235,11 +175,9 @@ def equivalence(record: Record) -> Answer:
     """An upper bound in the place of "no better than guessing", which no test can show."""
     bound = bound_of(record, AUC)
     if bound is None:
-        refused = [] if says_nothing(record) else _refused(_every(record, AUC))
-        none = f"No attack on membership here has a {_LEVEL} upper limit."
-        return _inconclusive(refused) if refused else not_tested(none)
+        return _none(record, (AUC,), f"No attack on membership here has a {LEVEL} upper limit.")
     worst = _worst(record, bound)
-    text = _of_people(record) + f"AUC at most {_above(bound.high)} with {_LEVEL} confidence"
+    text = _of_people(record) + f"AUC at most {_above(bound.high)} with {LEVEL} confidence"
     text += f" for {worst}" if worst else ""
     text += f" ({_short_place(bound.figure, _every(record, AUC))})"
     text += (
@@ -250,7 +188,7 @@ def equivalence(record: Record) -> Answer:
     more = (
         "The largest upper limit over all figures of the attacks that were run, those of single "
         "classes and clients' samples left out "
-        f"({_named(bound.attacks)}). Guessing has 0.5. {_accuracy(record)}That attacks do no "
+        f"({first_named(bound.attacks)}). Guessing has 0.5. {_accuracy(record)}That attacks do no "
         f"better than guessing cannot be shown, only bounded.{_left_out(bound)}"
     )
     return Answer("figure", text, " ".join([more, *canary_noise(record)]))
@@ -272,9 +210,8 @@ def flagged(record: Record) -> Answer:
     """The chance that a flagged record is a member, at two priors."""
     bound = bound_of(record, _RATE)
     if bound is None:
-        refused = [] if says_nothing(record) else _refused(_every(record, _RATE))
-        none = f"The record has no {metric_name(_RATE)} with a {_LEVEL} upper limit."
-        return _inconclusive(refused) if refused else not_tested(none)
+        none = f"The record has no {metric_name(_RATE)} with a {LEVEL} upper limit."
+        return _none(record, (_RATE,), none)
     said = [
         f"{_up(predictive_value(bound.high, FPR, prior))} at a prior of {prior:.0%}"
         for prior in PRIORS
@@ -298,147 +235,13 @@ def references(record: Record) -> Answer:
     if says_nothing(record) or best is None:
         return not_tested("No attack here compares with reference models (RMIA, LiRA).")
     alone = strongest((f for f in figures if f not in comparing), AUC)
-    tried = _named(distinct(one.attack for one in comparing))
+    tried = first_named(distinct(one.attack for one in comparing))
     text = f"Yes, {tried}: largest AUC {with_interval(best)}"
     text += f", beside {with_interval(alone)} without" if alone else "; no attack without"
     more = [f"With: {_place(best, figures)}."]
     more += [f"Without: {_place(alone, figures)}."] if alone else []
     more += canary_noise(record)
     return Answer("figure", text, "\n".join(more))
-
-
-def adversary(record: Record) -> Answer:
-    """The adversary, and whose samples were audited."""
-    said = shortened(record.view.description, 300) or "Not described"
-    targets = distinct(f.target for f in record.findings if f.target is not None)
-    audited = _named([f"client {target}" for target in targets])
-    audited = audited or ("samples of every client" if record.sources else "not stated")
-    clients = f", of {plural(record.federation_size, 'client')}" if record.federation_size else ""
-    data = record.config.get("data")
-    name = shortened(str(data.get("name", "")), 60) if isinstance(data, dict) else ""
-    canaries = record.config.get("canaries")
-    if isinstance(canaries, dict):
-        clients += f", and {canaries.get('count')} canary clients beside them"
-    more = f"Audited: {audited}{clients}; {plural(len(record.seeds), 'seed')}. "
-    made = "of the federation that was watched" if record.watched else "made by this audit"
-    more += f"Data: {name or 'not stated'}. Models: {made}; one to be released is not identified."
-    text = f"View “{shortened(record.view.name)}”"
-    figures = (CLIENT_EPSILON, SECURE_SUM_EPSILON)
-    apart = any(over_all_runs(record, one) is not None for one in figures)
-    but = ", but for figures on one client’s update, which name theirs" * apart
-    but += ", but for whoever has the models before and after deletion" * bool(
-        unlearning_rows(record)
-    )
-    more = f"{capital(sentence(said))}\n{more} No other adversary or client was tested{but}."
-    return Answer("stated", text, more)
-
-
-def controls(record: Record) -> Answer:
-    """Checks that the audit finds what is there, and nothing where nothing is."""
-    ran = [one for one in record.controls if one.passed is not None]
-    if not ran:
-        games = "Games have no controls beside their own bounds."
-        why = "No control was run: nothing vouches for the figures."
-        return not_tested(games if record.games else why)
-    failed = [one for one in ran if not one.passed]
-    kinds = distinct(one.control for one in ran)
-    asked = distinct([*CHECKS, *(one.control for one in record.controls)])
-    missing = [kind for kind in asked if kind not in kinds]
-    unrun = {one.control for one in record.controls if one.passed is None}
-    partly = [kind for kind in kinds if kind in unrun]
-    more = [f"Failed: {_named(distinct(one.control for one in failed))}."] if failed else []
-    more += [f"In part not run: {_named(partly)}."] if partly else []
-    if near_guessing(record):
-        more.append("The models hardly learned their training data: others may give away more.")
-    text = f"{len(ran) - len(failed)} of {plural(len(ran), 'check')} hold, "
-    text += f"of {plural(len(kinds), 'kind')}: {_named(kinds)}"
-    text += f"; not run: {_named(missing)}" if missing else ""
-    return Answer("figure", text, "\n".join(more))
-
-
-def parameters(record: Record) -> Answer:
-    """Parameters of the model, and how many there are for each training sample."""
-    others, learned = record.other_clients, record.parameters
-    samples = sum(row.samples for row in record.clients) + (others.samples if others else 0)
-    known = f"{count(samples)} training samples" if samples else "no number of samples"
-    if learned is None:
-        why = f"The record has {known}, and not the number of the model’s parameters."
-        return Answer("not stated", "Not stated", why)
-    text = plural(learned, "trained parameter")
-    if samples:
-        text += f", {number(learned / samples)} for each of {known}"
-    more = "Frozen parameters are not counted. Audited samples of nobody are not among those."
-    return Answer("figure", text, more)
-
-
-def attribution(record: Record) -> Answer:
-    """The success of naming the client that a sample is from."""
-    named = on_sources(record)
-    best = strongest_on_sources(named)
-    if best is None or says_nothing(record):
-        return not_tested("No attack here names the client that a sample is from.")
-    text = f"The client is named for {with_interval(best.success)} of samples"
-    more = (
-        f"{shortened(best.success.attack, 60)}, the strongest of {plural(len(named), 'attack')}; "
-        f"guessing {percent(best.chance)}, label distributions alone {percent(best.mixes)}. "
-        f"Beyond these: {points(best.excess.number)} points ({interval_of(best.excess)})."
-    )
-    return Answer("figure", text, more)
-
-
-def defenses(record: Record) -> Answer:
-    """Accuracy and leakage with a defense and without, where the record has both."""
-    if record.kind == "games" or says_nothing(record):
-        return not_tested("The record has no accuracy beside a leak that means something.")
-    rows = distinct(one.defense for one in [*record.others, *headline(record)])
-    said = [f"{shortened(defense_name(row))}: {_row(record, row)}." for row in rows[:_MOST_NAMED]]
-    if len(rows) > 1 and NO_DEFENSE in rows:
-        return Answer("figure", f"{len(rows)} rows side by side", "\n".join(said))
-    alone = "Nothing to hold it against in this record: fedaudit compare PLAIN DEFENDED does it."
-    return not_tested("\n".join([*said, *canary_noise(record), alone]))
-
-
-def _row(record: Record, defense: str) -> str:
-    """The largest leak and the accuracy under one defense."""
-    best = strongest((one for one in headline(record) if one.defense == defense), AUC)
-    named = [one for one in on_sources(record) if one.success.defense == defense]
-    source = strongest_on_sources(named)
-    at = {"topic": "utility", "metric": TEST_ACCURACY, "defense": defense}
-    right = [o.number for o in record.where(**at) if not o.against]
-    said = [f"largest AUC {with_interval(best)}"] if best else []
-    said += [f"client named for {with_interval(source.success)} of samples"] if source else []
-    said += [f"test accuracy {percent(sum(right) / len(right))}"] if right else []
-    return ", ".join(said) or "no figures"
-
-
-def malicious_server(record: Record) -> Answer:
-    """What a server gains that tampers with the model it sends out."""
-    if record.games:
-        most = max((point.adv for point in record.games), key=lambda adv: adv.value)
-        limits = interval(most.low, most.high, "accuracy")
-        text = f"Right in {percent(most.value)} of games ({_LEVEL} interval {limits})"
-        more = f"The largest of {plural(len(record.games), 'point')}; guessing is right in 50%."
-        return Answer("figure", text, more)
-    server = record.config.get("server")
-    name = str(server.get("name", "honest")) if isinstance(server, dict) else "honest"
-    if name == "honest":
-        return not_tested("The server sends out the model as it is.")
-    return Answer("stated", f"The server is “{shortened(name)}”", "All figures are of this server.")
-
-
-def tester(record: Record) -> Answer:
-    """Time and means of the audit; nothing in a record says who made it."""
-    made = record.environment
-    said = {
-        "started": made.started,
-        "fedaudit": made.versions.get("fedaudit", ""),
-        "commit": made.commit,
-        "device": made.device,
-    }
-    more = [f"{name} {shortened(text, 60) or 'not stated'}" for name, text in said.items()]
-    why = "These are outside the content hash. Whoever signs states who tested, in which role."
-    text = f"When: {made.started[:10] or 'not stated'}; by whom, in which role: not stated"
-    return Answer("not stated", text, f"{capital('; '.join(more))}. {why}")
 
 
 def residual(record: Record) -> Answer:
@@ -466,7 +269,7 @@ def residual(record: Record) -> Answer:
     before = "Of the model before deletion. " * bool(unlearning_rows(record))
     before += "".join(f"{one} " for one in canary_noise(record))
     more = (
-        f"{before}With {_LEVEL} confidence each, by the attacks here, over all audited {units} "
+        f"{before}With {LEVEL} confidence each, by the attacks here, over all audited {units} "
         "together: "
         f"one {one} may be easier to find, and stronger attacks, other adversaries and other "
         "clients may fare otherwise."
@@ -490,14 +293,13 @@ def _mean_of(record: Record, bound: Bound) -> str:
     return f"the {some[0]}" if some else "their mean"
 
 
-def out_of_scope(why: str) -> Callable[[Record], Answer]:
-    """The answer for every record where no part of fedaudit asks the question."""
-    return lambda record: Answer("out of scope", "Out of scope", why)
-
-
-def _inconclusive(refused: Sequence[Estimate]) -> Answer:
-    metrics = listed(distinct(metric_name(one.metric) for one in refused))
-    return Answer("inconclusive", f"Inconclusive: too few samples for {metrics}", _reasons(refused))
+def _none(record: Record, metrics: Sequence[str], why: str) -> Answer:
+    """Without a figure: not tested, or asked and refused for want of samples."""
+    refused = _refused([one for metric in metrics for one in _every(record, metric)])
+    if not refused or says_nothing(record):
+        return not_tested(why)
+    named = listed(distinct(metric_name(one.metric) for one in refused))
+    return Answer("inconclusive", f"Inconclusive: too few samples for {named}", _reasons(refused))
 
 
 def _refused(figures: Sequence[Estimate]) -> list[Estimate]:
@@ -516,9 +318,9 @@ def _reasons(refused: Sequence[Estimate]) -> str:
     said = distinct(
         f"v. {contrast_name(one.contrast).lower()}: {shortened(one.note, 120)}" for one in refused
     )
-    rest = len(said) - _MOST_NAMED
+    rest = len(said) - MOST_NAMED
     more = [f"{count(rest)} more such"] if rest > 0 else []
-    return sentence("; ".join([*said[:_MOST_NAMED], *more]))
+    return sentence("; ".join([*said[:MOST_NAMED], *more]))
 
 
 def _in_pairs(best: Estimate, figures: Sequence[Estimate]) -> str:
@@ -538,7 +340,7 @@ def _in_pairs(best: Estimate, figures: Sequence[Estimate]) -> str:
 
 
 def _left_out(bound: Bound) -> str:
-    without = f" Without such a limit, in part or whole: {_named(bound.without)}."
+    without = f" Without such a limit, in part or whole: {first_named(bound.without)}."
     return without if bound.without else ""
 
 
@@ -564,13 +366,6 @@ def _short_place(figure: Estimate, figures: list[Estimate]) -> str:
 
 def _against(figure: Estimate) -> str:
     return f"{shortened(figure.attack, 40)} v. {contrast_name(figure.contrast).lower()}"
-
-
-def _named(names: Sequence[str]) -> str:
-    """Names in a row; of many the first."""
-    short = [shortened(name, 120) for name in names]
-    rest = len(short) - _MOST_NAMED
-    return listed([*short[:_MOST_NAMED], f"{rest} more"] if rest > 0 else short)
 
 
 def _up(share: float) -> str:
