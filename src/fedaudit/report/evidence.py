@@ -3,15 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeVar, get_args
 
-from fedaudit.core.metric_names import (
-    AUC,
-    CLAIMED_CLIENT_EPSILON,
-    CLAIMED_CLIENT_EPSILON_ALONE,
-    CLIENT_EPSILON,
-    CLIENT_EPSILON_IF_GAUSSIAN,
-    HEADLINE_METRICS,
-    rate_of,
-)
+from fedaudit.core import metric_names
 from fedaudit.report.grid import Tone, shortened
 from fedaudit.report.words import contrast_order, defense_name
 from fedaudit.results.comparison import AttackEntry, Front
@@ -139,9 +131,9 @@ def highest_of(figure: Estimate) -> float:
 
 
 def _threshold(threshold: Threshold, metric: str) -> float | None:
-    if metric == AUC:
+    if metric == metric_names.AUC:
         return threshold.auc
-    rate = rate_of(metric)
+    rate = metric_names.rate_of(metric)
     if rate is None or rate > 0.01:
         return None
     return threshold.thousandth_rate if rate <= 0.001 else threshold.percent_rate
@@ -173,7 +165,7 @@ def size_of(figure: Estimate) -> Size | None:
     """
     if not above_chance(figure) or figure.value is None:
         return None
-    if rate_of(figure.metric) is None:
+    if metric_names.rate_of(figure.metric) is None:
         return size_reached(_at_least(figure), figure.metric)
     if figure.low is None and figure.high is None:
         return None
@@ -185,7 +177,7 @@ def _at_least(figure: Estimate) -> float:
     """The lower limit; where there is none, 0 of a rate and the value of anything else."""
     if figure.low is not None:
         return figure.low
-    return 0.0 if rate_of(figure.metric) is not None else figure.value or 0.0
+    return 0.0 if metric_names.rate_of(figure.metric) is not None else figure.value or 0.0
 
 
 def strongest_found(figures: list[Estimate], metric: str) -> Estimate | None:
@@ -208,7 +200,7 @@ def leading(figures: list[Estimate]) -> tuple[Estimate, ...]:
     The AUC above guessing and the rate above guessing that show most of a leak, each by its lower
     limit; the one with the larger word first, the AUC where the words are the same.
     """
-    found = [strongest_found(figures, AUC), rate_found(figures)]
+    found = [strongest_found(figures, metric_names.AUC), rate_found(figures)]
     given = [figure for figure in found if figure is not None]
     return tuple(sorted(given, key=lambda figure: -_shown_at_least(figure)[0]))
 
@@ -218,7 +210,10 @@ def rate_found(figures: list[Estimate]) -> Estimate | None:
 
     None where no rate is above guessing.
     """
-    rates = sorted({f.metric for f in figures if rate_of(f.metric)}, key=lambda m: rate_of(m) or 0)
+    rates = sorted(
+        {f.metric for f in figures if metric_names.rate_of(f.metric)},
+        key=lambda m: metric_names.rate_of(m) or 0,
+    )
     found = [figure for m in rates if (figure := strongest_found(figures, m)) is not None]
     return max(found, key=lambda figure: _shown_at_least(figure)[0], default=None)
 
@@ -342,10 +337,10 @@ class ClientEpsilon(NamedTuple):
 def client_epsilon(record: Record) -> ClientEpsilon:
     """Claimed and measured epsilon of one client's contribution."""
     metrics = (
-        CLIENT_EPSILON,
-        CLIENT_EPSILON_IF_GAUSSIAN,
-        CLAIMED_CLIENT_EPSILON,
-        CLAIMED_CLIENT_EPSILON_ALONE,
+        metric_names.CLIENT_EPSILON,
+        metric_names.CLIENT_EPSILON_IF_GAUSSIAN,
+        metric_names.CLAIMED_CLIENT_EPSILON,
+        metric_names.CLAIMED_CLIENT_EPSILON_ALONE,
     )
     return ClientEpsilon(*(given_over_all_runs(record, metric) for metric in metrics))
 
@@ -379,7 +374,9 @@ def single_samples(record: Record) -> list[Estimate]:
 
 
 def _summarised(given: list[Estimate]) -> list[Estimate]:
-    shown = (f for f in _without_repeats(given) if f.attack and f.metric in HEADLINE_METRICS)
+    shown = (
+        f for f in _without_repeats(given) if f.attack and f.metric in metric_names.HEADLINE_METRICS
+    )
     levels = grouped(shown, lambda figure: (figure.attack, figure.defense, figure.view))
     return [figure for figures in levels.values() for figure in _most_summarised(figures)]
 

@@ -181,12 +181,12 @@ class Scale:
     grid: bool = True
 
 
-def round_scale(rounds: Sequence[int] = (), *, title: str = "Round", named: int = 6) -> Scale:
+def round_scale(rounds: Sequence[int] = (), *, named: int = 6) -> Scale:
     """An axis of rounds; few are named one by one, since marks between them would mean nothing."""
     shown = sorted(set(rounds))
     if shown and len(shown) <= named:
-        return Scale(title, "d", ticks={at: f"{at:,}" for at in shown})
-    return Scale(title, "d", count=8)
+        return Scale("Round", "d", ticks={at: f"{at:,}" for at in shown})
+    return Scale("Round", "d", count=8)
 
 
 SHARES = Scale("Share", "%", from_zero=True, count=5)

@@ -5,23 +5,8 @@ from dataclasses import replace
 from statistics import fmean
 from typing import NamedTuple
 
-from fedaudit.core.metric_names import (
-    CLAIMED_CLIENT_EPSILON,
-    CLAIMED_CLIENT_EPSILON_ALONE,
-    CLIENT_EPSILON,
-    CLIENT_EPSILON_IF_GAUSSIAN,
-    FORMAL_EPSILON,
-    FORMAL_EPSILON_OF_A_ROUND,
-    HEADLINE_METRICS,
-)
-from fedaudit.report.evidence import (
-    Look,
-    by_contrast,
-    distinct,
-    grouped,
-    look_of,
-    over_all_runs,
-)
+from fedaudit.core import metric_names
+from fedaudit.report import evidence
 from fedaudit.report.grid import (
     EMPTY,
     Cell,
@@ -69,6 +54,27 @@ from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
 from fedaudit.results.record import Record
 
 
+def comparison_section(
+    comparison: Comparison, records: Sequence[Record], verdicts: Sequence[str]
+) -> dict[str, object]:
+    """Tables of a comparison; None where it has nothing for one.
+
+    Args:
+        comparison: The comparison.
+        records: Those that it is of.
+        verdicts: Status of each, in order.
+    """
+    return {
+        "rows": rows_table(comparison, verdicts),
+        "tables": attack_tables(comparison),
+        "outside": attack_tables(comparison, "outside"),
+        "sources": source_comparison(comparison, records),
+        "updates": client_comparison(comparison, records),
+        "clusters": cluster_comparison(comparison),
+        "utility": utility_table(comparison),
+    }
+
+
 def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
     """Rows of a comparison: each one's defense, who uses it, what else differs, and the verdict.
 
@@ -76,7 +82,7 @@ def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
         comparison: The comparison.
         verdicts: Status of each source, in order.
     """
-    names = distinct(name for row in comparison.rows for name in row.settings)
+    names = evidence.distinct(name for row in comparison.rows for name in row.settings)
     rows: list[Filled] = []
     for row in comparison.rows:
         source = comparison.sources[row.source]
@@ -103,9 +109,9 @@ def attack_tables(comparison: Comparison, part: str = "inside") -> dict[str, lis
     """
     asked = [entry for entry in comparison.entries if entry.part == part]
     found: dict[str, list[Grid]] = {}
-    for contrast, inside in by_contrast(asked).items():
-        given = grouped(inside, lambda entry: entry.metric)
-        known = [metric for metric in HEADLINE_METRICS if metric in given]
+    for contrast, inside in evidence.by_contrast(asked).items():
+        given = evidence.grouped(inside, lambda entry: entry.metric)
+        known = [metric for metric in metric_names.HEADLINE_METRICS if metric in given]
         found[contrast] = [
             _attack_table(comparison, given[metric], contrast, metric)
             for metric in [*known, *(m for m in given if m not in known)]
@@ -191,7 +197,7 @@ def _cell(entry: AttackEntry | None, notes: Footnotes) -> Cell | None:
         further=entry.further,
         tests=tests_of(entry.by_test if entry.attack != EVERY_ATTACK else False),
     )
-    return measured(figure, look_of(figure), *_change(entry.change, entry.metric))
+    return measured(figure, evidence.look_of(figure), *_change(entry.change, entry.metric))
 
 
 def _change(change: Difference | None, metric: str) -> tuple[str, ...]:
@@ -270,10 +276,10 @@ def utility_table(comparison: Comparison) -> Grid:
 
 
 _ONE_UPDATE = {
-    "ε claimed": CLAIMED_CLIENT_EPSILON,
-    "Claimed without canaries": CLAIMED_CLIENT_EPSILON_ALONE,
-    "ε at least, if Gaussian": CLIENT_EPSILON_IF_GAUSSIAN,
-    "ε at least, from coins": CLIENT_EPSILON,
+    "ε claimed": metric_names.CLAIMED_CLIENT_EPSILON,
+    "Claimed without canaries": metric_names.CLAIMED_CLIENT_EPSILON_ALONE,
+    "ε at least, if Gaussian": metric_names.CLIENT_EPSILON_IF_GAUSSIAN,
+    "ε at least, from coins": metric_names.CLIENT_EPSILON,
 }
 
 
@@ -282,7 +288,9 @@ def client_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid
     labels, rows = labels_of(comparison), list[Filled]()
     for at, row in enumerate(comparison.rows):
         record = records[row.source]
-        found = {name: over_all_runs(record, metric) for name, metric in _ONE_UPDATE.items()}
+        found = {
+            name: evidence.over_all_runs(record, metric) for name, metric in _ONE_UPDATE.items()
+        }
         if not any(one is not None and _is_of(one.defense, row) for one in found.values()):
             continue
         used = [one for one in record.where(topic="utility") if _is_of(one.defense, row)]
@@ -303,8 +311,8 @@ def client_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid
 
 
 _FORMAL = {
-    "Formal ε, training": FORMAL_EPSILON,
-    "Formal ε, one round": FORMAL_EPSILON_OF_A_ROUND,
+    "Formal ε, training": metric_names.FORMAL_EPSILON,
+    "Formal ε, one round": metric_names.FORMAL_EPSILON_OF_A_ROUND,
 }
 _REMARK = (
     "▲ owners are named more often than label distributions explain, by a test that is corrected "
@@ -323,7 +331,7 @@ def source_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid
         for at in range(len(comparison.rows))
     ]
     changes = {(one.row, one.figure.attack): one.change for one in comparison.on("source")}
-    attacks = distinct(attack for found in of_row for attack in found)
+    attacks = evidence.distinct(attack for found in of_row for attack in found)
     if not attacks:
         return None
     costs, labels = {one.row: one for one in comparison.on("utility")}, labels_of(comparison)
@@ -391,7 +399,7 @@ def _budget(budget: Estimate | None) -> str | None:
 def _budget_remark(budgets: Sequence[Mapping[str, Estimate]]) -> str:
     """Method and basis of the formal guarantees."""
     given = [budget for found in budgets for budget in found.values()]
-    said = distinct(
+    said = evidence.distinct(
         f"{shortened(one.method, 60)}; {shortened(one.note, 100)}" for one in given if one.method
     )
     return (
@@ -433,7 +441,7 @@ FAIRNESS = "Fairness gaps between groups: 0 is equal treatment"
 def cluster_comparison(comparison: Comparison) -> list[Grid]:
     """A table for each kind of figure, a row for each row of the comparison that has any."""
     placed = {figure for figures in TABLES.values() for figure in figures}
-    gaps = distinct(
+    gaps = evidence.distinct(
         one.figure.metric for one in comparison.on("clusters") if one.figure.metric not in placed
     )
     tables = {**TABLES, FAIRNESS: tuple(gaps)}
@@ -450,7 +458,7 @@ def _table(comparison: Comparison, caption: str, figures: Sequence[str]) -> Grid
     if not entries:
         return None
     keys = sorted(
-        distinct((figure, group) for _, figure, group in entries),
+        evidence.distinct((figure, group) for _, figure, group in entries),
         key=lambda key: figures.index(key[0]),
     )
     labels = labels_of(comparison)
@@ -460,7 +468,7 @@ def _table(comparison: Comparison, caption: str, figures: Sequence[str]) -> Grid
             named(algorithms[at], shortened(labels[at], 160)),
             *(_cluster_cell(entries.get((at, *key))) for key in keys),
         )
-        for at in distinct(row for row, _, _ in entries)
+        for at in evidence.distinct(row for row, _, _ in entries)
     ]
     columns = [_column(figure, group) for figure, group in keys]
     return Grid(
@@ -474,7 +482,9 @@ def _table(comparison: Comparison, caption: str, figures: Sequence[str]) -> Grid
 
 def _headings(keys: Sequence[tuple[str, str]]) -> tuple[Heading, ...]:
     """A heading over the groups of each figure, where there are several."""
-    spans = [(f, sum(figure == f for figure, _ in keys)) for f in distinct(f for f, _ in keys)]
+    spans = [
+        (f, sum(figure == f for figure, _ in keys)) for f in evidence.distinct(f for f, _ in keys)
+    ]
     over = [Heading(FIGURES.get(figure, capital(shortened(figure))), n) for figure, n in spans]
     return (Heading("", 1), *over) if len(over) > 1 else ()
 
@@ -487,13 +497,13 @@ def _cluster_cell(entry: FigureEntry | None) -> Cell:
     if entry is None:
         return EMPTY
     lines = _change(entry.change, entry.figure.metric)
-    return measured(entry.figure, Look(), *lines, unbounded="") or EMPTY
+    return measured(entry.figure, evidence.Look(), *lines, unbounded="") or EMPTY
 
 
 def _cluster_remark(entries: Sequence[FigureEntry]) -> str:
-    methods = distinct(one.figure.method for one in entries if one.figure.method)
-    changes = distinct(one.change.method for one in entries if one.change is not None)
-    notes = distinct(one.figure.note for one in entries if one.figure.note)
+    methods = evidence.distinct(one.figure.method for one in entries if one.figure.method)
+    changes = evidence.distinct(one.change.method for one in entries if one.change is not None)
+    notes = evidence.distinct(one.figure.note for one in entries if one.figure.note)
     made = f"Intervals: {', '.join(shortened(method, 80) for method in methods[:3])}."
     parts = [made * bool(methods) + about_runs(one.figure.further for one in entries)]
     if changes:

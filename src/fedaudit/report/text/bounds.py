@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, tpr_at
+from fedaudit.report import words
 from fedaudit.report.evidence import distinct, headline, label_among, says_nothing, strongest
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.answers import (
@@ -20,19 +21,6 @@ from fedaudit.report.text.answers import (
 from fedaudit.report.text.clusters import clustered_of, in_words, riskiest
 from fedaudit.report.text.epsilons import client_bound, sum_bound
 from fedaudit.report.text.sources import on_sources
-from fedaudit.report.words import (
-    capital,
-    contrast_name,
-    contrast_order,
-    count,
-    level_of,
-    listed,
-    metric_name,
-    percent,
-    plural,
-    sentence,
-    with_interval,
-)
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance, by_test_alone
 from fedaudit.results.record import Record
@@ -105,7 +93,7 @@ def _every(record: Record, metric: str) -> list[Estimate]:
 
 def _limit(figure: Estimate) -> float | None:
     """The 95% upper limit; None without one."""
-    return figure.high if level_of(figure.method) == LEVEL else None
+    return figure.high if words.level_of(figure.method) == LEVEL else None
 
 
 def _worst(record: Record, bound: Bound) -> str:
@@ -116,14 +104,14 @@ def _worst(record: Record, bound: Bound) -> str:
     alike = [f for f in every if f.contrast == bound.figure.contrast and f.seed is not None]
     having = {(f.defense, f.seed) for f in alike if _limit(f) is not None}
     if having and {(f.defense, f.seed) for f in alike} - having:
-        against = contrast_name(bound.figure.contrast).lower()
-        some = f"the {count(len(having))} of {count(models)} models"
+        against = words.contrast_name(bound.figure.contrast).lower()
+        some = f"the {words.count(len(having))} of {words.count(models)} models"
         return f"{some} that have this figure v. {against}"
     if models > 1 and all(f.seed is None for f in limited):
-        return f"a mean of {count(models)} models, none of which has a limit of its own"
-    over = [f"{count(models)} models"] if models > 1 else []
-    over += [f"{count(len(targets))} audited clients"] if len(targets) > 1 else []
-    return f"the worst of the {listed(over)}" if over else ""
+        return f"a mean of {words.count(models)} models, none of which has a limit of its own"
+    over = [f"{words.count(models)} models"] if models > 1 else []
+    over += [f"{words.count(len(targets))} audited clients"] if len(targets) > 1 else []
+    return f"the worst of the {words.listed(over)}" if over else ""
 
 
 def predictive_value(tpr: float, fpr: float, prior: float) -> float:
@@ -150,17 +138,17 @@ def membership(record: Record) -> Answer:
         return Answer("figure", f"Risk of the riskiest model {worst}", said)
     if not found:
         return _none(record, (AUC, _RATE), "The record has no figure of an attack on membership.")
-    text = "; ".join(f"{metric_name(one.metric)} {with_interval(one)}" for one in found)
+    text = "; ".join(f"{words.metric_name(one.metric)} {words.with_interval(one)}" for one in found)
     text = _of_people(record) + text
     tried = distinct(one.attack for one in figures)
-    more = [f"The largest over {plural(len(tried), 'attack')} ({first_named(tried)})."]
-    more += [f"{metric_name(one.metric)}: {_place(one, figures)}." for one in found]
+    more = [f"The largest over {words.plural(len(tried), 'attack')} ({first_named(tried)})."]
+    more += [f"{words.metric_name(one.metric)}: {_place(one, figures)}." for one in found]
     if found[0].metric == AUC:
         more.insert(0, _in_pairs(found[0], figures))
     if _RATE not in (one.metric for one in found):
         refused = _refused(_every(record, _RATE))
         why = _reasons(refused) if refused else "not asked for, or not given."
-        more.append(f"{metric_name(_RATE)}: {why}")
+        more.append(f"{words.metric_name(_RATE)}: {why}")
     more += canary_noise(record)
     if {one.view for one in found} != {RELEASED}:
         more.append("The released model alone, as somebody is given it, was not tested.")
@@ -210,7 +198,7 @@ def flagged(record: Record) -> Answer:
     """The chance that a flagged record is a member, at two priors."""
     bound = bound_of(record, _RATE)
     if bound is None:
-        none = f"The record has no {metric_name(_RATE)} with a {LEVEL} upper limit."
+        none = f"The record has no {words.metric_name(_RATE)} with a {LEVEL} upper limit."
         return _none(record, (_RATE,), none)
     said = [
         f"{_up(predictive_value(bound.high, FPR, prior))} at a prior of {prior:.0%}"
@@ -224,7 +212,7 @@ def flagged(record: Record) -> Answer:
         f"{_left_out(bound)}"
     )
     more = " ".join([more, *canary_noise(record)])
-    return Answer("figure", f"At most {listed(said)}", more)
+    return Answer("figure", f"At most {words.listed(said)}", more)
 
 
 def references(record: Record) -> Answer:
@@ -236,8 +224,8 @@ def references(record: Record) -> Answer:
         return not_tested("No attack here compares with reference models (RMIA, LiRA).")
     alone = strongest((f for f in figures if f not in comparing), AUC)
     tried = first_named(distinct(one.attack for one in comparing))
-    text = f"Yes, {tried}: largest AUC {with_interval(best)}"
-    text += f", beside {with_interval(alone)} without" if alone else "; no attack without"
+    text = f"Yes, {tried}: largest AUC {words.with_interval(best)}"
+    text += f", beside {words.with_interval(alone)} without" if alone else "; no attack without"
     more = [f"With: {_place(best, figures)}."]
     more += [f"Without: {_place(alone, figures)}."] if alone else []
     more += canary_noise(record)
@@ -274,7 +262,7 @@ def residual(record: Record) -> Answer:
         f"one {one} may be easier to find, and stronger attacks, other adversaries and other "
         "clients may fare otherwise."
     )
-    return Answer("stated", capital(text), more)
+    return Answer("stated", words.capital(text), more)
 
 
 def _of(record: Record, bound: Bound) -> str:
@@ -298,7 +286,7 @@ def _none(record: Record, metrics: Sequence[str], why: str) -> Answer:
     refused = _refused([one for metric in metrics for one in _every(record, metric)])
     if not refused or says_nothing(record):
         return not_tested(why)
-    named = listed(distinct(metric_name(one.metric) for one in refused))
+    named = words.listed(distinct(words.metric_name(one.metric) for one in refused))
     return Answer("inconclusive", f"Inconclusive: too few samples for {named}", _reasons(refused))
 
 
@@ -306,7 +294,7 @@ def _refused(figures: Sequence[Estimate]) -> list[Estimate]:
     """Those refused for want of samples, a mean before the runs behind it."""
     found = [one for one in figures if one.value is None and _WANTING in one.note]
     summary = [one for one in found if one.seed is None] or found
-    return sorted(summary, key=lambda one: contrast_order(one.contrast))
+    return sorted(summary, key=lambda one: words.contrast_order(one.contrast))
 
 
 _WANTING = "inconclusive"
@@ -316,11 +304,12 @@ _WANTING = "inconclusive"
 def _reasons(refused: Sequence[Estimate]) -> str:
     """The note of each kind of non-members, once."""
     said = distinct(
-        f"v. {contrast_name(one.contrast).lower()}: {shortened(one.note, 120)}" for one in refused
+        f"v. {words.contrast_name(one.contrast).lower()}: {shortened(one.note, 120)}"
+        for one in refused
     )
     rest = len(said) - MOST_NAMED
-    more = [f"{count(rest)} more such"] if rest > 0 else []
-    return sentence("; ".join([*said[:MOST_NAMED], *more]))
+    more = [f"{words.count(rest)} more such"] if rest > 0 else []
+    return words.sentence("; ".join([*said[:MOST_NAMED], *more]))
 
 
 def _in_pairs(best: Estimate, figures: Sequence[Estimate]) -> str:
@@ -332,10 +321,10 @@ def _in_pairs(best: Estimate, figures: Sequence[Estimate]) -> str:
         said = "above guessing by the corrected test, though the interval holds guessing"
     others = sum(bool(above_chance(one)) for one in figures if one.metric == AUC)
     if others and not known:
-        said += f"; {plural(others, 'other AUC is', 'other AUCs are')} above it"
+        said += f"; {words.plural(others, 'other AUC is', 'other AUCs are')} above it"
     return (
         "Given a member and a non-member, the best attack picks the member in "
-        f"{percent(best.number)} of pairs; guessing 50%; {said}."
+        f"{words.percent(best.number)} of pairs; guessing 50%; {said}."
     )
 
 
@@ -365,7 +354,7 @@ def _short_place(figure: Estimate, figures: list[Estimate]) -> str:
 
 
 def _against(figure: Estimate) -> str:
-    return f"{shortened(figure.attack, 40)} v. {contrast_name(figure.contrast).lower()}"
+    return f"{shortened(figure.attack, 40)} v. {words.contrast_name(figure.contrast).lower()}"
 
 
 def _up(share: float) -> str:

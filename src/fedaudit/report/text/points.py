@@ -204,24 +204,14 @@ def _shown_in_rounds(
 
 def _varying(points: Sequence[PointPlayed]) -> dict[str, set[str]]:
     """For each mechanism the settings in which its points differ."""
-    values: dict[str, dict[str, set[str]]] = {}
-    counts: dict[str, int] = {}
-    seen: dict[str, dict[str, int]] = {}
-    for point in points:
-        counts[point.mechanism] = counts.get(point.mechanism, 0) + 1
-        for name, value in point.settings.items():
-            values.setdefault(point.mechanism, {}).setdefault(name, set()).add(value)
-            times = seen.setdefault(point.mechanism, {})
-            times[name] = times.get(name, 0) + 1
-    return {
-        mechanism: {
-            name
-            for name, held in given.items()
-            # A setting that some points leave at the study's own differs as well.
-            if name not in _TOLD and (len(held) > 1 or seen[mechanism][name] < counts[mechanism])
+    found = {}
+    for mechanism, same in grouped(points, lambda point: point.mechanism).items():
+        names = {name for point in same for name in point.settings} - _TOLD
+        # A setting that some points leave at the study's own differs as well.
+        found[mechanism] = {
+            name for name in names if len({point.settings.get(name) for point in same}) > 1
         }
-        for mechanism, given in values.items()
-    }
+    return found
 
 
 def _family(point: PointPlayed, varying: set[str]) -> str:
