@@ -26,6 +26,7 @@ from tests.estimates import changed, estimate
 from tests.gate.parts import auc, bound, control, found, tpr
 from tests.report.games import played, point
 from tests.report.records import HOSTILE, HOSTILE_TAG, hostile, record, source, with_sources
+from tests.report.seen import must
 
 
 def rate(high: float, **changes: object) -> Estimate:
@@ -391,8 +392,7 @@ def test_the_verdict_names_what_canary_clients_measured_beside_the_claim(
 def test_a_comparison_has_the_bounds_on_one_update_row_by_row() -> None:
     first = found(auc(0.4, 0.6), epsilon(CLIENT_EPSILON, 1.5), epsilon(CLAIMED_CLIENT_EPSILON, 2.0))
     second = found(auc(0.4, 0.6))
-    grid = client_comparison(compared([first, second]), [first, second])
-    assert grid is not None
+    grid = must(client_comparison(compared([first, second]), [first, second]))
     (row,) = grid.rows
     shown = dict(zip((c.text for c in grid.columns), (c.text for c in row), strict=True))
     assert (shown["ε claimed"], shown["ε at least, from coins"]) == ("2.000", "1.500")

@@ -1,17 +1,14 @@
 """No text of a record, in whatever field, reaches a page or a terminal as it came."""
 
-from io import StringIO
-
 from pydantic import BaseModel
-from rich.console import Console
 
 from fedaudit.report.page import comparison_html, report_html
-from fedaudit.report.terminal import print_record
 from fedaudit.report.text.verdict import as_text
 from fedaudit.report.words import cleaned
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
 from tests.report.records import record
+from tests.report.seen import printed
 
 FORBIDDEN = {"\u202e", "\u2066", "\x1b", "\x07", "\u200f"}
 FIXED = {"format", "evaluation", "origin", "by", "status", "metric", "topic", "unit"}
@@ -50,9 +47,7 @@ def test_nor_does_a_comparison() -> None:
 
 
 def test_nor_does_the_terminal_or_the_verdict_in_plain_text() -> None:
-    out = StringIO()
-    print_record(BAD, Console(file=out, width=100, color_system=None))
-    assert not left_in(out.getvalue())
+    assert not left_in(printed(BAD, width=100))
     assert not left_in(as_text(BAD))
 
 

@@ -6,24 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.report.figures.comparison import (
-    front_figure,
-    hypervolume_tables,
-)
+from fedaudit.report.figures.comparison import front_figure, hypervolume_tables
 from fedaudit.report.figures.drawing import RESERVED, Series, style
 from fedaudit.report.figures.usage import usage_figure, usage_table
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, write_comparison
-from fedaudit.report.tables.comparison import (
-    attack_tables,
-    rows_table,
-)
+from fedaudit.report.tables.comparison import attack_tables, rows_table
 from fedaudit.report.text.comparison import case_of, cautions, labels_of
 from fedaudit.report.words import MISSING
 from fedaudit.results.comparison import Row
 from fedaudit.results.record import UsageRow
 from fedaudit.study.comparing import compared
-from tests.report.seen import of_kind
+from tests.report.seen import must, of_kind
 from tests.report.test_browser import BROWSER, dom, is_sound, notes_of, on_phones
 from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
 
@@ -121,8 +115,7 @@ def test_the_front_draws_the_line_over_points_that_are_not_beaten() -> None:
         {1: 0.5, 2: 0.5},
         defense=noise(0.2, 0, 1),
     )
-    figure = front_figure(compared([*RECORDS, worse]))
-    assert figure is not None
+    figure = must(front_figure(compared([*RECORDS, worse])))
     first = "Advantage, strongest attack, v. unseen"
     assert figure.choices[0].label == first
     line, marks = of_kind(figure.choices[1].panels[0], Series)
@@ -149,12 +142,11 @@ def test_a_front_of_nearly_equal_points_does_not_fill_the_picture() -> None:
         )
         for front in THREE.fronts
     ]
-    figure = front_figure(THREE.model_copy(update={"fronts": flat}))
-    assert figure is not None
+    figure = must(front_figure(THREE.model_copy(update={"fronts": flat})))
     panel = figure.choices[0].panels[0]
     for axis in (panel.x, panel.y):
-        assert axis.ends is not None
-        assert axis.ends[1] - axis.ends[0] == pytest.approx(0.03)
+        low, high = must(axis.ends)
+        assert high - low == pytest.approx(0.03)
 
 
 def test_hypervolumes_stand_with_what_the_defense_adds() -> None:
@@ -191,15 +183,13 @@ def test_use_of_data_is_that_of_the_clients_that_defend() -> None:
     ]
     weak = WEAK.model_copy(update={"usage": rows})
     both = compared([plain, weak])
-    table = usage_table(both, [plain, weak])
-    assert table is not None
+    table = must(usage_table(both, [plain, weak]))
     texts = [[cell.text for cell in row[1:]] for row in table.rows]
     assert texts[0] == ["100%", "2.000", "0%", "0", "2 s"]
     # Rounds of 5 and 3 of 10; 4 + 2 x 2 uses of 10; one of these 8 brought back; 40 in two rounds.
     assert texts[1] == ["40.0%", "0.800", "12.5%", "20", "3 s"]
     assert table.rows[1][5].detail == "1.50 times"
-    figure = usage_figure(both, [plain, weak])
-    assert figure is not None
+    figure = must(usage_figure(both, [plain, weak]))
     shares = [of_kind(panel, Series)[1].y for panel in figure.choices[0].panels]
     assert shares == [[0.5, 0.3], [0.75, 0.65], [0.4, 0.8, 1.0]]
 
@@ -211,8 +201,7 @@ def test_a_filters_cosine_has_a_column_where_there_is_a_filter() -> None:
     ]
     plain = PLAIN.model_copy(update={"usage": [row.model_copy(update={"defense": "none"})]})
     weak = WEAK.model_copy(update={"usage": rows})
-    table = usage_table(compared([plain, weak]), [plain, weak])
-    assert table is not None
+    table = must(usage_table(compared([plain, weak]), [plain, weak]))
     assert [column.text for column in table.columns][-1] == "Cosine with the raw update"
     assert "Cosine: between" in table.remark
     found = [(cells[-1].text, cells[-1].detail) for cells in table.rows]

@@ -9,7 +9,7 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Curve
 from tests.estimates import estimate
 from tests.report.records import record
-from tests.report.seen import of_kind
+from tests.report.seen import must, of_kind
 
 
 def test_every_kind_of_figure_is_drawn_where_the_record_has_its_data() -> None:
@@ -46,8 +46,7 @@ def test_points_at_zero_go_to_the_edge_of_a_logarithmic_axis() -> None:
     curve = Curve(
         attack="a", contrast="unseen", target=0, seed=1, fpr=[0, 0.001, 1], tpr=[0, 0.2, 1]
     )
-    figure = roc_figure([curve])
-    assert figure is not None
+    figure = must(roc_figure([curve]))
     chance, line = of_kind(figure.choices[0].panels[0], Series)
     assert line.x == [0.0005, 0.001, 1]
     assert line.y == [0.00005, 0.2, 1]

@@ -265,9 +265,7 @@ def test_a_comparison_shows_both_values_and_their_difference(tmp_path: Path) -> 
     path = tmp_path / "comparison.html"
     write_comparison(compared([plain, defended]), [plain, defended], path)
     page = Page(path.read_text(encoding="utf-8"))
-    base, other = plain.findings[0].value, defended.findings[0].value
-    assert base is not None
-    assert other is not None
+    base, other = plain.findings[0].number, defended.findings[0].number
     assert f"{base:.3f}" in page.text
     assert f"Δ −{base - other:.3f} *" in page.text
     assert "dp-sgd" in page.text

@@ -22,6 +22,24 @@ def none_found(**rest: object) -> Record:
     return record(strengths=NOTHING, defenses=UNDEFENDED, details=False, **rest)  # type: ignore[arg-type]
 
 
+def auc(value: float, low: float | None, high: float | None, **rest: object) -> Estimate:
+    where = {"attack": "a", "contrast": "unseen", "metric": "auc", "target": 0, "seed": 1}
+    return estimate({**where, "value": value, "low": low, "high": high, **rest})
+
+
+def rate(value: float, low: float | None, high: float | None, **rest: object) -> Estimate:
+    counts = {"n_members": 1000, "n_nonmembers": 1000, "realised_fpr": 0.01}
+    return auc(value, low, high, **{"metric": "tpr@0.01", **counts, **rest})
+
+
+def only(*figures: Estimate) -> Record:
+    return none_found().model_copy(update={"estimates": list(figures)})
+
+
+def said_of(*figures: Estimate) -> PlainVerdict:
+    return verdict(only(*figures))
+
+
 def test_a_strong_leak_is_told_in_members_of_a_thousand() -> None:
     said = verdict(record(details=False))
     assert said.status == "strong leak"
@@ -67,8 +85,7 @@ def test_wide_intervals_are_inconclusive_and_no_sign_of_safety() -> None:
 
 
 def test_a_record_without_figures_is_inconclusive() -> None:
-    empty = none_found().model_copy(update={"estimates": []})
-    assert verdict(empty).status == "inconclusive"
+    assert said_of().status == "inconclusive"
 
 
 def test_a_failed_control_stands_above_any_figure() -> None:
@@ -93,40 +110,33 @@ def test_the_flawed_redraw_gives_no_figure_in_the_verdict() -> None:
     assert "nothing here describes the model" in said.meaning
 
 
-@pytest.mark.parametrize(("rate", "price"), [("tpr@0.01", "one false alarm in 100 non-members")])
-def test_where_a_thousandth_is_refused_the_hundredth_is_told(rate: str, price: str) -> None:
+def test_where_a_thousandth_is_refused_the_hundredth_is_told() -> None:
     refused = {"value": None, "low": None, "high": None, "note": "needs more", "significant": None}
     whole = record(details=False)
     findings = [
         f.model_copy(update=refused) if f.metric == "tpr@0.001" else f for f in whole.findings
     ]
     said = verdict(whole.model_copy(update={"estimates": findings}))
-    assert price in said.found[0].sentences[0].found
-    assert "guessing would find 10" in said.found[0].sentences[0].found
+    found = said.found[0].sentences[0].found
+    assert "one false alarm in 100 non-members" in found
+    assert "guessing would find 10" in found
     assert "TPR at 0.1% FPR: 48 figures not given. needs more." in said.open
 
 
 def test_an_auc_below_one_half_is_reported_and_not_turned_round() -> None:
-    below = estimate(
-        attack="sly", contrast="unseen", metric="auc", value=0.3, low=0.25, high=0.35, target=0
-    )
-    rate = below.model_copy(
-        update={"metric": "tpr@0.01", "value": 0.0, "low": 0.0, "high": 0.02, "n_nonmembers": 500}
-    )
-    said = verdict(none_found().model_copy(update={"estimates": [below, rate]}))
+    said = said_of(auc(0.3, 0.25, 0.35), rate(0.0, 0.0, 0.02))
     assert said.status == "no leak shown"
     assert any("reported as it is" in point for point in said.open)
 
 
 def test_aucs_below_one_half_are_told_once_with_whom_they_are_held_against() -> None:
-    below = [
-        estimate(
-            attack="sly", contrast=c, metric="auc", value=0.3, low=0.25, high=0.35, target=t, seed=1
+    said = said_of(
+        *(
+            auc(0.3, 0.25, 0.35, attack="sly", contrast=contrast, target=target)
+            for target in (0, 4)
+            for contrast in ("unseen", "mixed", "other_client")
         )
-        for t in (0, 4)
-        for c in ("unseen", "mixed", "other_client")
-    ]
-    said = verdict(none_found().model_copy(update={"estimates": below}))
+    )
     (point,) = [point for point in said.open if "reported as it is" in point]
     assert "sly v. unseen, client 0 (AUC 0.300, 0.250–0.350), sly v. mixed, client 0" in point
     assert "and 3 further figures" in point
@@ -154,38 +164,16 @@ def test_audited_clients_outside_the_defense_are_named(outside: tuple[int, ...],
         )
         for client in (0, 5, 8, 9)
     ]
-    findings = [
-        estimate(
-            attack="a",
-            defense="cofedmid",
-            contrast="unseen",
-            target=t,
-            seed=1,
-            metric="auc",
-            value=0.5,
-        )
-        for t in (0, 8, 9)
-    ]
+    findings = [auc(0.5, None, None, defense="cofedmid", target=client) for client in (0, 8, 9)]
     whole = none_found().model_copy(update={"estimates": findings, "usage": usage})
     audited = verdict(whole).audited
     assert audited.endswith(said or "candidate samples.")
 
 
 def test_over_many_clients_the_strongest_is_told_with_its_client() -> None:
-    findings = [
-        estimate(
-            attack="fedmia-1",
-            contrast="unseen",
-            target=target,
-            seed=1,
-            metric="auc",
-            value=0.6 + target / 100,
-            low=0.55,
-            high=0.75,
-        )
-        for target in range(10)
-    ]
-    said = verdict(none_found().model_copy(update={"estimates": findings}))
+    said = said_of(
+        *(auc(0.6 + at / 100, 0.55, 0.75, attack="fedmia-1", target=at) for at in range(10))
+    )
     assert len(said.found) == 1
     assert said.found[0].sentences[0].found == (
         "the strongest attack is fedmia-1 (client 9), AUC 0.690 (interval 0.550–0.750), a "
@@ -199,20 +187,6 @@ def test_the_whole_verdict_is_available_as_text() -> None:
     assert text.startswith("Strong leakage")
     assert "- Against samples that no client trained on: the strongest attack is" in text
     assert "Not concluded:" in text
-
-
-def auc(value: float, low: float | None, high: float | None, **rest: object) -> Estimate:
-    where = {"attack": "a", "contrast": "unseen", "metric": "auc", "target": 0, "seed": 1}
-    return estimate({**where, "value": value, "low": low, "high": high, **rest})
-
-
-def rate(value: float, low: float | None, high: float | None, **rest: object) -> Estimate:
-    counts = {"n_members": 1000, "n_nonmembers": 1000, "realised_fpr": 0.01}
-    return auc(value, low, high, **{"metric": "tpr@0.01", **counts, **rest})
-
-
-def said_of(*figures: Estimate) -> PlainVerdict:
-    return verdict(none_found().model_copy(update={"estimates": list(figures)}))
 
 
 @pytest.mark.parametrize(
@@ -326,20 +300,12 @@ def test_what_is_the_same_as_another_contrast_is_not_told_twice() -> None:
 
 LIMITS = st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1)).map(sorted)
 GIVEN = st.builds(
-    lambda limits, metric, attack, contrast, tested: auc(
-        limits[1],
-        limits[0],
-        limits[2],
-        metric=metric,
-        attack=attack,
-        contrast=contrast,
-        significant=tested,
-    ),
+    lambda limits, **of: auc(limits[1], limits[0], limits[2], **of),
     LIMITS,
-    st.sampled_from(["auc", "tpr@0.01", "tpr@0.001"]),
-    st.sampled_from(["a", "b"]),
-    st.sampled_from(["unseen", "other_client"]),
-    st.sampled_from([True, False, None]),
+    metric=st.sampled_from(["auc", "tpr@0.01", "tpr@0.001"]),
+    attack=st.sampled_from(["a", "b"]),
+    contrast=st.sampled_from(["unseen", "other_client"]),
+    significant=st.sampled_from([True, False, None]),
 )
 
 
@@ -360,14 +326,8 @@ def test_the_verdict_and_its_sentences_speak_of_the_same_leak(figures: list[Esti
 def test_what_means_of_seeds_lack_is_one_point_with_its_range() -> None:
     def refused(target: int, more: int) -> Estimate:
         note = "0 of 2 seeds gave this figure: inconclusive: needs "
-        return estimate(
-            attack="a",
-            contrast="unseen",
-            metric="tpr@0.001",
-            target=target,
-            value=None,
-            note=f"{note}{more} more non-members",
-        )
+        where = {"attack": "a", "contrast": "unseen", "metric": "tpr@0.001", "target": target}
+        return estimate(where, value=None, note=f"{note}{more} more non-members")
 
     points = said_of(refused(0, 746), refused(1, 637)).open
     assert points[0] == (
@@ -411,14 +371,7 @@ def test_a_leak_in_a_model_that_hardly_learned_stays_one() -> None:
 
 
 def test_tile_badge_and_sentence_name_one_figure_and_the_largest_word_stands_first() -> None:
-    few = none_found().model_copy(
-        update={
-            "estimates": [
-                auc(0.58, 0.52, 0.64, significant=True),
-                rate(0.106, 0.062, 0.166, significant=True),
-            ]
-        }
-    )
+    few = only(auc(0.58, 0.52, 0.64, significant=True), rate(0.106, 0.062, 0.166, significant=True))
     said, first = verdict(few), tiles(few)[0]
     assert (said.status, first.value, first.tone) == ("clear leak", "106", "clear")
     (sentence,) = said.found[0].sentences

@@ -1,9 +1,6 @@
 """What a report says of source inference."""
 
-from io import StringIO
-
 import pytest
-from rich.console import Console
 
 from fedaudit.report.evidence import size_reached_by
 from fedaudit.report.figures.drawing import Heat
@@ -19,7 +16,6 @@ from fedaudit.report.tables.sources import (
     seeds_table,
     source_table,
 )
-from fedaudit.report.terminal import print_record
 from fedaudit.report.text.verdict import as_text, verdict
 from fedaudit.report.tiles import tiles
 from fedaudit.results import estimate as estimates
@@ -30,7 +26,7 @@ from fedaudit.study.figures.source import SourceFound
 from tests.estimates import estimate
 from tests.report.records import CONTROLS, utility, with_sources
 from tests.report.records import source as found
-from tests.report.seen import cells, column, lines, of_kind, words
+from tests.report.seen import cells, column, lines, must, of_kind, printed, words
 
 BY_CHANCE = {"p_value": 0.4, "class_p_value": 0.4, "mixes": 0.1}
 SEEDS = tuple(found(right=right, seed=seed) for seed, right in enumerate((56, 60, 64)))
@@ -207,8 +203,7 @@ def test_a_page_about_membership_alone_is_as_it_was() -> None:
 
 def test_the_oracle_round_is_named_as_chosen_afterwards_and_is_not_the_headline() -> None:
     record = with_sources(found())
-    table = rounds_table(record)
-    assert table is not None
+    table = must(rounds_table(record))
     assert column(table, "Round") == ["2", "4", "9", "Oracle round (4)"]
     assert column(table, "Attack success rate") == ["50.0%", "60.0%", "50.0%", "60.0%"]
     assert "chosen afterwards" in table.remark
@@ -218,8 +213,6 @@ def test_the_oracle_round_is_named_as_chosen_afterwards_and_is_not_the_headline(
 def test_silent_and_chained_answers_have_their_counts() -> None:
     record = with_sources(*SEEDS)
     silent, chained = answers_table(record), chained_table(record)
-    assert silent is not None
-    assert chained is not None
     assert column(silent, "Chance from 50.0%") == ["50.0%"]
     assert details(silent, "Chance from 50.0%") == ["90/180 of 360"]
     assert column(silent, "Chance from 90.0%") == ["–"]
@@ -285,9 +278,7 @@ def test_every_page_is_whole(results: tuple[SourceFound, ...]) -> None:
     record = with_sources(*results)
     for of in (record, with_sources(*results, membership=True)):
         assert 'id="sources"' in report_html(of)
-        console = Console(record=True, width=100, file=StringIO())
-        print_record(of, console)
-        assert "Source inference" in console.export_text()
+        assert "Source inference" in printed(of, width=100)
     assert "Source inference" in comparison_html(compared([record, record]), [record, record])
 
 
@@ -341,8 +332,7 @@ def defended(right: int, seeds: tuple[int, ...] = (1,)) -> Record:
 
 def test_compared_records_show_success_beside_accuracy_and_formal_epsilon() -> None:
     records = [with_sources(found(right=60)), defended(21)]
-    table = source_comparison(compared(records), records)
-    assert table is not None
+    table = must(source_comparison(compared(records), records))
     assert column(table, "Formal ε, training") == ["–", "1.900"]
     assert column(table, "Formal ε, one round") == ["–", "0.700"]
     assert "sees that round's upload and no other" in table.remark
@@ -357,8 +347,7 @@ def test_changes_are_paired_by_seed() -> None:
     seeds = (1, 2, 3)
     plain = with_sources(*(found(right=60 + 3 * seed, seed=seed) for seed in seeds))
     records = [plain, defended(30, (2, 3, 9))]
-    table = source_comparison(compared(records), records)
-    assert table is not None
+    table = must(source_comparison(compared(records), records))
     assert details(table, "sia")[1].split("\n")[-2:] == [
         "Δ −25.0 points *",
         "(−33.6 to −15.8)",
@@ -369,8 +358,7 @@ def test_records_without_sources_have_no_such_table_in_a_comparison() -> None:
     records = [with_sources(membership=True), with_sources(membership=True)]
     assert source_comparison(compared(records), records) is None
     mixed = [with_sources(membership=True), with_sources(found())]
-    table = source_comparison(compared(mixed), mixed)
-    assert table is not None
+    table = must(source_comparison(compared(mixed), mixed))
     assert len(table.rows) == 1
 
 

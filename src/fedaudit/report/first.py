@@ -20,21 +20,9 @@ from fedaudit.report.text.comparison import (
     tradeoffs,
 )
 from fedaudit.report.text.games import GameVerdict
-from fedaudit.report.text.points import (
-    contradicted,
-    far_above,
-    shown_points,
-)
+from fedaudit.report.text.points import contradicted, far_above, shown_points
 from fedaudit.report.text.verdict import PlainVerdict
-from fedaudit.report.tiles import (
-    Tile,
-    client_tiles,
-    cluster_tiles,
-    game_tiles,
-    membership_tiles,
-    source_tiles,
-    utility_tile,
-)
+from fedaudit.report.tiles import Tile, client_tiles, game_tiles, topic_tiles, utility_tile
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.metrics import TEST_ACCURACY
@@ -161,15 +149,9 @@ def _three(record: Record, said: PlainVerdict) -> tuple[Tile, ...]:
 
     A leak smaller than that of the verdict is left to the full one: one word stands in front.
     """
-    if evidence.says_nothing(record):
+    made = topic_tiles(record)
+    if not made:
         return ()
-    made = {
-        "membership": [
-            tile for tile in membership_tiles(evidence.headline(record)) if tile is not None
-        ],
-        "sources": source_tiles(record),
-        "clusters": cluster_tiles(record),
-    }
     grave = said.topics[0][1]
     topics = [topic for topic, one in said.topics if one == grave or one not in _LEAKS]
     each = 2 if len(topics) == 1 else 1
@@ -341,7 +323,7 @@ def _bargain(one: TradeOff) -> str:
 
 def _numbers_of(one: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
     """Change of the leakage and of accuracy of a row, and what leaks undefended."""
-    against = f"v. {words.contrast_name(one.contrast).lower()}"
+    against = words.against(one.contrast)
     left = max(one.undefended + one.leakage, 0.0)
     limits = (
         "no interval"

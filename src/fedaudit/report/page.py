@@ -1,6 +1,5 @@
 """A report as one HTML file that loads nothing from outside and runs no foreign script."""
 
-import ast
 import base64
 import hashlib
 import json
@@ -18,11 +17,7 @@ from fedaudit.report.advice import advice
 from fedaudit.report.clauses import CAVEAT, clause_table
 from fedaudit.report.evidence import about_members, attacks_tried, says_nothing
 from fedaudit.report.figures.clusters import cluster_figures
-from fedaudit.report.figures.comparison import (
-    front_figure,
-    hypervolume_tables,
-    tradeoff_figure,
-)
+from fedaudit.report.figures.comparison import front_figure, hypervolume_tables, tradeoff_figure
 from fedaudit.report.figures.detector import detector_table, detector_words, weights_figure
 from fedaudit.report.figures.drawing import Figures
 from fedaudit.report.figures.forest import forest_drawn
@@ -33,13 +28,7 @@ from fedaudit.report.figures.svg import drawn, hovering, symbols
 from fedaudit.report.figures.usage import usage_figure, usage_table
 from fedaudit.report.first import first_of_comparison, first_of_games, first_screen
 from fedaudit.report.grid import Grid, clean, shortened
-from fedaudit.report.reproducing import (
-    Again,
-    needed_data,
-    reproducing,
-    rows_of_environment,
-    study_file,
-)
+from fedaudit.report.reproducing import reproducing
 from fedaudit.report.tables.clusters import cluster_section, risk_sizes_table
 from fedaudit.report.tables.comparison import comparison_section
 from fedaudit.report.tables.games import certificates_table, points_table, rounds_table
@@ -266,9 +255,6 @@ def figures_of(record: Record) -> dict[str, Figures]:
 MOST_ROWS = 40
 """Rows of certificates up to which their table stands open."""
 
-MOST_SETTINGS = 500_000
-"""Characters of settings up to which they stand in the page as a study file."""
-
 
 def _games_html(record: Record) -> str:
     certificates = certificates_table(record)
@@ -299,27 +285,8 @@ def _games_html(record: Record) -> str:
         certified=CERTIFICATES,
         clauses=clause_table(record),
         caveat=CAVEAT,
-        again=games_again(record),
+        again=reproducing(record),
     )
-
-
-def games_again(record: Record) -> Again:
-    """Steps to play a record's games again: its settings, with a variant for each other point.
-
-    The study file is empty where settings are larger than any study's.
-    """
-    varied: dict[str, object] = {
-        point.label: {name: _value(text) for name, text in point.settings.items()}
-        for point in record.points
-        if point.label
-    }
-    config = record.config | ({"variants": varied} if varied else {})
-    # What no study file could hold is no study's: it would only make the page too large to open.
-    study = study_file(config) if _size(config) <= MOST_SETTINGS else ""
-    needed = needed_data(record.config)
-    command = "fedaudit run study.toml" + (" --data-dir FOLDER" if needed else "")
-    made = rows_of_environment(record.content_hash, record.environment)
-    return Again(study, command, needed, made)
 
 
 def _games_sizes_table() -> Grid:
@@ -330,28 +297,3 @@ def _games_sizes_table() -> Grid:
         "The lower limit of the interval decides, at the point behind a mechanism where it "
         "is highest; it is not corrected for the number of points.",
     )
-
-
-def _size(value: object) -> int:
-    """Characters of all texts of a JSON value, about."""
-    if isinstance(value, dict):
-        return sum(len(str(key)) + _size(inner) for key, inner in value.items())
-    if isinstance(value, list):
-        return sum(1 + _size(inner) for inner in value)
-    return len(value) if isinstance(value, str) else 1
-
-
-def _value(text: str) -> object:
-    """A setting as it was before it became a text."""
-    if text in ("inf", "-inf", "nan"):
-        return float(text)
-    if len(text) > _LONGEST_VALUE:
-        return text
-    try:
-        value: object = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text
-    return value if isinstance(value, bool | int | float | str | list | dict) else text
-
-
-_LONGEST_VALUE = 300

@@ -31,13 +31,7 @@ from fedaudit.report.figures.forest import (
 )
 from fedaudit.report.grid import shortened
 from fedaudit.report.tables.comparison import attacks_of
-from fedaudit.report.text.clusters import (
-    Clustered,
-    clustered_of,
-    group_names,
-    label_of,
-    risk_size,
-)
+from fedaudit.report.text.clusters import Clustered, clustered_of, group_names, label_of, risk_size
 from fedaudit.report.text.comparison import labels_of, tradeoffs
 from fedaudit.report.text.points import ShownPoint, contradicted, epsilon, families, shown_points
 from fedaudit.report.text.sources import Named, labels_of_named, look_of_source, on_sources
@@ -135,7 +129,7 @@ def _of_contrast(
         named_ = {**(named_ if len(named_) > 1 else {"people": PLAIN}), _SINGLES: DEFENDED[0]}
     return Forest(
         "Attacks against guessing",
-        f"members v. {words.contrast_name(contrast).lower()}",
+        f"members {words.against(contrast)}",
         f"{words.listed([track.title for track in tracks])} of every attack on "
         f"{words.contrast_meaning(contrast, figures[0].unit)}, with 95% intervals; the dashed line "
         "is guessing. ▲ above it after correction.",
@@ -413,7 +407,7 @@ def membership_rows(comparison: Comparison) -> Picture:
                 tuple(limits for _, limits in cells),
             )
         )
-    title = f"Rows, members v. {words.contrast_name(contrast).lower()}"
+    title = f"Rows, members {words.against(contrast)}"
     tracks = (
         half_track("Strongest AUC", [0.5], shares=False),
         percent_track("Test accuracy", [1.0], guess=None),

@@ -6,12 +6,7 @@ from typing import NamedTuple
 from fedaudit.core import metric_names
 from fedaudit.report import evidence, words
 from fedaudit.report.grid import shortened
-from fedaudit.report.text.clusters import (
-    clustered_of,
-    label_of,
-    risk_size,
-    riskiest,
-)
+from fedaudit.report.text.clusters import clustered_of, label_of, risk_size, riskiest
 from fedaudit.report.text.membership import ALARMS, of_thousand, upper_bounds
 from fedaudit.report.text.points import (
     ShownPoint,
@@ -52,25 +47,26 @@ class Tile(NamedTuple):
 
 def tiles(record: Record) -> list[Tile]:
     """The numbers that stand at the top of a report."""
-    figures = evidence.headline(record)
-    # Figures that say nothing about leakage must not stand out as if they told something.
-    found = (
-        []
-        if evidence.says_nothing(record)
-        else [
-            *membership_tiles(figures),
-            *source_tiles(record),
-            *cluster_tiles(record),
-        ]
-    )
-    return [tile for tile in found if tile is not None] + [
-        *client_tiles(record),
-        *utility_tile(record),
-        _controls_tile(record),
-    ]
+    found = [tile for of_topic in topic_tiles(record).values() for tile in of_topic]
+    return [*found, *client_tiles(record), *utility_tile(record), _controls_tile(record)]
 
 
-def membership_tiles(figures: list[Estimate]) -> list[Tile | None]:
+def topic_tiles(record: Record) -> dict[str, list[Tile]]:
+    """The numbers of each topic, the most important first.
+
+    Figures that say nothing about leakage must not stand out as if they told something: of a
+    record of such there are none.
+    """
+    if evidence.says_nothing(record):
+        return {}
+    return {
+        "membership": _membership_tiles(evidence.headline(record)),
+        "sources": _source_tiles(record),
+        "clusters": _cluster_tiles(record),
+    }
+
+
+def _membership_tiles(figures: list[Estimate]) -> list[Tile]:
     """The leading AUC and the leading rate, that with the larger word first."""
     found = evidence.leading(figures)
     auc = next((figure for figure in found if figure.metric == metric_names.AUC), None)
@@ -79,7 +75,8 @@ def membership_tiles(figures: list[Estimate]) -> list[Tile | None]:
         _strongest_tile(auc or evidence.strongest(figures, metric_names.AUC), figures),
         _identified_tile(rate, figures),
     ]
-    return tiles[::-1] if found and found[0] is rate else tiles
+    ordered = tiles[::-1] if found and found[0] is rate else tiles
+    return [tile for tile in ordered if tile is not None]
 
 
 def _strongest_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | None:
@@ -105,7 +102,7 @@ def _identified_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | N
     return Tile(label, "none shown", f"upper limits: {left}") if left else None
 
 
-def source_tiles(record: Record) -> list[Tile]:
+def _source_tiles(record: Record) -> list[Tile]:
     """Attack success rate, and its excess over what label distributions explain."""
     named = on_sources(record)
     best = strongest_on_sources(named)
@@ -130,7 +127,7 @@ def _sized(size: evidence.Size | None, otherwise: str) -> tuple[str, str]:
     return (evidence.a_leak(size), evidence.tone_of(size)) if size else (otherwise, "")
 
 
-def cluster_tiles(record: Record) -> list[Tile]:
+def _cluster_tiles(record: Record) -> list[Tile]:
     """Of every algorithm and defense: who uses a model that is too risky, and how risky one is."""
     studies = clustered_of(record)
     found = []
@@ -165,7 +162,7 @@ def _judged(figure: Estimate) -> tuple[str, str]:
 
 def _place(figure: Estimate, figures: list[Estimate]) -> str:
     label = evidence.label_among(figure, figures)
-    contrast = f"v. {words.contrast_name(figure.contrast).lower()}"
+    contrast = words.against(figure.contrast)
     mean = figure.note.partition(":")[0] if figure.note.startswith("mean over") else ""
     parts = (shortened(figure.attack, 32), contrast, label, mean)
     return " · ".join(part for part in parts if part)

@@ -258,6 +258,11 @@ def contrast_name(contrast: str) -> str:
     return CONTRASTS.get(contrast, _as_it_is(contrast))
 
 
+def against(contrast: str) -> str:
+    """The non-members of a contrast after a figure of members: "v. unseen"."""
+    return f"v. {contrast_name(contrast).lower()}"
+
+
 def contrast_meaning(contrast: str, unit: str = "sample") -> str:
     """The non-members of a contrast, samples or people, in running text."""
     meanings = PEOPLE_MEANINGS if unit == "person" else CONTRAST_MEANINGS

@@ -40,8 +40,7 @@ def front_figure(comparison: Comparison) -> drawing.Figures | None:
     }
     choices = tuple(
         drawing.Choice(
-            f"{_short_name(metric)}, {shortened(attack, 24)}, "
-            f"v. {words.contrast_name(contrast).lower()}",
+            f"{_short_name(metric)}, {shortened(attack, 24)}, {words.against(contrast)}",
             (
                 _panel(
                     [f for f in group if f.contrast == contrast],
@@ -149,7 +148,7 @@ def _panel(
     traces.sort(key=lambda pair: -_cost(pair[1]))
     series: list[drawing.Drawn] = [*(line for line, _ in traces), *(dots for _, dots in traces)]
     points = [point for front in fronts for point in front.points]
-    title = f"Members v. {words.contrast_name(contrast).lower()}"
+    title = f"Members {words.against(contrast)}"
     said = words.listed([f"{front_name(f)} {words.number(f.hypervolume)}" for f in fronts[:8]])
     return drawing.Panel(
         title,
@@ -237,7 +236,7 @@ def _hypervolume_table(fronts: Sequence[Front], contrast: str, metric: str) -> G
     by = {(front_name(front), front.attack): front for front in fronts}
     methods = words.listed(list(dict.fromkeys(front.method for front in fronts))[:3])
     return tabled(
-        f"Hypervolume, {leakage_name(metric)}: members v. {words.contrast_name(contrast).lower()}",
+        f"Hypervolume, {leakage_name(metric)}: members {words.against(contrast)}",
         [
             {
                 "Defense and coalition": named(name, limit=120),
@@ -316,7 +315,7 @@ def _tradeoff_panel(
                     limits=[best],
                 )
             )
-    title = f"Members v. {words.contrast_name(entries[0].contrast).lower()}"
+    title = f"Members {words.against(entries[0].contrast)}"
     return drawing.Panel(
         title,
         f"{title}: highest AUC against test accuracy.",

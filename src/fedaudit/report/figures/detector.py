@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from fedaudit.report.figures import drawing
-from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named, shortened
+from fedaudit.report.grid import EMPTY, Cell, Grid, Heading, columns_of, named, shortened
 from fedaudit.report.words import count, interval, listed, number, percent, plural
 from fedaudit.results.detector import (
     DETECTED,
@@ -127,7 +127,7 @@ _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "solid")
 
 def _cells(found: Mapping[str, Estimate] | None) -> tuple[Cell, Cell]:
     if found is None:
-        return Cell("–", tone="muted"), Cell("–", tone="muted")
+        return EMPTY, EMPTY
     area, own, others, caught = (found[name] for name in (SIGN_AUC, OWN_AUC, OTHERS_AUC, DETECTED))
     apart = f"own {number(own.value or 0.0)}\nothers’ {number(others.value or 0.0)}"
     limits = interval(area.low, area.high, "figure")

@@ -112,7 +112,7 @@ def _roc_panel(curves: list[Curve], looks: dict[str, drawing.Style], floor: floa
     )
     meaning = words.contrast_meaning(contrast)
     return drawing.Panel(
-        f"Members v. {words.contrast_name(contrast).lower()}",
+        f"Members {words.against(contrast)}",
         f"Curves of {len(curves)} attacks telling members from {meaning}; "
         "the table of attacks gives their numbers.",
         x,
@@ -301,8 +301,8 @@ def _of(group: Estimate) -> str:
 
 
 def _title(one: Estimate) -> str:
-    against, defense = words.contrast_name(one.contrast).lower(), words.defense_name(one.defense)
-    return f"{shortened(one.attack)}: members v. {against}, {shortened(defense)}"
+    defense = shortened(words.defense_name(one.defense))
+    return f"{shortened(one.attack)}: members {words.against(one.contrast)}, {defense}"
 
 
 def _panel(figures: Sequence[Estimate], names: Sequence[str], title: str, by: str) -> drawing.Panel:
@@ -337,7 +337,7 @@ def _panel(figures: Sequence[Estimate], names: Sequence[str], title: str, by: st
 def _target_setting(figure: Estimate) -> tuple[str, ...]:
     return (
         shortened(figure.attack),
-        f"v. {words.contrast_name(figure.contrast).lower()}",
+        words.against(figure.contrast),
         shortened(words.defense_name(figure.defense)),
         f"view: {shortened(figure.view)}",
         "mean over seeds" if figure.seed is None else f"seed {figure.seed}",
@@ -347,7 +347,7 @@ def _target_setting(figure: Estimate) -> tuple[str, ...]:
 def _group_setting(group: Estimate) -> tuple[str, ...]:
     return (
         shortened(group.attack),
-        f"v. {words.contrast_name(group.contrast).lower()}",
+        words.against(group.contrast),
         shortened(words.defense_name(group.defense)),
         "" if group.target is None else f"target {group.target}",
         f"seed {group.seed}",

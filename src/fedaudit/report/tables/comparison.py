@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from fedaudit.core import metric_names
 from fedaudit.report import evidence
+from fedaudit.report.evidence import grouped
 from fedaudit.report.grid import (
     EMPTY,
     Cell,
@@ -22,18 +23,13 @@ from fedaudit.report.grid import (
 )
 from fedaudit.report.tables.cells import change_limits, change_text, measured
 from fedaudit.report.tables.clusters import FIGURES
-from fedaudit.report.text.comparison import (
-    case_of,
-    heading_of,
-    labels_of,
-    on_clients,
-)
+from fedaudit.report.text.comparison import case_of, heading_of, labels_of, on_clients
 from fedaudit.report.text.sources import Named, look_of_source, named_in
 from fedaudit.report.words import (
     MISSING,
     about_runs,
+    against,
     capital,
-    contrast_name,
     defense_name,
     listed,
     metric_name,
@@ -83,17 +79,15 @@ def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
         verdicts: Status of each source, in order.
     """
     names = evidence.distinct(name for row in comparison.rows for name in row.settings)
-    rows: list[Filled] = []
-    for row in comparison.rows:
-        source = comparison.sources[row.source]
-        rows.append(
-            {
-                "Defense and coalition": named(defense_name(row.defense), case_of(row), limit=120),
-                **{name: named(row.settings.get(name, MISSING), limit=32) for name in names},
-                "Verdict": verdicts[row.source],
-                "Record": named(source.name, limit=60),
-            }
-        )
+    rows: list[Filled] = [
+        {
+            "Defense and coalition": named(defense_name(row.defense), case_of(row), limit=120),
+            **{name: named(row.settings.get(name, MISSING), limit=32) for name in names},
+            "Verdict": verdicts[row.source],
+            "Record": named(comparison.sources[row.source].name, limit=60),
+        }
+        for row in comparison.rows
+    ]
     return tabled("What is compared", rows, words=(*names, "Verdict", "Record"))
 
 
@@ -153,34 +147,33 @@ def _attack_table(
             }
         )
     return tabled(
-        f"{metric_name(metric)}: members v. {contrast_name(contrast).lower()}",
+        f"{metric_name(metric)}: members {against(contrast)}",
         rows,
         notes=notes,
         remark=_remark(comparison, entries),
     )
 
 
+def _line(entries: Sequence[AttackEntry], *, reference: bool = False) -> _Line:
+    return _Line(entries[0].row, {entry.attack: entry for entry in entries}, reference)
+
+
 def _lines(comparison: Comparison, entries: Sequence[AttackEntry]) -> list[_Line]:
     """Rows in blocks of the same clients, each led by the undefended row on these clients."""
-    by_row: dict[int, dict[str, AttackEntry]] = {}
-    for entry in entries:
-        by_row.setdefault(entry.row, {})[entry.attack] = entry
     kind = (entries[0].contrast, entries[0].metric)
-    references: dict[tuple[int, tuple[int, ...]], dict[str, AttackEntry]] = {}
-    for entry in comparison.entries:
-        if entry.part == "reference" and (entry.contrast, entry.metric) == kind:
-            place = (entry.row, tuple(entry.targets))
-            references.setdefault(place, {})[entry.attack] = entry
+    references = grouped(
+        (e for e in comparison.entries if e.part == "reference" and (e.contrast, e.metric) == kind),
+        lambda entry: (entry.row, tuple(entry.targets)),
+    )
     blocks: dict[tuple[int, tuple[int, ...]], list[_Line]] = {}
-    for row, mine in by_row.items():
+    for row, mine in grouped(entries, lambda entry: entry.row).items():
         base = comparison.rows[row].base
         leads = base is None or comparison.rows[row].family == NO_DEFENSE
-        targets = tuple(next(iter(mine.values())).targets)
-        place = (row if leads or base is None else base, targets)
+        place = (row if leads or base is None else base, tuple(mine[0].targets))
         lead = references.get(place)
         if place not in blocks:
-            blocks[place] = [_Line(place[0], lead, True)] if lead and not leads else []
-        blocks[place].append(_Line(row, mine))
+            blocks[place] = [_line(lead, reference=True)] if lead and not leads else []
+        blocks[place].append(_line(mine))
     return [line for lines in blocks.values() for line in lines]
 
 

@@ -230,7 +230,7 @@ def people(record: Record) -> Answer:
     )
     text = "People, each with all of their samples"
     text += f": largest AUC {words.with_interval(best)}" if best else ""
-    said = [f"{best.attack} v. {words.contrast_name(best.contrast).lower()}."] if best else []
+    said = [f"{best.attack} {words.against(best.contrast)}."] if best else []
     said += [f"Of their samples one by one: {words.with_interval(single)}."] if single else []
     if over_all_runs(record, metric_names.FORMAL_EPSILON) is not None:
         said.append("The proven epsilon is of one sample: none is stated for a person.")
@@ -290,7 +290,7 @@ def malicious_client(record: Record) -> Answer:
     text = f"Largest AUC {words.with_interval(best)}" if best else "No figure"
     rate = strongest(headline(record), metric_names.tpr_at(0.01))
     text += f"; TPR at 1% FPR {words.with_interval(rate)}" if rate else ""
-    where = f"{best.attack} v. {words.contrast_name(best.contrast).lower()}, " if best else ""
+    where = f"{best.attack} {words.against(best.contrast)}, " if best else ""
     more = (
         f"{where}by a client that sends a poison ({kind}) and sees what a participant sees. What "
         "it gains by that stands beside a record of the same client looking on (attacker.kind = "

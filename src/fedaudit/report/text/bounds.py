@@ -104,9 +104,8 @@ def _worst(record: Record, bound: Bound) -> str:
     alike = [f for f in every if f.contrast == bound.figure.contrast and f.seed is not None]
     having = {(f.defense, f.seed) for f in alike if _limit(f) is not None}
     if having and {(f.defense, f.seed) for f in alike} - having:
-        against = words.contrast_name(bound.figure.contrast).lower()
         some = f"the {words.count(len(having))} of {words.count(models)} models"
-        return f"{some} that have this figure v. {against}"
+        return f"{some} that have this figure {words.against(bound.figure.contrast)}"
     if models > 1 and all(f.seed is None for f in limited):
         return f"a mean of {words.count(models)} models, none of which has a limit of its own"
     over = [f"{words.count(models)} models"] if models > 1 else []
@@ -303,10 +302,7 @@ _WANTING = "inconclusive"
 
 def _reasons(refused: Sequence[Estimate]) -> str:
     """The note of each kind of non-members, once."""
-    said = distinct(
-        f"v. {words.contrast_name(one.contrast).lower()}: {shortened(one.note, 120)}"
-        for one in refused
-    )
+    said = distinct(f"{words.against(one.contrast)}: {shortened(one.note, 120)}" for one in refused)
     rest = len(said) - MOST_NAMED
     more = [f"{words.count(rest)} more such"] if rest > 0 else []
     return words.sentence("; ".join([*said[:MOST_NAMED], *more]))
@@ -354,7 +350,7 @@ def _short_place(figure: Estimate, figures: list[Estimate]) -> str:
 
 
 def _against(figure: Estimate) -> str:
-    return f"{shortened(figure.attack, 40)} v. {words.contrast_name(figure.contrast).lower()}"
+    return f"{shortened(figure.attack, 40)} {words.against(figure.contrast)}"
 
 
 def _up(share: float) -> str:

@@ -139,7 +139,7 @@ def _below(figures: list[Estimate]) -> list[str]:
 
 
 def _ranked_below(figure: Estimate, figures: list[Estimate]) -> str:
-    against = f"v. {words.contrast_name(figure.contrast).lower()}"
+    against = words.against(figure.contrast)
     label = evidence.label_among(figure, figures)
     where = ", ".join(part for part in (against, label) if part)
     return (
