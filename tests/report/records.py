@@ -200,7 +200,7 @@ def groups(attack: str, strength: float, seed: int) -> list[Estimate]:
     for by, contrast, first in (("client", "other_client", 1), ("class", "mixed", 0)):
         for group in range(first, 10):
             split = scores(strength * (0.4 + 0.15 * group), attack, by, group, size=100)
-            where = {"by": by, "group": str(group), "target": 0, "seed": seed}
+            where = {"by": by, "group": str(group), "target": 0, "seed": seed, "n_nonmembers": 100}
             figure = changed(auc_figure(attack, contrast, split, **where), significant=None)
             if by == "class" and group == 7:
                 refused = {"value": None, "low": None, "high": None, "method": "", "n_members": 3}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.report.figures.comparison import front_figure, hypervolume_tables
-from fedaudit.report.figures.drawing import RESERVED, Series, style
+from fedaudit.report.figures.drawing import Series
 from fedaudit.report.figures.usage import usage_figure, usage_table
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, write_comparison
@@ -123,11 +123,6 @@ def test_the_front_draws_the_line_over_points_that_are_not_beaten() -> None:
     assert [look.symbol for look in marks.looks] == ["cross", "circle", "circle", "circle-open"]
     assert len({look.color for look in marks.looks}) == 2
     assert len({look.color for look in marks.looks[1:]}) == 1
-
-
-def test_no_defense_has_the_cross_to_itself() -> None:
-    assert all(style(place).symbol != RESERVED for place in range(100))
-    assert len({style(place) for place in range(210)}) == 210
 
 
 def test_a_front_of_nearly_equal_points_does_not_fill_the_picture() -> None:

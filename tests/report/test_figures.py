@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import pytest
 
-from fedaudit.report.figures.drawing import Band, Series, style
+from fedaudit.report.figures.drawing import RESERVED, Band, Series, style
 from fedaudit.report.figures.membership import roc_figure
 from fedaudit.report.page import figures_of
 from fedaudit.results.estimate import Estimate
@@ -53,10 +53,11 @@ def test_points_at_zero_go_to_the_edge_of_a_logarithmic_axis() -> None:
     assert chance.x == chance.y
 
 
-def test_no_two_of_the_first_thirty_series_share_colour_dash_and_marker() -> None:
-    looks = [style(place) for place in range(30)]
-    assert len(set(looks)) == 30
-    assert all(a.dash != b.dash for a, b in pairwise(looks))
+def test_no_two_series_look_alike_and_no_defense_has_the_cross_to_itself() -> None:
+    looks = [style(place) for place in range(210)]
+    assert len(set(looks)) == 210
+    assert all(one.dash != other.dash for one, other in pairwise(looks))
+    assert all(look.symbol != RESERVED for look in looks)
 
 
 def test_colour_is_never_the_only_cue_between_origins() -> None:

@@ -254,12 +254,6 @@ def test_a_leak_of_a_hardly_trained_model_is_not_taken_back_in_the_same_box() ->
     assert "nothing follows" not in summary[1]
 
 
-def test_a_smaller_leak_is_said_to_be_smaller_than_which() -> None:
-    whole = with_sources(source(), source(seed=2), membership=True)
-    said = verdict(whole)
-    assert re.search(r"a smaller leak than (membership attacks|source inference)", said.headline)
-
-
 def test_that_rows_audit_different_numbers_of_samples_stands_with_the_headline() -> None:
     fewer = record(size=500, details=False, defenses=(("cofedmid", 0.35),))
     more = record(details=False, defenses=(("none", 1.0),))

@@ -2,7 +2,7 @@
 
 from fedaudit.report.figures.detector import detector_table, detector_words, weights_figure
 from fedaudit.report.page import report_html
-from tests.report.games import NONE, detector, hostile_games, played, sign
+from tests.report.games import NONE, detector, played, sign
 from tests.report.seen import lines, must
 
 
@@ -66,4 +66,3 @@ def test_the_page_has_the_part_only_where_there_is_a_detector() -> None:
     assert 'id="detector"' in page
     assert 'data-figure="games-weights"' in page
     assert 'id="detector"' not in report_html(played(NONE))
-    assert "<img" not in report_html(hostile_games())

@@ -325,21 +325,13 @@ def _numbers_of(one: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
     """Change of the leakage and of accuracy of a row, and what leaks undefended."""
     against = words.against(one.contrast)
     left = max(one.undefended + one.leakage, 0.0)
-    limits = (
-        "no interval"
-        if one.low is None or one.high is None
-        else f"95% interval {words.points(one.low)} to {words.points(one.high)}"
-    )
+    limits = _interval(one.low, one.high) or "no interval"
     rows = len(tradeoffs(comparison))
     picked = f", not corrected for picking one of {rows} rows" if rows > 1 else ""
     change = next(
         (e.change for e in comparison.on("utility", TEST_ACCURACY) if e.row == one.row), None
     )
-    spread = (
-        f"; 95% interval {words.points(change.low)} to {words.points(change.high)}"
-        if change is not None and change.low is not None and change.high is not None
-        else ""
-    )
+    spread = _interval(change.low, change.high) if change else ""
     return (
         Tile(
             "Membership advantage (2 AUC − 1)",
@@ -351,7 +343,7 @@ def _numbers_of(one: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
         Tile(
             "Test accuracy",
             f"{words.points(-one.error)} points",
-            f"against no defense, same clients{spread}",
+            "; ".join(filter(None, ("against no defense, same clients", spread))),
         ),
         Tile(
             "Membership advantage undefended",
@@ -360,6 +352,13 @@ def _numbers_of(one: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
             "guessing has 0%",
         ),
     )
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    """Limits of a change of shares; empty without both."""
+    if low is None or high is None:
+        return ""
+    return f"95% interval {words.points(low)} to {words.points(high)}"
 
 
 def _points(share: float) -> str:

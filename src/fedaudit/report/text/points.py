@@ -189,11 +189,6 @@ def _protected(point: PointPlayed) -> bool:
     return point.mechanism != NO_MECHANISM or (point.rounds is not None and defended(point.rounds))
 
 
-def mechanism_name(mechanism: str) -> str:
-    """A mechanism as a reader sees it."""
-    return "no mechanism" if mechanism == NO_MECHANISM else mechanism
-
-
 def _shown_in_rounds(
     point: PointPlayed, how: InRounds, points: Sequence[PointPlayed]
 ) -> ShownPoint:
@@ -222,8 +217,9 @@ def _family(point: PointPlayed, varying: set[str]) -> str:
         for name, value in point.settings.items()
         if name in varying
     ]
+    name = "no mechanism" if point.mechanism == NO_MECHANISM else shortened(point.mechanism)
     mask = ["shared mask"] if point.shared_mask else []
-    return ", ".join(filter(None, [shortened(mechanism_name(point.mechanism)), *mask, *rest]))
+    return ", ".join(filter(None, [name, *mask, *rest]))
 
 
 def _own_label(point: PointPlayed) -> str:

@@ -226,15 +226,12 @@ def source_bullets(record: Record) -> tuple[Bullet, ...]:
         parts += [f"view: {view}"] if len({v for _, v in settings}) > 1 else []
         label = ", ".join(shortened(part, 60) for part in parts)
         against = f"Of {source_question(record)}"
-        found.append(Bullet(label, (Sentence(against, source_sentence(inside)),)))
+        found.append(Bullet(label, (Sentence(against, _sentence(max(inside, key=_shown))),)))
     return tuple(found)
 
 
-def source_sentence(named: Sequence[Named]) -> str:
+def _sentence(best: Named) -> str:
     """The strongest attack beside guessing and what label distributions give."""
-    best = strongest_on_sources(named)
-    if best is None:
-        return "no attack gave an answer."
     sentences = (_success_sentence(best), _mixes_sentence(best), _absent(best))
     return " ".join(filter(None, sentences))
 
