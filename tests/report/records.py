@@ -24,6 +24,7 @@ from fedaudit.results.record import (
     Histogram,
     Record,
     Trajectory,
+    UsageRow,
     ViewRow,
 )
 from fedaudit.results.sources import LABELS, Answered, Chained, ClassSuccess, SourceResult
@@ -204,7 +205,7 @@ def groups(attack: str, strength: float, seed: int) -> list[Estimate]:
             figure = changed(auc_figure(attack, contrast, split, **where), significant=None)
             if by == "class" and group == 7:
                 refused = {"value": None, "low": None, "high": None, "method": "", "n_members": 3}
-                figure = figure.model_copy(update=refused)
+                figure = changed(figure, **refused)
             found.append(figure)
     return found
 
@@ -253,8 +254,31 @@ def utility(defense: str, seed: int, accuracy: float) -> list[Estimate]:
     others = {TRAIN_ACCURACY: min(accuracy + 0.11, 1), GENERALISATION_GAP: 0.11}
     return [
         at,
-        *(at.model_copy(update={"metric": m, "value": v, **alone}) for m, v in others.items()),
+        *(changed(at, metric=m, value=v, **alone) for m, v in others.items()),
     ]
+
+
+def used(
+    client: int = 0,
+    *,
+    defense: str = "none",
+    defended: bool = False,
+    distinct: Sequence[int] = (10,),
+    times: Sequence[int] = (0, 10),
+) -> UsageRow:
+    """Use of ten samples by a client, round by round and over the run."""
+    return UsageRow(
+        defense=defense,
+        seed=1,
+        client=client,
+        defended=defended,
+        samples=10,
+        distinct=list(distinct),
+        times_used=list(times),
+        times_recycled=[9, 1] if defended else [10],
+        extra_bytes=40 if defended else 0,
+        seconds=3.0 if defended else 2.0,
+    )
 
 
 def accuracy_by_round(defense: str, seed: int, accuracy: float) -> AccuracyByRound:
@@ -481,7 +505,7 @@ def with_sources(*sources: SourceFound, membership: bool = False, **rest: object
         "sources": [one.answers for one in sources],
         "estimates": [*others, *runs, *over_runs(*sources, alpha=alpha_of(plain))],
     }
-    return plain.model_copy(update={**only, **update})
+    return changed(plain, **only, **update)
 
 
 def hostile() -> Record:
@@ -502,37 +526,32 @@ def hostile() -> Record:
             versions={HOSTILE: HOSTILE_TAG}, commit=bad, device=bad, started=HOSTILE_TAG
         ),
         "attacks": [
-            row.model_copy(
-                update={"name": renamed(row.name), "signals": [bad], "note": bad, "source": bad}
-            )
+            changed(row, name=renamed(row.name), signals=[bad], note=bad, source=bad)
             for row in plain.attacks
         ],
         "controls": [
-            c.model_copy(update={"control": bad, "note": bad, "expected": bad, "attack": bad})
-            for c in plain.controls
+            changed(c, control=bad, note=bad, expected=bad, attack=bad) for c in plain.controls
         ],
-        "accuracies": [a.model_copy(update={"defense": HOSTILE_TAG}) for a in plain.accuracies],
+        "accuracies": [changed(a, defense=HOSTILE_TAG) for a in plain.accuracies],
     }
     estimates = [
-        f.model_copy(
-            update={
-                "attack": renamed(f.attack),
-                "note": HOSTILE_TAG,
-                "method": HOSTILE_TAG,
-                "group": f.by and HOSTILE_TAG + f.group,
-            }
+        changed(
+            f,
+            attack=renamed(f.attack),
+            note=HOSTILE_TAG,
+            method=HOSTILE_TAG,
+            group=f.by and HOSTILE_TAG + f.group,
         )
         if f.topic == "membership"
-        else f.model_copy(update={"defense": HOSTILE_TAG})
+        else changed(f, defense=HOSTILE_TAG)
         for f in plain.estimates
     ]
     for field in ("curves", "histograms", "exposed"):
         update[field] = [
-            part.model_copy(update={"attack": renamed(part.attack)})
-            for part in getattr(plain, field)
+            changed(part, attack=renamed(part.attack)) for part in getattr(plain, field)
         ]
     update["trajectories"] = [
-        t.model_copy(update={"signal": HOSTILE_TAG + HOSTILE_LINK}) for t in plain.trajectories
+        changed(t, signal=HOSTILE_TAG + HOSTILE_LINK) for t in plain.trajectories
     ]
     owners = [
         source(f"{bad} {place}", seed=seed, defense=HOSTILE_TAG, view=HOSTILE_LINK)
@@ -541,4 +560,4 @@ def hostile() -> Record:
     ]
     update["sources"] = [one.answers for one in owners]
     figures = [*(figure for one in owners for figure in one.figures), *over_runs(*owners)]
-    return plain.model_copy(update={**update, "estimates": [*estimates, *figures]})
+    return changed(plain, **update, estimates=[*estimates, *figures])

@@ -13,6 +13,7 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.ladder import ladder, loss_gap, strongest
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, replaced
+from tests.estimates import changed
 from tests.report.records import record
 from tests.report.seen import lines, must
 
@@ -24,10 +25,10 @@ def federation(auc: float | None = None, defense: str = "none", **parts: object)
     def moved(one: Estimate) -> Estimate:
         if one.metric != "auc" or auc is None:
             return one
-        return one.model_copy(update={"value": auc, "low": auc - 0.01, "high": auc + 0.01})
+        return changed(one, value=auc, low=auc - 0.01, high=auc + 0.01)
 
     findings = [moved(one) for one in made.findings]
-    return replaced(made, findings).model_copy(update=parts)
+    return changed(replaced(made, findings), **parts)
 
 
 def expected(of: Record) -> float:
@@ -86,11 +87,11 @@ def test_nothing_is_named_that_cannot_be_done_or_did_not_end_lower() -> None:
         {"trajectories": []},
         {"evaluation": "redraw"},
         {"nobody_is_a_member": True},
-        {"view": record().view.model_copy(update={"name": "sum"})},
+        {"view": changed(record().view, name="sum")},
     ],
 )
 def test_a_record_without_what_it_takes_gets_none(parts: dict[str, object]) -> None:
-    without = federation().model_copy(update=parts)
+    without = changed(federation(), **parts)
     assert advice(without) is None
     assert "On the leak ladder" not in report_html(without)
 
@@ -103,7 +104,7 @@ def test_only_loss_or_only_cosine_is_not_the_strongest_of_four() -> None:
 
 
 def test_who_has_the_final_model_is_held_against_the_generalisation_gap() -> None:
-    view = record().view.model_copy(update={"name": "final"})
+    view = changed(record().view, name="final")
     found = must(advice(federation(view=view, auc=0.6)))
     assert "The final model is 11.0% better" in found.stands
     assert f"to {ladder().final.at(0.11) + ladder().final.spread:.2f} is to be" in found.stands

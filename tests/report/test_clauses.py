@@ -64,9 +64,7 @@ def test_without_a_rate_the_chance_is_not_tested() -> None:
 def test_a_rate_refused_for_want_of_samples_is_inconclusive_with_its_own_reason() -> None:
     blank = {"value": None, "high": None, "method": ""}
     refused = [
-        rate(0.2).model_copy(
-            update={**blank, "contrast": contrast, "note": f"inconclusive: needs {needs} more"}
-        )
+        changed(rate(0.2), **blank, contrast=contrast, note=f"inconclusive: needs {needs} more")
         for contrast, needs in (("other_client", 69), ("unseen", 67))
     ]
     few = found(auc(0.4, 0.6), *refused)
@@ -178,8 +176,8 @@ def test_attacks_without_a_limit_are_named_beside_the_bound() -> None:
     odd = auc(0.3, 0.9, attack="odd", method="mean of 3 seeds, lowest and highest")
     blank = auc(0.3, 0.9, attack="blank", value=None, low=None, high=None)
     one = found(auc(0.4, 0.6), odd, blank)
-    refused = one.attacks[0].model_copy(update={"name": "ami", "status": "refused"})
-    one = one.model_copy(update={"attacks": [*one.attacks, refused]})
+    refused = changed(one.attacks[0], name="ami", status="refused")
+    one = changed(one, attacks=[*one.attacks, refused])
     said = bounds.equivalence(one)
     assert said.text.startswith("AUC at most 0.600 ")
     assert "Without such a limit, in part or whole: odd, blank and ami." in said.more
@@ -301,17 +299,17 @@ def test_what_is_in_no_record_is_not_stated_and_not_made_up() -> None:
 def test_parameters_stand_beside_the_training_samples() -> None:
     plain = record(details=False)
     samples = sum(row.samples for row in plain.clients)
-    said = answers.parameters(plain.model_copy(update={"parameters": 2 * samples}))
+    said = answers.parameters(changed(plain, parameters=2 * samples))
     assert said.kind == "figure"
     assert said.text == (
         f"{2 * samples:,} trained parameters, 2.000 for each of {samples:,} training samples"
     )
-    alone = plain.model_copy(update={"parameters": 1, "clients": []})
+    alone = changed(plain, parameters=1, clients=[])
     assert answers.parameters(alone).text == "1 trained parameter"
 
 
 def test_a_measured_epsilon_of_people_says_so() -> None:
-    one = epsilon("epsilon", 0.5, attack="rmia").model_copy(update={"unit": "person"})
+    one = changed(epsilon("epsilon", 0.5, attack="rmia"), unit="person")
     assert "one person of the audited client" in epsilons.measured_epsilon(found(one)).text
 
 
@@ -336,7 +334,7 @@ def test_a_record_of_a_flaw_answers_no_question_about_leakage() -> None:
         record(details=False),
         played(),
         with_sources(source()),
-        record(details=False, controls=()).model_copy(update={"estimates": [], "attacks": []}),
+        changed(record(details=False, controls=()), estimates=[], attacks=[]),
     ],
     ids=["members", "games", "sources", "nothing"],
 )
@@ -433,7 +431,7 @@ def test_what_is_not_asked_of_people_deletion_sums_and_malice_is_not_tested() ->
 
 
 def test_an_audit_of_people_says_so_and_that_a_samples_epsilon_is_not_theirs() -> None:
-    person = auc(0.6, 0.8).model_copy(update={"unit": "person"})
+    person = changed(auc(0.6, 0.8), unit="person")
     one = found(person, auc(0.45, 0.55), epsilon(FORMAL_EPSILON, 8.0))
     said = answers.people(one)
     assert said.text.startswith("People, each with all of their samples: largest AUC 0.700")
@@ -458,7 +456,7 @@ def test_deletion_is_answered_of_the_model_after_it() -> None:
 
 
 def test_a_malicious_client_is_named_with_what_it_does() -> None:
-    one = found(auc(0.6, 0.8)).model_copy(update={"config": {"attacker": {"kind": "mislabel"}}})
+    one = changed(found(auc(0.6, 0.8)), config={"attacker": {"kind": "mislabel"}})
     assert answers.malicious_client(one).text.startswith("Largest AUC 0.700")
-    looks_on = one.model_copy(update={"config": {"attacker": {"kind": "none"}}})
+    looks_on = changed(one, config={"attacker": {"kind": "none"}})
     assert answers.malicious_client(looks_on).kind == "not tested"

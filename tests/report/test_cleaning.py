@@ -7,6 +7,7 @@ from fedaudit.report.text.verdict import as_text
 from fedaudit.report.words import cleaned
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
+from tests.estimates import changed
 from tests.report.records import record
 from tests.report.seen import printed
 
@@ -53,12 +54,12 @@ def test_nor_does_the_terminal_or_the_verdict_in_plain_text() -> None:
 
 def test_a_record_without_them_stays_as_it_is() -> None:
     plain = SMALL
-    assert cleaned(plain).model_copy(update={"attacks": plain.attacks}) == plain
+    assert changed(cleaned(plain), attacks=plain.attacks) == plain
 
 
 def test_notes_have_words_where_a_record_has_names_of_the_program() -> None:
-    figure = SMALL.findings[0].model_copy(
-        update={"note": "no other_client samples; it needs GLOBAL_MODEL, UPDATE, MY_UPDATE"}
+    figure = changed(
+        SMALL.findings[0], note="no other_client samples; it needs GLOBAL_MODEL, UPDATE, MY_UPDATE"
     )
     assert cleaned(figure).note == (
         "no other clients' samples; it needs the model sent out, how training changed it, MY_UPDATE"

@@ -14,6 +14,7 @@ from fedaudit.report.tiles import tiles
 from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
+from tests.estimates import changed
 from tests.report.clustered import clustered, over_runs, with_clusters
 from tests.report.records import source, with_sources
 from tests.report.seen import column, lines, of_kind, printed, words
@@ -55,14 +56,14 @@ def tiny(*choices: list[int], **changes: object) -> ClusterResult:
         )
         for at, choice in enumerate(choices)
     ]
-    changed: dict[str, object] = {
+    fields: dict[str, object] = {
         "clients": list(range(6)),
         "group": [0, 0, 0, 0, 1, 1],
         "thresholds": [0.51, 0.6, 0.7, 0.8, 0.68, 0.75],
         "rounds": rounds,
         **changes,
     }
-    return SMALL.model_copy(update=changed)
+    return changed(SMALL, **fields)
 
 
 def with_models(*models: ModelState) -> Record:
@@ -92,15 +93,13 @@ def test_the_status_is_the_size_of_the_riskiest_models_leak_by_its_lower_limit()
     assert verdict(with_clusters(tiny([0, 0, 0, 0, 1, 1]))).status == "strong leak"
     safe = ModelState(clients=3, risk=0.5, low=0.47, high=0.53, estimated=0.5)
     assert verdict(with_models(safe, safe)).status == "no leak shown"
-    wide = safe.model_copy(update={"low": 0.3, "high": 0.7})
+    wide = changed(safe, low=0.3, high=0.7)
     assert verdict(with_models(wide, wide)).status == "inconclusive"
 
 
 def test_membership_sources_and_clusters_stand_side_by_side() -> None:
     record = with_sources(source(), membership=True)
-    record = record.model_copy(
-        update={"clusters": [ONE], "estimates": [*record.estimates, *over_runs(ONE)]}
-    )
+    record = changed(record, clusters=[ONE], estimates=[*record.estimates, *over_runs(ONE)])
     assert "Membership, source and cluster audit" in words(report_html(record))
     text = verdict(record)
     assert "use a model riskier than they accept" in text.headline
@@ -256,7 +255,7 @@ EMPTY = [
         (tiny(rounds=[ClusterRound(round=3, choice=[0] * 6, models=EMPTY)] * 2),),
         (tiny(rounds=[ClusterRound(round=3, choice=[0, 1] * 3, models=UNKNOWN)]),),
         (SMALL, clustered("ifca", clients=20, minority=4)),
-        (SMALL.model_copy(update={"defense": "dp-sgd"}), SMALL),
+        (changed(SMALL, defense="dp-sgd"), SMALL),
         (tiny([0] * 6, [1] * 6, [0] * 6), tiny([1] * 6, seed=2)),
     ],
     ids=["one-group", "five", "one-round", "seeds", "empty", "unknown", "two", "defense", "all"],
@@ -329,9 +328,9 @@ def test_an_interval_stops_where_nobody_trained_the_model() -> None:
     one = tiny([0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1])
     empty = ModelState(clients=0)
     middle = one.rounds[1]
-    gap = middle.model_copy(update={"models": [middle.models[0], empty]})
-    changed = one.model_copy(update={"rounds": [one.rounds[0], gap, one.rounds[2]]})
-    (band,) = of_kind(panel_of("clusters-risk", with_clusters(changed), panel=1), Band)
+    gap = changed(middle, models=[middle.models[0], empty])
+    parted = changed(one, rounds=[one.rounds[0], gap, one.rounds[2]])
+    (band,) = of_kind(panel_of("clusters-risk", with_clusters(parted), panel=1), Band)
     assert (band.x, band.low[1], band.high[1]) == ([1, 2, 3], None, None)
     assert (band.low[0], band.high[2]) == pytest.approx((0.67, 0.73))
 

@@ -15,8 +15,9 @@ from fedaudit.report.tables.comparison import attack_tables, rows_table
 from fedaudit.report.text.comparison import case_of, cautions, labels_of
 from fedaudit.report.words import MISSING
 from fedaudit.results.comparison import Row
-from fedaudit.results.record import UsageRow
 from fedaudit.study.comparing import compared
+from tests.estimates import changed
+from tests.report.records import used
 from tests.report.seen import must, of_kind
 from tests.report.test_browser import BROWSER, dom, is_sound, notes_of, on_phones
 from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
@@ -89,7 +90,7 @@ def test_a_coalition_has_the_papers_name(
 
 
 def test_rows_that_say_the_same_are_told_apart_by_their_records() -> None:
-    labels = labels_of(compared([PLAIN, WEAK, WEAK.model_copy(update={"name": "again"})]))
+    labels = labels_of(compared([PLAIN, WEAK, changed(WEAK, name="again")]))
     assert labels[0] == "no defense"
     assert labels[1].startswith("weak · gradient-noise")
     assert labels[2].startswith("again · gradient-noise")
@@ -127,17 +128,16 @@ def test_the_front_draws_the_line_over_points_that_are_not_beaten() -> None:
 
 def test_a_front_of_nearly_equal_points_does_not_fill_the_picture() -> None:
     flat = [
-        front.model_copy(
-            update={
-                "points": [
-                    point.model_copy(update={"error": 0.1, "leakage": 0.2 + 0.0001 * place})
-                    for place, point in enumerate(front.points)
-                ]
-            }
+        changed(
+            front,
+            points=[
+                changed(point, error=0.1, leakage=0.2 + 0.0001 * place)
+                for place, point in enumerate(front.points)
+            ],
         )
         for front in THREE.fronts
     ]
-    figure = must(front_figure(THREE.model_copy(update={"fronts": flat})))
+    figure = must(front_figure(changed(THREE, fronts=flat)))
     panel = figure.choices[0].panels[0]
     for axis in (panel.x, panel.y):
         low, high = must(axis.ends)
@@ -153,30 +153,16 @@ def test_hypervolumes_stand_with_what_the_defense_adds() -> None:
     assert "gain 0.4" in table.rows[1][2].detail
 
 
-def used(client: int, *, defended: bool, distinct: list[int], times: list[int]) -> UsageRow:
-    return UsageRow(
-        defense="gradient-noise" if defended or client == 9 else "none",
-        seed=1,
-        client=client,
-        defended=defended,
-        samples=10,
-        distinct=distinct,
-        times_used=times,
-        times_recycled=[9, 1] if defended else [10],
-        extra_bytes=40 if defended else 0,
-        seconds=3.0 if defended else 2.0,
-    )
+NOISE = "gradient-noise"
+WHOLE = used(distinct=(10, 10), times=(0, 0, 10))
+"""Of a client that nothing defends: every sample in each of two rounds."""
+LESS = used(defense=NOISE, defended=True, distinct=(5, 3), times=(4, 4, 2))
 
 
 def test_use_of_data_is_that_of_the_clients_that_defend() -> None:
-    plain = PLAIN.model_copy(
-        update={"usage": [used(0, defended=False, distinct=[10, 10], times=[0, 0, 10])]}
-    )
-    rows = [
-        used(0, defended=True, distinct=[5, 3], times=[4, 4, 2]),
-        used(9, defended=False, distinct=[10, 10], times=[0, 0, 10]),
-    ]
-    weak = WEAK.model_copy(update={"usage": rows})
+    plain = changed(PLAIN, usage=[WHOLE])
+    beside = changed(WHOLE, client=9, defense=NOISE)
+    weak = changed(WEAK, usage=[LESS, beside])
     both = compared([plain, weak])
     table = must(usage_table(both, [plain, weak]))
     texts = [[cell.text for cell in row[1:]] for row in table.rows]
@@ -190,12 +176,9 @@ def test_use_of_data_is_that_of_the_clients_that_defend() -> None:
 
 
 def test_a_filters_cosine_has_a_column_where_there_is_a_filter() -> None:
-    row = used(0, defended=True, distinct=[5, 3], times=[4, 4, 2])
-    rows = [
-        row.model_copy(update={"filter_cosine": c, "client": k}) for k, c in ((0, 0.5), (1, 1.0))
-    ]
-    plain = PLAIN.model_copy(update={"usage": [row.model_copy(update={"defense": "none"})]})
-    weak = WEAK.model_copy(update={"usage": rows})
+    rows = [changed(LESS, filter_cosine=c, client=k) for k, c in ((0, 0.5), (1, 1.0))]
+    plain = changed(PLAIN, usage=[changed(LESS, defense="none")])
+    weak = changed(WEAK, usage=rows)
     table = must(usage_table(compared([plain, weak]), [plain, weak]))
     assert [column.text for column in table.columns][-1] == "Cosine with the raw update"
     assert "Cosine: between" in table.remark
@@ -219,8 +202,7 @@ def test_the_page_has_its_sections_and_every_change() -> None:
 @pytest.mark.browser
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on the PATH")
 def test_fronts_and_usage_are_drawn_and_fit_a_phone(tmp_path: Path) -> None:
-    usage = [used(0, defended=False, distinct=[10, 10], times=[0, 0, 10])]
-    records = [PLAIN.model_copy(update={"usage": usage}), WEAK, STRONG]
+    records = [changed(PLAIN, usage=[WHOLE]), WEAK, STRONG]
     page = tmp_path / "comparison.html"
     write_comparison(compared(records), records, page)
     notes = notes_of(dom(page, tmp_path / "profile"))

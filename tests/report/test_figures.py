@@ -7,7 +7,7 @@ from fedaudit.report.figures.membership import roc_figure
 from fedaudit.report.page import figures_of
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Curve
-from tests.estimates import estimate
+from tests.estimates import changed, estimate
 from tests.report.records import record
 from tests.report.seen import must, of_kind
 
@@ -110,7 +110,7 @@ def test_several_audited_clients_have_a_map_with_the_strongest_attack_first() ->
         return estimate({"metric": "auc", "value": value, "low": 0.5, **where})
 
     figures = [of(a, t, v) for a, t, v in (("a", 3, 0.6), ("a", 0, 0.7), ("b", 0, 0.8))]
-    drawn = figures_of(record(details=False).model_copy(update={"estimates": figures}))["target"]
+    drawn = figures_of(changed(record(details=False), estimates=figures))["target"]
     assert [choice.label for choice in drawn.choices] == ["b", "a"]
     (dots,) = of_kind(drawn.choices[1].panels[0], Series)
     assert (dots.y, dots.x) == (["Client 0", "Client 3"], [0.7, 0.6])

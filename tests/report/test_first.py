@@ -17,6 +17,7 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.report.words import percent
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
+from tests.estimates import changed
 from tests.report.clustered import clustered, with_clusters
 from tests.report.games import played
 from tests.report.records import record, source, with_sources
@@ -110,8 +111,8 @@ def test_a_digest_behind_a_users_own_attack_shows_only_where_it_tells_names_apar
 
 
 def test_a_failed_control_is_told_and_comes_before_anything_else() -> None:
-    broken = [c.model_copy(update={"passed": False}) for c in record().controls[:1]]
-    whole = record().model_copy(update={"controls": [*broken, *record().controls[1:]]})
+    broken = [changed(c, passed=False) for c in record().controls[:1]]
+    whole = changed(record(), controls=[*broken, *record().controls[1:]])
     first = first_screen(whole, verdict(whole))
     assert not first.sound
     assert first.next[0].startswith("Find out why the control failed")

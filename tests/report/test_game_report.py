@@ -31,6 +31,7 @@ from fedaudit.results.games import (
     TrainingLength,
 )
 from fedaudit.results.record import Record
+from tests.estimates import changed
 from tests.programs import exit_code
 from tests.report.games import (
     CERTIFIED,
@@ -317,7 +318,7 @@ FLAT = Spread(edges=[0.0, 0.0], of_target=[0], of_others=[0])
         (point(),),
         (shared(),),
         (REFUTED,),
-        (NONE, NONE.model_copy(update={"label": "legacy"})),
+        (NONE, changed(NONE, label="legacy")),
         (NONE, point(named=1e5, true=1e15), point("ldp-laplace", 1e-12, 0.0)),
         (point(named=0.0, true=0.0), point(named=0.0, true=5.0)),
         (point(named=None, true=5.0), point(named=4.0, true=None)),
@@ -476,7 +477,7 @@ def test_points_are_named_by_where_their_zero_lies_and_by_a_lost_sign() -> None:
     lost = {"mechanism.options.sign_lost": "True"}
     usual = point()
     others = [
-        usual.model_copy(update={"settings": usual.settings | more})
+        changed(usual, settings=usual.settings | more)
         for more in (as_trained, lost, as_trained | lost)
     ]
     assert [one.family for one in shown_points([usual, *others])] == [
@@ -490,11 +491,10 @@ def test_points_are_named_by_where_their_zero_lies_and_by_a_lost_sign() -> None:
 def test_epochs_stand_in_the_table_with_those_that_never_came_to_an_end() -> None:
     epochs = Estimate(topic=GAMES, metric=EPOCHS, value=41.6, low=30.2, high=53.0, samples=40)
     all_of_them, some = (
-        one.model_copy(
-            update={
-                "estimates": [*one.estimates, epochs],
-                "training": TrainingLength(least=5, most=100, stopped=stopped),
-            }
+        changed(
+            one,
+            estimates=[*one.estimates, epochs],
+            training=TrainingLength(least=5, most=100, stopped=stopped),
         )
         for one, stopped in ((point(figures={FIT: 1.0}), 40), (point("ome"), 39))
     )

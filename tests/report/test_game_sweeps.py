@@ -7,6 +7,7 @@ from fedaudit.report.page import report_html
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import EPOCHS, GAMES, PointPlayed, TrainingLength
 from fedaudit.results.record import Record
+from tests.estimates import changed
 from tests.report.games import NONE, hostile_games, played, point
 from tests.report.seen import lines, must, of_kind
 
@@ -14,8 +15,8 @@ from tests.report.seen import lines, must, of_kind
 def turned(right: int = 60, **settings: object) -> PointPlayed:
     """A point without a mechanism at these settings, written as ``section__name``."""
     told = {name.replace("__", "."): str(value) for name, value in settings.items()}
-    return point("none", None, None, right=right).model_copy(
-        update={"label": ",".join(told.values()), "settings": told}
+    return changed(
+        point("none", None, None, right=right), label=",".join(told.values()), settings=told
     )
 
 
@@ -24,7 +25,7 @@ def stopped(one: PointPlayed, value: float) -> PointPlayed:
     epochs = Estimate(topic=GAMES, metric=EPOCHS, value=value, low=8.0, high=10.0, samples=7)
     training = TrainingLength(least=5, most=12, stopped=7)
     estimates = [*one.estimates, epochs]
-    return one.model_copy(update={"estimates": estimates, "training": training, "targets": 7})
+    return changed(one, estimates=estimates, training=training, targets=7)
 
 
 def record(*points: PointPlayed) -> Record:

@@ -6,9 +6,10 @@ from fedaudit.report.page import report_html
 from fedaudit.report.text.verdict import PlainVerdict, as_text, verdict
 from fedaudit.report.tiles import tiles
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.record import ClientRow, ControlResult, Record, UsageRow
+from fedaudit.results.record import ClientRow, Record
 from tests.estimates import changed, estimate
-from tests.report.records import CONTROLS, record
+from tests.gate.parts import control
+from tests.report.records import CONTROLS, record, used
 
 NOTHING = (0.02, 0.03, 0.0)
 UNDEFENDED = (("none", 1.0),)
@@ -33,7 +34,7 @@ def rate(value: float, low: float | None, high: float | None, **rest: object) ->
 
 
 def only(*figures: Estimate) -> Record:
-    return none_found().model_copy(update={"estimates": list(figures)})
+    return changed(none_found(), estimates=list(figures))
 
 
 def said_of(*figures: Estimate) -> PlainVerdict:
@@ -73,8 +74,7 @@ def test_no_leak_shown_is_never_called_a_proof() -> None:
 
 
 def test_a_planted_leak_that_was_found_says_that_the_attacks_work() -> None:
-    planted = ControlResult(control="planted leak", expected="above 0.9", value=0.97, passed=True)
-    assert "so they work" in verdict(none_found(controls=(planted,))).meaning
+    assert "so they work" in verdict(none_found(controls=(control("planted leak"),))).meaning
 
 
 def test_wide_intervals_are_inconclusive_and_no_sign_of_safety() -> None:
@@ -89,7 +89,7 @@ def test_a_record_without_figures_is_inconclusive() -> None:
 
 
 def test_a_failed_control_stands_above_any_figure() -> None:
-    failed = CONTROLS[2].model_copy(update={"value": 0.71, "passed": False})
+    failed = changed(CONTROLS[2], value=0.71, passed=False)
     for strengths in (NOTHING, (2.6, 1.0)):
         said = verdict(record(strengths=strengths, controls=(failed,), details=False))
         assert said.status == "control failed"
@@ -113,10 +113,8 @@ def test_the_flawed_redraw_gives_no_figure_in_the_verdict() -> None:
 def test_where_a_thousandth_is_refused_the_hundredth_is_told() -> None:
     refused = {"value": None, "low": None, "high": None, "note": "needs more", "significant": None}
     whole = record(details=False)
-    findings = [
-        f.model_copy(update=refused) if f.metric == "tpr@0.001" else f for f in whole.findings
-    ]
-    said = verdict(whole.model_copy(update={"estimates": findings}))
+    findings = [changed(f, **refused) if f.metric == "tpr@0.001" else f for f in whole.findings]
+    said = verdict(changed(whole, estimates=findings))
     found = said.found[0].sentences[0].found
     assert "one false alarm in 100 non-members" in found
     assert "guessing would find 10" in found
@@ -152,20 +150,10 @@ def test_aucs_below_one_half_are_told_once_with_whom_they_are_held_against() -> 
 )
 def test_audited_clients_outside_the_defense_are_named(outside: tuple[int, ...], said: str) -> None:
     usage = [
-        UsageRow(
-            defense="cofedmid",
-            seed=1,
-            client=client,
-            defended=client not in outside,
-            samples=10,
-            distinct=[10],
-            times_used=[0, 10],
-            times_recycled=[10],
-        )
-        for client in (0, 5, 8, 9)
+        used(client, defense="cofedmid", defended=client not in outside) for client in (0, 5, 8, 9)
     ]
     findings = [auc(0.5, None, None, defense="cofedmid", target=client) for client in (0, 8, 9)]
-    whole = none_found().model_copy(update={"estimates": findings, "usage": usage})
+    whole = changed(none_found(), estimates=findings, usage=usage)
     audited = verdict(whole).audited
     assert audited.endswith(said or "candidate samples.")
 
@@ -272,7 +260,7 @@ def test_no_leak_shown_says_what_may_still_be_hidden() -> None:
 
 def test_a_mean_without_an_interval_is_held_down_by_its_runs() -> None:
     runs = [rate(0.0, 0.0, 0.004, seed=seed, significant=False) for seed in (1, 2)]
-    mean = runs[0].model_copy(update={"seed": None, "low": None, "high": None})
+    mean = changed(runs[0], seed=None, low=None, high=None)
     chance = auc(0.5, 0.48, 0.52, seed=None, significant=False)
     assert said_of(chance, mean, *runs).status == "no leak shown"
     assert said_of(chance, mean).status == "inconclusive"
@@ -338,14 +326,14 @@ def test_what_means_of_seeds_lack_is_one_point_with_its_range() -> None:
 
 def hardly_learned(given: Record, train: float) -> Record:
     figures = [
-        one.model_copy(update={"value": train}) if one.metric == "train_accuracy" else one
+        changed(one, value=train) if one.metric == "train_accuracy" else one
         for one in given.estimates
     ]
     clients = [
         ClientRow(client=place, samples=500, audited=0, class_counts=[50] * 10)
         for place in range(4)
     ]
-    return given.model_copy(update={"estimates": figures, "clients": clients})
+    return changed(given, estimates=figures, clients=clients)
 
 
 @pytest.mark.parametrize(("train", "warned"), [(0.056, True), (0.185, True), (0.195, False)])

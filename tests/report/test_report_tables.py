@@ -21,8 +21,9 @@ from fedaudit.report.tables.run import (
 from fedaudit.report.terminal import MOST_LINES
 from fedaudit.report.text.verdict import audited, verdict
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.record import ClientRow, ControlResult, ExposedSample, OtherClients, Record
+from fedaudit.results.record import ClientRow, ExposedSample, OtherClients, Record
 from tests.estimates import changed, estimate
+from tests.gate.parts import control
 from tests.report.records import CONTROLS, record
 from tests.report.seen import must, printed
 
@@ -34,7 +35,7 @@ def texts(grid: Grid, column: int) -> list[str]:
 def only(*figures: Estimate) -> Record:
     base = record(strengths=(1.0,), defenses=(("none", 1.0),), details=False)
     estimates = [*figures, *base.where(topic="utility")]
-    return base.model_copy(update={"estimates": estimates})
+    return changed(base, estimates=estimates)
 
 
 def auc(value: float | None, **rest: object) -> Estimate:
@@ -130,7 +131,7 @@ def test_epsilon_is_shown_with_the_most_it_could_have_been() -> None:
 
 
 def test_failed_controls_come_first() -> None:
-    failed = ControlResult(control="late", expected="at chance", value=0.7, passed=False)
+    failed = control("late", passed=False)
     grid = controls_table(record(controls=(*CONTROLS, failed)))
     assert texts(grid, 0)[0] == "late"
     assert texts(grid, 1) == ["✗ failed", "✓ passed", "✓ passed", "✓ passed", "– not run"]
@@ -144,16 +145,16 @@ def test_utility_over_seeds_ends_with_their_mean() -> None:
 
 def test_controls_are_summed_up_by_kind_with_all_that_was_expected() -> None:
     controls = [
-        ControlResult(
-            control="blind classifier",
+        control(
+            "blind classifier",
+            value < 0.6,
             attack="inputs",
             expected=f"no better than chance on {against}",
             value=value,
-            passed=value < 0.6,
         )
         for against, value in (("unseen", 0.5), ("others", 0.5), ("unseen", 0.7))
     ]
-    (row,) = controls_summary(record().model_copy(update={"controls": controls})).rows
+    (row,) = controls_summary(changed(record(), controls=controls)).rows
     assert [cell.text for cell in row[:3]] == ["blind classifier", "✗ failed", "2 of 3"]
     assert row[3].text == "no better than chance on unseen; no better than chance on others"
     assert row[3].detail == "failed: inputs: 0.700"
@@ -161,10 +162,10 @@ def test_controls_are_summed_up_by_kind_with_all_that_was_expected() -> None:
 
 def test_how_an_attack_is_put_together_is_told_in_words() -> None:
     plain = record()
-    row = plain.attacks[0].model_copy(
-        update={"signals": ["loss", "posterior_std"], "needs": ["global_model", "ROUNDS"]}
+    row = changed(
+        plain.attacks[0], signals=["loss", "posterior_std"], needs=["global_model", "ROUNDS"]
     )
-    cells = catalogue_table(plain.model_copy(update={"attacks": [row]})).rows[0]
+    cells = catalogue_table(changed(plain, attacks=[row])).rows[0]
     assert cells[1].text == "minus the loss, spread of the probabilities"
     assert cells[1].full == "loss, posterior_std"
     assert cells[4].text == "the model sent out, several rounds"
@@ -191,9 +192,7 @@ def test_a_group_too_small_for_a_figure_keeps_its_row() -> None:
 
 
 def test_the_terminal_prints_every_attack_without_reading_markup() -> None:
-    named = record(strengths=(1.0,)).model_copy(
-        update={"estimates": [auc(0.61, attack="[red]sly[/red]")]}
-    )
+    named = changed(record(strengths=(1.0,)), estimates=[auc(0.61, attack="[red]sly[/red]")])
     text = printed(named, width=100)
     assert all(part in text for part in ("[red]sly[/red]", "0.610", "INCONCLUSIVE"))
 
@@ -231,16 +230,15 @@ def test_a_sample_that_several_attacks_list_stands_once_and_first() -> None:
         *(auc(0.6, attack=name, target=0, seed=1, n_nonmembers=2000) for name in "ab"),
         auc(0.5, low=0.45, high=0.55, attack="c", target=0, seed=1, n_nonmembers=2000),
     )
-    whole = whole.model_copy(
-        update={
-            "estimates": [changed(f, significant=f.attack != "c") for f in whole.findings],
-            "exposed": [
-                exposed("a", 7, 0.9995),
-                exposed("a", 8, 1.0),
-                exposed("b", 7, 0.999),
-                exposed("c", 9, 1.0),
-            ],
-        }
+    whole = changed(
+        whole,
+        estimates=[changed(f, significant=f.attack != "c") for f in whole.findings],
+        exposed=[
+            exposed("a", 7, 0.9995),
+            exposed("a", 8, 1.0),
+            exposed("b", 7, 0.999),
+            exposed("c", 9, 1.0),
+        ],
     )
     grid = must(exposed_table(whole))
     assert [[row[at].text for at in (0, 3, 4)] for row in grid.rows] == [
@@ -252,7 +250,7 @@ def test_a_sample_that_several_attacks_list_stands_once_and_first() -> None:
 
 def test_where_nothing_is_above_guessing_nobody_is_called_exposed() -> None:
     whole = only(auc(0.5, low=0.45, high=0.55, target=0, seed=1))
-    whole = whole.model_copy(update={"exposed": [exposed("fedmia-1", 3, 1.0)]})
+    whole = changed(whole, exposed=[exposed("fedmia-1", 3, 1.0)])
     assert exposed_table(whole) is None
     assert "what chance gives" in exposed_note(whole)
 
@@ -283,7 +281,7 @@ def test_of_thousands_of_clients_those_without_a_row_are_summed_up() -> None:
     others = OtherClients(
         clients=9_999, samples=30_000, fewest=1, most=7, audited=0, class_counts=[20_000, 10_000]
     )
-    large = record().model_copy(update={"clients": rows, "other_clients": others})
+    large = changed(record(), clients=rows, other_clients=others)
     grid = clients_table(large)
     assert [texts(grid, column)[-1] for column in range(4)] == [
         "9,999 others",

@@ -19,11 +19,12 @@ from fedaudit.report.tables.sources import (
 from fedaudit.report.text.verdict import as_text, verdict
 from fedaudit.report.tiles import tiles
 from fedaudit.results import estimate as estimates
-from fedaudit.results.record import ControlResult, Record
+from fedaudit.results.record import Record
 from fedaudit.results.sources import LABELS
 from fedaudit.study.comparing import compared
 from fedaudit.study.figures.source import SourceFound
-from tests.estimates import estimate
+from tests.estimates import changed, estimate
+from tests.gate.parts import control
 from tests.report.records import CONTROLS, utility, with_sources
 from tests.report.records import source as found
 from tests.report.seen import cells, column, lines, must, of_kind, printed, words
@@ -135,12 +136,12 @@ def test_what_the_test_alone_finds_is_marked_as_of_open_size() -> None:
 def test_figures_are_shown_as_the_record_has_them() -> None:
     record = with_sources(found())
     quiet = [
-        one.model_copy(update={"tests": [estimates.Test(null=LABELS, significant=False)]})
+        changed(one, tests=[estimates.Test(null=LABELS, significant=False)])
         if one.against == LABELS
         else one
         for one in record.estimates
     ]
-    assert verdict(record.model_copy(update={"estimates": quiet})).status == "above guessing"
+    assert verdict(changed(record, estimates=quiet)).status == "above guessing"
 
 
 def test_membership_is_told_first_and_sources_after_it() -> None:
@@ -165,14 +166,7 @@ def test_no_verdict_is_milder_than_what_sources_show() -> None:
 
 
 def test_a_failed_control_stands_above_what_is_found_of_sources() -> None:
-    failed = ControlResult(
-        control="untrained model",
-        attack="sia",
-        expected="owners named no more often than label distributions explain",
-        value=0.5,
-        passed=False,
-    )
-    said = verdict(with_sources(found(), controls=(failed,)))
+    said = verdict(with_sources(found(), controls=(control("untrained model", passed=False),)))
     assert said.status == "control failed"
     assert "untrained model" in said.controls
 
@@ -298,7 +292,7 @@ def test_a_map_of_very_many_clients_has_no_lines_that_would_hide_it() -> None:
 def test_a_record_without_samples_of_its_own_settings_says_its_guarantee_below_the_table() -> None:
     budget = estimate(metric="formal_epsilon", value=2.5, contrast="unseen", method="Renyi")
     record = with_sources(found())
-    record = record.model_copy(update={"estimates": [budget, *record.estimates]})
+    record = changed(record, estimates=[budget, *record.estimates])
     document = report_html(record)
     assert "2.500" in words(document)
     assert 'id="every"' in document
@@ -315,18 +309,17 @@ def defended(right: int, seeds: tuple[int, ...] = (1,)) -> Record:
         method="Renyi accountant, delta 1e-05",
         note="unit: one sample",
     )
-    a_round = budget.model_copy(update={"metric": "formal_epsilon_of_a_round", "value": 0.7})
+    a_round = changed(budget, metric="formal_epsilon_of_a_round", value=0.7)
     record = with_sources(*found_)
-    return record.model_copy(
-        update={
-            "name": "defended",
-            "estimates": [
-                budget,
-                a_round,
-                *record.where(topic="source"),
-                *(one for seed in seeds for one in utility("dp-sgd", seed, 0.5 + 0.01 * seed)),
-            ],
-        }
+    return changed(
+        record,
+        name="defended",
+        estimates=[
+            budget,
+            a_round,
+            *record.where(topic="source"),
+            *(one for seed in seeds for one in utility("dp-sgd", seed, 0.5 + 0.01 * seed)),
+        ],
     )
 
 
