@@ -35,7 +35,7 @@ def front_figure(comparison: Comparison) -> drawing.Figures | None:
     # The non-members that members are told from best where nobody defends stand in front.
     paired = [f for f in comparison.fronts if f.metric == AUC and f.gain is not None]
     bare = {
-        contrast: max(front.points[0].leakage for front in fronts)
+        contrast: max(0.0, *(front.points[0].leakage for front in fronts))
         for contrast, fronts in by_contrast(paired).items()
     }
     choices = tuple(
