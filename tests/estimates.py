@@ -1,10 +1,14 @@
 """Estimates written shortly, for tests."""
 
 from collections.abc import Mapping
+from typing import TypeVar
+
+from pydantic import BaseModel
 
 from fedaudit.results.estimate import Estimate, Interval, Test
 
 NOTHING: Mapping[str, object] = {}
+Made = TypeVar("Made", bound=BaseModel)
 
 
 def estimate(given: Mapping[str, object] = NOTHING, **more: object) -> Estimate:
@@ -12,8 +16,8 @@ def estimate(given: Mapping[str, object] = NOTHING, **more: object) -> Estimate:
     return Estimate.model_validate(_fields({**given, **more}))
 
 
-def changed(one: Estimate, **changes: object) -> Estimate:
-    """The same with other fields, unchecked."""
+def changed(one: Made, **changes: object) -> Made:
+    """The same with other fields, unchecked: an estimate, or what else a record holds."""
     return one.model_copy(update=_fields(changes))
 
 

@@ -10,6 +10,7 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import ACCURACY, FAIRNESS_GAPS
 from fedaudit.results.record import Record
 from fedaudit.study.figures.cluster_results import cluster_figures, served_figure
+from tests.estimates import changed
 from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG, limits, record
 
 Choices = NDArray[np.int64]
@@ -137,13 +138,12 @@ def with_clusters(*results: ClusterResult, membership: bool = False, **rest: obj
     only: dict[str, object] = {} if membership else {"attacks": []}
     others = plain.estimates if membership else plain.where(topic="utility")
     runs = [one for run in results for one in figures(run)]
-    return plain.model_copy(
-        update={
-            "clusters": list(results),
-            "estimates": [*others, *runs, *each_over_runs(runs)],
-            "seeds": [result.seed for result in results],
-            **only,
-        }
+    return changed(
+        plain,
+        clusters=list(results),
+        estimates=[*others, *runs, *each_over_runs(runs)],
+        seeds=[result.seed for result in results],
+        **only,
     )
 
 
@@ -151,20 +151,17 @@ def hostile_clusters() -> Record:
     """A record of clustered learning whose every free text tries to break out of the page."""
     bad = HOSTILE + HOSTILE_TAG + HOSTILE_LINK + "x" * 3000
     runs = [
-        clustered(name, clients=20, minority=4, rounds=3).model_copy(
-            update={
-                "algorithm": f"{at} {bad}",
-                "defense": HOSTILE_TAG,
-                "measure": HOSTILE_LINK,
-                "group_names": [HOSTILE, HOSTILE_TAG],
-                "fairness_note": bad,
-            }
+        changed(
+            clustered(name, clients=20, minority=4, rounds=3),
+            algorithm=f"{at} {bad}",
+            defense=HOSTILE_TAG,
+            measure=HOSTILE_LINK,
+            group_names=[HOSTILE, HOSTILE_TAG],
+            fairness_note=bad,
         )
         for at, name in enumerate(("ifca", "ifca-mir"))
     ]
     gaps = (bad, f"{bad} too", f"{bad} as well")
     found = [one for run in runs for one in figures(run, gaps)]
     given = with_clusters(*runs)
-    return given.model_copy(
-        update={"estimates": [*given.where(topic="utility"), *found, *each_over_runs(found)]}
-    )
+    return changed(given, estimates=[*given.where(topic="utility"), *found, *each_over_runs(found)])

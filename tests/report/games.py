@@ -33,6 +33,7 @@ from fedaudit.results.games import (
     TargetCertificate,
 )
 from fedaudit.results.record import Environment, Record, games_record
+from tests.estimates import changed
 from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG
 
 SPREAD = Spread(edges=[-2.0, -1.0, 0.0, 1.0, 2.0], of_target=[0, 1, 5, 4], of_others=[6, 3, 1, 0])
@@ -100,7 +101,7 @@ def shared(named: float = 3.0, **changes: object) -> PointPlayed:
     one = point(named=named, true=None, shared_mask=True, **changes)  # type: ignore[arg-type]
     mask = {"mechanism.options.shared_mask": "True"}
     label = f"{one.label},shared_mask=true"
-    return one.model_copy(update={"settings": one.settings | mask, "label": label})
+    return changed(one, settings=one.settings | mask, label=label)
 
 
 NONE = point("none", None, None, right=99)
@@ -117,8 +118,8 @@ def played(*points: PointPlayed, **changes: object) -> Record:
     for one in given:
         times = labels[one.label] = labels.get(one.label, 0) + 1
         label = one.label if times == 1 else f"{one.label},again={times}"
-        figures = [figure.model_copy(update={"point": label}) for figure in one.estimates]
-        named.append(one.model_copy(update={"label": label, "estimates": figures}))
+        figures = [changed(figure, point=label) for figure in one.estimates]
+        named.append(changed(one, label=label, estimates=figures))
     config = {
         "name": "games-of-tests",
         "about": "For tests.",
@@ -129,7 +130,7 @@ def played(*points: PointPlayed, **changes: object) -> Record:
     assert detected is None or isinstance(detected, Detection)
     made = Environment(versions={"torch": "2"}, commit="c0ffee", device="CPU")
     record = games_record("games-of-tests", config, named, detected, made)
-    return record.model_copy(update=changes)
+    return changed(record, **changes)
 
 
 def sign(name: str, server: str, auc: float, **changes: object) -> list[Estimate]:
@@ -138,7 +139,7 @@ def sign(name: str, server: str, auc: float, **changes: object) -> list[Estimate
     low, high, method = max(auc - 0.02, 0.0), min(auc + 0.02, 1.0), "bootstrap over 20 runs 95%"
     area = at(metric=SIGN_AUC, value=auc, low=low, high=high, method=method)
     return [
-        area.model_copy(update=changes),
+        changed(area, **changes),
         at(metric=OWN_AUC, value=auc),
         at(metric=OTHERS_AUC, value=auc),
         at(metric=DETECTED, value=0.4, low=0.12, high=0.74, n_members=10),
@@ -181,14 +182,13 @@ def hostile_games() -> Record:
     """Two hundred points whose every free text tries to break out of the page."""
     bad = HOSTILE + HOSTILE_TAG + HOSTILE_LINK + "x" * 9000
     points = [
-        one.model_copy(
-            update={
-                "label": f"{place} {bad}",
-                "settings": {f"{HOSTILE_TAG}.{place}": bad, "mechanism.name": bad},
-                "records": bad,
-                "mechanism": f"{HOSTILE}{place % 30}{HOSTILE_TAG}",
-                "estimates": [f.model_copy(update={"method": bad}) for f in one.estimates],
-            }
+        changed(
+            one,
+            label=f"{place} {bad}",
+            settings={f"{HOSTILE_TAG}.{place}": bad, "mechanism.name": bad},
+            records=bad,
+            mechanism=f"{HOSTILE}{place % 30}{HOSTILE_TAG}",
+            estimates=[changed(f, method=bad) for f in one.estimates],
         )
         for place, one in enumerate([NONE, CERTIFIED, REFUTED, shared()] * 50)
     ]

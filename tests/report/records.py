@@ -24,11 +24,12 @@ from fedaudit.results.record import (
     Histogram,
     Record,
     Trajectory,
+    UsageRow,
     ViewRow,
 )
 from fedaudit.results.sources import LABELS, Answered, Chained, ClassSuccess, SourceResult
 from fedaudit.study.figures.source import Baseline, SourceFound, source_figures
-from tests.estimates import estimate
+from tests.estimates import changed, estimate
 
 HOSTILE = "</script><script>document.documentElement.dataset.hacked='1'</script>"
 HOSTILE_TAG = "<img src=x onerror=\"document.documentElement.dataset.hacked='1'\">"
@@ -178,25 +179,19 @@ def histogram(attack: str, split: Split, **where: object) -> Histogram:
 
 def trajectories(signal: str, scale: float, **where: object) -> list[Trajectory]:
     rounds = list(range(0, 40, 2))
-    ends = {"member": 0.05, "other_client": 0.55, "unseen": 0.7}
     found = []
-    for origin, end in ends.items():
+    for origin, end in (("member", 0.05), ("other_client", 0.55), ("unseen", 0.7)):
         mean = [scale * -(end + (2.3 - end) * np.exp(-step / 12)) for step in rounds]
         missing = 3 if signal == "grad_cosine" else None
-        gap = [None if place == missing else value for place, value in enumerate(mean)]
-        found.append(
-            Trajectory.model_validate(
-                {
-                    "signal": signal,
-                    "origin": origin,
-                    "rounds": rounds,
-                    "mean": gap,
-                    "low": [m - scale * (0.3 + end) for m in mean],
-                    "high": [min(m + scale * 0.3, 0) for m in mean],
-                    **where,
-                }
-            )
-        )
+        line = {
+            "signal": signal,
+            "origin": origin,
+            "rounds": rounds,
+            "mean": [None if place == missing else value for place, value in enumerate(mean)],
+            "low": [m - scale * (0.3 + end) for m in mean],
+            "high": [min(m + scale * 0.3, 0) for m in mean],
+        }
+        found.append(Trajectory.model_validate({**line, **where}))
     return found
 
 
@@ -206,56 +201,31 @@ def groups(attack: str, strength: float, seed: int) -> list[Estimate]:
     for by, contrast, first in (("client", "other_client", 1), ("class", "mixed", 0)):
         for group in range(first, 10):
             split = scores(strength * (0.4 + 0.15 * group), attack, by, group, size=100)
-            figure = auc_figure(attack, contrast, split)
-            refused = by == "class" and group == 7
-            found.append(
-                estimate(
-                    {
-                        "metric": "auc",
-                        "method": "" if refused else "DeLong 95%",
-                        "attack": attack,
-                        "contrast": contrast,
-                        "by": by,
-                        "group": str(group),
-                        "target": 0,
-                        "seed": seed,
-                        "value": None if refused else figure.value,
-                        "low": None if refused else figure.low,
-                        "high": None if refused else figure.high,
-                        "n_members": 3 if refused else 100,
-                        "n_nonmembers": 100,
-                    }
-                )
-            )
+            where = {"by": by, "group": str(group), "target": 0, "seed": seed, "n_nonmembers": 100}
+            figure = changed(auc_figure(attack, contrast, split, **where), significant=None)
+            if by == "class" and group == 7:
+                refused = {"value": None, "low": None, "high": None, "method": "", "n_members": 3}
+                figure = changed(figure, **refused)
+            found.append(figure)
     return found
 
 
 CONTROLS = (
-    ControlResult(
-        control="permuted members",
-        attack="fedmia-2",
-        expected="an AUC whose interval holds 0.5",
-        value=0.497,
-        low=0.472,
-        high=0.522,
-        passed=True,
-    ),
-    ControlResult(
-        control="untrained model",
-        attack="fedmia-2",
-        expected="an AUC whose interval holds 0.5",
-        value=0.508,
-        low=0.483,
-        high=0.533,
-        passed=True,
-    ),
-    ControlResult(
-        control="blind classifier",
-        expected="an AUC whose interval holds 0.5",
-        value=0.503,
-        low=0.478,
-        high=0.528,
-        passed=True,
+    *(
+        ControlResult(
+            control=control,
+            attack=attack,
+            expected="an AUC whose interval holds 0.5",
+            value=value,
+            low=value - 0.025,
+            high=value + 0.025,
+            passed=True,
+        )
+        for control, attack, value in (
+            ("permuted members", "fedmia-2", 0.497),
+            ("untrained model", "fedmia-2", 0.508),
+            ("blind classifier", "", 0.503),
+        )
     ),
     ControlResult(
         control="planted leak",
@@ -284,8 +254,31 @@ def utility(defense: str, seed: int, accuracy: float) -> list[Estimate]:
     others = {TRAIN_ACCURACY: min(accuracy + 0.11, 1), GENERALISATION_GAP: 0.11}
     return [
         at,
-        *(at.model_copy(update={"metric": m, "value": v, **alone}) for m, v in others.items()),
+        *(changed(at, metric=m, value=v, **alone) for m, v in others.items()),
     ]
+
+
+def used(
+    client: int = 0,
+    *,
+    defense: str = "none",
+    defended: bool = False,
+    distinct: Sequence[int] = (10,),
+    times: Sequence[int] = (0, 10),
+) -> UsageRow:
+    """Use of ten samples by a client, round by round and over the run."""
+    return UsageRow(
+        defense=defense,
+        seed=1,
+        client=client,
+        defended=defended,
+        samples=10,
+        distinct=list(distinct),
+        times_used=list(times),
+        times_recycled=[9, 1] if defended else [10],
+        extra_bytes=40 if defended else 0,
+        seconds=3.0 if defended else 2.0,
+    )
 
 
 def accuracy_by_round(defense: str, seed: int, accuracy: float) -> AccuracyByRound:
@@ -300,18 +293,16 @@ def accuracy_by_round(defense: str, seed: int, accuracy: float) -> AccuracyByRou
 
 def clients() -> list[ClientRow]:
     rng = seeded_numpy(7, "clients")
-    rows = []
-    for client in range(10):
-        counts = rng.multinomial(400 + 25 * client, rng.dirichlet(np.ones(10)))
-        rows.append(
-            ClientRow(
-                client=client,
-                samples=int(counts.sum()),
-                audited=1000 if client == 0 else 100,
-                class_counts=counts.tolist(),
-            )
+    counts = [rng.multinomial(400 + 25 * at, rng.dirichlet(np.ones(10))) for at in range(10)]
+    return [
+        ClientRow(
+            client=client,
+            samples=int(of.sum()),
+            audited=100 if client else 1000,
+            class_counts=of.tolist(),
         )
-    return rows
+        for client, of in enumerate(counts)
+    ]
 
 
 def attack_rows(names: Sequence[str]) -> list[AttackRow]:
@@ -366,7 +357,7 @@ def record(
                 bars.append(histogram(attack, split, **where))
             lines += trajectories("loss", 1.0, **where) + trajectories("grad_cosine", 0.2, **where)
     if over_seeds:
-        findings += [_summary(figure, findings) for figure in findings if figure.seed == seeds[0]]
+        findings += each_over_runs(findings)
     for attack, strength in zip(attacks[:3], strengths, strict=False):
         parts += groups(attack, strength, seeds[0])
     findings.append(
@@ -446,29 +437,6 @@ def record(
     )
 
 
-def _summary(figure: Estimate, findings: Sequence[Estimate]) -> Estimate:
-    same = [
-        other.value
-        for other in findings
-        if other.value is not None
-        and (other.attack, other.defense, other.contrast, other.metric)
-        == (figure.attack, figure.defense, figure.contrast, figure.metric)
-    ]
-    if not same:
-        return figure.model_copy(update={"seed": None})
-    return figure.model_copy(
-        update={
-            "seed": None,
-            "value": float(np.mean(same)),
-            "low": min(same),
-            "high": max(same),
-            "realised_fpr": None,
-            "at_threshold": None,
-            "method": f"mean of {len(same)} seeds, lowest and highest",
-        }
-    )
-
-
 def source(
     attack: str = "sia",
     right: int = 60,
@@ -537,7 +505,7 @@ def with_sources(*sources: SourceFound, membership: bool = False, **rest: object
         "sources": [one.answers for one in sources],
         "estimates": [*others, *runs, *over_runs(*sources, alpha=alpha_of(plain))],
     }
-    return plain.model_copy(update={**only, **update})
+    return changed(plain, **only, **update)
 
 
 def hostile() -> Record:
@@ -558,37 +526,32 @@ def hostile() -> Record:
             versions={HOSTILE: HOSTILE_TAG}, commit=bad, device=bad, started=HOSTILE_TAG
         ),
         "attacks": [
-            row.model_copy(
-                update={"name": renamed(row.name), "signals": [bad], "note": bad, "source": bad}
-            )
+            changed(row, name=renamed(row.name), signals=[bad], note=bad, source=bad)
             for row in plain.attacks
         ],
         "controls": [
-            c.model_copy(update={"control": bad, "note": bad, "expected": bad, "attack": bad})
-            for c in plain.controls
+            changed(c, control=bad, note=bad, expected=bad, attack=bad) for c in plain.controls
         ],
-        "accuracies": [a.model_copy(update={"defense": HOSTILE_TAG}) for a in plain.accuracies],
+        "accuracies": [changed(a, defense=HOSTILE_TAG) for a in plain.accuracies],
     }
     estimates = [
-        f.model_copy(
-            update={
-                "attack": renamed(f.attack),
-                "note": HOSTILE_TAG,
-                "method": HOSTILE_TAG,
-                "group": f.by and HOSTILE_TAG + f.group,
-            }
+        changed(
+            f,
+            attack=renamed(f.attack),
+            note=HOSTILE_TAG,
+            method=HOSTILE_TAG,
+            group=f.by and HOSTILE_TAG + f.group,
         )
         if f.topic == "membership"
-        else f.model_copy(update={"defense": HOSTILE_TAG})
+        else changed(f, defense=HOSTILE_TAG)
         for f in plain.estimates
     ]
     for field in ("curves", "histograms", "exposed"):
         update[field] = [
-            part.model_copy(update={"attack": renamed(part.attack)})
-            for part in getattr(plain, field)
+            changed(part, attack=renamed(part.attack)) for part in getattr(plain, field)
         ]
     update["trajectories"] = [
-        t.model_copy(update={"signal": HOSTILE_TAG + HOSTILE_LINK}) for t in plain.trajectories
+        changed(t, signal=HOSTILE_TAG + HOSTILE_LINK) for t in plain.trajectories
     ]
     owners = [
         source(f"{bad} {place}", seed=seed, defense=HOSTILE_TAG, view=HOSTILE_LINK)
@@ -597,4 +560,4 @@ def hostile() -> Record:
     ]
     update["sources"] = [one.answers for one in owners]
     figures = [*(figure for one in owners for figure in one.figures), *over_runs(*owners)]
-    return plain.model_copy(update={**update, "estimates": [*estimates, *figures]})
+    return changed(plain, **update, estimates=[*estimates, *figures])

@@ -1,12 +1,36 @@
-"""What tests read off a page, a table or a panel."""
+"""What tests read off a page, a terminal, a table or a panel."""
 
 import re
+from io import StringIO
 from typing import TypeVar
+
+from rich.console import Console
 
 from fedaudit.report.figures.drawing import Band, Bars, Heat, Panel, Series
 from fedaudit.report.grid import Cell, Grid
+from fedaudit.report.terminal import print_comparison, print_record
+from fedaudit.results.record import Record
+from fedaudit.study.comparing import compared
 
 Kind = TypeVar("Kind", Series, Band, Bars, Heat)
+Found = TypeVar("Found")
+
+
+def must(found: Found | None) -> Found:
+    """What has to be there, and is."""
+    assert found is not None
+    return found
+
+
+def printed(*records: Record, width: int = 80) -> str:
+    """What a terminal shows of a record, or of the comparison of several."""
+    out = StringIO()
+    console = Console(file=out, width=width, color_system=None)
+    if len(records) == 1:
+        print_record(records[0], console)
+    else:
+        print_comparison(compared(records), records, console)
+    return out.getvalue()
 
 
 def words(document: str) -> str:
@@ -17,9 +41,9 @@ def words(document: str) -> str:
 
 def cells(grid: Grid | None, name: str) -> list[Cell]:
     """A column of a table by its heading."""
-    assert grid is not None
-    place = [one.text for one in grid.columns].index(name)
-    return [row[place] for row in grid.rows]
+    shown = must(grid)
+    place = [one.text for one in shown.columns].index(name)
+    return [row[place] for row in shown.rows]
 
 
 def column(grid: Grid | None, name: str) -> list[str]:

@@ -13,8 +13,9 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.ladder import ladder, loss_gap, strongest
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, replaced
+from tests.estimates import changed
 from tests.report.records import record
-from tests.report.seen import lines
+from tests.report.seen import lines, must
 
 
 def federation(auc: float | None = None, defense: str = "none", **parts: object) -> Record:
@@ -24,31 +25,28 @@ def federation(auc: float | None = None, defense: str = "none", **parts: object)
     def moved(one: Estimate) -> Estimate:
         if one.metric != "auc" or auc is None:
             return one
-        return one.model_copy(update={"value": auc, "low": auc - 0.01, "high": auc + 0.01})
+        return changed(one, value=auc, low=auc - 0.01, high=auc + 0.01)
 
     findings = [moved(one) for one in made.findings]
-    return replaced(made, findings).model_copy(update=parts)
+    return changed(replaced(made, findings), **parts)
 
 
 def expected(of: Record) -> float:
-    gap = loss_gap(of)
-    assert gap is not None
+    gap = must(loss_gap(of))
     return ladder().uploads.at(gap)
 
 
 def test_a_report_names_the_rung_what_is_expected_there_and_what_was_found() -> None:
     usual = federation()
     there = federation(auc=expected(usual))
-    found = advice(there)
-    assert found is not None
+    found = must(advice(there))
     assert f"{loss_gap(there):.3f} standard deviations" in found.stands
     assert f"Here it is {expected(usual):.3f}" in found.stands
     assert found.stands.endswith("as expected.")
     text = report_html(there)
     assert "On the leak ladder" in text
     assert 'data-figure="ladder"' in text
-    assert found.drawing is not None
-    drawn = lines(found.drawing.choices[0].panels[0])
+    drawn = lines(must(found.drawing).choices[0].panels[0])
     assert len(drawn["Federations of the ladder"].x) == len(ladder().rungs)
     assert drawn["This federation"].y == pytest.approx([expected(usual)], abs=1e-3)
 
@@ -56,20 +54,17 @@ def test_a_report_names_the_rung_what_is_expected_there_and_what_was_found() -> 
 def test_what_lies_off_the_rule_is_said_to() -> None:
     usual = expected(federation())
     spread = ladder().uploads.spread
-    above, below = (advice(federation(auc=usual + far)) for far in (1.5 * spread, -1.5 * spread))
-    assert above is not None
+    above, below = (
+        must(advice(federation(auc=usual + far))) for far in (1.5 * spread, -1.5 * spread)
+    )
     assert "more than nine of ten" in above.stands
-    assert below is not None
     assert below.stands.endswith("less than expected.")
-    with_one = advice(federation(auc=usual - 1.5 * spread, defense="cofedmid"))
-    assert with_one is not None
+    with_one = must(advice(federation(auc=usual - 1.5 * spread, defense="cofedmid")))
     assert "less than expected, with cofedmid" in with_one.stands
 
 
 def test_what_lowered_it_has_figures_and_names_no_defense_where_one_is_in_force() -> None:
-    undefended, defended = (advice(federation(0.9, name)) for name in ("none", "cofedmid"))
-    assert undefended is not None
-    assert defended is not None
+    undefended, defended = (must(advice(federation(0.9, name))) for name in ("none", "cofedmid"))
     kinds = [point.partition(":")[0] for point in undefended.lowered]
     assert "Fewer local epochs" in kinds
     assert "DP-SGD" in kinds
@@ -80,11 +75,9 @@ def test_what_lowered_it_has_figures_and_names_no_defense_where_one_is_in_force(
 
 
 def test_nothing_is_named_that_cannot_be_done_or_did_not_end_lower() -> None:
-    once = advice(federation(0.9, config={"training": {"epochs": 1, "rounds": 1}}))
-    assert once is not None
+    once = must(advice(federation(0.9, config={"training": {"epochs": 1, "rounds": 1}})))
     assert not any(point.startswith("Fewer") for point in once.lowered)
-    least = advice(federation(auc=0.52))
-    assert least is not None
+    least = must(advice(federation(auc=0.52)))
     assert least.lowered == ()
 
 
@@ -94,11 +87,11 @@ def test_nothing_is_named_that_cannot_be_done_or_did_not_end_lower() -> None:
         {"trajectories": []},
         {"evaluation": "redraw"},
         {"nobody_is_a_member": True},
-        {"view": record().view.model_copy(update={"name": "sum"})},
+        {"view": changed(record().view, name="sum")},
     ],
 )
 def test_a_record_without_what_it_takes_gets_none(parts: dict[str, object]) -> None:
-    without = federation().model_copy(update=parts)
+    without = changed(federation(), **parts)
     assert advice(without) is None
     assert "On the leak ladder" not in report_html(without)
 
@@ -111,9 +104,8 @@ def test_only_loss_or_only_cosine_is_not_the_strongest_of_four() -> None:
 
 
 def test_who_has_the_final_model_is_held_against_the_generalisation_gap() -> None:
-    view = record().view.model_copy(update={"name": "final"})
-    found = advice(federation(view=view, auc=0.6))
-    assert found is not None
+    view = changed(record().view, name="final")
+    found = must(advice(federation(view=view, auc=0.6)))
     assert "The final model is 11.0% better" in found.stands
     assert f"to {ladder().final.at(0.11) + ladder().final.spread:.2f} is to be" in found.stands
     assert not found.drawing
@@ -121,8 +113,7 @@ def test_who_has_the_final_model_is_held_against_the_generalisation_gap() -> Non
 
 def test_what_to_do_next_begins_with_what_lowered_such_a_leak_at_little_cost() -> None:
     leaking = federation(auc=0.95)
-    found = advice(leaking)
-    assert found is not None
+    found = must(advice(leaking))
     helped = [one for one in ladder().changes if one.auc[0] - one.auc[1] >= 0.03]
     cheap = [
         one

@@ -114,59 +114,52 @@ def is_sound(notes: dict[str, str]) -> bool:
     return wanted.items() <= notes.items()
 
 
-def test_a_report_draws_every_panel_without_a_script_error(tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    write_report(record(strengths=STRENGTH[:3]), page)
-    notes = notes_of(dom(page, tmp_path / "profile"))
+def opened(of: Record, folder: Path) -> tuple[str, dict[str, str]]:
+    """A record's page as the browser has it, and the notes of its script: nothing went wrong."""
+    page = folder / "report.html"
+    write_report(of, page)
+    document = dom(page, folder / "profile")
+    notes = notes_of(document)
     assert is_sound(notes), notes
+    return document, notes
+
+
+def is_harmless(document: str) -> bool:
+    """Whether nothing from outside ran or stands in the page as an element."""
+    visible = re.sub(r"(?s)<script.*?</script>", "", document)
+    return (
+        "hacked" not in notes_of(document)
+        and "<img" not in visible
+        and not re.search(r"<a[^>]*href=.http", visible)
+    )
+
+
+PAGES: dict[str, tuple[Callable[[], Record], int]] = {
     # Three contrasts, two signals, three attacks, clients, classes, accuracy.
-    assert notes["figures"] == "12"
-    assert int(notes["width"]) > 1200
-
-
-@pytest.mark.parametrize("membership", [False, True])
-def test_a_report_on_sources_draws_rounds_map_and_overfitting(
-    tmp_path: Path, membership: bool
-) -> None:
-    page = tmp_path / "report.html"
-    write_report(with_sources(source(), source(seed=2), membership=membership), page)
-    notes = notes_of(dom(page, tmp_path / "profile"))
-    assert is_sound(notes), notes
+    "members": (lambda: record(strengths=STRENGTH[:3]), 12),
     # Accuracy, rounds, one map of two, overfitting.
-    assert notes["figures"] == "5"
-
-
-def test_a_report_on_clusters_draws_who_went_where_and_at_what_risk(tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    write_report(with_clusters(clustered(), clustered(seed=2)), page)
-    notes = notes_of(dom(page, tmp_path / "profile"))
-    assert is_sound(notes), notes
+    "sources": (lambda: with_sources(source(), source(seed=2)), 5),
+    "both": (lambda: with_sources(source(), source(seed=2), membership=True), 5),
     # Accuracy, two groups, risk and thresholds of two models, violations, loss.
-    assert notes["figures"] == "10"
-
-
-def test_a_report_on_games_draws_success_both_kinds_and_the_neuron(tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    write_report(played(), page)
-    notes = notes_of(dom(page, tmp_path / "profile"))
-    assert is_sound(notes), notes
+    "clusters": (lambda: with_clusters(clustered(), clustered(seed=2)), 10),
     # Success, four mechanisms with an epsilon, one point with values of the neuron.
-    assert notes["figures"] == "7"
+    "games": (played, 7),
+}
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_a_report_draws_every_panel_without_a_script_error(tmp_path: Path, kind: str) -> None:
+    make, figures = PAGES[kind]
+    _, notes = opened(make(), tmp_path)
+    assert notes["figures"] == str(figures)
+    assert int(notes["width"]) > 1200
 
 
 @pytest.mark.parametrize("make", [hostile, hostile_clusters, hostile_games])
 def test_hostile_names_run_nothing_and_break_nothing(
     tmp_path: Path, make: Callable[[], Record]
 ) -> None:
-    page = tmp_path / "report.html"
-    write_report(make(), page)
-    document = dom(page, tmp_path / "profile")
-    notes = notes_of(document)
-    assert is_sound(notes), notes
-    assert "hacked" not in notes
-    visible = re.sub(r"(?s)<script.*?</script>", "", document)
-    assert "<img" not in visible
-    assert not re.search(r"<a[^>]*href=.http", visible)
+    assert is_harmless(opened(make(), tmp_path)[0])
 
 
 def test_a_hostile_recording_runs_nothing_and_breaks_nothing(tmp_path: Path) -> None:
@@ -181,16 +174,9 @@ def test_a_hostile_recording_runs_nothing_and_breaks_nothing(tmp_path: Path) -> 
     lines = (folder / LOG_FILE).read_text().splitlines()
     lines = [json.dumps(json.loads(line) | {"note": bad}) for line in lines]
     (folder / LOG_FILE).write_text("\n".join(lines) + "\n")
-    page = tmp_path / "report.html"
-    write_report(attack_recording(folder, (), tmp_path / "out"), page)
+    document, _ = opened(attack_recording(folder, (), tmp_path / "out"), tmp_path)
     assert read_record(tmp_path / "out" / "record.json").watched, "and the record can be read"
-    document = dom(page, tmp_path / "profile")
-    notes = notes_of(document)
-    assert is_sound(notes), notes
-    assert "hacked" not in notes
-    visible = re.sub(r"(?s)<script.*?</script>", "", document)
-    assert "<img" not in visible
-    assert not re.search(r"<a[^>]*href=.http", visible)
+    assert is_harmless(document)
 
 
 def test_on_a_phone_nothing_sticks_out_of_a_page(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from fedaudit.core.metric_names import (
 from fedaudit.report.clauses import CAVEAT, ROWS, UNCHECKED, clause_table, clauses_json
 from fedaudit.report.page import report_html
 from fedaudit.report.tables.comparison import client_comparison
-from fedaudit.report.text import clauses, epsilons, units
-from fedaudit.report.text.clauses import predictive_value
+from fedaudit.report.text import answers, bounds, epsilons
+from fedaudit.report.text.bounds import predictive_value
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
@@ -26,6 +26,7 @@ from tests.estimates import changed, estimate
 from tests.gate.parts import auc, bound, control, found, tpr
 from tests.report.games import played, point
 from tests.report.records import HOSTILE, HOSTILE_TAG, hostile, record, source, with_sources
+from tests.report.seen import must
 
 
 def rate(high: float, **changes: object) -> Estimate:
@@ -46,42 +47,40 @@ def test_a_flag_at_one_per_cent_is_right_as_bayes_says() -> None:
 
 def test_the_chance_is_made_of_the_largest_upper_limit_and_rounded_up() -> None:
     two = found(rate(0.2), rate(0.1, attack="fta-c", value=0.09))
-    assert clauses.flagged(two).text == (
+    assert bounds.flagged(two).text == (
         "At most 95.3% at a prior of 50% and 16.9% at a prior of 1%"
     )
-    assert "(20%: fedmia-2 v. unseen, view “uploads”)" in clauses.flagged(two).more
+    assert "(20%: fedmia-2 v. unseen, view “uploads”)" in bounds.flagged(two).more
     odd = rate(0.3, attack="odd", method="lowest and highest")
-    assert clauses.flagged(found(rate(0.2), odd)).more.endswith(
+    assert bounds.flagged(found(rate(0.2), odd)).more.endswith(
         "an assumption. Without such a limit, in part or whole: odd."
     )
 
 
 def test_without_a_rate_the_chance_is_not_tested() -> None:
-    assert clauses.flagged(found(auc(0.5, 0.6))).kind == "not tested"
+    assert bounds.flagged(found(auc(0.5, 0.6))).kind == "not tested"
 
 
 def test_a_rate_refused_for_want_of_samples_is_inconclusive_with_its_own_reason() -> None:
     blank = {"value": None, "high": None, "method": ""}
     refused = [
-        rate(0.2).model_copy(
-            update={**blank, "contrast": contrast, "note": f"inconclusive: needs {needs} more"}
-        )
+        changed(rate(0.2), **blank, contrast=contrast, note=f"inconclusive: needs {needs} more")
         for contrast, needs in (("other_client", 69), ("unseen", 67))
     ]
     few = found(auc(0.4, 0.6), *refused)
-    said = clauses.flagged(few)
+    said = bounds.flagged(few)
     assert said.kind == "inconclusive"
     reasons = (
         "v. unseen: inconclusive: needs 67 more; v. other clients': inconclusive: needs 69 more."
     )
     assert said.more == reasons
-    assert f"TPR at 1% FPR: {reasons}" in clauses.membership(few).more
-    assert clauses.membership(found(*refused)).kind == "inconclusive"
+    assert f"TPR at 1% FPR: {reasons}" in bounds.membership(few).more
+    assert bounds.membership(found(*refused)).kind == "inconclusive"
 
 
 def test_the_first_row_is_the_verdict_of_the_first_screen_and_what_was_audited() -> None:
     two = found(auc(0.4, 0.6), auc(0.4, 0.6, seed=2, n_members=480, n_nonmembers=510))
-    said = clauses.conclusion(two)
+    said = answers.conclusion(two)
     assert said.text == verdict(two).headline + "."
     assert said.more == (
         "Audited: 2 models; 2 seeds.\n"
@@ -89,7 +88,7 @@ def test_the_first_row_is_the_verdict_of_the_first_screen_and_what_was_audited()
         "That is the record’s verdict: a policy’s stands in a pack’s verdict.json."
     )
     games = played(point(right=60))
-    assert clauses.conclusion(games).text.startswith(game_verdict(games).headline)
+    assert answers.conclusion(games).text.startswith(game_verdict(games).headline)
     assert ROWS[0].question == "What does this audit conclude?"
 
 
@@ -98,7 +97,7 @@ def test_the_first_row_is_the_verdict_of_the_first_screen_and_what_was_audited()
     [(0.4, 0.552, "47.6% of pairs; guessing 50%; not shown above"), (0.6, 0.7, "65.0% of pairs")],
 )
 def test_an_auc_is_told_in_plain_words(least: float, most: float, said: str) -> None:
-    more = clauses.membership(found(auc(least, most))).more
+    more = bounds.membership(found(auc(least, most))).more
     assert f"the best attack picks the member in {said}" in more
     assert ("not shown above guessing" in more) is (least < 0.5)
 
@@ -106,19 +105,19 @@ def test_an_auc_is_told_in_plain_words(least: float, most: float, said: str) -> 
 def test_the_limit_of_a_mean_does_not_hide_a_worse_model() -> None:
     mean = auc(0.45, 0.577, seed=None)
     runs = [auc(0.4, 0.56), auc(0.5, 0.657, seed=2, contrast="other_client")]
-    said = clauses.equivalence(found(mean, *runs))
+    said = bounds.equivalence(found(mean, *runs))
     assert said.text == (
         "AUC at most 0.657 with 95% confidence for the worst of the 2 models (fedmia-2 v. other "
         "clients', seed 2); at most 0.577 for their mean"
     )
     assert "65.7% of pairs for the worst of the 2 models, at most 57.7% for their mean" in (
-        clauses.residual(found(mean, *runs)).text
+        bounds.residual(found(mean, *runs)).text
     )
 
 
 def test_the_worst_audited_client_counts_where_there_is_a_mean_over_them() -> None:
     targets = [auc(0.4, 0.56), auc(0.5, 0.64, target=3)]
-    said = clauses.equivalence(found(auc(0.45, 0.58, target=None), *targets)).text
+    said = bounds.equivalence(found(auc(0.45, 0.58, target=None), *targets)).text
     assert "0.640 with 95% confidence for the worst of the 2 audited clients (" in said
     assert said.endswith("client 3); at most 0.580 for their mean")
 
@@ -126,21 +125,21 @@ def test_the_worst_audited_client_counts_where_there_is_a_mean_over_them() -> No
 def test_a_mean_alone_is_not_called_the_worst_of_its_models() -> None:
     range_ = "lowest and highest"
     runs = [auc(0.4, 0.7, seed=seed, method=range_) for seed in (1, 2)]
-    said = clauses.equivalence(found(auc(0.45, 0.577, seed=None), *runs)).text
+    said = bounds.equivalence(found(auc(0.45, 0.577, seed=None), *runs)).text
     assert "for a mean of 2 models, none of which has a limit of its own" in said
 
 
 def test_attack_accuracy_is_bounded_where_the_record_has_it() -> None:
     balanced = auc(0.45, 0.6, metric="balanced_accuracy", method="Clopper-Pearson 95%")
     assert "Attack accuracy (balanced, guessing has 50%) at most 60% (" in (
-        clauses.equivalence(found(auc(0.4, 0.6), balanced)).more
+        bounds.equivalence(found(auc(0.4, 0.6), balanced)).more
     )
-    assert "accuracy" not in clauses.equivalence(found(auc(0.4, 0.6))).more
+    assert "accuracy" not in bounds.equivalence(found(auc(0.4, 0.6))).more
 
 
 def test_checks_are_counted_by_kind_and_those_not_run_are_named() -> None:
     ran = [control("permuted members"), control("permuted members"), control("untrained model")]
-    said = clauses.controls(found(auc(0.4, 0.6), controls=[*ran, control("planted leak", None)]))
+    said = answers.controls(found(auc(0.4, 0.6), controls=[*ran, control("planted leak", None)]))
     assert said.text == (
         "3 of 3 checks hold, of 2 kinds: permuted members and untrained model; not run: blind "
         "classifier and planted leak"
@@ -148,7 +147,7 @@ def test_checks_are_counted_by_kind_and_those_not_run_are_named() -> None:
 
 
 def test_reference_attacks_stand_beside_the_others() -> None:
-    said = clauses.references(found(auc(0.4, 0.6, attack="rmia"), auc(0.5, 0.6, attack="loss")))
+    said = bounds.references(found(auc(0.4, 0.6, attack="rmia"), auc(0.5, 0.6, attack="loss")))
     assert said.text == (
         "Yes, rmia: largest AUC 0.500 (95% interval 0.400–0.600), beside 0.550 (95% interval "
         "0.500–0.600) without"
@@ -157,8 +156,8 @@ def test_reference_attacks_stand_beside_the_others() -> None:
 
 def test_the_bound_is_the_largest_upper_limit_and_not_that_of_the_largest_value() -> None:
     two = found(auc(0.55, 0.60), auc(0.40, 0.65, attack="loss-series"))
-    assert "AUC 0.575" in clauses.membership(two).text
-    said = clauses.equivalence(two)
+    assert "AUC 0.575" in bounds.membership(two).text
+    said = bounds.equivalence(two)
     assert (said.kind, said.text) == (
         "figure",
         "AUC at most 0.650 with 95% confidence (loss-series v. unseen)",
@@ -169,45 +168,45 @@ def test_the_bound_is_the_largest_upper_limit_and_not_that_of_the_largest_value(
 
 
 def test_an_upper_limit_is_never_rounded_down() -> None:
-    assert clauses.equivalence(found(auc(0.4, 0.6121))).text.startswith("AUC at most 0.613 ")
-    assert clauses.equivalence(found(auc(0.4, 0.58))).text.startswith("AUC at most 0.580 ")
+    assert bounds.equivalence(found(auc(0.4, 0.6121))).text.startswith("AUC at most 0.613 ")
+    assert bounds.equivalence(found(auc(0.4, 0.58))).text.startswith("AUC at most 0.580 ")
 
 
 def test_attacks_without_a_limit_are_named_beside_the_bound() -> None:
     odd = auc(0.3, 0.9, attack="odd", method="mean of 3 seeds, lowest and highest")
     blank = auc(0.3, 0.9, attack="blank", value=None, low=None, high=None)
     one = found(auc(0.4, 0.6), odd, blank)
-    refused = one.attacks[0].model_copy(update={"name": "ami", "status": "refused"})
-    one = one.model_copy(update={"attacks": [*one.attacks, refused]})
-    said = clauses.equivalence(one)
+    refused = changed(one.attacks[0], name="ami", status="refused")
+    one = changed(one, attacks=[*one.attacks, refused])
+    said = bounds.equivalence(one)
     assert said.text.startswith("AUC at most 0.600 ")
     assert "Without such a limit, in part or whole: odd, blank and ami." in said.more
 
 
 def test_the_released_model_was_tested_only_where_the_view_is_of_it() -> None:
     alone = "The released model alone, as somebody is given it, was not tested."
-    assert alone in clauses.membership(found(auc(0.4, 0.6))).more
-    assert alone not in clauses.membership(found(auc(0.4, 0.6, view="final"))).more
+    assert alone in bounds.membership(found(auc(0.4, 0.6))).more
+    assert alone not in bounds.membership(found(auc(0.4, 0.6, view="final"))).more
 
 
 @pytest.mark.parametrize(("attack", "kind"), [("rmia-series", "figure"), ("loss", "not tested")])
 def test_only_rmia_and_lira_compare_with_reference_models(attack: str, kind: str) -> None:
-    assert clauses.references(found(auc(0.4, 0.6, attack=attack))).kind == kind
+    assert bounds.references(found(auc(0.4, 0.6, attack=attack))).kind == kind
 
 
 def test_attribution_has_the_success_and_what_label_distributions_explain() -> None:
-    said = clauses.attribution(with_sources(source(right=60)))  # of 120, ten clients
+    said = answers.attribution(with_sources(source(right=60)))  # of 120, ten clients
     assert said.text.startswith("The client is named for 50.0% (95% interval ")
     assert "guessing 10.0%, label distributions alone 20.0%" in said.more
-    assert clauses.attribution(found(auc(0.4, 0.6))).kind == "not tested"
+    assert answers.attribution(found(auc(0.4, 0.6))).kind == "not tested"
 
 
 def test_a_defense_is_compared_only_where_the_record_has_both() -> None:
-    both = clauses.defenses(record(details=False))
+    both = answers.defenses(record(details=False))
     assert both.kind == "figure"
     assert [line.split(":")[0] for line in both.more.splitlines()] == ["no defense", "cofedmid"]
     assert "test accuracy 86.7%" in both.more  # of no defense, in the one run
-    alone = clauses.defenses(found(auc(0.4, 0.6)))
+    alone = answers.defenses(found(auc(0.4, 0.6)))
     assert alone.kind == "not tested"
     assert "fedaudit compare" in alone.more
 
@@ -258,7 +257,7 @@ def test_a_measured_bound_is_held_against_the_claim(measured: float, ends: str) 
         f"ε 2.000 (claimed, with canary clients, as audited; unit: {unit}; {observer})"
     )
     assert claimed.more.endswith(ends)
-    assert clauses.residual(of).text.endswith(
+    assert bounds.residual(of).text.endswith(
         f"{unit[1:]}, {observer}: ε at most 2.000 claimed with canary clients, as audited, "
         f"ε at least {measured:.3f} measured"
     )
@@ -278,44 +277,44 @@ def test_a_claim_under_another_defense_is_no_claim_here() -> None:
 
 def test_games_answer_for_a_server_that_tampers() -> None:
     games = played(point(right=60))
-    assert clauses.malicious_server(games).text.startswith("Right in 60.0% of games (95% interval")
+    assert answers.malicious_server(games).text.startswith("Right in 60.0% of games (95% interval")
     assert epsilons.claimed_epsilon(games).text == (
         "ε 3.000 to 3.000 claimed; the largest actual one 668.0"
     )
     said = epsilons.measured_epsilon(games)
     assert "(one record, against a server that tampers)" in said.text
     assert said.more.endswith("1 point below the claim: not refuted, not confirmed.")
-    assert clauses.membership(games).kind == "not tested"
-    assert clauses.malicious_server(found(auc(0.4, 0.6))).kind == "not tested"
+    assert bounds.membership(games).kind == "not tested"
+    assert answers.malicious_server(found(auc(0.4, 0.6))).kind == "not tested"
 
 
 def test_what_is_in_no_record_is_not_stated_and_not_made_up() -> None:
     plain = record(details=False)
     samples = sum(row.samples for row in plain.clients)
-    assert clauses.parameters(plain).kind == "not stated"
-    assert f"{samples:,} training samples" in clauses.parameters(plain).more
-    assert clauses.tester(plain).text == ("When: 2026-11-21; by whom, in which role: not stated")
+    assert answers.parameters(plain).kind == "not stated"
+    assert f"{samples:,} training samples" in answers.parameters(plain).more
+    assert answers.tester(plain).text == ("When: 2026-11-21; by whom, in which role: not stated")
 
 
 def test_parameters_stand_beside_the_training_samples() -> None:
     plain = record(details=False)
     samples = sum(row.samples for row in plain.clients)
-    said = clauses.parameters(plain.model_copy(update={"parameters": 2 * samples}))
+    said = answers.parameters(changed(plain, parameters=2 * samples))
     assert said.kind == "figure"
     assert said.text == (
         f"{2 * samples:,} trained parameters, 2.000 for each of {samples:,} training samples"
     )
-    alone = plain.model_copy(update={"parameters": 1, "clients": []})
-    assert clauses.parameters(alone).text == "1 trained parameter"
+    alone = changed(plain, parameters=1, clients=[])
+    assert answers.parameters(alone).text == "1 trained parameter"
 
 
 def test_a_measured_epsilon_of_people_says_so() -> None:
-    one = epsilon("epsilon", 0.5, attack="rmia").model_copy(update={"unit": "person"})
+    one = changed(epsilon("epsilon", 0.5, attack="rmia"), unit="person")
     assert "one person of the audited client" in epsilons.measured_epsilon(found(one)).text
 
 
 def test_the_risk_that_remains_is_told_by_upper_limits() -> None:
-    said = clauses.residual(found(auc(0.4, 0.6), rate(0.2)))
+    said = bounds.residual(found(auc(0.4, 0.6), rate(0.2)))
     assert said.text == (
         "A member stands out in at most 60% of pairs (guessing: 50%); at 1% false alarms at most "
         "20% of members are found"
@@ -324,9 +323,9 @@ def test_the_risk_that_remains_is_told_by_upper_limits() -> None:
 
 def test_a_record_of_a_flaw_answers_no_question_about_leakage() -> None:
     flawed = record(details=False, evaluation="redraw")
-    asked = (clauses.membership, clauses.equivalence, clauses.flagged, epsilons.measured_epsilon)
+    asked = (bounds.membership, bounds.equivalence, bounds.flagged, epsilons.measured_epsilon)
     assert {answer(flawed).kind for answer in asked} == {"not tested"}
-    assert clauses.residual(flawed).text == "Nothing follows from this record"
+    assert bounds.residual(flawed).text == "Nothing follows from this record"
 
 
 @pytest.mark.parametrize(
@@ -335,7 +334,7 @@ def test_a_record_of_a_flaw_answers_no_question_about_leakage() -> None:
         record(details=False),
         played(),
         with_sources(source()),
-        record(details=False, controls=()).model_copy(update={"estimates": [], "attacks": []}),
+        changed(record(details=False, controls=()), estimates=[], attacks=[]),
     ],
     ids=["members", "games", "sources", "nothing"],
 )
@@ -391,8 +390,7 @@ def test_the_verdict_names_what_canary_clients_measured_beside_the_claim(
 def test_a_comparison_has_the_bounds_on_one_update_row_by_row() -> None:
     first = found(auc(0.4, 0.6), epsilon(CLIENT_EPSILON, 1.5), epsilon(CLAIMED_CLIENT_EPSILON, 2.0))
     second = found(auc(0.4, 0.6))
-    grid = client_comparison(compared([first, second]), [first, second])
-    assert grid is not None
+    grid = must(client_comparison(compared([first, second]), [first, second]))
     (row,) = grid.rows
     shown = dict(zip((c.text for c in grid.columns), (c.text for c in row), strict=True))
     assert (shown["ε claimed"], shown["ε at least, from coins"]) == ("2.000", "1.500")
@@ -405,37 +403,37 @@ def test_the_claim_without_canaries_is_the_one_of_what_is_deployed() -> None:
     claimed = epsilons.claimed_epsilon(one).text
     assert claimed.startswith("ε 3.000 (claimed, without canary clients, as deployed;")
     assert "ε 2.000 (claimed, with canary clients, as audited;" in claimed
-    risk = clauses.residual(one).text
+    risk = bounds.residual(one).text
     assert "ε at most 3.000 claimed without canary clients, which was not audited" in risk
 
 
 def test_a_limit_that_some_models_lack_is_not_called_the_worst_of_all() -> None:
     given = [auc(0.4, 0.6), auc(0.4, 0.55, seed=2)]
     rates = [rate(0.139), changed(tpr(50), value=None, low=None, high=None, seed=2, note="few")]
-    said = clauses.residual(found(*given, *rates)).text
+    said = bounds.residual(found(*given, *rates)).text
     assert "the 1 of 2 models that have this figure v. unseen" in said
 
 
 def test_a_bound_that_is_all_a_test_can_show_says_so() -> None:
     one = epsilon("secure_sum_epsilon", 3.984, ceiling=3.984, method="counted 95%")
     record = found(auc(0.4, 0.6), one)
-    assert "the truth may be any amount larger" in units.one_sum(record).more
-    assert "the most this test can show" in clauses.residual(record).text
+    assert "the truth may be any amount larger" in epsilons.one_sum(record).more
+    assert "the most this test can show" in bounds.residual(record).text
     assert "epsilon at least 3.984, the most this test can show" in verdict(record).headline
     lower = found(auc(0.4, 0.6), epsilon("secure_sum_epsilon", 1.0, ceiling=3.984))
-    assert "any amount larger" not in units.one_sum(lower).more
+    assert "any amount larger" not in epsilons.one_sum(lower).more
 
 
 def test_what_is_not_asked_of_people_deletion_sums_and_malice_is_not_tested() -> None:
     plain = record(details=False)
-    for ask in (units.people, units.deletion, units.one_sum, units.malicious_client):
+    for ask in (answers.people, answers.deletion, epsilons.one_sum, answers.malicious_client):
         assert ask(plain).kind == "not tested"
 
 
 def test_an_audit_of_people_says_so_and_that_a_samples_epsilon_is_not_theirs() -> None:
-    person = auc(0.6, 0.8).model_copy(update={"unit": "person"})
+    person = changed(auc(0.6, 0.8), unit="person")
     one = found(person, auc(0.45, 0.55), epsilon(FORMAL_EPSILON, 8.0))
-    said = units.people(one)
+    said = answers.people(one)
     assert said.text.startswith("People, each with all of their samples: largest AUC 0.700")
     assert "Of their samples one by one: 0.500" in said.more
     assert "none is stated for a person" in said.more
@@ -446,19 +444,19 @@ def test_deletion_is_answered_of_the_model_after_it() -> None:
     gone, there = (
         read_record(kept / f"unlearning-location30-{name}.json") for name in ("retrain", "nothing")
     )
-    said = units.deletion(gone)
+    said = answers.deletion(gone)
     assert said.text.startswith("Forgotten, as far as 3 attacks can tell: after")
     assert "493 deleted samples, margin 0.05" in said.more
     assert "Who has the models before and after: AUC 0.87" in said.more
-    assert units.deletion(there).text.startswith("Not forgotten")
+    assert answers.deletion(there).text.startswith("Not forgotten")
     assert (
         "That is before deletion; after it: forgotten (largest AUC 0.507)" in verdict(gone).headline
     )
-    assert clauses.residual(gone).more.startswith("Of the model before deletion.")
+    assert bounds.residual(gone).more.startswith("Of the model before deletion.")
 
 
 def test_a_malicious_client_is_named_with_what_it_does() -> None:
-    one = found(auc(0.6, 0.8)).model_copy(update={"config": {"attacker": {"kind": "mislabel"}}})
-    assert units.malicious_client(one).text.startswith("Largest AUC 0.700")
-    looks_on = one.model_copy(update={"config": {"attacker": {"kind": "none"}}})
-    assert units.malicious_client(looks_on).kind == "not tested"
+    one = changed(found(auc(0.6, 0.8)), config={"attacker": {"kind": "mislabel"}})
+    assert answers.malicious_client(one).text.startswith("Largest AUC 0.700")
+    looks_on = changed(one, config={"attacker": {"kind": "none"}})
+    assert answers.malicious_client(looks_on).kind == "not tested"

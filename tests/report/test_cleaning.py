@@ -1,17 +1,15 @@
 """No text of a record, in whatever field, reaches a page or a terminal as it came."""
 
-from io import StringIO
-
 from pydantic import BaseModel
-from rich.console import Console
 
 from fedaudit.report.page import comparison_html, report_html
-from fedaudit.report.terminal import print_record
 from fedaudit.report.text.verdict import as_text
 from fedaudit.report.words import cleaned
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
+from tests.estimates import changed
 from tests.report.records import record
+from tests.report.seen import printed
 
 FORBIDDEN = {"\u202e", "\u2066", "\x1b", "\x07", "\u200f"}
 FIXED = {"format", "evaluation", "origin", "by", "status", "metric", "topic", "unit"}
@@ -50,20 +48,18 @@ def test_nor_does_a_comparison() -> None:
 
 
 def test_nor_does_the_terminal_or_the_verdict_in_plain_text() -> None:
-    out = StringIO()
-    print_record(BAD, Console(file=out, width=100, color_system=None))
-    assert not left_in(out.getvalue())
+    assert not left_in(printed(BAD, width=100))
     assert not left_in(as_text(BAD))
 
 
 def test_a_record_without_them_stays_as_it_is() -> None:
     plain = SMALL
-    assert cleaned(plain).model_copy(update={"attacks": plain.attacks}) == plain
+    assert changed(cleaned(plain), attacks=plain.attacks) == plain
 
 
 def test_notes_have_words_where_a_record_has_names_of_the_program() -> None:
-    figure = SMALL.findings[0].model_copy(
-        update={"note": "no other_client samples; it needs GLOBAL_MODEL, UPDATE, MY_UPDATE"}
+    figure = changed(
+        SMALL.findings[0], note="no other_client samples; it needs GLOBAL_MODEL, UPDATE, MY_UPDATE"
     )
     assert cleaned(figure).note == (
         "no other clients' samples; it needs the model sent out, how training changed it, MY_UPDATE"

@@ -1,9 +1,6 @@
 """What a report says of clustered learning."""
 
-from io import StringIO
-
 import pytest
-from rich.console import Console
 
 from fedaudit.report.figures.clusters import migration_panel
 from fedaudit.report.figures.drawing import Band, Bars, Panel, Series
@@ -11,16 +8,16 @@ from fedaudit.report.grid import Grid
 from fedaudit.report.page import figures_of, report_html
 from fedaudit.report.tables.clusters import cluster_rounds_table, cluster_table, models_table
 from fedaudit.report.tables.comparison import cluster_comparison
-from fedaudit.report.terminal import print_record
 from fedaudit.report.text.clusters import above, clustered_of, movement_sentence, shown_models
 from fedaudit.report.text.verdict import as_text, verdict
 from fedaudit.report.tiles import tiles
 from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
+from tests.estimates import changed
 from tests.report.clustered import clustered, over_runs, with_clusters
 from tests.report.records import source, with_sources
-from tests.report.seen import column, lines, of_kind, words
+from tests.report.seen import column, lines, of_kind, printed, words
 
 ONE = clustered()
 SEEDS = tuple(clustered(seed=seed) for seed in (1, 2, 3))
@@ -59,14 +56,20 @@ def tiny(*choices: list[int], **changes: object) -> ClusterResult:
         )
         for at, choice in enumerate(choices)
     ]
-    changed: dict[str, object] = {
+    fields: dict[str, object] = {
         "clients": list(range(6)),
         "group": [0, 0, 0, 0, 1, 1],
         "thresholds": [0.51, 0.6, 0.7, 0.8, 0.68, 0.75],
         "rounds": rounds,
         **changes,
     }
-    return SMALL.model_copy(update=changed)
+    return changed(SMALL, **fields)
+
+
+def with_models(*models: ModelState) -> Record:
+    """The same after one round, in which each group has its model."""
+    state = ClusterRound(round=1, choice=[0, 0, 0, 0, 1, 1], models=list(models))
+    return with_clusters(tiny(rounds=[state]))
 
 
 def test_the_verdict_begins_with_who_uses_a_model_that_is_too_risky() -> None:
@@ -88,19 +91,15 @@ def test_a_mean_over_seeds_is_said_to_be_one() -> None:
 
 def test_the_status_is_the_size_of_the_riskiest_models_leak_by_its_lower_limit() -> None:
     assert verdict(with_clusters(tiny([0, 0, 0, 0, 1, 1]))).status == "strong leak"
-    safe = [ModelState(clients=3, risk=0.5, low=0.47, high=0.53, estimated=0.5)] * 2
-    rounds = [ClusterRound(round=1, choice=[0, 0, 0, 0, 1, 1], models=safe)]
-    assert verdict(with_clusters(tiny(rounds=rounds))).status == "no leak shown"
-    wide = [one.model_copy(update={"low": 0.3, "high": 0.7}) for one in safe]
-    rounds = [ClusterRound(round=1, choice=[0, 0, 0, 0, 1, 1], models=wide)]
-    assert verdict(with_clusters(tiny(rounds=rounds))).status == "inconclusive"
+    safe = ModelState(clients=3, risk=0.5, low=0.47, high=0.53, estimated=0.5)
+    assert verdict(with_models(safe, safe)).status == "no leak shown"
+    wide = changed(safe, low=0.3, high=0.7)
+    assert verdict(with_models(wide, wide)).status == "inconclusive"
 
 
 def test_membership_sources_and_clusters_stand_side_by_side() -> None:
     record = with_sources(source(), membership=True)
-    record = record.model_copy(
-        update={"clusters": [ONE], "estimates": [*record.estimates, *over_runs(ONE)]}
-    )
+    record = changed(record, clusters=[ONE], estimates=[*record.estimates, *over_runs(ONE)])
     assert "Membership, source and cluster audit" in words(report_html(record))
     text = verdict(record)
     assert "use a model riskier than they accept" in text.headline
@@ -108,34 +107,29 @@ def test_membership_sources_and_clusters_stand_side_by_side() -> None:
 
 
 def test_an_estimate_outside_of_the_true_risks_interval_is_said_to_mislead() -> None:
-    models = [
+    record = with_models(
         ModelState(clients=4, risk=0.52, low=0.5, high=0.54, estimated=0.53),
         ModelState(clients=2, risk=0.7, low=0.68, high=0.72, estimated=0.6),
-    ]
-    rounds = [ClusterRound(round=1, choice=[0, 0, 0, 0, 1, 1], models=models)]
-    text = words(report_html(with_clusters(tiny(rounds=rounds))))
+    )
+    text = words(report_html(record))
     assert "53.0% estimated, 52.0% true (within its interval)" in text
     assert "60.0% estimated, 70.0% true (too low)" in text
 
 
 def test_scaled_down_shadows_and_the_error_of_their_estimate_stand_beside_it() -> None:
-    models = [
+    record = with_models(
         ModelState(clients=4, risk=0.52, estimated=0.5, samples=42_500, shadow_samples=5_000),
         ModelState(clients=2, risk=0.7, estimated=0.71, samples=400, shadow_samples=400),
-    ]
-    rounds = [ClusterRound(round=1, choice=[0, 0, 0, 0, 1, 1], models=models)]
-    text = words(report_html(with_clusters(tiny(rounds=rounds))))
+    )
+    text = words(report_html(record))
     assert "−2.0 points scaled down: shadows of 5,000 for 42,500" in text
     assert "+1.0 shadows of 400" in text.replace(" points", "")
     assert "trained on 5,000 for 42,500 samples, and small ones overstate" in text
 
 
 def test_violations_are_told_with_what_noise_alone_would_give() -> None:
-    models = [
-        ModelState(clients=3, risk=0.5, low=0.4, high=0.6, members=1, others=1) for _ in range(2)
-    ]
-    rounds = [ClusterRound(round=1, choice=[0, 0, 0, 0, 1, 1], models=models)]
-    record = with_clusters(tiny(rounds=rounds))
+    model = ModelState(clients=3, risk=0.5, low=0.4, high=0.6, members=1, others=1)
+    record = with_models(model, model)
     # A quarter of six clients.
     assert (
         verdict(record).headline
@@ -147,10 +141,8 @@ def test_violations_are_told_with_what_noise_alone_would_give() -> None:
 
 
 def test_without_estimates_it_is_said_that_nobody_could_have_been_warned() -> None:
-    models = [ModelState(clients=3, risk=0.6, low=0.5, high=0.7)] * 2
-    rounds = [ClusterRound(round=1, choice=[0, 0, 0, 0, 1, 1], models=models)]
-    text = words(report_html(with_clusters(tiny(rounds=rounds))))
-    assert "nobody could have been warned" in text
+    model = ModelState(clients=3, risk=0.6, low=0.5, high=0.7)
+    assert "nobody could have been warned" in words(report_html(with_models(model, model)))
 
 
 def test_models_are_named_after_the_group_that_most_of_their_clients_are_of() -> None:
@@ -263,7 +255,7 @@ EMPTY = [
         (tiny(rounds=[ClusterRound(round=3, choice=[0] * 6, models=EMPTY)] * 2),),
         (tiny(rounds=[ClusterRound(round=3, choice=[0, 1] * 3, models=UNKNOWN)]),),
         (SMALL, clustered("ifca", clients=20, minority=4)),
-        (SMALL.model_copy(update={"defense": "dp-sgd"}), SMALL),
+        (changed(SMALL, defense="dp-sgd"), SMALL),
         (tiny([0] * 6, [1] * 6, [0] * 6), tiny([1] * 6, seed=2)),
     ],
     ids=["one-group", "five", "one-round", "seeds", "empty", "unknown", "two", "defense", "all"],
@@ -271,9 +263,7 @@ EMPTY = [
 def test_every_page_is_whole(results: tuple[ClusterResult, ...]) -> None:
     record = with_clusters(*results)
     assert 'id="clusters"' in report_html(record)
-    console = Console(record=True, width=100, file=StringIO())
-    print_record(record, console)
-    assert "controls" in console.export_text().lower()
+    assert "controls" in printed(record, width=100).lower()
     assert cluster_comparison(compared([record, record]))
 
 
@@ -338,9 +328,9 @@ def test_an_interval_stops_where_nobody_trained_the_model() -> None:
     one = tiny([0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1])
     empty = ModelState(clients=0)
     middle = one.rounds[1]
-    gap = middle.model_copy(update={"models": [middle.models[0], empty]})
-    changed = one.model_copy(update={"rounds": [one.rounds[0], gap, one.rounds[2]]})
-    (band,) = of_kind(panel_of("clusters-risk", with_clusters(changed), panel=1), Band)
+    gap = changed(middle, models=[middle.models[0], empty])
+    parted = changed(one, rounds=[one.rounds[0], gap, one.rounds[2]])
+    (band,) = of_kind(panel_of("clusters-risk", with_clusters(parted), panel=1), Band)
     assert (band.x, band.low[1], band.high[1]) == ([1, 2, 3], None, None)
     assert (band.low[0], band.high[2]) == pytest.approx((0.67, 0.73))
 

@@ -6,24 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.report.figures.comparison import (
-    front_figure,
-    hypervolume_tables,
-)
-from fedaudit.report.figures.drawing import RESERVED, Series, style
+from fedaudit.report.figures.comparison import front_figure, hypervolume_tables
+from fedaudit.report.figures.drawing import Series
 from fedaudit.report.figures.usage import usage_figure, usage_table
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, write_comparison
-from fedaudit.report.tables.comparison import (
-    attack_tables,
-    rows_table,
-)
+from fedaudit.report.tables.comparison import attack_tables, rows_table
 from fedaudit.report.text.comparison import case_of, cautions, labels_of
 from fedaudit.report.words import MISSING
-from fedaudit.results.comparison import Row
-from fedaudit.results.record import UsageRow
+from fedaudit.results.comparison import NOT_SET, Comparison, Row, Source
 from fedaudit.study.comparing import compared
-from tests.report.seen import of_kind
+from tests.estimates import changed
+from tests.report.records import used
+from tests.report.seen import must, of_kind
 from tests.report.test_browser import BROWSER, dom, is_sound, notes_of, on_phones
 from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
 
@@ -95,10 +90,59 @@ def test_a_coalition_has_the_papers_name(
 
 
 def test_rows_that_say_the_same_are_told_apart_by_their_records() -> None:
-    labels = labels_of(compared([PLAIN, WEAK, WEAK.model_copy(update={"name": "again"})]))
+    labels = labels_of(compared([PLAIN, WEAK, changed(WEAK, name="again")]))
     assert labels[0] == "no defense"
     assert labels[1].startswith("weak · gradient-noise")
     assert labels[2].startswith("again · gradient-noise")
+
+
+def comparison(*rows: tuple[str, dict[str, str]]) -> Comparison:
+    return Comparison.model_construct(
+        sources=[Source.model_construct(name="study") for _ in rows],
+        rows=[
+            Row(source=at, defense=name, family=name, clients=10, settings=settings)
+            for at, (name, settings) in enumerate(rows)
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "labels"),
+    [
+        (
+            (
+                {
+                    "algorithm.name": "fedavg",
+                    "algorithm.options": "{}",
+                    "algorithm.options.mu": NOT_SET,
+                },
+                {
+                    "algorithm.name": "fedprox",
+                    "algorithm.options": NOT_SET,
+                    "algorithm.options.mu": "0.1",
+                },
+            ),
+            ["algorithm fedavg", "algorithm fedprox, mu 0.1"],
+        ),
+        (
+            ({"audit.fair": "10", "shadow.fair": "0"}, {"audit.fair": "20", "shadow.fair": "10"}),
+            ["audit fair 10, shadow fair 0", "audit fair 20, shadow fair 10"],
+        ),
+        (
+            ({"partition.scheme": "iid"}, {"partition.scheme": "shards"}),
+            ["partition iid", "partition shards"],
+        ),
+    ],
+)
+def test_rows_without_a_defense_are_named_by_what_differs(
+    settings: tuple[dict[str, str], ...], labels: list[str]
+) -> None:
+    assert labels_of(comparison(*(("none", one) for one in settings))) == labels
+
+
+def test_a_row_without_a_defense_says_so_beside_one_with_it() -> None:
+    rows = comparison(("none", {"model.name": "mlp"}), ("mixup", {"model.name": "mlp"}))
+    assert labels_of(rows) == ["no defense · model mlp", "mixup · all 10 clients · model mlp"]
 
 
 def test_settings_that_vary_have_columns() -> None:
@@ -121,8 +165,7 @@ def test_the_front_draws_the_line_over_points_that_are_not_beaten() -> None:
         {1: 0.5, 2: 0.5},
         defense=noise(0.2, 0, 1),
     )
-    figure = front_figure(compared([*RECORDS, worse]))
-    assert figure is not None
+    figure = must(front_figure(compared([*RECORDS, worse])))
     first = "Advantage, strongest attack, v. unseen"
     assert figure.choices[0].label == first
     line, marks = of_kind(figure.choices[1].panels[0], Series)
@@ -132,29 +175,22 @@ def test_the_front_draws_the_line_over_points_that_are_not_beaten() -> None:
     assert len({look.color for look in marks.looks[1:]}) == 1
 
 
-def test_no_defense_has_the_cross_to_itself() -> None:
-    assert all(style(place).symbol != RESERVED for place in range(100))
-    assert len({style(place) for place in range(210)}) == 210
-
-
 def test_a_front_of_nearly_equal_points_does_not_fill_the_picture() -> None:
     flat = [
-        front.model_copy(
-            update={
-                "points": [
-                    point.model_copy(update={"error": 0.1, "leakage": 0.2 + 0.0001 * place})
-                    for place, point in enumerate(front.points)
-                ]
-            }
+        changed(
+            front,
+            points=[
+                changed(point, error=0.1, leakage=0.2 + 0.0001 * place)
+                for place, point in enumerate(front.points)
+            ],
         )
         for front in THREE.fronts
     ]
-    figure = front_figure(THREE.model_copy(update={"fronts": flat}))
-    assert figure is not None
+    figure = must(front_figure(changed(THREE, fronts=flat)))
     panel = figure.choices[0].panels[0]
     for axis in (panel.x, panel.y):
-        assert axis.ends is not None
-        assert axis.ends[1] - axis.ends[0] == pytest.approx(0.03)
+        low, high = must(axis.ends)
+        assert high - low == pytest.approx(0.03)
 
 
 def test_hypervolumes_stand_with_what_the_defense_adds() -> None:
@@ -166,53 +202,33 @@ def test_hypervolumes_stand_with_what_the_defense_adds() -> None:
     assert "gain 0.4" in table.rows[1][2].detail
 
 
-def used(client: int, *, defended: bool, distinct: list[int], times: list[int]) -> UsageRow:
-    return UsageRow(
-        defense="gradient-noise" if defended or client == 9 else "none",
-        seed=1,
-        client=client,
-        defended=defended,
-        samples=10,
-        distinct=distinct,
-        times_used=times,
-        times_recycled=[9, 1] if defended else [10],
-        extra_bytes=40 if defended else 0,
-        seconds=3.0 if defended else 2.0,
-    )
+NOISE = "gradient-noise"
+WHOLE = used(distinct=(10, 10), times=(0, 0, 10))
+"""Of a client that nothing defends: every sample in each of two rounds."""
+LESS = used(defense=NOISE, defended=True, distinct=(5, 3), times=(4, 4, 2))
 
 
 def test_use_of_data_is_that_of_the_clients_that_defend() -> None:
-    plain = PLAIN.model_copy(
-        update={"usage": [used(0, defended=False, distinct=[10, 10], times=[0, 0, 10])]}
-    )
-    rows = [
-        used(0, defended=True, distinct=[5, 3], times=[4, 4, 2]),
-        used(9, defended=False, distinct=[10, 10], times=[0, 0, 10]),
-    ]
-    weak = WEAK.model_copy(update={"usage": rows})
+    plain = changed(PLAIN, usage=[WHOLE])
+    beside = changed(WHOLE, client=9, defense=NOISE)
+    weak = changed(WEAK, usage=[LESS, beside])
     both = compared([plain, weak])
-    table = usage_table(both, [plain, weak])
-    assert table is not None
+    table = must(usage_table(both, [plain, weak]))
     texts = [[cell.text for cell in row[1:]] for row in table.rows]
     assert texts[0] == ["100%", "2.000", "0%", "0", "2 s"]
     # Rounds of 5 and 3 of 10; 4 + 2 x 2 uses of 10; one of these 8 brought back; 40 in two rounds.
     assert texts[1] == ["40.0%", "0.800", "12.5%", "20", "3 s"]
     assert table.rows[1][5].detail == "1.50 times"
-    figure = usage_figure(both, [plain, weak])
-    assert figure is not None
+    figure = must(usage_figure(both, [plain, weak]))
     shares = [of_kind(panel, Series)[1].y for panel in figure.choices[0].panels]
     assert shares == [[0.5, 0.3], [0.75, 0.65], [0.4, 0.8, 1.0]]
 
 
 def test_a_filters_cosine_has_a_column_where_there_is_a_filter() -> None:
-    row = used(0, defended=True, distinct=[5, 3], times=[4, 4, 2])
-    rows = [
-        row.model_copy(update={"filter_cosine": c, "client": k}) for k, c in ((0, 0.5), (1, 1.0))
-    ]
-    plain = PLAIN.model_copy(update={"usage": [row.model_copy(update={"defense": "none"})]})
-    weak = WEAK.model_copy(update={"usage": rows})
-    table = usage_table(compared([plain, weak]), [plain, weak])
-    assert table is not None
+    rows = [changed(LESS, filter_cosine=c, client=k) for k, c in ((0, 0.5), (1, 1.0))]
+    plain = changed(PLAIN, usage=[changed(LESS, defense="none")])
+    weak = changed(WEAK, usage=rows)
+    table = must(usage_table(compared([plain, weak]), [plain, weak]))
     assert [column.text for column in table.columns][-1] == "Cosine with the raw update"
     assert "Cosine: between" in table.remark
     found = [(cells[-1].text, cells[-1].detail) for cells in table.rows]
@@ -235,8 +251,7 @@ def test_the_page_has_its_sections_and_every_change() -> None:
 @pytest.mark.browser
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on the PATH")
 def test_fronts_and_usage_are_drawn_and_fit_a_phone(tmp_path: Path) -> None:
-    usage = [used(0, defended=False, distinct=[10, 10], times=[0, 0, 10])]
-    records = [PLAIN.model_copy(update={"usage": usage}), WEAK, STRONG]
+    records = [changed(PLAIN, usage=[WHOLE]), WEAK, STRONG]
     page = tmp_path / "comparison.html"
     write_comparison(compared(records), records, page)
     notes = notes_of(dom(page, tmp_path / "profile"))

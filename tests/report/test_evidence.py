@@ -51,9 +51,9 @@ def test_a_rate_is_above_guessing_by_its_exact_test() -> None:
     rate = figure(metric="tpr@0.01", value=0.04, seed=1, low=0.005, high=0.09, significant=True)
     assert look_of(rate) == ("▲ ", "raised", "trace")
     assert not above_chance(changed(rate, significant=False))
-    assert look_of(rate.model_copy(update={"low": 0.02})).word == "weak"
+    assert look_of(changed(rate, low=0.02)).word == "weak"
     # Over seeds both are about these runs.
-    assert look_of(rate.model_copy(update={"seed": None})).word == "trace"
+    assert look_of(changed(rate, seed=None)).word == "trace"
 
 
 def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_is_a_trace_at_most() -> None:
@@ -61,7 +61,7 @@ def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_is_a_trace_at_most() -
     assert size_of(rate) == "trace"
     assert interval_of(rate) == "≤ 60.0%"
     assert size_of(changed(rate, significant=False)) is None
-    assert size_of(rate.model_copy(update={"metric": "tpr@0.1"})) is None
+    assert size_of(changed(rate, metric="tpr@0.1")) is None
 
 
 def test_limits_at_the_threshold_used_name_no_size() -> None:

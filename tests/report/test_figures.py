@@ -2,14 +2,14 @@ from itertools import pairwise
 
 import pytest
 
-from fedaudit.report.figures.drawing import Band, Series, style
+from fedaudit.report.figures.drawing import RESERVED, Band, Series, style
 from fedaudit.report.figures.membership import roc_figure
 from fedaudit.report.page import figures_of
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Curve
-from tests.estimates import estimate
+from tests.estimates import changed, estimate
 from tests.report.records import record
-from tests.report.seen import of_kind
+from tests.report.seen import must, of_kind
 
 
 def test_every_kind_of_figure_is_drawn_where_the_record_has_its_data() -> None:
@@ -46,18 +46,18 @@ def test_points_at_zero_go_to_the_edge_of_a_logarithmic_axis() -> None:
     curve = Curve(
         attack="a", contrast="unseen", target=0, seed=1, fpr=[0, 0.001, 1], tpr=[0, 0.2, 1]
     )
-    figure = roc_figure([curve])
-    assert figure is not None
+    figure = must(roc_figure([curve]))
     chance, line = of_kind(figure.choices[0].panels[0], Series)
     assert line.x == [0.0005, 0.001, 1]
     assert line.y == [0.00005, 0.2, 1]
     assert chance.x == chance.y
 
 
-def test_no_two_of_the_first_thirty_series_share_colour_dash_and_marker() -> None:
-    looks = [style(place) for place in range(30)]
-    assert len(set(looks)) == 30
-    assert all(a.dash != b.dash for a, b in pairwise(looks))
+def test_no_two_series_look_alike_and_no_defense_has_the_cross_to_itself() -> None:
+    looks = [style(place) for place in range(210)]
+    assert len(set(looks)) == 210
+    assert all(one.dash != other.dash for one, other in pairwise(looks))
+    assert all(look.symbol != RESERVED for look in looks)
 
 
 def test_colour_is_never_the_only_cue_between_origins() -> None:
@@ -110,7 +110,7 @@ def test_several_audited_clients_have_a_map_with_the_strongest_attack_first() ->
         return estimate({"metric": "auc", "value": value, "low": 0.5, **where})
 
     figures = [of(a, t, v) for a, t, v in (("a", 3, 0.6), ("a", 0, 0.7), ("b", 0, 0.8))]
-    drawn = figures_of(record(details=False).model_copy(update={"estimates": figures}))["target"]
+    drawn = figures_of(changed(record(details=False), estimates=figures))["target"]
     assert [choice.label for choice in drawn.choices] == ["b", "a"]
     (dots,) = of_kind(drawn.choices[1].panels[0], Series)
     assert (dots.y, dots.x) == (["Client 0", "Client 3"], [0.7, 0.6])

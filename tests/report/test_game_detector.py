@@ -2,8 +2,8 @@
 
 from fedaudit.report.figures.detector import detector_table, detector_words, weights_figure
 from fedaudit.report.page import report_html
-from tests.report.games import NONE, detector, hostile_games, played, sign
-from tests.report.seen import lines
+from tests.report.games import NONE, detector, played, sign
+from tests.report.seen import lines, must
 
 
 def test_a_row_is_a_sign_and_each_server_has_columns_of_its_own() -> None:
@@ -51,8 +51,7 @@ def test_many_signs_are_counted_and_not_all_named() -> None:
 
 
 def test_weights_are_drawn_as_shares() -> None:
-    figure = weights_figure(detector())
-    assert figure is not None
+    figure = must(weights_figure(detector()))
     assert [key.name for key in figure.keys] == ["Honest", "As published"]
     (panel,) = figure.choices[0].panels
     assert [line.y for line in lines(panel).values()] == [
@@ -67,4 +66,3 @@ def test_the_page_has_the_part_only_where_there_is_a_detector() -> None:
     assert 'id="detector"' in page
     assert 'data-figure="games-weights"' in page
     assert 'id="detector"' not in report_html(played(NONE))
-    assert "<img" not in report_html(hostile_games())

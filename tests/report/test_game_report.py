@@ -2,11 +2,9 @@
 
 import json
 import math
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from fedaudit.games.run import read_points, run_games
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
@@ -14,9 +12,9 @@ from fedaudit.report.figures.drawing import Series
 from fedaudit.report.figures.games import MOST_LINES_OF_SUCCESS as MOST_LINES
 from fedaudit.report.figures.games import epsilon_axis, game_figures
 from fedaudit.report.grid import Grid
-from fedaudit.report.page import games_again, report_html
+from fedaudit.report.page import report_html
+from fedaudit.report.reproducing import reproducing
 from fedaudit.report.tables.games import certificates_table, points_table
-from fedaudit.report.terminal import print_record
 from fedaudit.report.text.games import CERTIFICATES, game_verdict
 from fedaudit.report.text.points import epsilon, provable, shown_points
 from fedaudit.report.tiles import game_tiles
@@ -33,6 +31,7 @@ from fedaudit.results.games import (
     TrainingLength,
 )
 from fedaudit.results.record import Record
+from tests.estimates import changed
 from tests.programs import exit_code
 from tests.report.games import (
     CERTIFIED,
@@ -45,7 +44,7 @@ from tests.report.games import (
     point,
     shared,
 )
-from tests.report.seen import cells, column, lines, words
+from tests.report.seen import cells, column, lines, must, printed, words
 
 ALL = played()
 
@@ -186,9 +185,7 @@ def test_intervals_are_said_to_be_for_targets_that_were_asked_about_several_time
 
 
 def test_the_terminal_says_contradictions_first_on_one_screen() -> None:
-    console = Console(record=True, width=80, file=StringIO())
-    print_record(ALL, console)
-    lines = console.export_text().splitlines()
+    lines = printed(ALL).splitlines()
     assert lines[0].startswith("CLAIM CONTRADICTED: Success contradicts the claimed epsilon")
     assert any(line.startswith("! ") for line in lines)
     for told in ("bitwise-rr", "shared mask", "99.0%", "Next: "):
@@ -224,8 +221,7 @@ def test_alarms_of_the_table_are_those_of_the_record() -> None:
 
 
 def test_certificates_stand_beside_what_was_played_with_what_they_certify() -> None:
-    grid = certificates_table(ALL)
-    assert grid is not None
+    grid = must(certificates_table(ALL))
     assert [[cell.text for cell in row] for row in grid.rows] == [
         ["bitrand, ε 5", "1", "0.200", "1.00e−08", "55.0–70.0%", "60.0%"],
         ["bitrand, ε 5", "2", "0.200", "1.00e−08", "55.0–70.0%", "–"],
@@ -241,8 +237,7 @@ def test_a_certificate_of_means_over_games_that_are_guessed_is_marked() -> None:
     empty = certificate(low=0.5, high=0.52, delta_sound=1.0, failure_sound=1.0)
     none = certificate(delta_sound=None, failure_sound=None, delta_sample=1.0)
     doubtful = certificate(delta_sound=0.9, failure_sound=1.0)
-    grid = certificates_table(played(point(certificates=[empty, none, doubtful])))
-    assert grid is not None
+    grid = must(certificates_table(played(point(certificates=[empty, none, doubtful]))))
     assert column(grid, "By the range that must hold") == ["nothing", "no range", "0.900"]
     assert tones(grid, "As printed") == ["alarm", "", ""]
     assert grid.rows[2][2].detail == "certifies nothing"
@@ -323,7 +318,7 @@ FLAT = Spread(edges=[0.0, 0.0], of_target=[0], of_others=[0])
         (point(),),
         (shared(),),
         (REFUTED,),
-        (NONE, NONE.model_copy(update={"label": "legacy"})),
+        (NONE, changed(NONE, label="legacy")),
         (NONE, point(named=1e5, true=1e15), point("ldp-laplace", 1e-12, 0.0)),
         (point(named=0.0, true=0.0), point(named=0.0, true=5.0)),
         (point(named=None, true=5.0), point(named=4.0, true=None)),
@@ -337,9 +332,7 @@ def test_every_page_is_whole(points: tuple[PointPlayed, ...]) -> None:
     document = report_html(record)
     for part in ("verdict", "success", "kinds", "points", "certificates", "reproduce"):
         assert f'id="{part}"' in document
-    console = Console(record=True, width=80, file=StringIO())
-    print_record(record, console)
-    assert "guessing" in " ".join(console.export_text().split())
+    assert "guessing" in " ".join(printed(record).split())
     assert all(figure.choices for figure in game_figures(record).values())
 
 
@@ -394,7 +387,7 @@ def test_the_study_in_the_report_plays_the_same_games(tmp_path: Path) -> None:
     first, second = tmp_path / "first.toml", tmp_path / "second.toml"
     first.write_text(STUDY)
     record = run_games(read_points(first), tmp_path / "one")
-    again = games_again(record)
+    again = reproducing(record)
     assert again.command == "fedaudit run study.toml"
     second.write_text(again.study)
     assert run_games(read_points(second), tmp_path / "two").content_hash == record.content_hash
@@ -454,9 +447,8 @@ def test_damaged_games_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_neuron_that_learnt_nothing_is_warned_of() -> None:
     warned = game_verdict(played(point(), point("ome", figures={FIT: 0.55}))).limits
     assert any(text.startswith("At ome, ε 3 neurons do not even") for text in warned)
-    stream = StringIO()
-    print_record(played(point("ome", figures={FIT: 0.55})), Console(file=stream, width=80))
-    assert "do not even tell apart" in " ".join(stream.getvalue().split())
+    text = printed(played(point("ome", figures={FIT: 0.55})))
+    assert "do not even tell apart" in " ".join(text.split())
     fine = game_verdict(played(point(figures={FIT: 0.9}))).limits
     assert not any("do not even" in text for text in fine)
 
@@ -485,7 +477,7 @@ def test_points_are_named_by_where_their_zero_lies_and_by_a_lost_sign() -> None:
     lost = {"mechanism.options.sign_lost": "True"}
     usual = point()
     others = [
-        usual.model_copy(update={"settings": usual.settings | more})
+        changed(usual, settings=usual.settings | more)
         for more in (as_trained, lost, as_trained | lost)
     ]
     assert [one.family for one in shown_points([usual, *others])] == [
@@ -499,11 +491,10 @@ def test_points_are_named_by_where_their_zero_lies_and_by_a_lost_sign() -> None:
 def test_epochs_stand_in_the_table_with_those_that_never_came_to_an_end() -> None:
     epochs = Estimate(topic=GAMES, metric=EPOCHS, value=41.6, low=30.2, high=53.0, samples=40)
     all_of_them, some = (
-        one.model_copy(
-            update={
-                "estimates": [*one.estimates, epochs],
-                "training": TrainingLength(least=5, most=100, stopped=stopped),
-            }
+        changed(
+            one,
+            estimates=[*one.estimates, epochs],
+            training=TrainingLength(least=5, most=100, stopped=stopped),
         )
         for one, stopped in ((point(figures={FIT: 1.0}), 40), (point("ome"), 39))
     )

@@ -26,7 +26,7 @@ from fedaudit.results.games import (
 from fedaudit.results.record import Record
 from tests.report.games import NONE, played, point
 from tests.report.records import HOSTILE, HOSTILE_TAG
-from tests.report.seen import column, lines
+from tests.report.seen import column, lines, must
 
 
 def rounds(noise: float | None = None, *, right: int = 60, **changes: object) -> PointPlayed:
@@ -110,8 +110,7 @@ def test_what_the_noise_allows_stands_beside_every_success() -> None:
 
 
 def test_success_is_drawn_against_rounds_below_both_limits() -> None:
-    figure = rounds_figure(SOME)
-    assert figure is not None
+    figure = must(rounds_figure(SOME))
     (choice,) = figure.choices
     by_name = lines(choice.panels[0])
     assert by_name["1 neuron, batch 20"].x == [1, 10]
@@ -144,8 +143,7 @@ def test_success_beyond_what_noise_allows_is_an_alarm() -> None:
     said = game_verdict(wrong)
     assert said.status == "claim contradicted"
     assert "more than the 55.0% that its noise allows any server" in said.contradictions[0]
-    table = rounds_table(wrong)
-    assert table is not None
+    table = must(rounds_table(wrong))
     assert table.rows[0][1].tone == "alarm"
 
 

@@ -7,15 +7,16 @@ from fedaudit.report.page import report_html
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import EPOCHS, GAMES, PointPlayed, TrainingLength
 from fedaudit.results.record import Record
+from tests.estimates import changed
 from tests.report.games import NONE, hostile_games, played, point
-from tests.report.seen import lines, of_kind
+from tests.report.seen import lines, must, of_kind
 
 
 def turned(right: int = 60, **settings: object) -> PointPlayed:
     """A point without a mechanism at these settings, written as ``section__name``."""
     told = {name.replace("__", "."): str(value) for name, value in settings.items()}
-    return point("none", None, None, right=right).model_copy(
-        update={"label": ",".join(told.values()), "settings": told}
+    return changed(
+        point("none", None, None, right=right), label=",".join(told.values()), settings=told
     )
 
 
@@ -24,7 +25,7 @@ def stopped(one: PointPlayed, value: float) -> PointPlayed:
     epochs = Estimate(topic=GAMES, metric=EPOCHS, value=value, low=8.0, high=10.0, samples=7)
     training = TrainingLength(least=5, most=12, stopped=7)
     estimates = [*one.estimates, epochs]
-    return one.model_copy(update={"estimates": estimates, "training": training, "targets": 7})
+    return changed(one, estimates=estimates, training=training, targets=7)
 
 
 def record(*points: PointPlayed) -> Record:
@@ -68,8 +69,7 @@ def test_two_values_names_and_epsilons_are_no_sweep() -> None:
 
 def test_one_line_shows_both_kinds_of_games_and_several_the_success_alone() -> None:
     one = record(NONE, turned(70, neuron__hidden=5), turned(80, neuron__hidden=50))
-    figure = drawn(one)
-    assert figure is not None
+    figure = must(drawn(one))
     drawn_lines = lines(figure.choices[0].panels[0])
     assert list(drawn_lines) == ["TNR", "TPR", "Adv"]
     assert drawn_lines["Adv"].y == [0.7, 0.8, NONE.adv.value]
@@ -80,8 +80,7 @@ def test_epochs_are_drawn_where_training_stopped_by_itself() -> None:
     points = [
         stopped(turned(neuron__hidden=n), value) for n, value in ((5, 9.5), (50, 9.0), (500, 8.5))
     ]
-    figure = drawn(record(*points))
-    assert figure is not None
+    figure = must(drawn(record(*points)))
     (panel,) = figure.choices[1].panels
     assert figure.choices[1].label == "Epochs against hidden"
     (line,) = of_kind(panel, Series)

@@ -19,6 +19,7 @@ from fedaudit.report.page import (
 from fedaudit.report.words import interval_of, shown
 from fedaudit.results.record import Record, ViewRow
 from fedaudit.study.comparing import compared
+from tests.estimates import changed
 from tests.report.clustered import hostile_clusters
 from tests.report.games import hostile_games, played
 from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG, hostile, record
@@ -149,22 +150,21 @@ def test_a_very_long_name_is_never_printed_whole() -> None:
     update: dict[str, object] = {
         "name": endless,
         "content_hash": endless,
-        "environment": plain.environment.model_copy(
-            update={"commit": endless, "device": endless, "versions": {endless: endless}}
+        "environment": changed(
+            plain.environment, commit=endless, device=endless, versions={endless: endless}
         ),
         "view": ViewRow(name=endless, sees=[endless], description="All."),
         "attacks": [
-            row.model_copy(update={"name": endless, "signals": [endless], "needs": [endless]})
-            for row in plain.attacks
+            changed(row, name=endless, signals=[endless], needs=[endless]) for row in plain.attacks
         ],
-        "trajectories": [t.model_copy(update={"signal": endless}) for t in plain.trajectories],
+        "trajectories": [changed(t, signal=endless) for t in plain.trajectories],
     }
     for field in ("estimates", "curves", "histograms", "exposed"):
         update[field] = [
-            part.model_copy(update={"attack": endless, "defense": endless * (place > 2) or "none"})
+            changed(part, attack=endless, defense=endless * (place > 2) or "none")
             for place, part in enumerate(getattr(plain, field))
         ]
-    long = plain.model_copy(update=update)
+    long = changed(plain, **update)
     page = Page(report_html(long))
     assert not re.search("n{130}", page.text)
     texts = [value or "" for _, attributes in page.elements for value in attributes.values()]
@@ -223,8 +223,13 @@ def test_the_flawed_redraw_has_a_banner_and_sound_evaluation_has_none() -> None:
 
 
 def test_a_record_with_next_to_nothing_still_makes_a_report() -> None:
-    bare = record(details=False, controls=()).model_copy(
-        update={"estimates": [], "attacks": [], "clients": [], "accuracies": [], "untested": []}
+    bare = changed(
+        record(details=False, controls=()),
+        estimates=[],
+        attacks=[],
+        clients=[],
+        accuracies=[],
+        untested=[],
     )
     document = report_html(bare)
     assert "This record holds no figures of attacks." in document
@@ -265,9 +270,7 @@ def test_a_comparison_shows_both_values_and_their_difference(tmp_path: Path) -> 
     path = tmp_path / "comparison.html"
     write_comparison(compared([plain, defended]), [plain, defended], path)
     page = Page(path.read_text(encoding="utf-8"))
-    base, other = plain.findings[0].value, defended.findings[0].value
-    assert base is not None
-    assert other is not None
+    base, other = plain.findings[0].number, defended.findings[0].number
     assert f"{base:.3f}" in page.text
     assert f"Δ −{base - other:.3f} *" in page.text
     assert "dp-sgd" in page.text
@@ -276,7 +279,7 @@ def test_a_comparison_shows_both_values_and_their_difference(tmp_path: Path) -> 
 def test_a_comparison_needs_two_records_and_warns_of_a_flawed_one() -> None:
     with pytest.raises(BadInput, match="at least 2 records, got 1"):
         compared([PLAIN])
-    flawed = [SMALL, SMALL.model_copy(update={"evaluation": "redraw"})]
+    flawed = [SMALL, changed(SMALL, evaluation="redraw")]
     assert "flawed redraw" in comparison_html(compared(flawed), flawed)
     both = [SMALL, HOSTILE_RECORD]
     assert HOSTILE not in comparison_html(compared(both), both)

@@ -6,9 +6,10 @@ from fedaudit.report.page import report_html
 from fedaudit.report.text.verdict import PlainVerdict, as_text, verdict
 from fedaudit.report.tiles import tiles
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.record import ClientRow, ControlResult, Record, UsageRow
+from fedaudit.results.record import ClientRow, Record
 from tests.estimates import changed, estimate
-from tests.report.records import CONTROLS, record
+from tests.gate.parts import control
+from tests.report.records import CONTROLS, record, used
 
 NOTHING = (0.02, 0.03, 0.0)
 UNDEFENDED = (("none", 1.0),)
@@ -20,6 +21,24 @@ LEFT_OPEN = (
 
 def none_found(**rest: object) -> Record:
     return record(strengths=NOTHING, defenses=UNDEFENDED, details=False, **rest)  # type: ignore[arg-type]
+
+
+def auc(value: float, low: float | None, high: float | None, **rest: object) -> Estimate:
+    where = {"attack": "a", "contrast": "unseen", "metric": "auc", "target": 0, "seed": 1}
+    return estimate({**where, "value": value, "low": low, "high": high, **rest})
+
+
+def rate(value: float, low: float | None, high: float | None, **rest: object) -> Estimate:
+    counts = {"n_members": 1000, "n_nonmembers": 1000, "realised_fpr": 0.01}
+    return auc(value, low, high, **{"metric": "tpr@0.01", **counts, **rest})
+
+
+def only(*figures: Estimate) -> Record:
+    return changed(none_found(), estimates=list(figures))
+
+
+def said_of(*figures: Estimate) -> PlainVerdict:
+    return verdict(only(*figures))
 
 
 def test_a_strong_leak_is_told_in_members_of_a_thousand() -> None:
@@ -55,8 +74,7 @@ def test_no_leak_shown_is_never_called_a_proof() -> None:
 
 
 def test_a_planted_leak_that_was_found_says_that_the_attacks_work() -> None:
-    planted = ControlResult(control="planted leak", expected="above 0.9", value=0.97, passed=True)
-    assert "so they work" in verdict(none_found(controls=(planted,))).meaning
+    assert "so they work" in verdict(none_found(controls=(control("planted leak"),))).meaning
 
 
 def test_wide_intervals_are_inconclusive_and_no_sign_of_safety() -> None:
@@ -67,12 +85,11 @@ def test_wide_intervals_are_inconclusive_and_no_sign_of_safety() -> None:
 
 
 def test_a_record_without_figures_is_inconclusive() -> None:
-    empty = none_found().model_copy(update={"estimates": []})
-    assert verdict(empty).status == "inconclusive"
+    assert said_of().status == "inconclusive"
 
 
 def test_a_failed_control_stands_above_any_figure() -> None:
-    failed = CONTROLS[2].model_copy(update={"value": 0.71, "passed": False})
+    failed = changed(CONTROLS[2], value=0.71, passed=False)
     for strengths in (NOTHING, (2.6, 1.0)):
         said = verdict(record(strengths=strengths, controls=(failed,), details=False))
         assert said.status == "control failed"
@@ -93,40 +110,31 @@ def test_the_flawed_redraw_gives_no_figure_in_the_verdict() -> None:
     assert "nothing here describes the model" in said.meaning
 
 
-@pytest.mark.parametrize(("rate", "price"), [("tpr@0.01", "one false alarm in 100 non-members")])
-def test_where_a_thousandth_is_refused_the_hundredth_is_told(rate: str, price: str) -> None:
+def test_where_a_thousandth_is_refused_the_hundredth_is_told() -> None:
     refused = {"value": None, "low": None, "high": None, "note": "needs more", "significant": None}
     whole = record(details=False)
-    findings = [
-        f.model_copy(update=refused) if f.metric == "tpr@0.001" else f for f in whole.findings
-    ]
-    said = verdict(whole.model_copy(update={"estimates": findings}))
-    assert price in said.found[0].sentences[0].found
-    assert "guessing would find 10" in said.found[0].sentences[0].found
+    findings = [changed(f, **refused) if f.metric == "tpr@0.001" else f for f in whole.findings]
+    said = verdict(changed(whole, estimates=findings))
+    found = said.found[0].sentences[0].found
+    assert "one false alarm in 100 non-members" in found
+    assert "guessing would find 10" in found
     assert "TPR at 0.1% FPR: 48 figures not given. needs more." in said.open
 
 
 def test_an_auc_below_one_half_is_reported_and_not_turned_round() -> None:
-    below = estimate(
-        attack="sly", contrast="unseen", metric="auc", value=0.3, low=0.25, high=0.35, target=0
-    )
-    rate = below.model_copy(
-        update={"metric": "tpr@0.01", "value": 0.0, "low": 0.0, "high": 0.02, "n_nonmembers": 500}
-    )
-    said = verdict(none_found().model_copy(update={"estimates": [below, rate]}))
+    said = said_of(auc(0.3, 0.25, 0.35), rate(0.0, 0.0, 0.02))
     assert said.status == "no leak shown"
     assert any("reported as it is" in point for point in said.open)
 
 
 def test_aucs_below_one_half_are_told_once_with_whom_they_are_held_against() -> None:
-    below = [
-        estimate(
-            attack="sly", contrast=c, metric="auc", value=0.3, low=0.25, high=0.35, target=t, seed=1
+    said = said_of(
+        *(
+            auc(0.3, 0.25, 0.35, attack="sly", contrast=contrast, target=target)
+            for target in (0, 4)
+            for contrast in ("unseen", "mixed", "other_client")
         )
-        for t in (0, 4)
-        for c in ("unseen", "mixed", "other_client")
-    ]
-    said = verdict(none_found().model_copy(update={"estimates": below}))
+    )
     (point,) = [point for point in said.open if "reported as it is" in point]
     assert "sly v. unseen, client 0 (AUC 0.300, 0.250–0.350), sly v. mixed, client 0" in point
     assert "and 3 further figures" in point
@@ -142,50 +150,18 @@ def test_aucs_below_one_half_are_told_once_with_whom_they_are_held_against() -> 
 )
 def test_audited_clients_outside_the_defense_are_named(outside: tuple[int, ...], said: str) -> None:
     usage = [
-        UsageRow(
-            defense="cofedmid",
-            seed=1,
-            client=client,
-            defended=client not in outside,
-            samples=10,
-            distinct=[10],
-            times_used=[0, 10],
-            times_recycled=[10],
-        )
-        for client in (0, 5, 8, 9)
+        used(client, defense="cofedmid", defended=client not in outside) for client in (0, 5, 8, 9)
     ]
-    findings = [
-        estimate(
-            attack="a",
-            defense="cofedmid",
-            contrast="unseen",
-            target=t,
-            seed=1,
-            metric="auc",
-            value=0.5,
-        )
-        for t in (0, 8, 9)
-    ]
-    whole = none_found().model_copy(update={"estimates": findings, "usage": usage})
+    findings = [auc(0.5, None, None, defense="cofedmid", target=client) for client in (0, 8, 9)]
+    whole = changed(none_found(), estimates=findings, usage=usage)
     audited = verdict(whole).audited
     assert audited.endswith(said or "candidate samples.")
 
 
 def test_over_many_clients_the_strongest_is_told_with_its_client() -> None:
-    findings = [
-        estimate(
-            attack="fedmia-1",
-            contrast="unseen",
-            target=target,
-            seed=1,
-            metric="auc",
-            value=0.6 + target / 100,
-            low=0.55,
-            high=0.75,
-        )
-        for target in range(10)
-    ]
-    said = verdict(none_found().model_copy(update={"estimates": findings}))
+    said = said_of(
+        *(auc(0.6 + at / 100, 0.55, 0.75, attack="fedmia-1", target=at) for at in range(10))
+    )
     assert len(said.found) == 1
     assert said.found[0].sentences[0].found == (
         "the strongest attack is fedmia-1 (client 9), AUC 0.690 (interval 0.550–0.750), a "
@@ -199,20 +175,6 @@ def test_the_whole_verdict_is_available_as_text() -> None:
     assert text.startswith("Strong leakage")
     assert "- Against samples that no client trained on: the strongest attack is" in text
     assert "Not concluded:" in text
-
-
-def auc(value: float, low: float | None, high: float | None, **rest: object) -> Estimate:
-    where = {"attack": "a", "contrast": "unseen", "metric": "auc", "target": 0, "seed": 1}
-    return estimate({**where, "value": value, "low": low, "high": high, **rest})
-
-
-def rate(value: float, low: float | None, high: float | None, **rest: object) -> Estimate:
-    counts = {"n_members": 1000, "n_nonmembers": 1000, "realised_fpr": 0.01}
-    return auc(value, low, high, **{"metric": "tpr@0.01", **counts, **rest})
-
-
-def said_of(*figures: Estimate) -> PlainVerdict:
-    return verdict(none_found().model_copy(update={"estimates": list(figures)}))
 
 
 @pytest.mark.parametrize(
@@ -298,7 +260,7 @@ def test_no_leak_shown_says_what_may_still_be_hidden() -> None:
 
 def test_a_mean_without_an_interval_is_held_down_by_its_runs() -> None:
     runs = [rate(0.0, 0.0, 0.004, seed=seed, significant=False) for seed in (1, 2)]
-    mean = runs[0].model_copy(update={"seed": None, "low": None, "high": None})
+    mean = changed(runs[0], seed=None, low=None, high=None)
     chance = auc(0.5, 0.48, 0.52, seed=None, significant=False)
     assert said_of(chance, mean, *runs).status == "no leak shown"
     assert said_of(chance, mean).status == "inconclusive"
@@ -326,20 +288,12 @@ def test_what_is_the_same_as_another_contrast_is_not_told_twice() -> None:
 
 LIMITS = st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1)).map(sorted)
 GIVEN = st.builds(
-    lambda limits, metric, attack, contrast, tested: auc(
-        limits[1],
-        limits[0],
-        limits[2],
-        metric=metric,
-        attack=attack,
-        contrast=contrast,
-        significant=tested,
-    ),
+    lambda limits, **of: auc(limits[1], limits[0], limits[2], **of),
     LIMITS,
-    st.sampled_from(["auc", "tpr@0.01", "tpr@0.001"]),
-    st.sampled_from(["a", "b"]),
-    st.sampled_from(["unseen", "other_client"]),
-    st.sampled_from([True, False, None]),
+    metric=st.sampled_from(["auc", "tpr@0.01", "tpr@0.001"]),
+    attack=st.sampled_from(["a", "b"]),
+    contrast=st.sampled_from(["unseen", "other_client"]),
+    significant=st.sampled_from([True, False, None]),
 )
 
 
@@ -360,14 +314,8 @@ def test_the_verdict_and_its_sentences_speak_of_the_same_leak(figures: list[Esti
 def test_what_means_of_seeds_lack_is_one_point_with_its_range() -> None:
     def refused(target: int, more: int) -> Estimate:
         note = "0 of 2 seeds gave this figure: inconclusive: needs "
-        return estimate(
-            attack="a",
-            contrast="unseen",
-            metric="tpr@0.001",
-            target=target,
-            value=None,
-            note=f"{note}{more} more non-members",
-        )
+        where = {"attack": "a", "contrast": "unseen", "metric": "tpr@0.001", "target": target}
+        return estimate(where, value=None, note=f"{note}{more} more non-members")
 
     points = said_of(refused(0, 746), refused(1, 637)).open
     assert points[0] == (
@@ -378,14 +326,14 @@ def test_what_means_of_seeds_lack_is_one_point_with_its_range() -> None:
 
 def hardly_learned(given: Record, train: float) -> Record:
     figures = [
-        one.model_copy(update={"value": train}) if one.metric == "train_accuracy" else one
+        changed(one, value=train) if one.metric == "train_accuracy" else one
         for one in given.estimates
     ]
     clients = [
         ClientRow(client=place, samples=500, audited=0, class_counts=[50] * 10)
         for place in range(4)
     ]
-    return given.model_copy(update={"estimates": figures, "clients": clients})
+    return changed(given, estimates=figures, clients=clients)
 
 
 @pytest.mark.parametrize(("train", "warned"), [(0.056, True), (0.185, True), (0.195, False)])
@@ -411,14 +359,7 @@ def test_a_leak_in_a_model_that_hardly_learned_stays_one() -> None:
 
 
 def test_tile_badge_and_sentence_name_one_figure_and_the_largest_word_stands_first() -> None:
-    few = none_found().model_copy(
-        update={
-            "estimates": [
-                auc(0.58, 0.52, 0.64, significant=True),
-                rate(0.106, 0.062, 0.166, significant=True),
-            ]
-        }
-    )
+    few = only(auc(0.58, 0.52, 0.64, significant=True), rate(0.106, 0.062, 0.166, significant=True))
     said, first = verdict(few), tiles(few)[0]
     assert (said.status, first.value, first.tone) == ("clear leak", "106", "clear")
     (sentence,) = said.found[0].sentences

@@ -1,7 +1,3 @@
-from io import StringIO
-
-from rich.console import Console
-
 from fedaudit.report.evidence import key_of
 from fedaudit.report.grid import Footnotes, Grid
 from fedaudit.report.tables.membership import (
@@ -22,12 +18,14 @@ from fedaudit.report.tables.run import (
     controls_table,
     utility_table,
 )
-from fedaudit.report.terminal import MOST_LINES, print_record
+from fedaudit.report.terminal import MOST_LINES
 from fedaudit.report.text.verdict import audited, verdict
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.record import ClientRow, ControlResult, ExposedSample, OtherClients, Record
+from fedaudit.results.record import ClientRow, ExposedSample, OtherClients, Record
 from tests.estimates import changed, estimate
+from tests.gate.parts import control
 from tests.report.records import CONTROLS, record
+from tests.report.seen import must, printed
 
 
 def texts(grid: Grid, column: int) -> list[str]:
@@ -37,7 +35,7 @@ def texts(grid: Grid, column: int) -> list[str]:
 def only(*figures: Estimate) -> Record:
     base = record(strengths=(1.0,), defenses=(("none", 1.0),), details=False)
     estimates = [*figures, *base.where(topic="utility")]
-    return base.model_copy(update={"estimates": estimates})
+    return changed(base, estimates=estimates)
 
 
 def auc(value: float | None, **rest: object) -> Estimate:
@@ -128,13 +126,12 @@ def test_the_triangle_follows_the_corrected_test_and_not_the_bare_interval() -> 
 
 
 def test_epsilon_is_shown_with_the_most_it_could_have_been() -> None:
-    grid = other_figures_table(record())
-    assert grid is not None
+    grid = must(other_figures_table(record()))
     assert grid.rows[0][3].detail == "≥ 1.420\nof at most 5.610"
 
 
 def test_failed_controls_come_first() -> None:
-    failed = ControlResult(control="late", expected="at chance", value=0.7, passed=False)
+    failed = control("late", passed=False)
     grid = controls_table(record(controls=(*CONTROLS, failed)))
     assert texts(grid, 0)[0] == "late"
     assert texts(grid, 1) == ["✗ failed", "✓ passed", "✓ passed", "✓ passed", "– not run"]
@@ -148,16 +145,16 @@ def test_utility_over_seeds_ends_with_their_mean() -> None:
 
 def test_controls_are_summed_up_by_kind_with_all_that_was_expected() -> None:
     controls = [
-        ControlResult(
-            control="blind classifier",
+        control(
+            "blind classifier",
+            value < 0.6,
             attack="inputs",
             expected=f"no better than chance on {against}",
             value=value,
-            passed=value < 0.6,
         )
         for against, value in (("unseen", 0.5), ("others", 0.5), ("unseen", 0.7))
     ]
-    (row,) = controls_summary(record().model_copy(update={"controls": controls})).rows
+    (row,) = controls_summary(changed(record(), controls=controls)).rows
     assert [cell.text for cell in row[:3]] == ["blind classifier", "✗ failed", "2 of 3"]
     assert row[3].text == "no better than chance on unseen; no better than chance on others"
     assert row[3].detail == "failed: inputs: 0.700"
@@ -165,18 +162,17 @@ def test_controls_are_summed_up_by_kind_with_all_that_was_expected() -> None:
 
 def test_how_an_attack_is_put_together_is_told_in_words() -> None:
     plain = record()
-    row = plain.attacks[0].model_copy(
-        update={"signals": ["loss", "posterior_std"], "needs": ["global_model", "ROUNDS"]}
+    row = changed(
+        plain.attacks[0], signals=["loss", "posterior_std"], needs=["global_model", "ROUNDS"]
     )
-    cells = catalogue_table(plain.model_copy(update={"attacks": [row]})).rows[0]
+    cells = catalogue_table(changed(plain, attacks=[row])).rows[0]
     assert cells[1].text == "minus the loss, spread of the probabilities"
     assert cells[1].full == "loss, posterior_std"
     assert cells[4].text == "the model sent out, several rounds"
 
 
 def test_columns_that_say_the_same_everywhere_are_told_once() -> None:
-    grid = exposed_table(record())
-    assert grid is not None
+    grid = must(exposed_table(record()))
     assert [column.text for column in grid.columns] == [
         "Which one",
         "Class",
@@ -189,33 +185,24 @@ def test_columns_that_say_the_same_everywhere_are_told_once() -> None:
 
 
 def test_a_group_too_small_for_a_figure_keeps_its_row() -> None:
-    grid = groups_table(record(), "class")
-    assert grid is not None
+    grid = must(groups_table(record(), "class"))
     row = next(row for row in grid.rows if row[0].text == "Class 7")
     assert [cell.text for cell in row][-2:] == ["–", "3 / 100"]
     assert groups_table(record(details=False), "class") is None
 
 
 def test_the_terminal_prints_every_attack_without_reading_markup() -> None:
-    named = record(strengths=(1.0,)).model_copy(
-        update={"estimates": [auc(0.61, attack="[red]sly[/red]")]}
-    )
-    out = StringIO()
-    print_record(named, Console(file=out, width=100))
-    assert "[red]sly[/red]" in out.getvalue()
-    assert "0.610" in out.getvalue()
-    assert "INCONCLUSIVE" in out.getvalue()
+    named = changed(record(strengths=(1.0,)), estimates=[auc(0.61, attack="[red]sly[/red]")])
+    text = printed(named, width=100)
+    assert all(part in text for part in ("[red]sly[/red]", "0.610", "INCONCLUSIVE"))
 
 
 def test_the_terminal_says_the_conclusion_first_on_one_screen() -> None:
-    out = StringIO()
-    whole = record()
-    print_record(whole, Console(file=out, width=80))
-    lines = out.getvalue().splitlines()
-    said = verdict(whole)
-    assert lines[0].startswith(said.status.upper())
-    assert "▲ 0.9" in out.getvalue()
-    assert "Next: " in out.getvalue()
+    text = printed(record())
+    lines = text.splitlines()
+    assert lines[0].startswith(verdict(record()).status.upper())
+    assert "▲ 0.9" in text
+    assert "Next: " in text
     assert max(map(len, lines)) <= 80
     assert len(lines) <= MOST_LINES < 40
 
@@ -232,8 +219,7 @@ def test_a_mean_rate_has_the_counts_of_each_seed_and_of_all_of_them() -> None:
     (grid,) = attack_tables(whole)
     assert grid.headings[1].detail == "3 seeds, each 500 v. 3,000"
     assert grid.rows[0][3].detail == "0–5.0%\n30/1,500\nFP 9/9,000"
-    table = counts_table(whole)
-    assert table is not None
+    table = must(counts_table(whole))
     assert [cell.text for cell in table.rows[0]][3:] == ["5/500", "10/500", "15/500", "30/1,500"]
     assert {cell.detail for cell in table.rows[0][3:6]} == {"FP 3/3,000"}
     assert counts_table(only(*runs)) is None
@@ -244,19 +230,17 @@ def test_a_sample_that_several_attacks_list_stands_once_and_first() -> None:
         *(auc(0.6, attack=name, target=0, seed=1, n_nonmembers=2000) for name in "ab"),
         auc(0.5, low=0.45, high=0.55, attack="c", target=0, seed=1, n_nonmembers=2000),
     )
-    whole = whole.model_copy(
-        update={
-            "estimates": [changed(f, significant=f.attack != "c") for f in whole.findings],
-            "exposed": [
-                exposed("a", 7, 0.9995),
-                exposed("a", 8, 1.0),
-                exposed("b", 7, 0.999),
-                exposed("c", 9, 1.0),
-            ],
-        }
+    whole = changed(
+        whole,
+        estimates=[changed(f, significant=f.attack != "c") for f in whole.findings],
+        exposed=[
+            exposed("a", 7, 0.9995),
+            exposed("a", 8, 1.0),
+            exposed("b", 7, 0.999),
+            exposed("c", 9, 1.0),
+        ],
     )
-    grid = exposed_table(whole)
-    assert grid is not None
+    grid = must(exposed_table(whole))
     assert [[row[at].text for at in (0, 3, 4)] for row in grid.rows] == [
         ["Sample 7", "2 of 2", "1 of 2,000"],
         ["Sample 8", "1 of 2", "0 of 2,000"],
@@ -266,7 +250,7 @@ def test_a_sample_that_several_attacks_list_stands_once_and_first() -> None:
 
 def test_where_nothing_is_above_guessing_nobody_is_called_exposed() -> None:
     whole = only(auc(0.5, low=0.45, high=0.55, target=0, seed=1))
-    whole = whole.model_copy(update={"exposed": [exposed("fedmia-1", 3, 1.0)]})
+    whole = changed(whole, exposed=[exposed("fedmia-1", 3, 1.0)])
     assert exposed_table(whole) is None
     assert "what chance gives" in exposed_note(whole)
 
@@ -279,8 +263,7 @@ def exposed(attack: str, sample: int, share: float) -> ExposedSample:
 
 def test_only_audited_clients_have_a_risk() -> None:
     assert targets_table(only(auc(0.6, target=0))) is None
-    grid = targets_table(only(auc(0.6, low=0.56, target=3), auc(0.7, low=0.65, target=0)))
-    assert grid is not None
+    grid = must(targets_table(only(auc(0.6, low=0.56, target=3), auc(0.7, low=0.65, target=0))))
     assert [(row[0].text, row[1].text, row[1].detail) for row in grid.rows] == [
         ("Client 0", "▲ 0.700", "clear\n≥ 0.650"),
         ("Client 3", "▲ 0.600", "weak\n≥ 0.560"),
@@ -288,8 +271,7 @@ def test_only_audited_clients_have_a_risk() -> None:
 
 
 def test_other_clients_are_named_as_those_whose_samples_members_are_told_from() -> None:
-    grid = groups_table(record(), "client")
-    assert grid is not None
+    grid = must(groups_table(record(), "client"))
     assert grid.columns[0].text == "Non-members of"
     assert "target client 0" in grid.remark
 
@@ -299,7 +281,7 @@ def test_of_thousands_of_clients_those_without_a_row_are_summed_up() -> None:
     others = OtherClients(
         clients=9_999, samples=30_000, fewest=1, most=7, audited=0, class_counts=[20_000, 10_000]
     )
-    large = record().model_copy(update={"clients": rows, "other_clients": others})
+    large = changed(record(), clients=rows, other_clients=others)
     grid = clients_table(large)
     assert [texts(grid, column)[-1] for column in range(4)] == [
         "9,999 others",

@@ -1,9 +1,6 @@
 """What a report says of source inference."""
 
-from io import StringIO
-
 import pytest
-from rich.console import Console
 
 from fedaudit.report.evidence import size_reached_by
 from fedaudit.report.figures.drawing import Heat
@@ -19,18 +16,18 @@ from fedaudit.report.tables.sources import (
     seeds_table,
     source_table,
 )
-from fedaudit.report.terminal import print_record
 from fedaudit.report.text.verdict import as_text, verdict
 from fedaudit.report.tiles import tiles
 from fedaudit.results import estimate as estimates
-from fedaudit.results.record import ControlResult, Record
+from fedaudit.results.record import Record
 from fedaudit.results.sources import LABELS
 from fedaudit.study.comparing import compared
 from fedaudit.study.figures.source import SourceFound
-from tests.estimates import estimate
+from tests.estimates import changed, estimate
+from tests.gate.parts import control
 from tests.report.records import CONTROLS, utility, with_sources
 from tests.report.records import source as found
-from tests.report.seen import cells, column, lines, of_kind, words
+from tests.report.seen import cells, column, lines, must, of_kind, printed, words
 
 BY_CHANCE = {"p_value": 0.4, "class_p_value": 0.4, "mixes": 0.1}
 SEEDS = tuple(found(right=right, seed=seed) for seed, right in enumerate((56, 60, 64)))
@@ -139,12 +136,12 @@ def test_what_the_test_alone_finds_is_marked_as_of_open_size() -> None:
 def test_figures_are_shown_as_the_record_has_them() -> None:
     record = with_sources(found())
     quiet = [
-        one.model_copy(update={"tests": [estimates.Test(null=LABELS, significant=False)]})
+        changed(one, tests=[estimates.Test(null=LABELS, significant=False)])
         if one.against == LABELS
         else one
         for one in record.estimates
     ]
-    assert verdict(record.model_copy(update={"estimates": quiet})).status == "above guessing"
+    assert verdict(changed(record, estimates=quiet)).status == "above guessing"
 
 
 def test_membership_is_told_first_and_sources_after_it() -> None:
@@ -169,14 +166,7 @@ def test_no_verdict_is_milder_than_what_sources_show() -> None:
 
 
 def test_a_failed_control_stands_above_what_is_found_of_sources() -> None:
-    failed = ControlResult(
-        control="untrained model",
-        attack="sia",
-        expected="owners named no more often than label distributions explain",
-        value=0.5,
-        passed=False,
-    )
-    said = verdict(with_sources(found(), controls=(failed,)))
+    said = verdict(with_sources(found(), controls=(control("untrained model", passed=False),)))
     assert said.status == "control failed"
     assert "untrained model" in said.controls
 
@@ -207,8 +197,7 @@ def test_a_page_about_membership_alone_is_as_it_was() -> None:
 
 def test_the_oracle_round_is_named_as_chosen_afterwards_and_is_not_the_headline() -> None:
     record = with_sources(found())
-    table = rounds_table(record)
-    assert table is not None
+    table = must(rounds_table(record))
     assert column(table, "Round") == ["2", "4", "9", "Oracle round (4)"]
     assert column(table, "Attack success rate") == ["50.0%", "60.0%", "50.0%", "60.0%"]
     assert "chosen afterwards" in table.remark
@@ -218,8 +207,6 @@ def test_the_oracle_round_is_named_as_chosen_afterwards_and_is_not_the_headline(
 def test_silent_and_chained_answers_have_their_counts() -> None:
     record = with_sources(*SEEDS)
     silent, chained = answers_table(record), chained_table(record)
-    assert silent is not None
-    assert chained is not None
     assert column(silent, "Chance from 50.0%") == ["50.0%"]
     assert details(silent, "Chance from 50.0%") == ["90/180 of 360"]
     assert column(silent, "Chance from 90.0%") == ["–"]
@@ -285,9 +272,7 @@ def test_every_page_is_whole(results: tuple[SourceFound, ...]) -> None:
     record = with_sources(*results)
     for of in (record, with_sources(*results, membership=True)):
         assert 'id="sources"' in report_html(of)
-        console = Console(record=True, width=100, file=StringIO())
-        print_record(of, console)
-        assert "Source inference" in console.export_text()
+        assert "Source inference" in printed(of, width=100)
     assert "Source inference" in comparison_html(compared([record, record]), [record, record])
 
 
@@ -307,7 +292,7 @@ def test_a_map_of_very_many_clients_has_no_lines_that_would_hide_it() -> None:
 def test_a_record_without_samples_of_its_own_settings_says_its_guarantee_below_the_table() -> None:
     budget = estimate(metric="formal_epsilon", value=2.5, contrast="unseen", method="Renyi")
     record = with_sources(found())
-    record = record.model_copy(update={"estimates": [budget, *record.estimates]})
+    record = changed(record, estimates=[budget, *record.estimates])
     document = report_html(record)
     assert "2.500" in words(document)
     assert 'id="every"' in document
@@ -324,25 +309,23 @@ def defended(right: int, seeds: tuple[int, ...] = (1,)) -> Record:
         method="Renyi accountant, delta 1e-05",
         note="unit: one sample",
     )
-    a_round = budget.model_copy(update={"metric": "formal_epsilon_of_a_round", "value": 0.7})
+    a_round = changed(budget, metric="formal_epsilon_of_a_round", value=0.7)
     record = with_sources(*found_)
-    return record.model_copy(
-        update={
-            "name": "defended",
-            "estimates": [
-                budget,
-                a_round,
-                *record.where(topic="source"),
-                *(one for seed in seeds for one in utility("dp-sgd", seed, 0.5 + 0.01 * seed)),
-            ],
-        }
+    return changed(
+        record,
+        name="defended",
+        estimates=[
+            budget,
+            a_round,
+            *record.where(topic="source"),
+            *(one for seed in seeds for one in utility("dp-sgd", seed, 0.5 + 0.01 * seed)),
+        ],
     )
 
 
 def test_compared_records_show_success_beside_accuracy_and_formal_epsilon() -> None:
     records = [with_sources(found(right=60)), defended(21)]
-    table = source_comparison(compared(records), records)
-    assert table is not None
+    table = must(source_comparison(compared(records), records))
     assert column(table, "Formal ε, training") == ["–", "1.900"]
     assert column(table, "Formal ε, one round") == ["–", "0.700"]
     assert "sees that round's upload and no other" in table.remark
@@ -357,8 +340,7 @@ def test_changes_are_paired_by_seed() -> None:
     seeds = (1, 2, 3)
     plain = with_sources(*(found(right=60 + 3 * seed, seed=seed) for seed in seeds))
     records = [plain, defended(30, (2, 3, 9))]
-    table = source_comparison(compared(records), records)
-    assert table is not None
+    table = must(source_comparison(compared(records), records))
     assert details(table, "sia")[1].split("\n")[-2:] == [
         "Δ −25.0 points *",
         "(−33.6 to −15.8)",
@@ -369,8 +351,7 @@ def test_records_without_sources_have_no_such_table_in_a_comparison() -> None:
     records = [with_sources(membership=True), with_sources(membership=True)]
     assert source_comparison(compared(records), records) is None
     mixed = [with_sources(membership=True), with_sources(found())]
-    table = source_comparison(compared(mixed), mixed)
-    assert table is not None
+    table = must(source_comparison(compared(mixed), mixed))
     assert len(table.rows) == 1
 
 

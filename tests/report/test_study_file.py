@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from fedaudit.report.reproducing import reproducing, study_file
 from fedaudit.study.settings.file import read_study
 from fedaudit.study.settings.sections import Study
+from tests.estimates import changed
 from tests.report.records import hostile, record
 
 PLAIN = st.booleans() | st.integers(-(10**12), 10**12) | st.text() | st.floats(allow_nan=False)
@@ -56,7 +57,7 @@ def test_characters_that_would_not_show_become_escapes(char: str) -> None:
 def test_a_data_set_that_lies_in_a_folder_is_asked_for() -> None:
     bundled = record(details=False)
     assert reproducing(bundled).command == "fedaudit run study.toml"
-    other = bundled.model_copy(update={"config": {"data": {"name": "mnist"}}})
+    other = changed(bundled, config={"data": {"name": "mnist"}})
     assert reproducing(other).command == "fedaudit run study.toml --data-dir FOLDER"
     assert reproducing(other).data == "mnist"
 

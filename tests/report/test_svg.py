@@ -12,26 +12,15 @@ from fedaudit.report.figures.drawing import OKABE_ITO, Panel, Scale, Series, Sty
 from fedaudit.report.figures.svg import drawn, hovering
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.results.games import Rate
-from fedaudit.results.record import UsageRow
 from fedaudit.study.comparing import compared
+from tests.estimates import changed
 from tests.report.clustered import clustered, with_clusters
 from tests.report.games import hostile_games, played
-from tests.report.records import hostile, record, source, with_sources
+from tests.report.records import hostile, record, source, used, with_sources
 from tests.study.compare_records import PLAIN, STRONG, WEAK
 
 LOOK = Style(OKABE_ITO[0], "dash", "square")
-USED = UsageRow(
-    defense="none",
-    seed=1,
-    client=0,
-    defended=False,
-    samples=10,
-    distinct=[10, 8],
-    times_used=[0, 2, 8],
-    times_recycled=[10],
-    extra_bytes=0,
-    seconds=2.0,
-)
+USED = used(distinct=(10, 8), times=(0, 2, 8))
 PAGES: dict[str, Callable[[], str]] = {
     "members": lambda: report_html(record(strengths=(2.6, 0.5))),
     "hostile names": lambda: report_html(hostile()),
@@ -39,7 +28,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "clusters": lambda: report_html(with_clusters(clustered(clients=20, minority=4, rounds=3))),
     "games": lambda: report_html(played()),
     "hostile games": lambda: report_html(hostile_games()),
-    "fronts": lambda: _compared([PLAIN.model_copy(update={"usage": [USED]}), WEAK, STRONG]),
+    "fronts": lambda: _compared([changed(PLAIN, usage=[USED]), WEAK, STRONG]),
     "tradeoff": lambda: _compared([record(name="one"), record(name="two", strengths=(0.5,))]),
 }
 

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fedaudit.report.grid import Cell, Grid, Tone, tabled
-from fedaudit.report.text import clauses as answers
-from fedaudit.report.text import epsilons, units
-from fedaudit.report.text.answers import Answer
-from fedaudit.report.text.clauses import out_of_scope
+from fedaudit.report.text import answers, bounds, epsilons
+from fedaudit.report.text.answers import Answer, out_of_scope
 from fedaudit.report.words import cleaned, without_digests
 from fedaudit.results.record import Record
 
@@ -80,11 +78,11 @@ ROWS = (
     Row(
         "How likely can somebody tell that a person’s record was in the training data?",
         (EDPB, EDPS, CNIL),
-        answers.membership,
+        bounds.membership,
     ),
-    Row("Do attacks do better than guessing?", (GUESSING,), answers.equivalence),
-    Row("If an attack names a record, how sure is it?", (EDPB,), answers.flagged),
-    Row("Did attacks compare with reference models?", (EDPB, CNIL), answers.references),
+    Row("Do attacks do better than guessing?", (GUESSING,), bounds.equivalence),
+    Row("If an attack names a record, how sure is it?", (EDPB,), bounds.flagged),
+    Row("Did attacks compare with reference models?", (EDPB, CNIL), bounds.references),
     Row("Who is the adversary, and whose data were audited?", (EDPS, EDPB), answers.adversary),
     Row("Was the audit itself checked?", (EDPB, CNIL), answers.controls),
     Row(
@@ -100,11 +98,11 @@ ROWS = (
         epsilons.claimed_epsilon,
     ),
     Row("Which epsilon was measured?", (NIST,), epsilons.measured_epsilon),
-    Row("How well does one round’s sum hide one client’s update?", (EDPS,), units.one_sum),
-    Row("What about a person with several records?", (NIST,), units.people),
-    Row("Are deleted records forgotten?", (EDPB,), units.deletion),
+    Row("How well does one round’s sum hide one client’s update?", (EDPS,), epsilons.one_sum),
+    Row("What about a person with several records?", (NIST,), answers.people),
+    Row("Are deleted records forgotten?", (EDPB,), answers.deletion),
     Row("What if the server tampers with the model?", (EDPS,), answers.malicious_server),
-    Row("What does a client find that poisons what it sends?", (EDPS,), units.malicious_client),
+    Row("What does a client find that poisons what it sends?", (EDPS,), answers.malicious_client),
     Row(
         "Can training data be extracted or reconstructed?",
         (EDPB, CNIL, MITIGATION),
@@ -121,7 +119,7 @@ ROWS = (
         out_of_scope("fedaudit measures what leaks, and not what a client can spoil."),
     ),
     Row("Who tested, when, and in which role?", (EDPB,), answers.tester),
-    Row("What remains at risk for whoever deploys the model?", (EDPB, CNIL), answers.residual),
+    Row("What remains at risk for whoever deploys the model?", (EDPB, CNIL), bounds.residual),
 )
 
 

@@ -1,14 +1,15 @@
 """Figures that stand in front of a report, and the size of the leak that each shows."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeVar, get_args
 
-from fedaudit.core.metric_names import AUC, HEADLINE_METRICS, rate_of
+from fedaudit.core import metric_names
 from fedaudit.report.grid import Tone, shortened
-from fedaudit.report.words import defense_name
+from fedaudit.report.words import contrast_order, defense_name
+from fedaudit.results.comparison import AttackEntry, Front
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance, by_test_alone
-from fedaudit.results.record import Record
+from fedaudit.results.record import ControlResult, Curve, Record
 
 Size = Literal["trace", "weak", "clear", "strong"]
 
@@ -130,9 +131,9 @@ def highest_of(figure: Estimate) -> float:
 
 
 def _threshold(threshold: Threshold, metric: str) -> float | None:
-    if metric == AUC:
+    if metric == metric_names.AUC:
         return threshold.auc
-    rate = rate_of(metric)
+    rate = metric_names.rate_of(metric)
     if rate is None or rate > 0.01:
         return None
     return threshold.thousandth_rate if rate <= 0.001 else threshold.percent_rate
@@ -164,7 +165,7 @@ def size_of(figure: Estimate) -> Size | None:
     """
     if not above_chance(figure) or figure.value is None:
         return None
-    if rate_of(figure.metric) is None:
+    if metric_names.rate_of(figure.metric) is None:
         return size_reached(_at_least(figure), figure.metric)
     if figure.low is None and figure.high is None:
         return None
@@ -176,7 +177,7 @@ def _at_least(figure: Estimate) -> float:
     """The lower limit; where there is none, 0 of a rate and the value of anything else."""
     if figure.low is not None:
         return figure.low
-    return 0.0 if rate_of(figure.metric) is not None else figure.value or 0.0
+    return 0.0 if metric_names.rate_of(figure.metric) is not None else figure.value or 0.0
 
 
 def strongest_found(figures: list[Estimate], metric: str) -> Estimate | None:
@@ -199,7 +200,7 @@ def leading(figures: list[Estimate]) -> tuple[Estimate, ...]:
     The AUC above guessing and the rate above guessing that show most of a leak, each by its lower
     limit; the one with the larger word first, the AUC where the words are the same.
     """
-    found = [strongest_found(figures, AUC), rate_found(figures)]
+    found = [strongest_found(figures, metric_names.AUC), rate_found(figures)]
     given = [figure for figure in found if figure is not None]
     return tuple(sorted(given, key=lambda figure: -_shown_at_least(figure)[0]))
 
@@ -209,7 +210,10 @@ def rate_found(figures: list[Estimate]) -> Estimate | None:
 
     None where no rate is above guessing.
     """
-    rates = sorted({f.metric for f in figures if rate_of(f.metric)}, key=lambda m: rate_of(m) or 0)
+    rates = sorted(
+        {f.metric for f in figures if metric_names.rate_of(f.metric)},
+        key=lambda m: metric_names.rate_of(m) or 0,
+    )
     found = [figure for m in rates if (figure := strongest_found(figures, m)) is not None]
     return max(found, key=lambda figure: _shown_at_least(figure)[0], default=None)
 
@@ -255,6 +259,8 @@ RunsBehind = Mapping[Subject, list[Estimate]]
 """The figures of single runs, by what they are of."""
 
 Kept = TypeVar("Kept")
+Key = TypeVar("Key", bound=Hashable)
+Against = TypeVar("Against", bound=Estimate | Curve | AttackEntry | Front)
 
 
 def setting_of(figure: Estimate) -> Setting:
@@ -265,6 +271,20 @@ def setting_of(figure: Estimate) -> Setting:
 def distinct(items: Iterable[Kept]) -> list[Kept]:
     """The items without repetition, in the order of their first appearance."""
     return list(dict.fromkeys(items))
+
+
+def grouped(items: Iterable[Kept], key: Callable[[Kept], Key]) -> dict[Key, list[Kept]]:
+    """The items by what they have in common, in the order of its first appearance."""
+    found: dict[Key, list[Kept]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+def by_contrast(items: Iterable[Against]) -> dict[str, list[Against]]:
+    """The items by the kind of non-members that they are against, in a report's order."""
+    found = grouped(items, lambda one: one.contrast)
+    return {contrast: found[contrast] for contrast in sorted(found, key=contrast_order)}
 
 
 def headline(record: Record) -> list[Estimate]:
@@ -282,16 +302,82 @@ def over_all_runs(record: Record, metric: str) -> Estimate | None:
     return found[0] if found else None
 
 
+def given_over_all_runs(record: Record, metric: str) -> Estimate | None:
+    """The same; None where it was refused, too."""
+    one = over_all_runs(record, metric)
+    return None if one is None or one.value is None else one
+
+
+class ClientEpsilon(NamedTuple):
+    """Epsilon of one client's contribution over all runs; None for what the record has not.
+
+    Attributes:
+        coins: Measured, from coins alone.
+        gaussian: Measured, if the mechanism is Gaussian.
+        claimed: Claimed with canary clients, as audited.
+        alone: Claimed without them, as deployed.
+    """
+
+    coins: Estimate | None
+    gaussian: Estimate | None
+    claimed: Estimate | None
+    alone: Estimate | None
+
+    @property
+    def best(self) -> Estimate | None:
+        """The measured bound that stands in front."""
+        return self.gaussian or self.coins
+
+    @property
+    def measured(self) -> list[Estimate]:
+        """The measured bounds."""
+        return [one for one in (self.coins, self.gaussian) if one is not None]
+
+
+def client_epsilon(record: Record) -> ClientEpsilon:
+    """Claimed and measured epsilon of one client's contribution."""
+    metrics = (
+        metric_names.CLIENT_EPSILON,
+        metric_names.CLIENT_EPSILON_IF_GAUSSIAN,
+        metric_names.CLAIMED_CLIENT_EPSILON,
+        metric_names.CLAIMED_CLIENT_EPSILON_ALONE,
+    )
+    return ClientEpsilon(*(given_over_all_runs(record, metric) for metric in metrics))
+
+
+def at_ceiling(bound: Estimate) -> bool:
+    """True where a lower bound is all that its test could have shown."""
+    return bool(bound.ceiling) and bound.number >= (bound.ceiling or 0.0) * (1 - 1e-9)
+
+
+class Checks(NamedTuple):
+    """The controls that were run, and those of them that failed."""
+
+    ran: list[ControlResult]
+    failed: list[ControlResult]
+
+    @property
+    def passed(self) -> int:
+        """Number of those that hold."""
+        return len(self.ran) - len(self.failed)
+
+
+def checks_of(controls: Iterable[ControlResult]) -> Checks:
+    """Controls by how they went; without those that could not be run."""
+    ran = [control for control in controls if control.passed is not None]
+    return Checks(ran, [control for control in ran if not control.passed])
+
+
 def single_samples(record: Record) -> list[Estimate]:
     """The same of the samples of people taken one by one; none where samples are the units."""
     return _summarised(record.of_single_samples)
 
 
 def _summarised(given: list[Estimate]) -> list[Estimate]:
-    levels: dict[tuple[str, str, str], list[Estimate]] = {}
-    for figure in _without_repeats(given):
-        if figure.attack and figure.metric in HEADLINE_METRICS:
-            levels.setdefault((figure.attack, figure.defense, figure.view), []).append(figure)
+    shown = (
+        f for f in _without_repeats(given) if f.attack and f.metric in metric_names.HEADLINE_METRICS
+    )
+    levels = grouped(shown, lambda figure: (figure.attack, figure.defense, figure.view))
     return [figure for figures in levels.values() for figure in _most_summarised(figures)]
 
 
@@ -321,11 +407,7 @@ def key_of(figure: Estimate) -> Subject:
 
 def runs_behind(record: Record) -> RunsBehind:
     """The figures of single runs that the record's means are over."""
-    found: dict[Subject, list[Estimate]] = {}
-    for figure in record.findings:
-        if figure.seed is not None:
-            found.setdefault(key_of(figure), []).append(figure)
-    return found
+    return grouped((figure for figure in record.findings if figure.seed is not None), key_of)
 
 
 def settings_of(figures: list[Estimate]) -> list[Setting]:

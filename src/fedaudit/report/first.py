@@ -3,14 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from fedaudit.report import evidence, words
 from fedaudit.report.advice import Advice, advice
-from fedaudit.report.evidence import (
-    LEAKS,
-    Status,
-    gravest,
-    headline,
-    says_nothing,
-)
 from fedaudit.report.figures.forest import Picture
 from fedaudit.report.grid import shortened
 from fedaudit.report.pictures import comparison_picture, first_picture, games_picture
@@ -26,27 +20,9 @@ from fedaudit.report.text.comparison import (
     tradeoffs,
 )
 from fedaudit.report.text.games import GameVerdict
-from fedaudit.report.text.points import (
-    contradicted,
-    far_above,
-    shown_points,
-)
+from fedaudit.report.text.points import contradicted, far_above, shown_points
 from fedaudit.report.text.verdict import PlainVerdict
-from fedaudit.report.tiles import (
-    Tile,
-    client_tiles,
-    cluster_tiles,
-    game_tiles,
-    membership_tiles,
-    source_tiles,
-    utility_tile,
-)
-from fedaudit.report.words import (
-    capital,
-    contrast_name,
-    percent,
-    points,
-)
+from fedaudit.report.tiles import Tile, client_tiles, game_tiles, topic_tiles, utility_tile
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.metrics import TEST_ACCURACY
@@ -69,7 +45,7 @@ class First(NamedTuple):
         next: What to do, most important first.
     """
 
-    look: Status
+    look: evidence.Status
     status: str
     headline: str
     warning: str
@@ -103,7 +79,7 @@ MOST_CLAIMS = 2
 LOW = 6
 """Rows up to which a picture leaves room below it, beside the numbers."""
 
-_NEXT: Mapping[Status, tuple[str, ...]] = {
+_NEXT: Mapping[evidence.Status, tuple[str, ...]] = {
     "void": ("Run the study again with aligned evaluation; nothing follows from these figures.",),
     "control failed": (
         "Find out why the control failed (see Controls), then run the audit again.",
@@ -123,7 +99,7 @@ _NEXT: Mapping[Status, tuple[str, ...]] = {
         "Audit a stronger adversary: one that sees every round, or more attacks.",
     ),
 }
-_LEAKS: tuple[Status, ...] = (*LEAKS.values(), "above guessing")
+_LEAKS: tuple[evidence.Status, ...] = (*evidence.LEAKS.values(), "above guessing")
 _UNLEARNED = (
     "Train the model until it has learned its training data, then audit again.",
     "Or train on fewer samples a client, which are learned sooner.",
@@ -148,10 +124,10 @@ def first_screen(record: Record, said: PlainVerdict) -> First:
 
 def _held(records: Sequence[Record]) -> tuple[str, bool]:
     """Number of controls that hold, in a line, and whether all do."""
-    ran = [one for record in records for one in record.controls if one.passed is not None]
-    held = sum(bool(control.passed) for control in ran)
-    line = f"{held} of {len(ran)} controls hold" if ran else "No control was run"
-    return line, bool(ran) and held == len(ran)
+    checks = evidence.checks_of(control for record in records for control in record.controls)
+    if not checks.ran:
+        return "No control was run", False
+    return f"{checks.passed} of {len(checks.ran)} controls hold", not checks.failed
 
 
 def next_steps(said: PlainVerdict, known: Advice | None = None) -> tuple[str, ...]:
@@ -173,13 +149,9 @@ def _three(record: Record, said: PlainVerdict) -> tuple[Tile, ...]:
 
     A leak smaller than that of the verdict is left to the full one: one word stands in front.
     """
-    if says_nothing(record):
+    made = topic_tiles(record)
+    if not made:
         return ()
-    made = {
-        "membership": [tile for tile in membership_tiles(headline(record)) if tile is not None],
-        "sources": source_tiles(record),
-        "clusters": cluster_tiles(record),
-    }
     grave = said.topics[0][1]
     topics = [topic for topic, one in said.topics if one == grave or one not in _LEAKS]
     each = 2 if len(topics) == 1 else 1
@@ -225,7 +197,7 @@ def first_of_games(record: Record, said: GameVerdict) -> First:
         "",
         games_picture(record),
         tuple(game_tiles(record)[:3]),
-        f"{capital(what)} contradicted at {wrong} of {of} points"
+        f"{words.capital(what)} contradicted at {wrong} of {of} points"
         + f"; actual ε far above it at {far}" * bool(far),
         not wrong and not far,
         steps,
@@ -233,12 +205,8 @@ def first_of_games(record: Record, said: GameVerdict) -> First:
     )
 
 
-def _undefended(record: Record) -> bool:
-    return {one.defense for one in record.findings} == {NO_DEFENSE}
-
-
 def _nothing_to_lower(
-    comparison: Comparison, plain: Status | None, records: Sequence[Record]
+    comparison: Comparison, plain: evidence.Status | None, records: Sequence[Record]
 ) -> First:
     """The first screen of a comparison whose undefended rows have no attack above guessing."""
     found = f"the verdict is “{plain}”"
@@ -271,24 +239,29 @@ def first_of_comparison(
 ) -> First:
     """The first screen of a comparison: its best trade-off in front."""
     failed = any(said.status in ("void", "control failed") for said in verdicts)
-    look: Status = "control failed" if failed else "inconclusive"
-    bare = [said for one, said in zip(records, verdicts, strict=True) if _undefended(one)]
+    look: evidence.Status = "control failed" if failed else "inconclusive"
+    bare = [
+        said
+        for one, said in zip(records, verdicts, strict=True)
+        if {figure.defense for figure in one.findings} == {NO_DEFENSE}
+    ]
     held = holds_defenses(comparison)
     if held:
         # Of membership alone: that sources are named is no leak that its front could show lower.
-        plain = [dict(said.topics)["membership"] for said in bare if _on_members(said)]
+        topics = [dict(said.topics) for said in bare]
+        plain = [of["membership"] for of in topics if "membership" in of]
         nothing = nothing_to_lower(comparison)
     else:
         plain = [said.status for said in bare]
         nothing = bool(plain) and not any(status in _LEAKS for status in plain)
     if nothing and not failed:
-        return _nothing_to_lower(comparison, gravest(plain) if plain else None, records)
+        return _nothing_to_lower(comparison, evidence.gravest(plain) if plain else None, records)
     found = tradeoffs(comparison)
     best = best_tradeoff(comparison)
     one = best or least_cost([one for one in found if one.lowers]) or least_cost(found)
     status = "best trade-off" if best else "no trade-off" if held else "side by side"
     if not held:
-        grave = gravest([said.status for said in verdicts])
+        grave = evidence.gravest([said.status for said in verdicts])
         text = f"{len(comparison.rows)} rows side by side; the gravest verdict is “{grave}”"
     elif best is not None:
         look = look if failed else "no leak shown"
@@ -315,10 +288,6 @@ def first_of_comparison(
 
 def _sizes(records: Sequence[Record]) -> tuple[str, ...]:
     return (SIZES_DIFFER,) if sizes_differ(records) else ()
-
-
-def _on_members(said: PlainVerdict) -> bool:
-    return "membership" in dict(said.topics)
 
 
 def _steps_of(comparison: Comparison, best: TradeOff | None, *, failed: bool) -> tuple[str, ...]:
@@ -354,43 +323,42 @@ def _bargain(one: TradeOff) -> str:
 
 def _numbers_of(one: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
     """Change of the leakage and of accuracy of a row, and what leaks undefended."""
-    against = f"v. {contrast_name(one.contrast).lower()}"
+    against = words.against(one.contrast)
     left = max(one.undefended + one.leakage, 0.0)
-    limits = (
-        "no interval"
-        if one.low is None or one.high is None
-        else f"95% interval {points(one.low)} to {points(one.high)}"
-    )
+    limits = _interval(one.low, one.high) or "no interval"
     rows = len(tradeoffs(comparison))
     picked = f", not corrected for picking one of {rows} rows" if rows > 1 else ""
     change = next(
         (e.change for e in comparison.on("utility", TEST_ACCURACY) if e.row == one.row), None
     )
-    spread = (
-        f"; 95% interval {points(change.low)} to {points(change.high)}"
-        if change is not None and change.low is not None and change.high is not None
-        else ""
-    )
+    spread = _interval(change.low, change.high) if change else ""
     return (
         Tile(
             "Membership advantage (2 AUC − 1)",
-            f"{points(one.leakage)} points",
+            f"{words.points(one.leakage)} points",
             f"{shortened(one.name, 40)}, strongest attack {against}: "
-            f"{limits}{picked}; {percent(left)} left",
+            f"{limits}{picked}; {words.percent(left)} left",
             "good" if one.lowers else "",
         ),
         Tile(
             "Test accuracy",
-            f"{points(-one.error)} points",
-            f"against no defense, same clients{spread}",
+            f"{words.points(-one.error)} points",
+            "; ".join(filter(None, ("against no defense, same clients", spread))),
         ),
         Tile(
             "Membership advantage undefended",
-            percent(one.undefended),
+            words.percent(one.undefended),
             f"strongest attack {against}, an AUC of {(one.undefended + 1) / 2:.3f}; "
             "guessing has 0%",
         ),
     )
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    """Limits of a change of shares; empty without both."""
+    if low is None or high is None:
+        return ""
+    return f"95% interval {words.points(low)} to {words.points(high)}"
 
 
 def _points(share: float) -> str:

@@ -1,6 +1,5 @@
 """A report as one HTML file that loads nothing from outside and runs no foreign script."""
 
-import ast
 import base64
 import hashlib
 import json
@@ -13,82 +12,34 @@ from markupsafe import Markup
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import PICTURES_FILE, write_whole
+from fedaudit.report import words
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import CAVEAT, clause_table
 from fedaudit.report.evidence import about_members, attacks_tried, says_nothing
 from fedaudit.report.figures.clusters import cluster_figures
-from fedaudit.report.figures.comparison import (
-    front_figure,
-    hypervolume_tables,
-    tradeoff_figure,
-)
+from fedaudit.report.figures.comparison import front_figure, hypervolume_tables, tradeoff_figure
 from fedaudit.report.figures.detector import detector_table, detector_words, weights_figure
 from fedaudit.report.figures.drawing import Figures
 from fedaudit.report.figures.forest import forest_drawn
 from fedaudit.report.figures.games import game_figures
-from fedaudit.report.figures.membership import (
-    accuracy_figure,
-    group_figure,
-    histogram_figure,
-    roc_figure,
-    target_figure,
-    trajectory_figure,
-)
+from fedaudit.report.figures.membership import membership_figures
 from fedaudit.report.figures.sources import source_figures
 from fedaudit.report.figures.svg import drawn, hovering, symbols
 from fedaudit.report.figures.usage import usage_figure, usage_table
 from fedaudit.report.first import first_of_comparison, first_of_games, first_screen
 from fedaudit.report.grid import Grid, clean, shortened
-from fedaudit.report.reproducing import (
-    Again,
-    needed_data,
-    reproducing,
-    rows_of_environment,
-    study_file,
-)
+from fedaudit.report.reproducing import reproducing
 from fedaudit.report.tables.clusters import cluster_section, risk_sizes_table
-from fedaudit.report.tables.comparison import attack_tables as comparison_tables
-from fedaudit.report.tables.comparison import (
-    client_comparison,
-    cluster_comparison,
-    rows_table,
-    source_comparison,
-)
-from fedaudit.report.tables.comparison import utility_table as comparison_utility
+from fedaudit.report.tables.comparison import comparison_section
 from fedaudit.report.tables.games import certificates_table, points_table, rounds_table
-from fedaudit.report.tables.membership import (
-    attack_tables,
-    counts_table,
-    every_figure_table,
-    exposed_note,
-    exposed_table,
-    groups_table,
-    other_figures_table,
-    targets_of,
-    targets_table,
-)
-from fedaudit.report.tables.run import (
-    catalogue_table,
-    clients_table,
-    controls_summary,
-    controls_table,
-    sizes_table,
-    utility_table,
-)
+from fedaudit.report.tables.membership import membership_section
+from fedaudit.report.tables.run import run_section
 from fedaudit.report.tables.sources import kind_of, source_section
 from fedaudit.report.tables.unlearning import unlearning_section
 from fedaudit.report.text.comparison import cautions
 from fedaudit.report.text.games import CERTIFICATES, game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.tiles import game_tiles, tiles
-from fedaudit.report.words import (
-    capital,
-    cleaned,
-    plural,
-    sentence,
-    sight_name,
-    without_digests,
-)
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.record import Record
@@ -153,8 +104,8 @@ def _environment_of_templates() -> Environment:
     environment.filters["shortened"] = shortened
     environment.filters["drawn"] = drawn
     environment.filters["forest"] = forest_drawn
-    environment.filters["sight"] = sight_name
-    environment.filters["paragraph"] = lambda text: capital(sentence(text))
+    environment.filters["sight"] = words.sight_name
+    environment.filters["paragraph"] = lambda text: words.capital(words.sentence(text))
     return environment
 
 
@@ -215,8 +166,11 @@ def write_comparison(comparison: Comparison, records: Sequence[Record], path: Pa
 
 def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     """Several records side by side as an HTML document."""
-    speak = without_digests([comparison, *records])
-    comparison, records = cleaned(comparison, speak), [cleaned(one, speak) for one in records]
+    speak = words.without_digests([comparison, *records])
+    comparison, records = (
+        words.cleaned(comparison, speak),
+        [words.cleaned(one, speak) for one in records],
+    )
     verdicts = [verdict(record) for record in records]
     drawn = front_figure(comparison) or tradeoff_figure(comparison)
     used = usage_figure(comparison, records)
@@ -224,7 +178,7 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     named_ = [(record.name, said) for record, said in zip(records, verdicts, strict=True)]
     return rendered(
         "comparison.html.j2",
-        title=f"Comparison of {plural(len(records), 'audit')}",
+        title=f"Comparison of {words.plural(len(records), 'audit')}",
         first=first_of_comparison(comparison, records, verdicts),
         figures=figures,
         tradeoff=drawn,
@@ -232,14 +186,8 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
         usage=usage_table(comparison, records),
         hypervolumes=hypervolume_tables(comparison),
         verdicts=named_ if len(records) <= MOST_VERDICTS else [],
-        rows=rows_table(comparison, [said.status for said in verdicts]),
-        tables=comparison_tables(comparison),
-        outside=comparison_tables(comparison, "outside"),
+        **comparison_section(comparison, records, [said.status for said in verdicts]),
         defended=any(row.family != NO_DEFENSE for row in comparison.rows),
-        sources=source_comparison(comparison, records),
-        updates=client_comparison(comparison, records),
-        clusters=cluster_comparison(comparison),
-        utility=comparison_utility(comparison),
         cautions=cautions(comparison, records),
         alarming=any(
             says_nothing(r) or s.status == "control failed"
@@ -256,7 +204,7 @@ def report_html(record: Record, pictures: str = "") -> str:
         record: Of any kind.
         pictures: Members' images and those that a model draws, as a ``data:`` address.
     """
-    record = cleaned(record, without_digests([record]))
+    record = words.cleaned(record, words.without_digests([record]))
     if record.kind == "games":
         return _games_html(record)
     figures, known = figures_of(record), advice(record)
@@ -274,31 +222,18 @@ def report_html(record: Record, pictures: str = "") -> str:
         record=record,
         verdict=said,
         first=first_screen(record, said),
-        sizes=sizes_table(),
         tiles=tiles(record),
         meta=_meta(
             record,
-            plural(record.federation_size, "client"),
-            plural(attacks_tried(record), "attack") if record.attacks else "",
-            plural(len(record.seeds), "seed"),
+            words.plural(record.federation_size, "client"),
+            words.plural(attacks_tried(record), "attack") if record.attacks else "",
+            words.plural(len(record.seeds), "seed"),
         ),
-        attack_tables=attack_tables(record),
         unlearning=unlearning_section(record),
-        other_figures=other_figures_table(record),
-        counts=counts_table(record),
         advice=known,
-        catalogue=catalogue_table(record),
-        targets=targets_of(record),
-        by_target=targets_table(record),
-        groups={by: groups_table(record, by) for by in ("client", "class")},
         pictures=pictures,
-        exposed=exposed_table(record),
-        exposed_note=exposed_note(record),
-        controls=controls_summary(record) if record.controls else None,
-        every_control=controls_table(record) if record.controls else None,
-        utility=utility_table(record) if record.where(topic="utility") else None,
-        clients=clients_table(record) if record.clients else None,
-        every_figure=every_figure_table(record),
+        **membership_section(record),
+        **run_section(record),
         clauses=clause_table(record),
         caveat=CAVEAT,
         again=reproducing(record),
@@ -313,25 +248,12 @@ def _meta(record: Record, *counts: str) -> list[str]:
 
 def figures_of(record: Record) -> dict[str, Figures]:
     """Every figure that the record has data for, by its name in the document."""
-    found = [
-        roc_figure(record.curves),
-        trajectory_figure(record.trajectories),
-        histogram_figure(record.histograms, record.attacks),
-        target_figure(record),
-        group_figure(record.groups, "client"),
-        group_figure(record.groups, "class"),
-        accuracy_figure(record.accuracies, chosen=bool(record.clusters)),
-        *source_figures(record),
-        *cluster_figures(record),
-    ]
+    found = [*membership_figures(record), *source_figures(record), *cluster_figures(record)]
     return {figure.ident: figure for figure in found if figure is not None}
 
 
 MOST_ROWS = 40
 """Rows of certificates up to which their table stands open."""
-
-MOST_SETTINGS = 500_000
-"""Characters of settings up to which they stand in the page as a study file."""
 
 
 def _games_html(record: Record) -> str:
@@ -352,8 +274,8 @@ def _games_html(record: Record) -> str:
         sizes=_games_sizes_table(),
         meta=_meta(
             record,
-            plural(len(record.points), "point"),
-            plural(sum(one.adv.total for one in record.games), "game"),
+            words.plural(len(record.points), "point"),
+            words.plural(sum(one.adv.total for one in record.games), "game"),
         ),
         about=clean(str(record.config.get("about", ""))),
         points=points_table(record),
@@ -363,27 +285,8 @@ def _games_html(record: Record) -> str:
         certified=CERTIFICATES,
         clauses=clause_table(record),
         caveat=CAVEAT,
-        again=games_again(record),
+        again=reproducing(record),
     )
-
-
-def games_again(record: Record) -> Again:
-    """Steps to play a record's games again: its settings, with a variant for each other point.
-
-    The study file is empty where settings are larger than any study's.
-    """
-    varied: dict[str, object] = {
-        point.label: {name: _value(text) for name, text in point.settings.items()}
-        for point in record.points
-        if point.label
-    }
-    config = record.config | ({"variants": varied} if varied else {})
-    # What no study file could hold is no study's: it would only make the page too large to open.
-    study = study_file(config) if _size(config) <= MOST_SETTINGS else ""
-    needed = needed_data(record.config)
-    command = "fedaudit run study.toml" + (" --data-dir FOLDER" if needed else "")
-    made = rows_of_environment(record.content_hash, record.environment)
-    return Again(study, command, needed, made)
 
 
 def _games_sizes_table() -> Grid:
@@ -394,28 +297,3 @@ def _games_sizes_table() -> Grid:
         "The lower limit of the interval decides, at the point behind a mechanism where it "
         "is highest; it is not corrected for the number of points.",
     )
-
-
-def _size(value: object) -> int:
-    """Characters of all texts of a JSON value, about."""
-    if isinstance(value, dict):
-        return sum(len(str(key)) + _size(inner) for key, inner in value.items())
-    if isinstance(value, list):
-        return sum(1 + _size(inner) for inner in value)
-    return len(value) if isinstance(value, str) else 1
-
-
-def _value(text: str) -> object:
-    """A setting as it was before it became a text."""
-    if text in ("inf", "-inf", "nan"):
-        return float(text)
-    if len(text) > _LONGEST_VALUE:
-        return text
-    try:
-        value: object = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text
-    return value if isinstance(value, bool | int | float | str | list | dict) else text
-
-
-_LONGEST_VALUE = 300

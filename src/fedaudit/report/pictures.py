@@ -3,8 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 from fedaudit.core.metric_names import AUC, rate_of
+from fedaudit.report import words
 from fedaudit.report.evidence import (
+    by_contrast,
     distinct,
+    grouped,
     headline,
     label_among,
     leading,
@@ -28,33 +31,10 @@ from fedaudit.report.figures.forest import (
 )
 from fedaudit.report.grid import shortened
 from fedaudit.report.tables.comparison import attacks_of
-from fedaudit.report.text.clusters import (
-    Clustered,
-    clustered_of,
-    group_names,
-    label_of,
-    risk_size,
-)
+from fedaudit.report.text.clusters import Clustered, clustered_of, group_names, label_of, risk_size
 from fedaudit.report.text.comparison import labels_of, tradeoffs
 from fedaudit.report.text.points import ShownPoint, contradicted, epsilon, families, shown_points
 from fedaudit.report.text.sources import Named, labels_of_named, look_of_source, on_sources
-from fedaudit.report.words import (
-    capital,
-    contrast_meaning,
-    contrast_name,
-    contrast_order,
-    count,
-    defense_name,
-    given,
-    interval,
-    interval_of,
-    listed,
-    metric_name,
-    percent,
-    shown,
-    value_of,
-    with_interval,
-)
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import EVERY_ATTACK, Comparison
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
@@ -81,34 +61,29 @@ def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
 
 def _membership(record: Record) -> Picture:
     figures = [f for f in headline(record) if f.value is not None]
-    contrasts = sorted({f.contrast for f in figures}, key=contrast_order)
-    if not contrasts:
+    if not figures:
         return ()
-    lead = next(iter(leading(figures)), None)
-    if lead is not None:
-        contrasts.sort(key=lambda contrast: contrast != lead.contrast)
+    found, lead = by_contrast(figures), leading(figures)
     defenses = sorted(distinct(f.defense for f in figures), key=lambda name: name != NO_DEFENSE)
     looks = dict(zip(defenses, (PLAIN, *DEFENDED), strict=False))
     metric = _rate_shown(figures)
     singles = [f for f in single_samples(record) if f.value is not None]
+    # That of the figure which leads the verdict stands in front.
+    order = sorted(found, key=lambda contrast: bool(lead) and contrast != lead[0].contrast)
     return tuple(
         _of_contrast(
-            [f for f in figures if f.contrast == contrast],
-            contrast,
-            metric,
-            looks,
-            [f for f in singles if f.contrast == contrast],
+            found[contrast], contrast, metric, looks, by_contrast(singles).get(contrast, [])
         )
-        for contrast in contrasts
+        for contrast in order
     )
 
 
 def _rate_shown(figures: Sequence[Estimate]) -> str:
     """The rate at the fewest false alarms that most attacks have; at 1% where none have any."""
-    given = [f.metric for f in figures if rate_of(f.metric) is not None]
-    known = sorted(distinct(given), key=lambda metric: rate_of(metric) or 0.0)
-    most = max((given.count(metric) for metric in known), default=0)
-    return next((metric for metric in known if 2 * given.count(metric) >= most), "tpr@0.01")
+    rates = [f.metric for f in figures if rate_of(f.metric) is not None]
+    known = sorted(distinct(rates), key=lambda metric: rate_of(metric) or 0.0)
+    most = max((rates.count(metric) for metric in known), default=0)
+    return next((metric for metric in known if 2 * rates.count(metric) >= most), "tpr@0.01")
 
 
 def _of_contrast(
@@ -121,9 +96,8 @@ def _of_contrast(
     """One contrast; below the AUC of people that of their single samples."""
     aucs = [f for f in figures if f.metric == AUC]
     rates = [f for f in figures if f.metric == metric]
-    best: dict[str, float] = {}
-    for one in aucs or rates:
-        best[one.attack] = max(best.get(one.attack, 0.0), one.value or 0.0)
+    of = grouped(aucs or rates, lambda one: one.attack)
+    best = {attack: max(one.number for one in found) for attack, found in of.items()}
     # A metric that was refused throughout has no track of its own.
     parts = [part for part in (aucs, rates) if part]
     lines = []
@@ -136,9 +110,11 @@ def _of_contrast(
         if aucs:
             marks = ((*marks[0], *beside), *marks[1:])
         said = [_largest(cell) for cell in cells]
-        values = tuple("" if one is None else f"{look_of(one).sign}{value_of(one)}" for one in said)
+        values = tuple(
+            "" if one is None else f"{look_of(one).sign}{words.value_of(one)}" for one in said
+        )
         limits = tuple(
-            "" if one is None else interval(one.low, one.high, one.metric) for one in said
+            "" if one is None else words.interval(one.low, one.high, one.metric) for one in said
         )
         tone = "" if said[0] is None else look_of(said[0]).tone
         lines.append(Line(shortened(attack, 30), marks, values, limits, tone))
@@ -147,16 +123,16 @@ def _of_contrast(
         tracks.append(half_track("AUC", _reached(lines), shares=False))
     if rates:
         reached = _reached(lines, len(tracks))
-        tracks.append(percent_track(metric_name(metric), reached, guess=rate_of(metric)))
-    named_ = {shortened(defense_name(name)): look for name, look in looks.items()}
+        tracks.append(percent_track(words.metric_name(metric), reached, guess=rate_of(metric)))
+    named_ = {shortened(words.defense_name(name)): look for name, look in looks.items()}
     if singles:
         named_ = {**(named_ if len(named_) > 1 else {"people": PLAIN}), _SINGLES: DEFENDED[0]}
     return Forest(
         "Attacks against guessing",
-        f"members v. {contrast_name(contrast).lower()}",
-        f"{listed([track.title for track in tracks])} of every attack on "
-        f"{contrast_meaning(contrast, figures[0].unit)}, with 95% intervals; the dashed line is "
-        "guessing. ▲ above it after correction.",
+        f"members {words.against(contrast)}",
+        f"{words.listed([track.title for track in tracks])} of every attack on "
+        f"{words.contrast_meaning(contrast, figures[0].unit)}, with 95% intervals; the dashed line "
+        "is guessing. ▲ above it after correction.",
         tuple(tracks),
         tuple(lines),
         _keys(named_) if len(named_) > 1 else (),
@@ -189,9 +165,9 @@ def _marks(figures: Sequence[Estimate], looks: dict[str, Style]) -> tuple[Mark, 
     order, found = list(looks), []
     for one in sorted(figures, key=lambda one: order.index(one.defense)):
         parts = (
-            f"{shortened(one.attack)}, {shortened(defense_name(one.defense))}",
+            f"{shortened(one.attack)}, {shortened(words.defense_name(one.defense))}",
             label_among(one, list(figures)),
-            f"{metric_name(one.metric)} {with_interval(one)}",
+            f"{words.metric_name(one.metric)} {words.with_interval(one)}",
         )
         found.append(_mark(one, looks[one.defense], " · ".join(filter(None, parts))))
     return tuple(found)
@@ -204,8 +180,8 @@ def _largest(figures: Sequence[Estimate]) -> Estimate | None:
 
 
 def _with_limits(name: str, one: Estimate) -> str:
-    limits = interval_of(one)
-    return f"{name} {value_of(one)}" + (f" ({limits})" if limits else "")
+    limits = words.interval_of(one)
+    return f"{name} {words.value_of(one)}" + (f" ({limits})" if limits else "")
 
 
 def _mark(one: WithLimits, look: Style, said: str) -> Mark:
@@ -214,16 +190,20 @@ def _mark(one: WithLimits, look: Style, said: str) -> Mark:
 
 def _baseline(value: float | None, said: str) -> list[Mark]:
     """The mark of what an attack is held against; none where it is not known."""
-    return [] if value is None else [Mark(value, None, None, BASELINE, f"{said} {percent(value)}")]
+    return (
+        []
+        if value is None
+        else [Mark(value, None, None, BASELINE, f"{said} {words.percent(value)}")]
+    )
 
 
 def _source_line(name: str, said: str, one: Named, look: Style) -> Line:
     """Success of a source attack, beside what label distributions alone explain."""
-    sign, limits = look_of_source(one), interval_of(one.success)
+    sign, limits = look_of_source(one), words.interval_of(one.success)
     marks = [_mark(one.success, look, _with_limits(f"{said}: success", one.success))]
     marks += _baseline(one.mixes, "label distributions alone")
-    value = f"{sign.sign}{value_of(one.success)}"
-    told = " · ".join(filter(None, (limits, f"labels alone {percent(one.mixes)}")))
+    value = f"{sign.sign}{words.value_of(one.success)}"
+    told = " · ".join(filter(None, (limits, f"labels alone {words.percent(one.mixes)}")))
     return Line(name, (tuple(marks),), (value,), (told,), sign.tone)
 
 
@@ -285,26 +265,23 @@ def _model_line(one: Clustered, name: str, study: str) -> Line | None:
     if risk is None:
         return None
     above = one.mean(VIOLATIONS, name if len(group_names(one)) > 1 else EVERYBODY)
-    label = " · ".join(filter(None, (f"{capital(shortened(name, 24))}’s model", study)))
+    label = " · ".join(filter(None, (f"{words.capital(shortened(name, 24))}’s model", study)))
     marks = [_mark(risk, PLAIN, _with_limits(f"{label}: risk", risk))]
     marks += _baseline(None if guess is None else guess.value, f"{label}: estimated")
     leak = risk_size(risk)
     clients = sum(run.group_names[group] == name for group in run.group)
     share = above.number / clients if above is not None and clients else None
-    many = "" if above is None else f"{value_of(above)} of {clients}"
-    violations = () if share is None else (_mark_at(share, f"{label}: {many} clients"),)
+    many = "" if above is None else f"{words.value_of(above)} of {clients}"
+    over = (
+        [] if share is None else [Mark(share, None, None, DEFENDED[0], f"{label}: {many} clients")]
+    )
     return Line(
         label,
-        (tuple(marks), violations),
-        (f"{'▲ ' * bool(leak)}{value_of(risk)}", many),
-        (interval_of(risk), given(share) or ""),
+        (tuple(marks), tuple(over)),
+        (f"{'▲ ' * bool(leak)}{words.value_of(risk)}", many),
+        (words.interval_of(risk), words.given(share) or ""),
         tone_of(leak) if leak else "",
     )
-
-
-def _mark_at(share: float, said: str) -> Mark:
-    """A share without limits."""
-    return Mark(share, None, None, DEFENDED[0], said)
 
 
 def games_picture(record: Record) -> Picture:
@@ -329,20 +306,20 @@ def _family_line(name: str, inside: Sequence[ShownPoint]) -> Line:
     marks = []
     for one in inside:
         adv, look = one.point.adv, DEFENDED[0] if contradicted(one.point) else PLAIN
-        limits = interval(adv.low, adv.high, "accuracy")
-        said = f"{shortened(one.name, 80)}: right in {percent(adv.value)} ({limits})"
+        limits = words.interval(adv.low, adv.high, "accuracy")
+        said = f"{shortened(one.name, 80)}: right in {words.percent(adv.value)} ({limits})"
         marks.append(_mark(adv, look, said))
     ordered = sorted((one.point.adv for one in inside), key=lambda adv: adv.value)
-    shares = dict.fromkeys(percent(adv.value) for adv in (ordered[0], ordered[-1]))
+    shares = dict.fromkeys(words.percent(adv.value) for adv in (ordered[0], ordered[-1]))
     budgets = [b for one in inside if (b := one.point.claimed_epsilon) is not None]
-    told = interval(ordered[0].low, ordered[0].high, "accuracy")
+    told = words.interval(ordered[0].low, ordered[0].high, "accuracy")
     if len(inside) > 1:
         after = sorted(rounds.averaged for one in inside if (rounds := one.point.rounds))
         told = f"{len(inside)} points"
         if budgets:
             told = f"claimed ε {epsilon(min(budgets))} to {epsilon(max(budgets))}"
         elif len(after) == len(inside) and after[0] < after[-1]:
-            told = f"after {count(after[0])} to {count(after[-1])} rounds"
+            told = f"after {words.count(after[0])} to {words.count(after[-1])} rounds"
     return Line(shortened(name, 60), (tuple(marks),), (" to ".join(shares),), (told,))
 
 
@@ -376,8 +353,8 @@ def comparison_picture(comparison: Comparison) -> Picture:
         risk = entry.figure
         model = f"{shortened(risk.algorithm, 24)}, {shortened(risk.group, 24)}’s model"
         label = f"{model} · {shortened(labels[entry.row], 50)}"
-        marks = (_mark(risk, PLAIN, f"{label}: {value_of(risk)}"),)
-        lines.append(Line(label, (marks,), (value_of(risk),), (interval_of(risk),)))
+        marks = (_mark(risk, PLAIN, f"{label}: {words.value_of(risk)}"),)
+        lines.append(Line(label, (marks,), (words.value_of(risk),), (words.interval_of(risk),)))
     if not lines:
         return ()
     return _alone(
@@ -415,12 +392,12 @@ def membership_rows(comparison: Comparison) -> Picture:
         none = ("—", "")
         cells = (
             (
-                f"{'▲ ' * bool(best.above)}{shown(best.value, AUC)}",
-                interval(best.low, best.high, AUC),
+                f"{'▲ ' * bool(best.above)}{words.shown(best.value, AUC)}",
+                words.interval(best.low, best.high, AUC),
             )
             if best is not None
             else none,
-            (value_of(right), interval_of(right)) if right is not None else none,
+            (words.value_of(right), words.interval_of(right)) if right is not None else none,
         )
         lines.append(
             Line(
@@ -430,7 +407,7 @@ def membership_rows(comparison: Comparison) -> Picture:
                 tuple(limits for _, limits in cells),
             )
         )
-    title = f"Rows, members v. {contrast_name(contrast).lower()}"
+    title = f"Rows, members {words.against(contrast)}"
     tracks = (
         half_track("Strongest AUC", [0.5], shares=False),
         percent_track("Test accuracy", [1.0], guess=None),

@@ -1,5 +1,6 @@
 """Steps to make a record again: the study file, the command, and what to expect of it."""
 
+import ast
 import json
 import re
 import unicodedata
@@ -8,7 +9,7 @@ from typing import NamedTuple
 
 from fedaudit.report.grid import shortened
 from fedaudit.results.older import settled
-from fedaudit.results.record import Environment, Record
+from fedaudit.results.record import Record
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -98,37 +99,42 @@ class Again(NamedTuple):
 
 
 def reproducing(record: Record) -> Again:
-    """Steps to make a record again."""
-    needed = needed_data(record.config)
-    command = "fedaudit run study.toml" + (" --data-dir FOLDER" if needed else "")
-    made = rows_of_environment(
-        record.content_hash,
-        record.environment,
-        ("Seeds", ", ".join(str(seed) for seed in record.seeds)),
-        ("Evaluation", record.evaluation),
-    )
-    return Again(study_file(settled(record.config)), command, needed, made)
+    """Steps to make a record again; of games, with a variant for each point but the study's own.
 
-
-def needed_data(config: Mapping[str, object]) -> str:
-    """The data set that a study cannot be carried out without; empty where none."""
-    data = config.get("data")
-    name = data.get("name") if isinstance(data, dict) else None
-    return "" if not isinstance(name, str) or name in _BUNDLED else shortened(name, 80)
-
-
-def rows_of_environment(
-    content_hash: str, made: Environment, *settings: tuple[str, str]
-) -> list[tuple[str, str]]:
-    """Environment of a record, as names and values.
-
-    Args:
-        content_hash: Of the record.
-        made: Its environment.
-        settings: What else belongs beside the hash.
+    The study file is empty where settings of games are larger than any study's.
     """
+    games = record.kind == "games"
+    config = _with_points(record) if games else settled(record.config)
+    # What no study file could hold is no study's: it would only make the page too large to open.
+    study = "" if games and _size(config) > MOST_SETTINGS else study_file(config)
+    data = record.config.get("data")
+    name = data.get("name") if isinstance(data, dict) else None
+    needed = "" if not isinstance(name, str) or name in _BUNDLED else shortened(name, 80)
+    command = "fedaudit run study.toml" + (" --data-dir FOLDER" if needed else "")
+    return Again(study, command, needed, _environment(record))
+
+
+MOST_SETTINGS = 500_000
+"""Characters of settings up to which those of games stand in the page as a study file."""
+
+
+def _with_points(record: Record) -> Mapping[str, object]:
+    """The settings of games, with a variant for each point that has a name."""
+    varied = {
+        point.label: {name: _value(text) for name, text in point.settings.items()}
+        for point in record.points
+        if point.label
+    }
+    return record.config | ({"variants": varied} if varied else {})
+
+
+def _environment(record: Record) -> list[tuple[str, str]]:
+    """Environment of a record, as names and values."""
+    made = record.environment
+    seeds = ("Seeds", ", ".join(str(seed) for seed in record.seeds))
+    settings = [seeds, ("Evaluation", record.evaluation)] if record.kind != "games" else []
     rows = [
-        ("Content hash", shortened(content_hash, 80)),
+        ("Content hash", shortened(record.content_hash, 80)),
         *settings,
         ("Commit", shortened(made.commit, 80) or "not recorded"),
         ("Device", shortened(made.device, 80) or "not recorded"),
@@ -145,3 +151,28 @@ def _duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _size(value: object) -> int:
+    """Characters of all texts of a JSON value, about."""
+    if isinstance(value, dict):
+        return sum(len(str(key)) + _size(inner) for key, inner in value.items())
+    if isinstance(value, list):
+        return sum(1 + _size(inner) for inner in value)
+    return len(value) if isinstance(value, str) else 1
+
+
+def _value(text: str) -> object:
+    """A setting as it was before it became a text."""
+    if text in ("inf", "-inf", "nan"):
+        return float(text)
+    if len(text) > _LONGEST_VALUE:
+        return text
+    try:
+        value: object = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+    return value if isinstance(value, bool | int | float | str | list | dict) else text
+
+
+_LONGEST_VALUE = 300

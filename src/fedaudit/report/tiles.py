@@ -3,36 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedaudit.core.metric_names import (
-    AUC,
-    CLAIMED_CLIENT_EPSILON,
-    CLAIMED_CLIENT_EPSILON_ALONE,
-    CLIENT_EPSILON,
-    CLIENT_EPSILON_IF_GAUSSIAN,
-    SECURE_SUM_EPSILON,
-    SECURE_SUM_EPSILON_IF_GAUSSIAN,
-)
-from fedaudit.report.evidence import (
-    Size,
-    a_leak,
-    headline,
-    label_among,
-    leading,
-    look_of,
-    over_all_runs,
-    says_nothing,
-    size_of,
-    size_reached_by,
-    strongest,
-    tone_of,
-)
+from fedaudit.core import metric_names
+from fedaudit.report import evidence, words
 from fedaudit.report.grid import shortened
-from fedaudit.report.text.clusters import (
-    clustered_of,
-    label_of,
-    risk_size,
-    riskiest,
-)
+from fedaudit.report.text.clusters import clustered_of, label_of, risk_size, riskiest
 from fedaudit.report.text.membership import ALARMS, of_thousand, upper_bounds
 from fedaudit.report.text.points import (
     ShownPoint,
@@ -56,19 +30,6 @@ from fedaudit.report.text.sources import (
     on_sources,
     strongest_on_sources,
 )
-from fedaudit.report.words import (
-    capital,
-    contrast_name,
-    count,
-    defense_name,
-    interval,
-    interval_of,
-    percent,
-    plural,
-    points,
-    shown,
-    value_of,
-)
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.metrics import CHANCE_VIOLATIONS, TEST_ACCURACY, VIOLATIONS
@@ -86,43 +47,45 @@ class Tile(NamedTuple):
 
 def tiles(record: Record) -> list[Tile]:
     """The numbers that stand at the top of a report."""
-    figures = headline(record)
-    # Figures that say nothing about leakage must not stand out as if they told something.
-    found = (
-        []
-        if says_nothing(record)
-        else [
-            *membership_tiles(figures),
-            *source_tiles(record),
-            *cluster_tiles(record),
-        ]
-    )
-    return [tile for tile in found if tile is not None] + [
-        *client_tiles(record),
-        *utility_tile(record),
-        _controls_tile(record),
-    ]
+    found = [tile for of_topic in topic_tiles(record).values() for tile in of_topic]
+    return [*found, *client_tiles(record), *utility_tile(record), _controls_tile(record)]
 
 
-def membership_tiles(figures: list[Estimate]) -> list[Tile | None]:
+def topic_tiles(record: Record) -> dict[str, list[Tile]]:
+    """The numbers of each topic, the most important first.
+
+    Figures that say nothing about leakage must not stand out as if they told something: of a
+    record of such there are none.
+    """
+    if evidence.says_nothing(record):
+        return {}
+    return {
+        "membership": _membership_tiles(evidence.headline(record)),
+        "sources": _source_tiles(record),
+        "clusters": _cluster_tiles(record),
+    }
+
+
+def _membership_tiles(figures: list[Estimate]) -> list[Tile]:
     """The leading AUC and the leading rate, that with the larger word first."""
-    found = leading(figures)
-    auc = next((figure for figure in found if figure.metric == AUC), None)
-    rate = next((figure for figure in found if figure.metric != AUC), None)
+    found = evidence.leading(figures)
+    auc = next((figure for figure in found if figure.metric == metric_names.AUC), None)
+    rate = next((figure for figure in found if figure.metric != metric_names.AUC), None)
     tiles = [
-        _strongest_tile(auc or strongest(figures, AUC), figures),
+        _strongest_tile(auc or evidence.strongest(figures, metric_names.AUC), figures),
         _identified_tile(rate, figures),
     ]
-    return tiles[::-1] if found and found[0] is rate else tiles
+    ordered = tiles[::-1] if found and found[0] is rate else tiles
+    return [tile for tile in ordered if tile is not None]
 
 
 def _strongest_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | None:
     if best is None:
         return None
     found, tone = _judged(best)
-    parts = (found, interval_of(best) or "no interval", _place(best, figures))
+    parts = (found, words.interval_of(best) or "no interval", _place(best, figures))
     label = "Strongest attack, AUC" if above_chance(best) else "Highest AUC"
-    return Tile(label, shown(best.value, AUC), " · ".join(parts), tone)
+    return Tile(label, words.shown(best.value, metric_names.AUC), " · ".join(parts), tone)
 
 
 def _identified_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | None:
@@ -135,11 +98,11 @@ def _identified_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | N
             found = "above guessing, by how much takes more non-members"
         price = f"{found} · at 1 false alarm in {ALARMS[best.metric]}"
         return Tile(label, of_thousand(best.value), f"{price} · {_place(best, figures)}", tone)
-    left = upper_bounds([figure for figure in figures if figure.metric != AUC])
+    left = upper_bounds([figure for figure in figures if figure.metric != metric_names.AUC])
     return Tile(label, "none shown", f"upper limits: {left}") if left else None
 
 
-def source_tiles(record: Record) -> list[Tile]:
+def _source_tiles(record: Record) -> list[Tile]:
     """Attack success rate, and its excess over what label distributions explain."""
     named = on_sources(record)
     best = strongest_on_sources(named)
@@ -147,24 +110,24 @@ def source_tiles(record: Record) -> list[Tile]:
         return []
     attack = labels_of_named(named)[named.index(best)]
     found = "above guessing" if best.above_guessing else "not above guessing"
-    limits, tone = interval_of(best.success) or "no interval", "raised" * best.above_guessing
-    detail = f"{found} ({percent(best.chance)}) · {limits} · {shortened(attack, 60)}"
+    limits, tone = words.interval_of(best.success) or "no interval", "raised" * best.above_guessing
+    detail = f"{found} ({words.percent(best.chance)}) · {limits} · {shortened(attack, 60)}"
     said, look = _sized(excess_size(best), "not above them")
-    level = f"label distributions alone {percent(best.mixes)}"
+    level = f"label distributions alone {words.percent(best.mixes)}"
     beyond = f"{said} · {level} · {limits_in_words(best.excess)}"
-    excess = f"{points(best.excess.number)} points"
+    excess = f"{words.points(best.excess.number)} points"
     return [
-        Tile("Attack success rate", percent(best.success.number), detail, tone),
+        Tile("Attack success rate", words.percent(best.success.number), detail, tone),
         Tile("Beyond label distributions", excess, beyond, look),
     ]
 
 
-def _sized(size: Size | None, otherwise: str) -> tuple[str, str]:
+def _sized(size: evidence.Size | None, otherwise: str) -> tuple[str, str]:
     """The size of a leak in words, and the colour that goes with it."""
-    return (a_leak(size), tone_of(size)) if size else (otherwise, "")
+    return (evidence.a_leak(size), evidence.tone_of(size)) if size else (otherwise, "")
 
 
-def cluster_tiles(record: Record) -> list[Tile]:
+def _cluster_tiles(record: Record) -> list[Tile]:
     """Of every algorithm and defense: who uses a model that is too risky, and how risky one is."""
     studies = clustered_of(record)
     found = []
@@ -175,31 +138,31 @@ def cluster_tiles(record: Record) -> list[Tile]:
             found.append(_cluster_tile("Riskiest model", worst, said, label, tone))
         if above is not None:
             floor = one.mean(CHANCE_VIOLATIONS)
-            total = f"of {plural(len(one.runs[0].clients), 'client')}"
-            total += f" · {value_of(floor)} by chance" if floor else ""
+            total = f"of {words.plural(len(one.runs[0].clients), 'client')}"
+            total += f" · {words.value_of(floor)} by chance" if floor else ""
             tone = "raised" if above.number else ""
             found.append(_cluster_tile("Violations", above, total, label, tone))
     return found
 
 
 def _cluster_tile(name: str, mean: Estimate, said: str, label: str, tone: str) -> Tile:
-    limits = interval_of(mean)
+    limits = words.interval_of(mean)
     detail = " · ".join(filter(None, (said, limits and f"95% interval {limits}", label)))
-    return Tile(name, value_of(mean), detail, tone)
+    return Tile(name, words.value_of(mean), detail, tone)
 
 
 def _judged(figure: Estimate) -> tuple[str, str]:
     """The finding in words, and the colour that goes with it."""
-    size = size_of(figure)
+    size = evidence.size_of(figure)
     if size is None:
         above = above_chance(figure)
         return ("above guessing", "raised") if above else ("not shown above guessing", "")
-    return a_leak(size), look_of(figure).tone
+    return evidence.a_leak(size), evidence.look_of(figure).tone
 
 
 def _place(figure: Estimate, figures: list[Estimate]) -> str:
-    label = label_among(figure, figures)
-    contrast = f"v. {contrast_name(figure.contrast).lower()}"
+    label = evidence.label_among(figure, figures)
+    contrast = words.against(figure.contrast)
     mean = figure.note.partition(":")[0] if figure.note.startswith("mean over") else ""
     parts = (shortened(figure.attack, 32), contrast, label, mean)
     return " · ".join(part for part in parts if part)
@@ -209,20 +172,22 @@ def utility_tile(record: Record) -> list[Tile]:
     """Utility on test samples, of undefended runs where there are any; none if not measured."""
     figures = record.where(topic="utility")
     whole = [one for one in figures if one.metric.startswith(("test ", TEST_ACCURACY))]
-    plain = [one for one in whole if defense_name(one.defense) == defense_name(NO_DEFENSE)]
+    plain = [
+        one for one in whole if words.defense_name(one.defense) == words.defense_name(NO_DEFENSE)
+    ]
     results = plain or whole
     if not results:
         return []
     middle = sum(result.number for result in results) / len(results)
     first = results[0]
     detail = (
-        f"mean of {plural(len(results), 'run')}"
+        f"mean of {words.plural(len(results), 'run')}"
         if len(results) > 1
-        else interval(first.low, first.high, first.metric)
+        else words.interval(first.low, first.high, first.metric)
     )
-    defense = shortened(defense_name(first.defense), 32)
-    name = capital(first.metric.replace("_", " "))
-    return [Tile(name, shown(middle, first.metric), f"{detail} · {defense}")]
+    defense = shortened(words.defense_name(first.defense), 32)
+    name = words.capital(first.metric.replace("_", " "))
+    return [Tile(name, words.shown(middle, first.metric), f"{detail} · {defense}")]
 
 
 def client_tiles(record: Record) -> list[Tile]:
@@ -232,63 +197,50 @@ def client_tiles(record: Record) -> list[Tile]:
     of the coins alone, and what is claimed, with the canaries' noise and without.
     """
     counted, normal = (
-        _of_all_runs(record, name) for name in (SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN)
+        evidence.given_over_all_runs(record, metric)
+        for metric in (metric_names.SECURE_SUM_EPSILON, metric_names.SECURE_SUM_EPSILON_IF_GAUSSIAN)
     )
     if counted is not None:
-        words = [shortened(counted.method, 60)]
+        said = [shortened(counted.method, 60)]
         if counted.ceiling is not None:
-            words.append(f"at most {shown(counted.ceiling, counted.metric)} could be found")
+            said.append(f"at most {words.shown(counted.ceiling, counted.metric)} could be found")
         if normal is not None:
-            words.append(f"{shown(normal.number, normal.metric)} if Gaussian")
+            said.append(f"{words.shown(normal.number, normal.metric)} if Gaussian")
         sums = "One client's update in a round's sum, epsilon at least"
-        return [Tile(sums, shown(counted.number, counted.metric), " · ".join(words))]
-    gaussian, coins, claimed, alone = (
-        _of_all_runs(record, name)
-        for name in (
-            CLIENT_EPSILON_IF_GAUSSIAN,
-            CLIENT_EPSILON,
-            CLAIMED_CLIENT_EPSILON,
-            CLAIMED_CLIENT_EPSILON_ALONE,
-        )
-    )
-    best = gaussian or coins
+        return [Tile(sums, words.shown(counted.number, counted.metric), " · ".join(said))]
+    found = evidence.client_epsilon(record)
+    (coins, gaussian, claimed, alone), best = found, found.best
     if best is None:
         return []
     detail = [shortened(best.method, 60)]
     if claimed is not None:
-        without = f"; {shown(alone.number, alone.metric)} without canaries" if alone else ""
-        detail.append(f"claimed {shown(claimed.number, claimed.metric)}{without}")
+        without = f"; {words.shown(alone.number, alone.metric)} without canaries" if alone else ""
+        detail.append(f"claimed {words.shown(claimed.number, claimed.metric)}{without}")
     else:
         detail.append("nothing is claimed")
-    detail.append(plural(best.n_members + best.n_nonmembers, "canary client"))
+    detail.append(words.plural(best.n_members + best.n_nonmembers, "canary client"))
     if gaussian is not None and coins is not None:
-        detail.append(f"from coins alone {shown(coins.number, CLIENT_EPSILON)}")
+        detail.append(f"from coins alone {words.shown(coins.number, coins.metric)}")
     tone = "alarm" if claimed and best.number > claimed.number else ""
     name = "One client's contribution, epsilon at least"
-    return [Tile(name, shown(best.number, best.metric), " · ".join(detail), tone)]
-
-
-def _of_all_runs(record: Record, metric: str) -> Estimate | None:
-    """A figure over all runs; None where it was refused, too."""
-    one = over_all_runs(record, metric)
-    return one if one is not None and one.value is not None else None
+    return [Tile(name, words.shown(best.number, best.metric), " · ".join(detail), tone)]
 
 
 def _controls_tile(record: Record) -> Tile:
-    ran = [control for control in record.controls if control.passed is not None]
-    passed = sum(bool(control.passed) for control in ran)
-    if not ran:
+    checks = evidence.checks_of(record.controls)
+    if not checks.ran:
         return Tile("Controls", "none run", "nothing vouches for the figures", "alarm")
-    tone = "good" if passed == len(ran) else "alarm"
-    return Tile("Controls passed", f"{passed} of {len(ran)}", "checks on the audit itself", tone)
+    tone = "alarm" if checks.failed else "good"
+    value = f"{checks.passed} of {len(checks.ran)}"
+    return Tile("Controls passed", value, "checks on the audit itself", tone)
 
 
 def game_tiles(record: Record) -> list[Tile]:
     """The numbers at the top of a report of games."""
-    shown = shown_points(record.games)
-    behind, bare = behind_mechanism(shown), without_mechanism(shown)
-    what = "defense" if in_rounds(shown) else "mechanism"
-    claiming = [one for one in shown if one.point.claimed_epsilon is not None]
+    every = shown_points(record.games)
+    behind, bare = behind_mechanism(every), without_mechanism(every)
+    what = "defense" if in_rounds(every) else "mechanism"
+    claiming = [one for one in every if one.point.claimed_epsilon is not None]
     found = [
         _success_tile(f"Server right, most behind a {what}", behind),
         _success_tile(f"Server right, least behind a {what}", behind, most=False)
@@ -301,20 +253,22 @@ def game_tiles(record: Record) -> list[Tile]:
     return [tile for tile in found if tile is not None]
 
 
-def _success_tile(label: str, shown: Sequence[ShownPoint], *, most: bool = True) -> Tile | None:
-    if not shown:
+def _success_tile(label: str, every: Sequence[ShownPoint], *, most: bool = True) -> Tile | None:
+    if not every:
         return None
-    one = most_right(shown) if most else least_right(shown)
+    one = most_right(every) if most else least_right(every)
     adv = one.point.adv
-    _, tone = _sized(size_reached_by(2 * adv.low - 1), "")
-    detail = f"{short(one)}; 95% interval {interval(adv.low, adv.high, 'accuracy')}; guessing 50%"
-    return Tile(label, percent(adv.value), detail, tone)
+    _, tone = _sized(evidence.size_reached_by(2 * adv.low - 1), "")
+    detail = (
+        f"{short(one)}; 95% interval {words.interval(adv.low, adv.high, 'accuracy')}; guessing 50%"
+    )
+    return Tile(label, words.percent(adv.value), detail, tone)
 
 
 def _contradicted_tile(claiming: Sequence[ShownPoint]) -> Tile:
     wrong = sum(contradicted(one.point) for one in claiming)
     detail = "points whose success refutes the epsilon that they claim"
-    value = f"{count(wrong)} of {count(len(claiming))}"
+    value = f"{words.count(wrong)} of {words.count(len(claiming))}"
     return Tile("Claimed epsilon contradicted", value, detail, "alarm" if wrong else "")
 
 

@@ -6,19 +6,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from fedaudit.core.metric_names import (
-    AUC,
-    CLAIMED_CLIENT_EPSILON,
-    CLAIMED_CLIENT_EPSILON_ALONE,
-    CLIENT_EPSILON,
-    CLIENT_EPSILON_IF_GAUSSIAN,
-    EPSILON,
-    FORMAL_EPSILON,
-    FORMAL_EPSILON_OF_A_ROUND,
-    SECURE_SUM_EPSILON,
-    SECURE_SUM_EPSILON_IF_GAUSSIAN,
-    rate_of,
-)
+from fedaudit.core import metric_names
 from fedaudit.report.grid import clean, shortened
 from fedaudit.results.estimate import AT_THRESHOLD, NO_DEFENSE, Estimate, Interval
 from fedaudit.results.metrics import AGREEMENT, COUNTS, range_of
@@ -250,16 +238,17 @@ SIGNALS = {
 """Meanings of a signal's numbers: all are turned so that larger stands for members."""
 
 METRICS = {
-    AUC: "AUC",
-    EPSILON: "ε (lower bound)",
-    CLIENT_EPSILON: "one client's update, ε (lower bound)",
-    CLIENT_EPSILON_IF_GAUSSIAN: "one client's update, ε (lower bound, if Gaussian)",
-    CLAIMED_CLIENT_EPSILON: "one client's update, claimed ε",
-    CLAIMED_CLIENT_EPSILON_ALONE: "one client's update, claimed ε without canaries",
-    SECURE_SUM_EPSILON: "one client's update in one round's sum, ε (lower bound)",
-    SECURE_SUM_EPSILON_IF_GAUSSIAN: "one client's update in one round's sum, ε (if Gaussian)",
-    FORMAL_EPSILON: "formal ε, whole training",
-    FORMAL_EPSILON_OF_A_ROUND: "formal ε, one round",
+    metric_names.AUC: "AUC",
+    metric_names.EPSILON: "ε (lower bound)",
+    metric_names.CLIENT_EPSILON: "one client's update, ε (lower bound)",
+    metric_names.CLIENT_EPSILON_IF_GAUSSIAN: "one client's update, ε (lower bound, if Gaussian)",
+    metric_names.CLAIMED_CLIENT_EPSILON: "one client's update, claimed ε",
+    metric_names.CLAIMED_CLIENT_EPSILON_ALONE: "one client's update, claimed ε without canaries",
+    metric_names.SECURE_SUM_EPSILON: "one client's update in one round's sum, ε (lower bound)",
+    metric_names.SECURE_SUM_EPSILON_IF_GAUSSIAN: "one client's update in one round's sum, ε (if "
+    "Gaussian)",
+    metric_names.FORMAL_EPSILON: "formal ε, whole training",
+    metric_names.FORMAL_EPSILON_OF_A_ROUND: "formal ε, one round",
 }
 """Metrics whose words are not those of their name; rates at a rate have words of their own."""
 
@@ -267,6 +256,11 @@ METRICS = {
 def contrast_name(contrast: str) -> str:
     """Heading of a contrast."""
     return CONTRASTS.get(contrast, _as_it_is(contrast))
+
+
+def against(contrast: str) -> str:
+    """The non-members of a contrast after a figure of members: "v. unseen"."""
+    return f"v. {contrast_name(contrast).lower()}"
 
 
 def contrast_meaning(contrast: str, unit: str = "sample") -> str:
@@ -301,7 +295,7 @@ def signal_name(signal: str) -> str:
 
 def metric_name(metric: str) -> str:
     """A metric's name for a heading: "auc" is AUC, "tpr@0.001" is TPR at 0.1% FPR."""
-    rate = rate_of(metric)
+    rate = metric_names.rate_of(metric)
     if rate is not None:
         return f"TPR at {100 * rate:g}% FPR"
     return METRICS.get(metric, _as_it_is(metric))
@@ -309,7 +303,7 @@ def metric_name(metric: str) -> str:
 
 def is_share(metric: str) -> bool:
     """True where a metric is a share of something, and so is shown in per cent."""
-    return range_of(metric) == (0.0, 1.0) and not metric.endswith(AUC)
+    return range_of(metric) == (0.0, 1.0) and not metric.endswith(metric_names.AUC)
 
 
 def _as_it_is(name: str) -> str:

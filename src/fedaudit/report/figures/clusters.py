@@ -1,29 +1,11 @@
 """Figures of clustered learning: migration between models, risk, thresholds, violations, loss."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from fedaudit.report.figures.drawing import (
-    GREY,
-    OKABE_ITO,
-    Band,
-    Bars,
-    Drawn,
-    Figures,
-    LegendEntry,
-    Number,
-    Panel,
-    Scale,
-    Series,
-    Style,
-    choices_of,
-    legend,
-    level,
-    round_scale,
-    series_name,
-)
+from fedaudit.report.figures import drawing
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.clusters import (
     Run,
@@ -47,43 +29,42 @@ _STEPS = 8
 """Points of a ribbon's bent edge."""
 
 # Other colours than those of the two groups' models.
-_TRUE = Style(OKABE_ITO[3])
-_ESTIMATED = Style(OKABE_ITO[2], "dash", "square")
-_TOLD = Style(OKABE_ITO[4], "dot", "diamond")
-_SURELY = Style(OKABE_ITO[6], "dashdot", "triangle-up")
-_GUESS = Style(GREY, "dot")
-_ACCEPTED = Style(GREY)
-_LESS = Style(OKABE_ITO[3], symbol="triangle-down")
+_TRUE = drawing.Style(drawing.OKABE_ITO[3])
+_ESTIMATED = drawing.Style(drawing.OKABE_ITO[2], "dash", "square")
+_TOLD = drawing.Style(drawing.OKABE_ITO[4], "dot", "diamond")
+_SURELY = drawing.Style(drawing.OKABE_ITO[6], "dashdot", "triangle-up")
+_GUESS = drawing.Style(drawing.GREY, "dot")
+_ACCEPTED = drawing.Style(drawing.GREY)
+_LESS = drawing.Style(drawing.OKABE_ITO[3], symbol="triangle-down")
 
 _ACCEPTS_MORE, _ACCEPTS_LESS = "Accepts this risk", "Accepts less: a violation"
 _SURE = "Sure: by the lower limit"
 
 
-def cluster_figures(record: Record) -> list[Figures]:
-    """The figures that the record has data for."""
+def cluster_figures(record: Record) -> list[drawing.Figures | None]:
+    """The figures of clustered learning; None for those that the record has no data for."""
     if not record.clusters:
         return []
-    found = (
+    return [
         migration_figure(record),
         risk_figure(record),
         thresholds_figure(record),
         violations_figure(record),
         loss_figure(record),
-    )
-    return [figure for figure in found if figure is not None]
+    ]
 
 
 def _figure(
     name: str,
     caption: str,
     runs: Sequence[Run],
-    panels: Callable[[Run], Sequence[Panel]],
-    keys: tuple[LegendEntry, ...],
+    panels: Callable[[Run], Sequence[drawing.Panel]],
+    keys: tuple[drawing.LegendEntry, ...],
     shape: str = "wide",
-) -> Figures:
+) -> drawing.Figures:
     """A figure with a choice for each run."""
-    made = choices_of(runs, _setting, lambda inside: panels(inside[0]))
-    return Figures(f"clusters-{name}", caption, made, keys, shape)
+    made = drawing.choices_of(runs, _setting, lambda inside: panels(inside[0]))
+    return drawing.Figures(f"clusters-{name}", caption, made, keys, shape)
 
 
 def _setting(run: Run) -> tuple[str, ...]:
@@ -95,9 +76,31 @@ def _rounds(run: Run) -> list[int]:
     return [one.round for one in run.rounds]
 
 
-def _clients(title: str, most: int, ends: tuple[Number, Number] | None = None) -> Scale:
+def _lines(
+    run: Run,
+    looks: Mapping[str, drawing.Style],
+    values: Iterable[Sequence[drawing.Number | None]],
+    hover: str,
+) -> list[drawing.Series]:
+    """A line over the measured rounds for each name."""
+    pairs = zip(looks.items(), values, strict=True)
+    return [
+        drawing.Series(name, _rounds(run), of, look, hover, marks=12) for (name, look), of in pairs
+    ]
+
+
+def _by_round(
+    run: Run, summary: str, y: drawing.Scale, series: Sequence[drawing.Drawn], title: str = ""
+) -> drawing.Panel:
+    """A panel over the measured rounds."""
+    return drawing.Panel(title, summary, drawing.round_scale(_rounds(run)), y, series)
+
+
+def _clients(
+    title: str, most: int, ends: tuple[drawing.Number, drawing.Number] | None = None
+) -> drawing.Scale:
     """An axis of whole clients: of few, halves would be marked as well."""
-    return Scale(title, ends=ends, step=1 if most <= 5 else None, count=6, from_zero=True)
+    return drawing.Scale(title, ends=ends, step=1 if most <= 5 else None, count=6, from_zero=True)
 
 
 class _Ribbon(NamedTuple):
@@ -111,7 +114,7 @@ class _Ribbon(NamedTuple):
     right: int
 
 
-def migration_figure(record: Record) -> Figures:
+def migration_figure(record: Record) -> drawing.Figures:
     """For each group, its clients by model after every measured round."""
     late = any(run.joined for run in record.clusters)
     return _figure(
@@ -129,27 +132,27 @@ def migration_figure(record: Record) -> Figures:
     )
 
 
-def migration_panel(run: Run, group: int) -> Panel:
+def migration_panel(run: Run, group: int) -> drawing.Panel:
     """Clients of one group by model, a bar for each measured round, with ribbons between them."""
     shown = shown_models(run)
     places = clients_of(run, group)
     used = [[choice[at] for at in places] for choice in (choices(run, one) for one in run.rounds)]
     stacks = [_stacked(choice, shown) for choice in used]
     ribbons = _ribbons(used, stacks, shown)
-    series: list[Drawn] = [_ribbon(ribbon, shown) for ribbon in ribbons]
+    series: list[drawing.Drawn] = [_ribbon(ribbon, shown) for ribbon in ribbons]
     for one in shown:
         low, high = zip(*(stack[one.model] for stack in stacks), strict=True)
-        series.append(Bars(one.label, low, high, BAR, one.look.color, "%{y} clients"))
+        series.append(drawing.Bars(one.label, low, high, BAR, one.look.color, "%{y} clients"))
     series += [_moving(one, ribbons, shown) for one in shown]
     name = capital(shortened(run.group_names[group], 40))
     rounds, step = _rounds(run), max(1, -(-len(run.rounds) // MOST_TICKS))
     ticks = {float(at): str(rounds[at]) for at in range(0, len(rounds), step)}
     last = Counter(used[-1])
     parts = ", ".join(f"{one.label} {count(last[one.model])}" for one in shown)
-    return Panel(
+    return drawing.Panel(
         f"{name}: {plural(len(places), 'client')}",
         f"Clients of {name} by model, round by round; at the end: {parts}.",
-        Scale("Measured round", ends=(-0.4, len(rounds) - 0.6), ticks=ticks, grid=False),
+        drawing.Scale("Measured round", ends=(-0.4, len(rounds) - 0.6), ticks=ticks, grid=False),
         _clients("Clients", len(places), (0, len(places))),
         series,
     )
@@ -188,7 +191,7 @@ def _ribbons(
     return found
 
 
-def _ribbon(ribbon: _Ribbon, shown: Sequence[ShownModel]) -> Band:
+def _ribbon(ribbon: _Ribbon, shown: Sequence[ShownModel]) -> drawing.Band:
     """A bent band, strong where clients move and pale where they stay."""
     (target,) = [one for one in shown if one.model == ribbon.target]
     start, end = ribbon.at + BAR / 2, ribbon.at + 1 - BAR / 2
@@ -200,27 +203,29 @@ def _ribbon(ribbon: _Ribbon, shown: Sequence[ShownModel]) -> Band:
     ]
     high = [value + ribbon.clients for value in low]
     opacity = 0.62 if ribbon.source != ribbon.target else 0.2
-    return Band(target.label, across, low, high, target.look.color, opacity)
+    return drawing.Band(target.label, across, low, high, target.look.color, opacity)
 
 
-def _moving(one: ShownModel, ribbons: Sequence[_Ribbon], shown: Sequence[ShownModel]) -> Series:
+def _moving(
+    one: ShownModel, ribbons: Sequence[_Ribbon], shown: Sequence[ShownModel]
+) -> drawing.Series:
     """Texts of clients that move to a model, at invisible points in the middle of their ribbons."""
-    labels = {one.model: series_name(one.label) for one in shown}
+    labels = {one.model: drawing.series_name(one.label) for one in shown}
     moving = [r for r in ribbons if r.target == one.model != r.source]
-    return Series(
+    return drawing.Series(
         one.label,
         [ribbon.at + 0.5 for ribbon in moving],
         [(ribbon.left + ribbon.right + ribbon.clients) / 2 for ribbon in moving],
         one.look,
         "%{text}",
-        f"to {series_name(one.label)}",
+        f"to {drawing.series_name(one.label)}",
         joined=False,
         size=0,
         texts=[f"{count(ribbon.clients)} from {labels[ribbon.source]}" for ribbon in moving],
     )
 
 
-def risk_figure(record: Record) -> Figures | None:
+def risk_figure(record: Record) -> drawing.Figures | None:
     """For each model what clients were told, what was estimated, and the truth."""
     every = [state for run in record.clusters for one in run.rounds for state in one.models]
     if not any(model.risk is not None for model in every):
@@ -237,40 +242,33 @@ def risk_figure(record: Record) -> Figures | None:
         "estimate is made without them. Where the two part, clients decide on a wrong number.",
         record.clusters,
         lambda run: [_risk_panel(run, shown, _range(run)) for shown in shown_models(run)],
-        (*legend(looks), *legend({"Guessing": _GUESS}, marked=False)),
+        (*drawing.legend(looks), *drawing.legend({"Guessing": _GUESS}, marked=False)),
     )
 
 
-def _risk_panel(run: Run, shown: ShownModel, ends: tuple[float, float]) -> Panel:
+def _risk_panel(run: Run, shown: ShownModel, ends: tuple[float, float]) -> drawing.Panel:
     rounds, states = _rounds(run), [one.models[shown.model] for one in run.rounds]
-    hover = "%{y:.1%} in round %{x}"
-    lines = [
-        Series(name, rounds, values, look, hover, marks=12)
-        for name, look, values in (
-            ("Announced to clients", _TOLD, [state.told for state in states]),
-            ("Estimated by the server", _ESTIMATED, [state.estimated for state in states]),
-            ("True risk", _TRUE, [state.risk for state in states]),
-        )
-    ]
+    looks = {
+        "Announced to clients": _TOLD,
+        "Estimated by the server": _ESTIMATED,
+        "True risk": _TRUE,
+    }
+    values = zip(*((state.told, state.estimated, state.risk) for state in states), strict=True)
     known = [state.risk for state in states if state.risk is not None]
     end = f"; at the end {percent(known[-1])}" if known else ""
-    return Panel(
-        shown.label,
-        f"Risk of {shown.label} by round{end}.",
-        round_scale(rounds),
-        _risk_scale("Membership risk", ends),
-        [
-            _limits(rounds, states),
-            *lines,
-            level(rounds, 0.5, _GUESS, "Guessing", "%{y:.0%}"),
-        ],
-    )
+    series: list[drawing.Drawn] = [
+        _limits(rounds, states),
+        *_lines(run, looks, values, "%{y:.1%} in round %{x}"),
+        drawing.level(rounds, 0.5, _GUESS, "Guessing", "%{y:.0%}"),
+    ]
+    said, y = f"Risk of {shown.label} by round{end}.", _risk_scale("Membership risk", ends)
+    return _by_round(run, said, y, series, shown.label)
 
 
-def _limits(places: Sequence[Number], states: Sequence[ModelState]) -> Band:
+def _limits(places: Sequence[drawing.Number], states: Sequence[ModelState]) -> drawing.Band:
     """The interval of the true risk; rounds without one part it in two."""
     low, high = [state.low for state in states], [state.high for state in states]
-    return Band("True risk", places, low, high, _TRUE.color, 0.18)
+    return drawing.Band("True risk", places, low, high, _TRUE.color, 0.18)
 
 
 def _range(run: Run) -> tuple[float, float]:
@@ -285,11 +283,11 @@ def _range(run: Run) -> tuple[float, float]:
     return max(min(known, default=0.5), 0.0) - 0.02, min(max(known, default=0.5), 1.0) + 0.02
 
 
-def _risk_scale(title: str, ends: tuple[float, float]) -> Scale:
-    return Scale(title, "%", (min(ends[0], 0.48), max(ends[1], 0.6)), count=7)
+def _risk_scale(title: str, ends: tuple[float, float]) -> drawing.Scale:
+    return drawing.Scale(title, "%", (min(ends[0], 0.48), max(ends[1], 0.6)), count=7)
 
 
-def thresholds_figure(record: Record) -> Figures | None:
+def thresholds_figure(record: Record) -> drawing.Figures | None:
     """For each model what its clients accept, in order, against its risk at the end."""
     used = [model for run in record.clusters for model in used_by(run, None)]
     if not any(model is not None and model.risk is not None for model in used):
@@ -302,13 +300,13 @@ def thresholds_figure(record: Record) -> Figures | None:
         record.clusters,
         _threshold_panels,
         (
-            *legend({_ACCEPTS_MORE: _ACCEPTED, _ACCEPTS_LESS: _LESS}),
-            *legend({"True risk of the model": _TRUE}, marked=False, series="True risk"),
+            *drawing.legend({_ACCEPTS_MORE: _ACCEPTED, _ACCEPTS_LESS: _LESS}),
+            *drawing.legend({"True risk of the model": _TRUE}, marked=False, series="True risk"),
         ),
     )
 
 
-def _threshold_panels(run: Run) -> list[Panel]:
+def _threshold_panels(run: Run) -> list[drawing.Panel]:
     chosen = choices(run)
     least, most = _range(run)
     ends = (min(least, *run.thresholds) - 0.01, max(most, *run.thresholds) + 0.01)
@@ -316,7 +314,7 @@ def _threshold_panels(run: Run) -> list[Panel]:
     return [_threshold_panel(run, shown, ends) for shown in used]
 
 
-def _threshold_panel(run: Run, shown: ShownModel, ends: tuple[float, float]) -> Panel:
+def _threshold_panel(run: Run, shown: ShownModel, ends: tuple[float, float]) -> drawing.Panel:
     state = run.rounds[-1].models[shown.model]
     theirs = sorted(
         (threshold, client)
@@ -325,11 +323,11 @@ def _threshold_panel(run: Run, shown: ShownModel, ends: tuple[float, float]) -> 
     )
     risk, across = state.risk, (0, len(theirs) + 1)
     less = [risk is not None and risk > threshold for threshold, _ in theirs]
-    series: list[Drawn] = []
+    series: list[drawing.Drawn] = []
     if risk is not None:
         series = [
             _limits(across, [state, state]),
-            level(across, risk, _TRUE, "True risk", "%{y:.1%}"),
+            drawing.level(across, risk, _TRUE, "True risk", "%{y:.1%}"),
         ]
     for look, name, violates in (
         (_ACCEPTED, _ACCEPTS_MORE, False),
@@ -337,7 +335,7 @@ def _threshold_panel(run: Run, shown: ShownModel, ends: tuple[float, float]) -> 
     ):
         kept = [at for at, one in enumerate(less) if one == violates]
         series.append(
-            Series(
+            drawing.Series(
                 name,
                 [at + 1 for at in kept],
                 [theirs[at][0] for at in kept],
@@ -349,7 +347,7 @@ def _threshold_panel(run: Run, shown: ShownModel, ends: tuple[float, float]) -> 
             )
         )
     told = f"{count(sum(less))} of {count(len(theirs))} accept less"
-    return Panel(
+    return drawing.Panel(
         f"{shown.label}: {told}",
         f"Thresholds of the clients of {shown.label}; {told}.",
         _clients("Clients, those who accept least first", len(theirs), across),
@@ -358,24 +356,20 @@ def _threshold_panel(run: Run, shown: ShownModel, ends: tuple[float, float]) -> 
     )
 
 
-def violations_figure(record: Record) -> Figures | None:
+def violations_figure(record: Record) -> drawing.Figures | None:
     """Number of clients use a model that is riskier than they accept, round by round."""
     runs = [run for run in record.clusters if len(run.rounds) > 1]
     if not runs:
         return None
     looks = {"By the true risk": _TRUE, _SURE: _SURELY, "By the estimates": _ESTIMATED}
 
-    def panels(run: Run) -> tuple[Panel, ...]:
-        rounds = _rounds(run)
+    def panels(run: Run) -> tuple[drawing.Panel, ...]:
         counts = [
             [how(run, one) for one in run.rounds] for how in (above, surely_above, expected_above)
         ]
-        series = [
-            Series(name, rounds, values, look, "%{y} clients in round %{x}", marks=12)
-            for (name, look), values in zip(looks.items(), counts, strict=True)
-        ]
+        lines = _lines(run, looks, counts, "%{y} clients in round %{x}")
         y = _clients("Clients", max(map(max, counts)))
-        return (Panel("", "Violations round by round.", round_scale(rounds), y, series),)
+        return (_by_round(run, "Violations round by round.", y, lines),)
 
     return _figure(
         "violations",
@@ -383,11 +377,11 @@ def violations_figure(record: Record) -> Figures | None:
         "round.",
         runs,
         panels,
-        legend(looks),
+        drawing.legend(looks),
     )
 
 
-def loss_figure(record: Record) -> Figures | None:
+def loss_figure(record: Record) -> drawing.Figures | None:
     """Convergence: each model's loss on test samples like its clients', round by round."""
     runs = [
         run
@@ -397,14 +391,13 @@ def loss_figure(record: Record) -> Figures | None:
     if not runs:
         return None
 
-    def panels(run: Run) -> tuple[Panel, ...]:
-        rounds, hover = _rounds(run), "%{y:.3f} after round %{x}"
-        series = []
-        for shown in shown_models(run):
-            losses = [one.models[shown.model].loss for one in run.rounds]
-            series.append(Series(shown.label, rounds, losses, shown.look, hover, marks=12))
-        y = Scale("Loss", count=6, from_zero=True)
-        return (Panel("", "Loss of each model by round.", round_scale(rounds), y, series),)
+    def panels(run: Run) -> tuple[drawing.Panel, ...]:
+        shown = shown_models(run)
+        losses = [[state.models[one.model].loss for state in run.rounds] for one in shown]
+        looks = {one.label: one.look for one in shown}
+        lines = _lines(run, looks, losses, "%{y:.3f} after round %{x}")
+        y = drawing.Scale("Loss", count=6, from_zero=True)
+        return (_by_round(run, "Loss of each model by round.", y, lines),)
 
     return _figure(
         "loss",
@@ -416,7 +409,7 @@ def loss_figure(record: Record) -> Figures | None:
     )
 
 
-def _model_keys(record: Record) -> tuple[LegendEntry, ...]:
+def _model_keys(record: Record) -> tuple[drawing.LegendEntry, ...]:
     """The models of all runs: one group's model looks the same in each."""
     shown = [one for run in record.clusters for one in shown_models(run)]
-    return legend({one.label: one.look for one in shown})
+    return drawing.legend({one.label: one.look for one in shown})

@@ -3,23 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from fedaudit.core.metric_names import AUC, HEADLINE_METRICS
-from fedaudit.report.figures.drawing import (
-    GREY,
-    MARKS,
-    MUTED,
-    OKABE_ITO,
-    RESERVED,
-    Choice,
-    Drawn,
-    Figures,
-    Panel,
-    Scale,
-    Series,
-    Style,
-    legend,
-    series_name,
-    style,
-)
+from fedaudit.report import words
+from fedaudit.report.evidence import by_contrast, grouped
+from fedaudit.report.figures import drawing
 from fedaudit.report.grid import Cell, Grid, below, named, shortened, tabled
 from fedaudit.report.text.comparison import (
     best_tradeoff,
@@ -27,14 +13,6 @@ from fedaudit.report.text.comparison import (
     front_name,
     labels_of,
     settings_text,
-)
-from fedaudit.report.words import (
-    contrast_name,
-    contrast_order,
-    interval,
-    listed,
-    metric_name,
-    number,
 )
 from fedaudit.results.comparison import STRONGEST_ATTACK, AttackEntry, Comparison, Front
 from fedaudit.results.estimate import NO_DEFENSE
@@ -45,24 +23,24 @@ LEAST_SPAN = 0.03
 MOST_COLOURED = 6
 """Defenses that have a colour of their own; more could not be told apart."""
 
-_UNDEFENDED = Style(GREY, "dot", RESERVED)
+_UNDEFENDED = drawing.Style(drawing.GREY, "dot", drawing.RESERVED)
 
 
-def front_figure(comparison: Comparison) -> Figures | None:
+def front_figure(comparison: Comparison) -> drawing.Figures | None:
     """Leakage against test error, a line a defense, a panel a contrast; None without fronts."""
     if not comparison.fronts:
         return None
     defended, looks = _defended(comparison.fronts), _looks(comparison.fronts)
     labels, best = labels_of(comparison), best_tradeoff(comparison)
     # The non-members that members are told from best where nobody defends stand in front.
-    bare: dict[str, float] = {}
-    for front in comparison.fronts:
-        if front.metric == AUC and front.gain is not None:
-            leakage = front.points[0].leakage
-            bare[front.contrast] = max(bare.get(front.contrast, 0.0), leakage)
+    paired = [f for f in comparison.fronts if f.metric == AUC and f.gain is not None]
+    bare = {
+        contrast: max(0.0, *(front.points[0].leakage for front in fronts))
+        for contrast, fronts in by_contrast(paired).items()
+    }
     choices = tuple(
-        Choice(
-            f"{_short_name(metric)}, {shortened(attack, 24)}, v. {contrast_name(contrast).lower()}",
+        drawing.Choice(
+            f"{_short_name(metric)}, {shortened(attack, 24)}, {words.against(contrast)}",
             (
                 _panel(
                     [f for f in group if f.contrast == contrast],
@@ -80,32 +58,35 @@ def front_figure(comparison: Comparison) -> Figures | None:
             key=lambda name: (best is None or name != best.contrast, -bare.get(name, 0.0), name),
         )
     )
-    return Figures(
+    return drawing.Figures(
         "fronts",
         "Leakage against test error, one mark per strength of a defense, each a mean over seeds: "
         "low and to the left is good. One colour per defense"
-        + (", grey the others" if MUTED in {look.color for look in looks.values()} else "")
+        + (", grey the others" if drawing.MUTED in {look.color for look in looks.values()} else "")
         + ", one shape per group of clients that uses it. Lines join the filled marks of a "
         "defense; hollow: another row is better on both axes.",
         choices,
         (
-            *legend(
+            *drawing.legend(
                 {f.family: looks[front_name(f)]._replace(symbol="circle") for f in defended},
                 lined=False,
             ),
-            *legend(
-                {case_name(f): Style(GREY, symbol=looks[front_name(f)].symbol) for f in defended}
+            *drawing.legend(
+                {
+                    case_name(f): drawing.Style(drawing.GREY, symbol=looks[front_name(f)].symbol)
+                    for f in defended
+                }
                 if len({case_name(f) for f in defended}) > 1
                 else {},
                 lined=False,
                 hides=False,
             ),
-            *legend({"no defense, same clients": _UNDEFENDED}, lined=False, hides=False),
+            *drawing.legend({"no defense, same clients": _UNDEFENDED}, lined=False, hides=False),
         ),
     )
 
 
-def _looks(fronts: Sequence[Front]) -> dict[str, Style]:
+def _looks(fronts: Sequence[Front]) -> dict[str, drawing.Style]:
     """A colour for each of the defenses with the best trade-offs, and a mark a coalition."""
     costs: dict[str, float] = {}
     for front in _defended(fronts):
@@ -113,12 +94,12 @@ def _looks(fronts: Sequence[Front]) -> dict[str, Style]:
             least = min(point.leakage + point.error for point in front.points[1:] or front.points)
             costs[front.family] = min(costs.get(front.family, least), least)
     ranked = sorted(costs, key=lambda family: costs[family])
-    colours = dict(zip(ranked, OKABE_ITO[:MOST_COLOURED], strict=False))
+    colours = dict(zip(ranked, drawing.OKABE_ITO[:MOST_COLOURED], strict=False))
     cases = list(dict.fromkeys(case_name(front) for front in _defended(fronts)))
-    marks = [mark for mark in MARKS if mark != RESERVED]
+    marks = [mark for mark in drawing.MARKS if mark != drawing.RESERVED]
     return {
-        front_name(front): Style(
-            colours.get(front.family, MUTED),
+        front_name(front): drawing.Style(
+            colours.get(front.family, drawing.MUTED),
             symbol=marks[cases.index(case_name(front)) % len(marks)],
         )
         for front in _defended(fronts)
@@ -131,12 +112,12 @@ def _defended(fronts: Sequence[Front]) -> list[Front]:
 
 def leakage_name(metric: str) -> str:
     """Name of a front's leakage, for an axis."""
-    return "Membership advantage (2 AUC − 1)" if metric == AUC else metric_name(metric)
+    return "Membership advantage (2 AUC − 1)" if metric == AUC else words.metric_name(metric)
 
 
 def _short_name(metric: str) -> str:
     """The same for a choice, which is cut on a phone where it is long."""
-    return "Advantage" if metric == AUC else metric_name(metric)
+    return "Advantage" if metric == AUC else words.metric_name(metric)
 
 
 def _groups(fronts: Sequence[Front]) -> dict[tuple[str, str], list[Front]]:
@@ -147,15 +128,16 @@ def _groups(fronts: Sequence[Front]) -> dict[tuple[str, str], list[Front]]:
         at = known.index(key[0]) if key[0] in known else len(known)
         return (at, key[1] != STRONGEST_ATTACK)
 
-    found: dict[tuple[str, str], list[Front]] = {}
-    for front in fronts:
-        found.setdefault((front.metric, front.attack), []).append(front)
+    found = grouped(fronts, lambda front: (front.metric, front.attack))
     return {key: found[key] for key in sorted(found, key=order)}
 
 
 def _panel(
-    fronts: Sequence[Front], looks: dict[str, Style], labels: Sequence[str], best: int | None
-) -> Panel:
+    fronts: Sequence[Front],
+    looks: dict[str, drawing.Style],
+    labels: Sequence[str],
+    best: int | None,
+) -> drawing.Panel:
     metric, contrast = fronts[0].metric, fronts[0].contrast
     defended = _defended(fronts)
     traces = [
@@ -164,16 +146,16 @@ def _panel(
     ]
     # The best lie above the others, and their names are placed first.
     traces.sort(key=lambda pair: -_cost(pair[1]))
-    series: list[Drawn] = [*(line for line, _ in traces), *(dots for _, dots in traces)]
+    series: list[drawing.Drawn] = [*(line for line, _ in traces), *(dots for _, dots in traces)]
     points = [point for front in fronts for point in front.points]
-    title = f"Members v. {contrast_name(contrast).lower()}"
-    said = listed([f"{front_name(f)} {number(f.hypervolume)}" for f in fronts[:8]])
-    return Panel(
+    title = f"Members {words.against(contrast)}"
+    said = words.listed([f"{front_name(f)} {words.number(f.hypervolume)}" for f in fronts[:8]])
+    return drawing.Panel(
         title,
         f"{title}: {leakage_name(metric)} against test error, {shortened(fronts[0].attack)}. "
         f"Hypervolumes: {said}.",
-        Scale("Test error", "%", _room([point.error for point in points]), count=6),
-        Scale(
+        drawing.Scale("Test error", "%", _room([point.error for point in points]), count=6),
+        drawing.Scale(
             leakage_name(metric),
             "%",
             _room([point.leakage for point in points]),
@@ -191,9 +173,9 @@ def _room(values: Sequence[float]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _cost(dots: Series) -> float:
+def _cost(dots: drawing.Series) -> float:
     """The least sum of leakage and error of a defense, to which a muted one comes last."""
-    muted = 2.0 * (dots.look.color == MUTED)
+    muted = 2.0 * (dots.look.color == drawing.MUTED)
     pairs = zip(dots.x, dots.y, dots.names, strict=True)
     return muted + min((float(x) + float(y or 0) for x, y, name in pairs if name), default=2.0)
 
@@ -211,8 +193,8 @@ def _short_names(fronts: Sequence[Front]) -> list[str]:
 
 
 def _traces(
-    front: Front, name: str, look: Style, labels: Sequence[str], best: int | None
-) -> tuple[Series, Series]:
+    front: Front, name: str, look: drawing.Style, labels: Sequence[str], best: int | None
+) -> tuple[drawing.Series, drawing.Series]:
     """The line over the strengths that are not beaten, and all points upon it."""
     bare = front.gain is not None
     strengths = front.points[bare:]
@@ -221,8 +203,8 @@ def _traces(
     least = min(strengths, key=lambda point: point.leakage + point.error, default=None)
     said = f"best: {name}" if least and least.row == best else name
     return (
-        Series(front.family, [x for x, _ in kept], [y for _, y in kept], look, steps=True),
-        Series(
+        drawing.Series(front.family, [x for x, _ in kept], [y for _, y in kept], look, steps=True),
+        drawing.Series(
             front.family,
             [point.error for point in front.points],
             [point.leakage for point in front.points],
@@ -235,7 +217,7 @@ def _traces(
                 of if point.on_front else of._replace(symbol=f"{of.symbol}-open")
                 for of, point in zip(looks, front.points, strict=True)
             ],
-            texts=[series_name(labels[point.row]) for point in front.points],
+            texts=[drawing.series_name(labels[point.row]) for point in front.points],
             names=[said if point is least else "" for point in front.points],
         ),
     )
@@ -243,20 +225,18 @@ def _traces(
 
 def hypervolume_tables(comparison: Comparison) -> list[Grid]:
     """Hypervolumes of defenses by attacks, a table for each contrast and measure of leakage."""
-    found: dict[tuple[str, str], list[Front]] = {}
-    for fronts in _groups(comparison.fronts).values():
-        for front in fronts:
-            found.setdefault((front.contrast, front.metric), []).append(front)
-    ordered = sorted(found, key=lambda key: contrast_order(key[0]))
+    every = [front for fronts in _groups(comparison.fronts).values() for front in fronts]
+    found = grouped(every, lambda front: (front.contrast, front.metric))
+    ordered = sorted(found, key=lambda key: words.contrast_order(key[0]))
     return [_hypervolume_table(found[key], *key) for key in ordered]
 
 
 def _hypervolume_table(fronts: Sequence[Front], contrast: str, metric: str) -> Grid:
     attacks = list(dict.fromkeys(front.attack for front in fronts))
     by = {(front_name(front), front.attack): front for front in fronts}
-    methods = listed(list(dict.fromkeys(front.method for front in fronts))[:3])
+    methods = words.listed(list(dict.fromkeys(front.method for front in fronts))[:3])
     return tabled(
-        f"Hypervolume, {leakage_name(metric)}: members v. {contrast_name(contrast).lower()}",
+        f"Hypervolume, {leakage_name(metric)}: members {words.against(contrast)}",
         [
             {
                 "Defense and coalition": named(name, limit=120),
@@ -279,11 +259,11 @@ def _hypervolume_table(fronts: Sequence[Front], contrast: str, metric: str) -> G
 def _area(front: Front | None) -> Cell | None:
     if front is None:
         return None
-    lines = [interval(front.low, front.high, "hypervolume")]
+    lines = [words.interval(front.low, front.high, "hypervolume")]
     if front.gain is not None:
-        limits = interval(_even(front.gain_low), _even(front.gain_high), "hypervolume")
-        lines += [f"gain {number(round(front.gain, 3))}", f"({limits})" if limits else ""]
-    return Cell(number(front.hypervolume), below(*lines))
+        limits = words.interval(_even(front.gain_low), _even(front.gain_high), "hypervolume")
+        lines += [f"gain {words.number(round(front.gain, 3))}", f"({limits})" if limits else ""]
+    return Cell(words.number(front.hypervolume), below(*lines))
 
 
 def _even(limit: float | None) -> float | None:
@@ -291,57 +271,56 @@ def _even(limit: float | None) -> float | None:
     return None if limit is None else round(limit, 3)
 
 
-def tradeoff_figure(comparison: Comparison) -> Figures | None:
+def tradeoff_figure(comparison: Comparison) -> drawing.Figures | None:
     """Highest AUC against accuracy, a point a row: for comparisons without a defense."""
     accuracies = {one.row: one.figure.number for one in comparison.on("utility")}
-    aucs = [
+    aucs = by_contrast(
         entry
         for entry in comparison.entries
-        if entry.metric == AUC and entry.part == "inside" and entry.value is not None
-    ]
-    contrasts = sorted({e.contrast for e in aucs if e.row in accuracies}, key=contrast_order)
-    if not contrasts:
+        if entry.metric == AUC
+        and entry.part == "inside"
+        and entry.value is not None
+        and entry.row in accuracies
+    )
+    if not aucs:
         return None
     labels = labels_of(comparison)
-    panels = tuple(
-        _tradeoff_panel([e for e in aucs if e.contrast == contrast], accuracies, labels)
-        for contrast in contrasts
-    )
-    return Figures(
+    panels = tuple(_tradeoff_panel(found, accuracies, labels) for found in aucs.values())
+    return drawing.Figures(
         "tradeoff",
         "Highest AUC of any attack against test accuracy. Good is low and to the right; the "
         "dotted line is guessing.",
-        (Choice("", panels),),
-        legend({labels[row]: style(row) for row in accuracies}),
+        (drawing.Choice("", panels),),
+        drawing.legend({labels[row]: drawing.style(row) for row in accuracies}),
     )
 
 
 def _tradeoff_panel(
     entries: Sequence[AttackEntry], accuracies: dict[int, float], labels: Sequence[str]
-) -> Panel:
+) -> drawing.Panel:
     series = []
     for row, accuracy in accuracies.items():
         mine = [entry for entry in entries if entry.row == row]
         best = max(mine, key=lambda entry: entry.value or 0.0, default=None)
         if best is not None and best.value is not None:
             series.append(
-                Series(
+                drawing.Series(
                     labels[row],
                     [accuracy],
                     [best.value],
-                    style(row),
+                    drawing.style(row),
                     "AUC %{y:.3f}, accuracy %{x:.1%}",
                     joined=False,
                     size=11,
                     limits=[best],
                 )
             )
-    title = f"Members v. {contrast_name(entries[0].contrast).lower()}"
-    return Panel(
+    title = f"Members {words.against(entries[0].contrast)}"
+    return drawing.Panel(
         title,
         f"{title}: highest AUC against test accuracy.",
-        Scale("Test accuracy", "%", count=5),
-        Scale("Highest AUC", ends=(0.45, 1.02), count=6),
+        drawing.Scale("Test accuracy", "%", count=5),
+        drawing.Scale("Highest AUC", ends=(0.45, 1.02), count=6),
         series,
         levels=(0.5,),
     )

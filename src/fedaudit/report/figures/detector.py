@@ -2,18 +2,8 @@
 
 from collections.abc import Mapping
 
-from fedaudit.report.figures.drawing import (
-    OKABE_ITO,
-    SHARES,
-    Choice,
-    Figures,
-    Panel,
-    Scale,
-    Style,
-    legend,
-    outline,
-)
-from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named, shortened
+from fedaudit.report.figures import drawing
+from fedaudit.report.grid import EMPTY, Cell, Grid, Heading, columns_of, named, shortened
 from fedaudit.report.words import count, interval, listed, number, percent, plural
 from fedaudit.results.detector import (
     DETECTED,
@@ -102,24 +92,33 @@ def detector_words(found: Detection) -> list[str]:
     return sentences
 
 
-def weights_figure(found: Detection) -> Figures | None:
+def weights_figure(found: Detection) -> drawing.Figures | None:
     """Weights of the units that servers take, before and after."""
     drawn = [one for one in found.weights.outlines if sum(one.counts)] if found.weights else []
     if found.weights is None or not drawn:
         return None
     edges, looks, series = found.weights.edges, {}, []
-    for one, color, dash in zip(drawn, OKABE_ITO, _DASHES, strict=False):
+    for one, color, dash in zip(drawn, drawing.OKABE_ITO, _DASHES, strict=False):
         name = _server(one.server) if one.server else "Honest"
-        looks[name] = Style(color, dash)
-        series.append(outline(edges, one.counts, looks[name], name))
+        looks[name] = drawing.Style(color, dash)
+        series.append(drawing.outline(edges, one.counts, looks[name], name))
     summary = f"Weights of {listed(list(looks))} in the first layer."
-    return Figures(
+    return drawing.Figures(
         "games-weights",
         "Weights of the first layer’s units that a neuron takes, in the last honest model of the "
         "first federation and with a neuron planted in it; weights beyond the ends are in the "
         "outer bins. The AMI paper shows such histograms (Fig. 14) and finds them alike.",
-        (Choice("", (Panel("", summary, Scale("Weight", count=9), SHARES, series),)),),
-        legend(looks, marked=False),
+        (
+            drawing.Choice(
+                "",
+                (
+                    drawing.Panel(
+                        "", summary, drawing.Scale("Weight", count=9), drawing.SHARES, series
+                    ),
+                ),
+            ),
+        ),
+        drawing.legend(looks, marked=False),
     )
 
 
@@ -128,7 +127,7 @@ _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "solid")
 
 def _cells(found: Mapping[str, Estimate] | None) -> tuple[Cell, Cell]:
     if found is None:
-        return Cell("–", tone="muted"), Cell("–", tone="muted")
+        return EMPTY, EMPTY
     area, own, others, caught = (found[name] for name in (SIGN_AUC, OWN_AUC, OTHERS_AUC, DETECTED))
     apart = f"own {number(own.value or 0.0)}\nothers’ {number(others.value or 0.0)}"
     limits = interval(area.low, area.high, "figure")

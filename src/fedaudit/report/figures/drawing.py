@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from markupsafe import Markup
 
+from fedaudit.report.evidence import grouped
 from fedaudit.report.grid import shortened
 from fedaudit.report.words import ORIGINS, defense_name
 from fedaudit.results.record import Curve, Histogram, Trajectory
@@ -180,12 +181,12 @@ class Scale:
     grid: bool = True
 
 
-def round_scale(rounds: Sequence[int] = (), *, title: str = "Round", named: int = 6) -> Scale:
+def round_scale(rounds: Sequence[int] = (), *, named: int = 6) -> Scale:
     """An axis of rounds; few are named one by one, since marks between them would mean nothing."""
     shown = sorted(set(rounds))
     if shown and len(shown) <= named:
-        return Scale(title, "d", ticks={at: f"{at:,}" for at in shown})
-    return Scale(title, "d", count=8)
+        return Scale("Round", "d", ticks={at: f"{at:,}" for at in shown})
+    return Scale("Round", "d", count=8)
 
 
 SHARES = Scale("Share", "%", from_zero=True, count=5)
@@ -366,9 +367,7 @@ def choices_of(
     panels: Callable[[list[Item]], Sequence[Panel]],
 ) -> tuple[Choice, ...]:
     """One choice a setting, labelled by what differs between settings."""
-    inside: dict[tuple[str, ...], list[Item]] = {}
-    for item in items:
-        inside.setdefault(setting(item), []).append(item)
+    inside = grouped(items, setting)
     varies = [len(set(values)) > 1 for values in zip(*inside, strict=True)]
     return tuple(
         Choice(

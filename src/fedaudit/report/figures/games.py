@@ -5,22 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fedaudit.report.figures.drawing import (
-    GREY,
-    OKABE_ITO,
-    SHARES,
-    Choice,
-    Drawn,
-    Figures,
-    Panel,
-    Scale,
-    Series,
-    Style,
-    legend,
-    level,
-    outline,
-    series_name,
-)
+from fedaudit.report.figures import drawing
 from fedaudit.report.figures.svg import tick_step
 from fedaudit.report.figures.sweeps import SYMBOLS, kinds_keys, rounds_figure, sweep_figure
 from fedaudit.report.grid import shortened
@@ -88,7 +73,7 @@ class EpsilonAxis:
         """Both ends of the axis, with the place for none."""
         return [self._at(0.0), self._at(1 + 2 * _ASIDE if self.none else 1.0)]
 
-    def scale(self) -> Scale:
+    def scale(self) -> drawing.Scale:
         """The axis as a panel has it."""
         left, right = (math.log10(end) if self.log else end for end in self.ends())
         room = 0.03 * (right - left)
@@ -96,7 +81,7 @@ class EpsilonAxis:
         if self.none:
             ticks[self.place(None)] = self.none
         ends = (left - room, right + (0 if self.none else room))
-        return Scale(self.title, ends=ends, ticks=ticks, log=self.log)
+        return drawing.Scale(self.title, ends=ends, ticks=ticks, log=self.log)
 
     def _share(self, value: float | None) -> float:
         if value is None:
@@ -236,17 +221,17 @@ def _only(groups: Families, keeps: Callable[[PointPlayed], bool]) -> Families:
 
 def dots(
     inside: Sequence[ShownPoint],
-    look: Style,
+    look: drawing.Style,
     name: str,
     way: Way,
     aside: float,
     figure: Callable[[PointPlayed], Rate],
     said: str,
-) -> Series:
+) -> drawing.Series:
     """Points of one line with their intervals; those without an epsilon are not joined."""
     values = [figure(one.point) for one in inside]
     budgets = [way.of(one.point) for one in inside]
-    return Series(
+    return drawing.Series(
         name,
         [way.axis.place(budget, aside=aside) for budget in budgets],
         [value.value for value in values],
@@ -254,7 +239,7 @@ def dots(
         f"%{{text}}: {said} %{{y:.1%}}",
         joined=None not in budgets,
         marks=len(inside),
-        texts=[series_name(one.name) for one in inside],
+        texts=[drawing.series_name(one.name) for one in inside],
         limits=values,
     )
 
@@ -271,43 +256,46 @@ def left_out(number: int, kind: str) -> str:
     return f" {count(number)} more {kind}{'s' * (number > 1)} would not fit; the table has them."
 
 
-_SPREAD = {"The target": Style(OKABE_ITO[1]), "Other records": Style(OKABE_ITO[0], "dash")}
+_SPREAD = {
+    "The target": drawing.Style(drawing.OKABE_ITO[1]),
+    "Other records": drawing.Style(drawing.OKABE_ITO[0], "dash"),
+}
 
 
-def spread_figure(record: Record) -> Figures | None:
+def spread_figure(record: Record) -> drawing.Figures | None:
     """Spread of the neuron's values for the target and for others; a choice a point."""
     choices = tuple(
-        Choice(shortened(one.name, 80), (_spread_panel(shortened(one.name), spread),))
+        drawing.Choice(shortened(one.name, 80), (_spread_panel(shortened(one.name), spread),))
         for one in shown_points(record.games)
         if (spread := one.point.spread) is not None
     )
     if not choices:
         return None
-    return Figures(
+    return drawing.Figures(
         "games-spread",
         "Values of the first target’s neuron on fresh randomised copies of the target and on other "
         "records, as a share of each. The neuron fires right of the dotted line at zero. The less "
         "the two overlap there, the surer the server; one record of the others right of it is "
         "enough to spoil a batch.",
         choices,
-        legend(_SPREAD, marked=False),
+        drawing.legend(_SPREAD, marked=False),
     )
 
 
-def _spread_panel(name: str, spread: Spread) -> Panel:
+def _spread_panel(name: str, spread: Spread) -> drawing.Panel:
     amounts = {"Other records": spread.of_others, "The target": spread.of_target}
     series = [
-        outline(spread.edges, found, _SPREAD[said], said)
+        drawing.outline(spread.edges, found, _SPREAD[said], said)
         for said, found in amounts.items()
         if sum(found)
     ]
     others, own = (percent(_right_of_zero(spread.edges, found)) for found in amounts.values())
-    return Panel(
+    return drawing.Panel(
         name,
         f"Values of the neuron for {name}: about {own} of the target’s copies and {others} "
         "of other records above zero.",
-        Scale("Value of the neuron", count=7),
-        SHARES,
+        drawing.Scale("Value of the neuron", count=7),
+        drawing.SHARES,
         series,
         uprights=(0.0,),
     )
@@ -321,12 +309,12 @@ def _right_of_zero(edges: Sequence[float], amounts: Sequence[int]) -> float:
 MOST_LINES_OF_SUCCESS = 14
 """Lines of one figure; the table has the others."""
 
-_GUESS = Style(GREY, "dot")
-_CEILING = Style(GREY)
-_REFUTED = Style("#C3362B", symbol="circle-open")
+_GUESS = drawing.Style(drawing.GREY, "dot")
+_CEILING = drawing.Style(drawing.GREY)
+_REFUTED = drawing.Style("#C3362B", symbol="circle-open")
 _PRINTED = "#8A6FB0"
 
-_COLORS = OKABE_ITO[:6]
+_COLORS = drawing.OKABE_ITO[:6]
 _GUESSING, _HONEST, _WRONG = "Guessing", "Most under an honest ε", "Contradicts the claimed ε"
 
 _PAPER_CAPTION = (
@@ -337,22 +325,24 @@ _PAPER_CAPTION = (
 )
 
 
-def success_figure(groups: Families) -> Figures:
+def success_figure(groups: Families) -> drawing.Figures:
     """Adv against the claimed epsilon, or against the true one; a line for each mechanism."""
     drawn = dict(list(groups.items())[:MOST_LINES_OF_SUCCESS])
     looks = _looks(drawn)
     points = [one.point for inside in drawn.values() for one in inside]
     looked = ways(drawn)
     papers = _papers(points, looked[0].axis)
-    choices = tuple(Choice(way.label, (_success_panel(way, looks, papers),)) for way in looked)
+    choices = tuple(
+        drawing.Choice(way.label, (_success_panel(way, looks, papers),)) for way in looked
+    )
     wrong = any(contradicted(point) for point in points)
     keys = (
-        *legend(looks),
-        *legend({_HONEST: _CEILING, _GUESSING: _GUESS}, marked=False),
-        *legend({_WRONG: _REFUTED} if wrong else {}, lined=False),
-        *legend({paper.label: look for paper, look in papers.items()}),
+        *drawing.legend(looks),
+        *drawing.legend({_HONEST: _CEILING, _GUESSING: _GUESS}, marked=False),
+        *drawing.legend({_WRONG: _REFUTED} if wrong else {}, lined=False),
+        *drawing.legend({paper.label: look for paper, look in papers.items()}),
     )
-    return Figures(
+    return drawing.Figures(
         "games-success",
         "How often the server is right (Adv), with its 95% interval. The grey line is the most "
         "that any server reaches against a mechanism that keeps the epsilon on the axis, "
@@ -365,7 +355,7 @@ def success_figure(groups: Families) -> Figures:
     )
 
 
-def _looks(names: Families) -> dict[str, Style]:
+def _looks(names: Families) -> dict[str, drawing.Style]:
     """Masks by dash, mechanisms by colour, both by marker."""
     colors: dict[str, int] = {}
     looks = {}
@@ -376,24 +366,28 @@ def _looks(names: Families) -> dict[str, Style]:
         dash = ("solid", "dot", "dashdot")[at // len(_COLORS) % 3]
         if point.shared_mask or point.mechanism == NO_MECHANISM:
             dash = "dash" if point.shared_mask else "longdash"
-        looks[name] = Style(_COLORS[at % len(_COLORS)], dash, SYMBOLS[place % len(SYMBOLS)])
+        looks[name] = drawing.Style(_COLORS[at % len(_COLORS)], dash, SYMBOLS[place % len(SYMBOLS)])
     return looks
 
 
-def _success_panel(way: Way, looks: Mapping[str, Style], papers: Mapping[Printed, Style]) -> Panel:
+def _success_panel(
+    way: Way, looks: Mapping[str, drawing.Style], papers: Mapping[Printed, drawing.Style]
+) -> drawing.Panel:
     axis, drawn = way.axis, way.groups
     ends, steps = axis.ends(), axis.steps()
-    series: list[Drawn] = [level(ends, 0.5, _GUESS, _GUESSING, "%{y:.0%}")]
+    series: list[drawing.Drawn] = [drawing.level(ends, 0.5, _GUESS, _GUESSING, "%{y:.0%}")]
     if not axis.bare:
         most = [1 / (1 + math.exp(-step)) for step in steps]
-        series.append(Series(_HONEST, steps, most, _CEILING, "at most %{y:.2%}"))
+        series.append(drawing.Series(_HONEST, steps, most, _CEILING, "at most %{y:.2%}"))
     if way.of is named:
         series += [_printed(paper, look, axis) for paper, look in papers.items()]
     middle, apart = (len(drawn) - 1) / 2, min(0.012, 0.05 / len(drawn))
     for place, (name, inside) in enumerate(drawn.items()):
         aside = (place - middle) * apart
         if inside[0].point.mechanism == NO_MECHANISM:
-            series += [level(ends, one.point.adv.value, looks[name], name) for one in inside]
+            series += [
+                drawing.level(ends, one.point.adv.value, looks[name], name) for one in inside
+            ]
         series.append(
             dots(inside, looks[name], name, way, aside, lambda point: point.adv, "right in")
         )
@@ -401,13 +395,13 @@ def _success_panel(way: Way, looks: Mapping[str, Style], papers: Mapping[Printed
         series += [_rings(wrong, way, aside)] if wrong else []
     low = min(one.point.adv.low for inside in drawn.values() for one in inside)
     said = f"Success of the server, {len(drawn)} lines; the table has the numbers."
-    y = Scale("Right (Adv)", "%", (min(0.38, low - 0.03), 1.04), count=7)
-    return Panel("", said, axis.scale(), y, series, height=400)
+    y = drawing.Scale("Right (Adv)", "%", (min(0.38, low - 0.03), 1.04), count=7)
+    return drawing.Panel("", said, axis.scale(), y, series, height=400)
 
 
-def _rings(wrong: Sequence[ShownPoint], way: Way, aside: float) -> Series:
+def _rings(wrong: Sequence[ShownPoint], way: Way, aside: float) -> drawing.Series:
     """A ring round each point that contradicts its epsilon."""
-    return Series(
+    return drawing.Series(
         _WRONG,
         [way.axis.place(way.of(one.point), aside=aside) for one in wrong],
         [one.point.adv.value for one in wrong],
@@ -419,19 +413,19 @@ def _rings(wrong: Sequence[ShownPoint], way: Way, aside: float) -> Series:
     )
 
 
-def _papers(points: Sequence[PointPlayed], axis: EpsilonAxis) -> dict[Printed, Style]:
+def _papers(points: Sequence[PointPlayed], axis: EpsilonAxis) -> dict[Printed, drawing.Style]:
     """Marks of the paper for the mechanisms that were played, as far as the axis goes."""
     there = {point.mechanism for point in points if point.claimed_epsilon is not None}
     found = [one for one in PRINTED if one.mechanism in there and one.epsilons[0] < axis.most]
     dashes = ("solid", "dash", "dot", "dashdot", "longdash")
     return {
-        one: Style(_PRINTED, dashes[at % len(dashes)], SYMBOLS[-1 - at % len(SYMBOLS)])
+        one: drawing.Style(_PRINTED, dashes[at % len(dashes)], SYMBOLS[-1 - at % len(SYMBOLS)])
         for at, one in enumerate(found)
     }
 
 
-def _printed(paper: Printed, look: Style, axis: EpsilonAxis) -> Series:
-    return Series(
+def _printed(paper: Printed, look: drawing.Style, axis: EpsilonAxis) -> drawing.Series:
+    return drawing.Series(
         paper.label,
         [axis.place(min(at, axis.most)) for at in paper.epsilons],
         [paper.adv] * 2,
@@ -444,12 +438,12 @@ def _printed(paper: Printed, look: Style, axis: EpsilonAxis) -> Series:
 
 
 MOST_PANELS = 12
-_TPR = Style(OKABE_ITO[1])
-_TNR = Style(OKABE_ITO[0], "dash", "square")
-_PREDICTED = Style(GREY, "dot", "diamond")
+_TPR = drawing.Style(drawing.OKABE_ITO[1])
+_TNR = drawing.Style(drawing.OKABE_ITO[0], "dash", "square")
+_PREDICTED = drawing.Style(drawing.GREY, "dot", "diamond")
 
 
-def game_figures(record: Record) -> dict[str, Figures]:
+def game_figures(record: Record) -> dict[str, drawing.Figures]:
     """Every figure that a record of games has data for, by its name in the document."""
     groups = families(by_signs(shown_points(record.games)))
     points = [one.point for inside in groups.values() for one in inside]
@@ -462,14 +456,14 @@ def game_figures(record: Record) -> dict[str, Figures]:
     return {figure.ident: figure for figure in found if figure is not None}
 
 
-def kinds_figure(groups: Families) -> Figures:
+def kinds_figure(groups: Families) -> drawing.Figures:
     """TPR and TNR against epsilon, a panel for each mechanism."""
     drawn = dict(list(groups.items())[:MOST_PANELS])
     choices = tuple(
-        Choice(way.label, tuple(_kinds_panel(name, way) for name in way.groups))
+        drawing.Choice(way.label, tuple(_kinds_panel(name, way) for name in way.groups))
         for way in ways(drawn, all_placed=True)
     )
-    return Figures(
+    return drawing.Figures(
         "games-kinds",
         "Both kinds of games apart, with their 95% intervals. A TPR of 100% beside a TNR of 0% is "
         "a server that always says “in”. The dotted line is the TNR if each target’s neuron "
@@ -477,13 +471,13 @@ def kinds_figure(groups: Families) -> Figures:
         "records of a batch share their noise. Points without such an epsilon stand in the table "
         "only." + left_out(len(groups) - len(drawn), "panel"),
         choices,
-        (*kinds_keys(_TPR, _TNR), *legend({"Predicted TNR": _PREDICTED})),
+        (*kinds_keys(_TPR, _TNR), *drawing.legend({"Predicted TNR": _PREDICTED})),
     )
 
 
-def _kinds_panel(name: str, way: Way) -> Panel:
+def _kinds_panel(name: str, way: Way) -> drawing.Panel:
     inside = way.groups[name]
-    predicted = Series(
+    predicted = drawing.Series(
         "Predicted TNR",
         [way.axis.place(way.of(one.point)) for one in inside],
         [one.point.figure(PREDICTED_NEGATIVES) for one in inside],
@@ -496,5 +490,8 @@ def _kinds_panel(name: str, way: Way) -> Panel:
         dots(inside, _TNR, "TNR", way, 0.006, lambda point: point.tnr, "TNR"),
         dots(inside, _TPR, "TPR", way, -0.006, lambda point: point.tpr, "TPR"),
     ]
-    said, y = f"TPR and TNR of {shortened(name)}.", Scale("Share of games", "%", (-0.04, 1.04))
-    return Panel(shortened(name), said, way.axis.scale(), y, series)
+    said, y = (
+        f"TPR and TNR of {shortened(name)}.",
+        drawing.Scale("Share of games", "%", (-0.04, 1.04)),
+    )
+    return drawing.Panel(shortened(name), said, way.axis.scale(), y, series)

@@ -12,21 +12,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from fedaudit.report.figures.drawing import (
-    DASHES,
-    MARKS,
-    MUTED,
-    Band,
-    Bars,
-    Drawn,
-    Heat,
-    Number,
-    Panel,
-    Place,
-    Scale,
-    Series,
-    series_name,
-)
+from fedaudit.report.figures import drawing
 
 SIDE = 1000
 _LEFT, _BELOW, _RIGHT = 12, 40, 14
@@ -54,20 +40,20 @@ class Axis(NamedTuple):
         grid: Whether lines cross the panel at its ticks.
     """
 
-    low: Number
-    high: Number
+    low: drawing.Number
+    high: drawing.Number
     log: bool
     names: tuple[str, ...]
-    ticks: tuple[Place, ...]
+    ticks: tuple[drawing.Place, ...]
     texts: tuple[str, ...]
     title: str
     grid: bool
 
-    def at(self, value: Place) -> float:
+    def at(self, value: drawing.Place) -> float:
         """Place of a value as a share of the axis."""
         return (self.of(value) - self.low) / ((self.high - self.low) or 1.0)
 
-    def of(self, value: Place) -> float:
+    def of(self, value: drawing.Place) -> float:
         """A value as the axis counts: the place of a category, the exponent of a logarithm."""
         if self.names:
             return float(self.names.index(str(value)))
@@ -75,7 +61,7 @@ class Axis(NamedTuple):
         return math.log10(max(number, 1e-300)) if self.log else number
 
 
-def drawn(panel: Panel) -> Markup:
+def drawn(panel: drawing.Panel) -> Markup:
     """A panel as HTML: its axes' text, and the drawing between them."""
     x, y = _axes(panel)
     style = f"--l:{_left(y)}px;--b:{_BELOW if x.title else _BELOW - 16}px"
@@ -97,7 +83,7 @@ def drawn(panel: Panel) -> Markup:
     ).format(panel.summary, Markup(style), body, _texts(x, y), _titles(x, y))
 
 
-def hovering(panel: Panel) -> dict[str, object]:
+def hovering(panel: drawing.Panel) -> dict[str, object]:
     """A panel's values as the page's script tells them under the pointer."""
     x, y = _axes(panel)
     series = [found for one in panel.series if (found := _told(one))]
@@ -113,15 +99,19 @@ def _scale(axis: Axis) -> dict[str, object]:
     return scale
 
 
-def _told(one: Drawn) -> dict[str, object] | None:
+def _told(one: drawing.Drawn) -> dict[str, object] | None:
     """The values of a series with what is said of each; None where nothing is."""
-    if isinstance(one, Band) or not one.hover or (isinstance(one, Series) and not one.x):
+    if (
+        isinstance(one, drawing.Band)
+        or not one.hover
+        or (isinstance(one, drawing.Series) and not one.x)
+    ):
         return None
-    if isinstance(one, Heat):
+    if isinstance(one, drawing.Heat):
         found: dict[str, object] = {"name": "", "said": one.hover, "beside": ""}
         return found | {"x": one.names, "y": one.names, "z": one.shares, "t": one.counts}
-    name = series_name(one.name)
-    if isinstance(one, Bars):
+    name = drawing.series_name(one.name)
+    if isinstance(one, drawing.Bars):
         ends = list(zip(one.low, one.high, strict=True))
         return {
             "name": name,
@@ -134,7 +124,7 @@ def _told(one: Drawn) -> dict[str, object] | None:
     found = {
         "name": name,
         "said": one.hover,
-        "beside": name if one.beside is None else series_name(one.beside),
+        "beside": name if one.beside is None else drawing.series_name(one.beside),
         "x": [_short(value) for value in one.x],
         "y": [_short(value) for value in one.y],
     }
@@ -148,14 +138,14 @@ def _short(value: object) -> object:
 # Axes.
 
 
-def _axes(panel: Panel) -> tuple[Axis, Axis]:
+def _axes(panel: drawing.Panel) -> tuple[Axis, Axis]:
     return (
         _axis(panel.x, panel.series, across=True),
         _axis(panel.y, panel.series, across=False),
     )
 
 
-def _axis(given: Scale, series: Sequence[Drawn], *, across: bool) -> Axis:
+def _axis(given: drawing.Scale, series: Sequence[drawing.Drawn], *, across: bool) -> Axis:
     if given.names:
         names = tuple(given.names)
         low, high = given.ends or (-0.5, len(names) - 0.5)
@@ -168,7 +158,9 @@ def _axis(given: Scale, series: Sequence[Drawn], *, across: bool) -> Axis:
     )
 
 
-def _span(given: Scale, series: Sequence[Drawn], across: bool) -> tuple[Number, Number]:
+def _span(
+    given: drawing.Scale, series: Sequence[drawing.Drawn], across: bool
+) -> tuple[drawing.Number, drawing.Number]:
     """Range that an axis has to hold, with a little room."""
     reached = [_number(value) for one in series for value in one.reach(across)]
     values = [math.log10(v) for v in reached if v > 0] if given.log else reached
@@ -179,7 +171,9 @@ def _span(given: Scale, series: Sequence[Drawn], across: bool) -> tuple[Number, 
     return low - room, high + room
 
 
-def _ticks(given: Scale, low: Number, high: Number) -> Mapping[Number, str]:
+def _ticks(
+    given: drawing.Scale, low: drawing.Number, high: drawing.Number
+) -> Mapping[drawing.Number, str]:
     """Values with their texts."""
     if given.ticks is not None:
         first, last = sorted((low, high))
@@ -199,7 +193,7 @@ def _ticks(given: Scale, low: Number, high: Number) -> Mapping[Number, str]:
     return {value: _tick_text(value, step, given.form) for value in values}
 
 
-def tick_step(span: Number, most: int, form: str = "") -> float:
+def tick_step(span: drawing.Number, most: int, form: str = "") -> float:
     """The distance between ticks: 1, 2 or 5 times a power of ten, so that they are few enough."""
     rough = abs(span) / max(most, 1) or 1.0
     unit = 10.0 ** math.floor(math.log10(rough))
@@ -207,7 +201,7 @@ def tick_step(span: Number, most: int, form: str = "") -> float:
     return max(step, 1.0) if form == "d" else step
 
 
-def _tick_text(value: Number, step: Number, form: str) -> str:
+def _tick_text(value: drawing.Number, step: drawing.Number, form: str) -> str:
     """A tick with as many decimals as its step needs."""
     scale = 100 if form == "%" else 1
     decimals = max(0, -math.floor(math.log10(step * scale) + 1e-9))
@@ -265,25 +259,25 @@ Spot = tuple[float, float]
 """Shares of a panel from its upper left corner."""
 
 
-def _trace(one: Drawn, x: Axis, y: Axis) -> Markup:
-    if isinstance(one, Heat):
+def _trace(one: drawing.Drawn, x: Axis, y: Axis) -> Markup:
+    if isinstance(one, drawing.Heat):
         return _heat(one)
     parts = (
         _areas(one, x, y)
-        if isinstance(one, Band)
+        if isinstance(one, drawing.Band)
         else [_bars(one, x, y)]
-        if isinstance(one, Bars)
+        if isinstance(one, drawing.Bars)
         else _values(one, x, y)
     )
     inside = Markup("").join(parts)
     faint = Markup("")
-    if isinstance(one, Series) and one.opacity != 1:
+    if isinstance(one, drawing.Series) and one.opacity != 1:
         faint = Markup(' opacity="{}"').format(one.opacity)
-    name = series_name(one.name)
+    name = drawing.series_name(one.name)
     return Markup('<g data-s="{}"{}>{}</g>').format(name, faint, inside) if inside else inside
 
 
-def _values(one: Series, x: Axis, y: Axis) -> Iterator[Markup]:
+def _values(one: drawing.Series, x: Axis, y: Axis) -> Iterator[Markup]:
     """Area, line, intervals and marks, each upon those before."""
     places = [
         None if b is None else (x.at(a), 1 - y.at(b)) for a, b in zip(one.x, one.y, strict=True)
@@ -306,7 +300,7 @@ def _area(path: str, color: str, opacity: float) -> Markup:
     return _box(Markup('<path d="{}Z" fill="{}"/>').format(path, fill))
 
 
-def _areas(one: Band, x: Axis, y: Axis) -> Iterator[Markup]:
+def _areas(one: drawing.Band, x: Axis, y: Axis) -> Iterator[Markup]:
     parts = zip(one.x, one.low, one.high, strict=True)
     for known, part in groupby(parts, key=lambda part: None not in part):
         if known:
@@ -344,8 +338,8 @@ def _box(inside: Markup) -> Markup:
     ).format(SIDE, inside)
 
 
-def _line(places: Sequence[Spot | None], one: Series) -> Markup:
-    dash = DASHES[one.look.dash]
+def _line(places: Sequence[Spot | None], one: drawing.Series) -> Markup:
+    dash = drawing.DASHES[one.look.dash]
     return _box(
         Markup('<path class="line" d="{}" stroke="{}" stroke-width="{}"{}/>').format(
             _path(places, steps=one.steps),
@@ -356,7 +350,7 @@ def _line(places: Sequence[Spot | None], one: Series) -> Markup:
     )
 
 
-def _whiskers(one: Series, x: Axis, y: Axis) -> Iterator[Markup]:
+def _whiskers(one: drawing.Series, x: Axis, y: Axis) -> Iterator[Markup]:
     """Lines from the lower to the upper limit of each value; none where there are no limits."""
     for a, b, figure in zip(one.x, one.y, one.limits, strict=False):
         if b is None or (figure.low is None and figure.high is None):
@@ -375,7 +369,7 @@ def _whiskers(one: Series, x: Axis, y: Axis) -> Iterator[Markup]:
         yield Markup(form).format(*ends, one.look.color, 2 if one.across else 1.2)
 
 
-def _marks(one: Series, places: Sequence[Spot | None]) -> Iterator[Markup]:
+def _marks(one: drawing.Series, places: Sequence[Spot | None]) -> Iterator[Markup]:
     step = max(1, -(-len(places) // one.marks)) if one.joined else 1
     for at, place in enumerate(places):
         if place is None or at % step:
@@ -385,11 +379,11 @@ def _marks(one: Series, places: Sequence[Spot | None]) -> Iterator[Markup]:
             yield mark(look.symbol, look.color, place, one.size)
 
 
-def mark(symbol: str, color: str, place: Spot, size: Number = 8) -> Markup:
+def mark(symbol: str, color: str, place: Spot, size: drawing.Number = 8) -> Markup:
     """A mark at shares of the panel; a symbol that ends in "-open" is hollow."""
     base, hollow = symbol.removesuffix("-open"), symbol.endswith("-open")
-    if base not in MARKS:
-        raise ValueError(f"no mark is called {symbol!r}; known: {', '.join(MARKS)}")
+    if base not in drawing.MARKS:
+        raise ValueError(f"no mark is called {symbol!r}; known: {', '.join(drawing.MARKS)}")
     look = Markup('fill="var(--card)" stroke="{}" stroke-width="2"' if hollow else 'fill="{}"')
     return Markup(
         '<svg x="{}%" y="{}%" overflow="visible">'
@@ -407,9 +401,9 @@ _HIGH = 330
 Box = tuple[float, float, float, float]
 
 
-def _names(panel: Panel, x: Axis, y: Axis) -> Iterator[Markup]:
+def _names(panel: drawing.Panel, x: Axis, y: Axis) -> Iterator[Markup]:
     """Names beside marks, those of the last series first; one without room is left out."""
-    dots = [one for one in panel.series if isinstance(one, Series) and not one.joined][::-1]
+    dots = [one for one in panel.series if isinstance(one, drawing.Series) and not one.joined][::-1]
     places = [
         [None if b is None else (x.at(a), 1 - y.at(b)) for a, b in zip(s.x, s.y, strict=True)]
         for s in dots
@@ -428,12 +422,12 @@ def _names(panel: Panel, x: Axis, y: Axis) -> Iterator[Markup]:
             side = next((side for side, box in boxes.items() if _free(box, wide, taken)), None)
             if side is not None:
                 taken.append(boxes[side])
-                kind = f"name {screen}" + " muted" * (one.look.color == MUTED)
+                kind = f"name {screen}" + " muted" * (one.look.color == drawing.MUTED)
                 yield Markup(
                     '<g data-s="{}"><svg x="{}%" y="{}%" overflow="visible"><text class="{}" '
                     'text-anchor="{}" x="{}" y="{}" fill="{}">{}</text></svg></g>'
                 ).format(
-                    *(series_name(one.name), *map(_percent, place), kind, *side),
+                    *(drawing.series_name(one.name), *map(_percent, place), kind, *side),
                     *(one.look.color, name),
                 )
 
@@ -456,7 +450,7 @@ def _free(box: Box, wide: int, taken: Sequence[Box]) -> bool:
     )
 
 
-def _bars(one: Bars, x: Axis, y: Axis) -> Markup:
+def _bars(one: drawing.Bars, x: Axis, y: Axis) -> Markup:
     parts = [
         _rect(
             x.at(at - one.width / 2),
@@ -477,7 +471,7 @@ def _rect(left: float, top: float, width: float, height: float, color: str) -> M
     return Markup(form).format(*sides, color)
 
 
-def _heat(one: Heat) -> Markup:
+def _heat(one: drawing.Heat) -> Markup:
     """Fields of one hue by value, with the counts written in where there are few."""
     many, gap = len(one.names), 0.06 * one.apart
     fields, labels = [], []
@@ -520,7 +514,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2f}".rstrip("0").rstrip(".")
 
 
-def _number(value: Place) -> float:
+def _number(value: drawing.Place) -> float:
     if isinstance(value, str) or not math.isfinite(value):
         raise ValueError(f"a figure has {value!r} where a number belongs")
     return float(value)
@@ -528,7 +522,7 @@ def _number(value: Place) -> float:
 
 def symbols() -> Markup:
     """The marks that all figures of a page share, each about the middle of a box of its own."""
-    parts = "".join(f'<g id="m-{name}">{drawing}</g>' for name, drawing in MARKS.items())
+    parts = "".join(f'<g id="m-{name}">{shape}</g>' for name, shape in drawing.MARKS.items())
     return Markup(
         '<svg class="unseen" width="0" height="0" aria-hidden="true"><defs>{}</defs></svg>'
     ).format(Markup(parts))

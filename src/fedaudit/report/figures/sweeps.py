@@ -5,21 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
-from fedaudit.report.figures.drawing import (
-    GREY,
-    OKABE_ITO,
-    Choice,
-    Drawn,
-    Figures,
-    LegendEntry,
-    Panel,
-    Scale,
-    Series,
-    Style,
-    WithLimits,
-    legend,
-    level,
-)
+from fedaudit.report.figures import drawing
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.points import ShownPoint, defense_words, families, in_rounds, shown_points
 from fedaudit.report.words import count, plural
@@ -39,11 +25,11 @@ _MUCH = 20.0
 """Largest over smallest value from which on the axis is logarithmic."""
 
 _EPSILONS = ("mechanism.options.epsilon", "mechanism.options.nominal_epsilon")
-_ADV = Style(OKABE_ITO[0])
-_TPR = Style(OKABE_ITO[1], "dash", "square")
-_TNR = Style(OKABE_ITO[2], "dot", "diamond")
+_ADV = drawing.Style(drawing.OKABE_ITO[0])
+_TPR = drawing.Style(drawing.OKABE_ITO[1], "dash", "square")
+_TNR = drawing.Style(drawing.OKABE_ITO[2], "dot", "diamond")
 
-Figure = Callable[[PointPlayed], WithLimits | None]
+Figure = Callable[[PointPlayed], drawing.WithLimits | None]
 
 
 class Placed(NamedTuple):
@@ -71,37 +57,39 @@ class Sweep(NamedTuple):
         return shortened(self.setting.rpartition(".")[2], 40)
 
 
-def sweep_figure(points: Sequence[PointPlayed], config: object) -> Figures | None:
+def sweep_figure(points: Sequence[PointPlayed], config: object) -> drawing.Figures | None:
     """Success against each setting that was turned through several numbers; None for none.
 
     Epsilons are not among them: they have a figure of their own.
     """
     found = sweeps(points, config)[:MOST_SETTINGS]
-    choices = [Choice(f"Success against {one.short}", (_sweep_panel(one),)) for one in found]
+    choices = [
+        drawing.Choice(f"Success against {one.short}", (_sweep_panel(one),)) for one in found
+    ]
     choices += [
-        Choice(f"Epochs against {one.short}", (panel,))
+        drawing.Choice(f"Epochs against {one.short}", (panel,))
         for one in found
         if (panel := _epochs_panel(one)) is not None
     ]
     if not choices:
         return None
-    return Figures(
+    return drawing.Figures(
         "games-sweeps",
         "Points that differ in one setting only, with 95% intervals. Success: how often the server "
         "is right (Adv); with one line also both kinds of games apart. Epochs: how long neurons "
         "were trained until they told validation records apart, mean over targets.",
         tuple(choices),
-        (*legend({"Adv": _ADV}), *kinds_keys(_TPR, _TNR))
+        (*drawing.legend({"Adv": _ADV}), *kinds_keys(_TPR, _TNR))
         if any(len(one.lines) == 1 for one in found)
         else (),
     )
 
 
-def kinds_keys(tpr: Style, tnr: Style) -> tuple[LegendEntry, ...]:
+def kinds_keys(tpr: drawing.Style, tnr: drawing.Style) -> tuple[drawing.LegendEntry, ...]:
     """The legend of both kinds of games."""
     return (
-        *legend({"TPR: “in” where the target is in the batch": tpr}, series="TPR"),
-        *legend({"TNR: “out” where it is not": tnr}, series="TNR"),
+        *drawing.legend({"TPR: “in” where the target is in the batch": tpr}, series="TPR"),
+        *drawing.legend({"TNR: “out” where it is not": tnr}, series="TNR"),
     )
 
 
@@ -148,10 +136,10 @@ def _number(value: object) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def _sweep_panel(one: Sweep) -> Panel:
+def _sweep_panel(one: Sweep) -> drawing.Panel:
     if len(one.lines) == 1:
         (placed,) = one.lines.values()
-        kinds: tuple[tuple[str, Style, Figure], ...] = (
+        kinds: tuple[tuple[str, drawing.Style, Figure], ...] = (
             ("TNR", _TNR, lambda point: point.tnr),
             ("TPR", _TPR, lambda point: point.tpr),
             ("Adv", _ADV, lambda point: point.adv),
@@ -161,16 +149,16 @@ def _sweep_panel(one: Sweep) -> Panel:
         series = _lines(one, lambda point: point.adv, "%{y:.1%}")
     played = [at.point for placed in one.lines.values() for at in placed]
     least = min(0.5, *(f.low for p in played for f in (p.adv, p.tpr, p.tnr))) - 0.04
-    return _panel(one, series, Scale("Share of games", "%", (least, 1.04)), "Success")
+    return _panel(one, series, drawing.Scale("Share of games", "%", (least, 1.04)), "Success")
 
 
-def _epochs_panel(one: Sweep) -> Panel | None:
+def _epochs_panel(one: Sweep) -> drawing.Panel | None:
     series = _lines(one, lambda point: point.estimate(EPOCHS), "%{y:,.0f}")
-    y = Scale("Epochs", count=6, from_zero=True)
+    y = drawing.Scale("Epochs", count=6, from_zero=True)
     return _panel(one, series, y, "Epochs of training") if series else None
 
 
-def _lines(one: Sweep, figure: Figure, hover: str) -> list[Series]:
+def _lines(one: Sweep, figure: Figure, hover: str) -> list[drawing.Series]:
     """A series for each line in which enough points have the figure."""
     lines = [
         _line(placed, _look(at), words or "as it is", figure, hover)
@@ -179,19 +167,23 @@ def _lines(one: Sweep, figure: Figure, hover: str) -> list[Series]:
     return [line for line in lines if len(line.x) >= LEAST_VALUES]
 
 
-def _panel(one: Sweep, series: Sequence[Series], y: Scale, what: str) -> Panel:
+def _panel(
+    one: Sweep, series: Sequence[drawing.Series], y: drawing.Scale, what: str
+) -> drawing.Panel:
     values = sorted({at.at for placed in one.lines.values() for at in placed})
-    x = Scale(one.short)
+    x = drawing.Scale(one.short)
     if values[0] > 0 and values[-1] > _MUCH * values[0]:
         # Only values that were played: a logarithmic axis has few numbers of its own.
-        x = Scale(one.short, ticks={value: f"{value:g}" for value in values}, log=True)
+        x = drawing.Scale(one.short, ticks={value: f"{value:g}" for value in values}, log=True)
     summary = f"{what} against {one.short}, {plural(len(one.lines), 'line')}."
-    return Panel("", summary, x, y, series, height=380)
+    return drawing.Panel("", summary, x, y, series, height=380)
 
 
-def _line(placed: Sequence[Placed], look: Style, name: str, figure: Figure, hover: str) -> Series:
+def _line(
+    placed: Sequence[Placed], look: drawing.Style, name: str, figure: Figure, hover: str
+) -> drawing.Series:
     shown = [(one.at, found) for one in placed if (found := figure(one.point)) is not None]
-    return Series(
+    return drawing.Series(
         name,
         [at for at, _ in shown],
         [found.value for _, found in shown],
@@ -202,20 +194,20 @@ def _line(placed: Sequence[Placed], look: Style, name: str, figure: Figure, hove
     )
 
 
-def _look(place: int) -> Style:
-    return Style(OKABE_ITO[place % 6], symbol=SYMBOLS[place % len(SYMBOLS)])
+def _look(place: int) -> drawing.Style:
+    return drawing.Style(drawing.OKABE_ITO[place % 6], symbol=SYMBOLS[place % len(SYMBOLS)])
 
 
-_CEILING = Style(GREY)
-_SILENT = Style(GREY, "dash")
-_GUESS = Style(GREY, "dot")
+_CEILING = drawing.Style(drawing.GREY)
+_SILENT = drawing.Style(drawing.GREY, "dash")
+_GUESS = drawing.Style(drawing.GREY, "dot")
 _STEPS = 60
 
 _MOST = "Most that the noise allows"
 _MOST_SILENT = "Most that a silent neuron reaches"
 
 
-def rounds_figure(record: Record) -> Figures | None:
+def rounds_figure(record: Record) -> drawing.Figures | None:
     """Success against the rounds that are averaged; a choice for each noise, None for none."""
     by_noise: dict[str, dict[str, list[ShownPoint]]] = {}
     for name, inside in families(in_rounds(shown_points(record.games))).items():
@@ -226,16 +218,19 @@ def rounds_figure(record: Record) -> Figures | None:
             by_noise.setdefault(words, {})[name] = inside
     if not by_noise:
         return None
-    looks: dict[str, Style] = {}
+    looks: dict[str, drawing.Style] = {}
     for lines in by_noise.values():
         for line in _round_lines(lines):
             looks.setdefault(line, _look(len(looks)))
     choices = tuple(
-        Choice(shortened(words, 60), (_rounds_panel(inside, looks),))
+        drawing.Choice(shortened(words, 60), (_rounds_panel(inside, looks),))
         for words, inside in list(by_noise.items())[:MOST_CHOICES]
     )
-    keys = (*legend(looks), *legend({_MOST: _CEILING, _MOST_SILENT: _SILENT}, marked=False))
-    return Figures(
+    keys = (
+        *drawing.legend(looks),
+        *drawing.legend({_MOST: _CEILING, _MOST_SILENT: _SILENT}, marked=False),
+    )
+    return drawing.Figures(
         "games-rounds",
         "How often the server is right (Adv), with its 95% interval, where it averages the scores "
         "of so many rounds. The solid grey line is the most that any server reaches behind this "
@@ -247,23 +242,25 @@ def rounds_figure(record: Record) -> Figures | None:
     )
 
 
-def _rounds_panel(inside: Mapping[str, Sequence[ShownPoint]], looks: Mapping[str, Style]) -> Panel:
+def _rounds_panel(
+    inside: Mapping[str, Sequence[ShownPoint]], looks: Mapping[str, drawing.Style]
+) -> drawing.Panel:
     first = next(iter(inside.values()))[0]
     one_round = (first.point.figure(DISTANCE) or 0.0) / math.sqrt(_averaged(first))
     values = sorted({_averaged(one) for points in inside.values() for one in points})
     steps = [values[0] * (values[-1] / values[0]) ** (i / _STEPS) for i in range(_STEPS + 1)]
-    series: list[Drawn] = [level(steps, 0.5, _GUESS, "Guessing", "%{y:.0%}")]
+    series: list[drawing.Drawn] = [drawing.level(steps, 0.5, _GUESS, "Guessing", "%{y:.0%}")]
     for part, look, name in ((1.0, _CEILING, _MOST), (0.5, _SILENT, _MOST_SILENT)):
         most = [_reached(part * one_round * math.sqrt(step)) for step in steps]
-        series.append(Series(name, steps, most, look, "%{x:.0f} rounds: at most %{y:.1%}"))
+        series.append(drawing.Series(name, steps, most, look, "%{x:.0f} rounds: at most %{y:.1%}"))
     lines = _round_lines(inside)
     series += [_success(line, inside[name], looks[line]) for line, name in lines.items()]
     low = min(one.point.adv.low for points in inside.values() for one in points)
-    return Panel(
+    return drawing.Panel(
         "",
         f"Success against rounds averaged, {len(lines)} lines; the table has the numbers.",
-        Scale("Rounds averaged", ticks={value: count(value) for value in values}, log=True),
-        Scale("Right (Adv)", "%", (min(0.45, low - 0.02), 1.03), count=7),
+        drawing.Scale("Rounds averaged", ticks={value: count(value) for value in values}, log=True),
+        drawing.Scale("Right (Adv)", "%", (min(0.45, low - 0.02), 1.03), count=7),
         series,
         height=400,
     )
@@ -292,9 +289,9 @@ def _round_lines(inside: Mapping[str, Sequence[ShownPoint]]) -> dict[str, str]:
     return found
 
 
-def _success(line: str, inside: Sequence[ShownPoint], look: Style) -> Series:
+def _success(line: str, inside: Sequence[ShownPoint], look: drawing.Style) -> drawing.Series:
     values = [one.point.adv for one in inside]
-    return Series(
+    return drawing.Series(
         line,
         [_averaged(one) for one in inside],
         [value.value for value in values],

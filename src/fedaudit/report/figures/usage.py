@@ -4,16 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from fedaudit.report.figures.drawing import (
-    Choice,
-    Figures,
-    Panel,
-    Scale,
-    Series,
-    legend,
-    round_scale,
-    style,
-)
+from fedaudit.report.figures import drawing
 from fedaudit.report.grid import Cell, Filled, Grid, named, tabled
 from fedaudit.report.text.comparison import labels_of
 from fedaudit.report.words import MISSING, number, percent
@@ -126,22 +117,22 @@ _FILTERED = (
 )
 
 
-def usage_figure(comparison: Comparison, records: Sequence[Record]) -> Figures | None:
+def usage_figure(comparison: Comparison, records: Sequence[Record]) -> drawing.Figures | None:
     """Samples used in each round, and how often each is used over the run; a line a row."""
     usage = usage_by_row(comparison, records)
     if not any(usage.values()):
         return None
     labels = labels_of(comparison)
-    looks = {labels[row]: style(place) for place, row in enumerate(usage)}
+    looks = {labels[row]: drawing.style(place) for place, row in enumerate(usage)}
     rows = {labels[row]: parts for row, parts in usage.items() if own(parts)}
 
-    def by_round(title: str, summary: str, shares: Mapping[str, Sequence[float]]) -> Panel:
+    def by_round(title: str, summary: str, shares: Mapping[str, Sequence[float]]) -> drawing.Panel:
         hover = "%{y:.1%} in round %{x}"
         lines = [
-            Series(name, range(1, len(values) + 1), values, looks[name], hover, marks=6)
+            drawing.Series(name, range(1, len(values) + 1), values, looks[name], hover, marks=6)
             for name, values in shares.items()
         ]
-        return Panel(title, summary, round_scale(), _USED, lines)
+        return drawing.Panel(title, summary, drawing.round_scale(), _USED, lines)
 
     at_most = {name: shares_used_at_most(own(parts)) for name, parts in rows.items()}
     hover = "%{y:.1%} of samples used at most %{x} times"
@@ -156,21 +147,23 @@ def usage_figure(comparison: Comparison, records: Sequence[Record]) -> Figures |
             "Share of all samples that any client trains on in each round.",
             {name: shares_of_all(parts) for name, parts in rows.items()},
         ),
-        Panel(
+        drawing.Panel(
             "Used at most so often over the run",
             "Share of a client's samples that are used at most so many times over the run.",
-            Scale("Times used", "d", count=6),
+            drawing.Scale("Times used", "d", count=6),
             _USED,
             [
-                Series(name, range(len(values)), values, looks[name], hover, steps=True, marks=6)
+                drawing.Series(
+                    name, range(len(values)), values, looks[name], hover, steps=True, marks=6
+                )
                 for name, values in at_most.items()
             ],
         ),
     )
-    return Figures("usage", _CAPTION, (Choice("", panels),), legend(looks))
+    return drawing.Figures("usage", _CAPTION, (drawing.Choice("", panels),), drawing.legend(looks))
 
 
-_USED = Scale("Share of samples", "%", from_zero=True)
+_USED = drawing.Scale("Share of samples", "%", from_zero=True)
 
 
 def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | None:

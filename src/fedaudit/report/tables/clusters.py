@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from fedaudit.report import words
 from fedaudit.report.evidence import Look, distinct
 from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, below, named, shortened, tabled
 from fedaudit.report.tables.cells import measured
@@ -16,19 +17,6 @@ from fedaudit.report.text.clusters import (
     columns_of_groups,
     label_of,
     shown_models,
-)
-from fedaudit.report.words import (
-    about_runs,
-    capital,
-    count,
-    given,
-    interval,
-    number,
-    percent,
-    plural,
-    points,
-    sentence,
-    shown,
 )
 from fedaudit.results import metrics
 from fedaudit.results.clusters import ModelState, choices, groups_by_size
@@ -81,16 +69,16 @@ def _figures(one: Clustered, label: str) -> Grid:
         means = [one.mean(figure, group) for group in groups]
         if any(means):
             cells = {
-                capital(group): _mean_cell(mean, notes)
+                words.capital(group): _mean_cell(mean, notes)
                 for group, mean in zip(groups, means, strict=True)
             }
-            rows.append({"Figure": named(FIGURES.get(figure, capital(figure))), **cells})
+            rows.append({"Figure": named(FIGURES.get(figure, words.capital(figure))), **cells})
             further += [mean.further for mean in means if mean]
     return tabled(
         "Who is served how, and at what risk" + (f" · {label}" if label else ""),
         rows,
         notes=notes,
-        remark=f"{_REMARK}{_MORE} Intervals: {_method(one)}.{about_runs(further)}",
+        remark=f"{_REMARK}{_MORE} Intervals: {_method(one)}.{words.about_runs(further)}",
     )
 
 
@@ -103,7 +91,7 @@ def _mean_cell(mean: Estimate | None, notes: Footnotes) -> Cell | None:
 
 
 def _method(one: Clustered) -> str:
-    several = f" over these {plural(len(one.runs), 'run')}" if len(one.runs) > 1 else ""
+    several = f" over these {words.plural(len(one.runs), 'run')}" if len(one.runs) > 1 else ""
     return (
         f"Clopper-Pearson 95%, of fairness gaps bootstrap{several}; numbers of clients are counted "
         "and have none"
@@ -119,7 +107,11 @@ def risk_sizes_table(
     """Thresholds of a share of right answers of two by word."""
     return words_table(
         caption,
-        {heading: lambda one, how: f"{how} {percent(0.5 + one.share / 2) if one.share else '50%'}"},
+        {
+            heading: lambda one, how: (
+                f"{how} {words.percent(0.5 + one.share / 2) if one.share else '50%'}"
+            )
+        },
         decides,
     )
 
@@ -154,13 +146,13 @@ def _model_rows(run: Run) -> Iterator[Filled]:
         yield {
             "Model": shown_.label,
             **_of_run(run),
-            "Clients": Cell(count(size), by_group(run, used, shown_.model)),
-            "Told": given(state.told),
+            "Clients": Cell(words.count(size), by_group(run, used, shown_.model)),
+            "Told": words.given(state.told),
             "Estimated": _estimate(state),
             "True risk": _risk(state),
-            "Accept less": f"{count(above(run, last, shown_.model))} of {count(size)}",
-            "Loss": given(state.loss, number),
-            "Accuracy": given(state.accuracy),
+            "Accept less": f"{words.count(above(run, last, shown_.model))} of {words.count(size)}",
+            "Loss": words.given(state.loss, words.number),
+            "Accuracy": words.given(state.accuracy),
         }
 
 
@@ -171,7 +163,7 @@ def by_group(run: Run, choice: Sequence[int | None], model: int) -> str:
         return ""
     pairs = list(zip(choice, run.group, strict=True))
     return "\n".join(
-        f"{named(run.group_names[group], limit=24).text} {count(pairs.count((model, group)))}"
+        f"{named(run.group_names[group], limit=24).text} {words.count(pairs.count((model, group)))}"
         for group in groups
     )
 
@@ -181,19 +173,21 @@ def _estimate(state: ModelState) -> Cell | None:
         return None
     lines = []
     if state.risk is not None:
-        lines.append(f"{points(state.estimated - state.risk)} points")
+        lines.append(f"{words.points(state.estimated - state.risk)} points")
     if state.shadow_samples:
         down = state.shadow_samples < state.samples
-        sizes = f"shadows of {count(state.shadow_samples)}"
-        lines.append(f"scaled down: {sizes} for {count(state.samples)}" if down else sizes)
-    return Cell(percent(state.estimated), below(*lines))
+        sizes = f"shadows of {words.count(state.shadow_samples)}"
+        lines.append(f"scaled down: {sizes} for {words.count(state.samples)}" if down else sizes)
+    return Cell(words.percent(state.estimated), below(*lines))
 
 
 def _risk(state: ModelState) -> Cell | None:
     if state.risk is None:
         return None
-    asked = f"{count(state.members)} v. {count(state.others)}" if state.members else ""
-    return Cell(percent(state.risk), below(interval(state.low, state.high, "accuracy"), asked))
+    asked = f"{words.count(state.members)} v. {words.count(state.others)}" if state.members else ""
+    return Cell(
+        words.percent(state.risk), below(words.interval(state.low, state.high, "accuracy"), asked)
+    )
 
 
 def cluster_rounds_table(record: Record) -> Grid:
@@ -210,12 +204,12 @@ def cluster_rounds_table(record: Record) -> Grid:
                         "Round": str(state.round),
                         **_of_run(run),
                         "Model": one.label,
-                        "Clients": Cell(count(size), groups),
-                        "Told": given(model.told),
-                        "Estimated": given(model.estimated),
+                        "Clients": Cell(words.count(size), groups),
+                        "Told": words.given(model.told),
+                        "Estimated": words.given(model.estimated),
                         "True risk": _risk(model),
-                        "Accept less": count(above(run, state, one.model)),
-                        "Loss": given(model.loss, number),
+                        "Accept less": words.count(above(run, state, one.model)),
+                        "Loss": words.given(model.loss, words.number),
                     }
                 )
     return tabled("Round by round", rows, words=("Model",), varying=_RUN)
@@ -244,7 +238,7 @@ def cluster_seeds_table(record: Record) -> Grid | None:
 
 def _of_seed(one: Clustered, figure: str, seed: int) -> str | None:
     return next(
-        (shown(run.number, figure) for run in one.runs_of(figure) if run.seed == seed), None
+        (words.shown(run.number, figure) for run in one.runs_of(figure) if run.seed == seed), None
     )
 
 
@@ -263,6 +257,6 @@ def cluster_section(record: Record) -> dict[str, object] | None:
         "models": models_table(record),
         "rounds": cluster_rounds_table(record),
         "seeds": cluster_seeds_table(record),
-        "notes": [f"No fairness gaps: {sentence(shortened(note, 300))}" for note in notes],
+        "notes": [f"No fairness gaps: {words.sentence(shortened(note, 300))}" for note in notes],
         "sizes": risk_sizes_table(),
     }

@@ -5,16 +5,9 @@ from dataclasses import replace
 from statistics import fmean
 from typing import NamedTuple
 
-from fedaudit.core.metric_names import (
-    CLAIMED_CLIENT_EPSILON,
-    CLAIMED_CLIENT_EPSILON_ALONE,
-    CLIENT_EPSILON,
-    CLIENT_EPSILON_IF_GAUSSIAN,
-    FORMAL_EPSILON,
-    FORMAL_EPSILON_OF_A_ROUND,
-    HEADLINE_METRICS,
-)
-from fedaudit.report.evidence import Look, distinct, look_of, over_all_runs
+from fedaudit.core import metric_names
+from fedaudit.report import evidence
+from fedaudit.report.evidence import grouped
 from fedaudit.report.grid import (
     EMPTY,
     Cell,
@@ -30,19 +23,13 @@ from fedaudit.report.grid import (
 )
 from fedaudit.report.tables.cells import change_limits, change_text, measured
 from fedaudit.report.tables.clusters import FIGURES
-from fedaudit.report.text.comparison import (
-    case_of,
-    heading_of,
-    labels_of,
-    on_clients,
-)
+from fedaudit.report.text.comparison import case_of, heading_of, labels_of, on_clients
 from fedaudit.report.text.sources import Named, look_of_source, named_in
 from fedaudit.report.words import (
     MISSING,
     about_runs,
+    against,
     capital,
-    contrast_name,
-    contrast_order,
     defense_name,
     listed,
     metric_name,
@@ -63,6 +50,27 @@ from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
 from fedaudit.results.record import Record
 
 
+def comparison_section(
+    comparison: Comparison, records: Sequence[Record], verdicts: Sequence[str]
+) -> dict[str, object]:
+    """Tables of a comparison; None where it has nothing for one.
+
+    Args:
+        comparison: The comparison.
+        records: Those that it is of.
+        verdicts: Status of each, in order.
+    """
+    return {
+        "rows": rows_table(comparison, verdicts),
+        "tables": attack_tables(comparison),
+        "outside": attack_tables(comparison, "outside"),
+        "sources": source_comparison(comparison, records),
+        "updates": client_comparison(comparison, records),
+        "clusters": cluster_comparison(comparison),
+        "utility": utility_table(comparison),
+    }
+
+
 def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
     """Rows of a comparison: each one's defense, who uses it, what else differs, and the verdict.
 
@@ -70,18 +78,16 @@ def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
         comparison: The comparison.
         verdicts: Status of each source, in order.
     """
-    names = distinct(name for row in comparison.rows for name in row.settings)
-    rows: list[Filled] = []
-    for row in comparison.rows:
-        source = comparison.sources[row.source]
-        rows.append(
-            {
-                "Defense and coalition": named(defense_name(row.defense), case_of(row), limit=120),
-                **{name: named(row.settings.get(name, MISSING), limit=32) for name in names},
-                "Verdict": verdicts[row.source],
-                "Record": named(source.name, limit=60),
-            }
-        )
+    names = evidence.distinct(name for row in comparison.rows for name in row.settings)
+    rows: list[Filled] = [
+        {
+            "Defense and coalition": named(defense_name(row.defense), case_of(row), limit=120),
+            **{name: named(row.settings.get(name, MISSING), limit=32) for name in names},
+            "Verdict": verdicts[row.source],
+            "Record": named(comparison.sources[row.source].name, limit=60),
+        }
+        for row in comparison.rows
+    ]
     return tabled("What is compared", rows, words=(*names, "Verdict", "Record"))
 
 
@@ -97,14 +103,13 @@ def attack_tables(comparison: Comparison, part: str = "inside") -> dict[str, lis
     """
     asked = [entry for entry in comparison.entries if entry.part == part]
     found: dict[str, list[Grid]] = {}
-    for contrast in sorted({entry.contrast for entry in asked}, key=contrast_order):
-        inside = [entry for entry in asked if entry.contrast == contrast]
-        given = dict.fromkeys(entry.metric for entry in inside)
-        known = [metric for metric in HEADLINE_METRICS if metric in given]
-        for metric in [*known, *(m for m in given if m not in known)]:
-            entries = [entry for entry in inside if entry.metric == metric]
-            grid = _attack_table(comparison, entries, contrast, metric)
-            found.setdefault(contrast, []).append(grid)
+    for contrast, inside in evidence.by_contrast(asked).items():
+        given = evidence.grouped(inside, lambda entry: entry.metric)
+        known = [metric for metric in metric_names.HEADLINE_METRICS if metric in given]
+        found[contrast] = [
+            _attack_table(comparison, given[metric], contrast, metric)
+            for metric in [*known, *(m for m in given if m not in known)]
+        ]
     return found
 
 
@@ -142,34 +147,33 @@ def _attack_table(
             }
         )
     return tabled(
-        f"{metric_name(metric)}: members v. {contrast_name(contrast).lower()}",
+        f"{metric_name(metric)}: members {against(contrast)}",
         rows,
         notes=notes,
         remark=_remark(comparison, entries),
     )
 
 
+def _line(entries: Sequence[AttackEntry], *, reference: bool = False) -> _Line:
+    return _Line(entries[0].row, {entry.attack: entry for entry in entries}, reference)
+
+
 def _lines(comparison: Comparison, entries: Sequence[AttackEntry]) -> list[_Line]:
     """Rows in blocks of the same clients, each led by the undefended row on these clients."""
-    by_row: dict[int, dict[str, AttackEntry]] = {}
-    for entry in entries:
-        by_row.setdefault(entry.row, {})[entry.attack] = entry
     kind = (entries[0].contrast, entries[0].metric)
-    references: dict[tuple[int, tuple[int, ...]], dict[str, AttackEntry]] = {}
-    for entry in comparison.entries:
-        if entry.part == "reference" and (entry.contrast, entry.metric) == kind:
-            place = (entry.row, tuple(entry.targets))
-            references.setdefault(place, {})[entry.attack] = entry
+    references = grouped(
+        (e for e in comparison.entries if e.part == "reference" and (e.contrast, e.metric) == kind),
+        lambda entry: (entry.row, tuple(entry.targets)),
+    )
     blocks: dict[tuple[int, tuple[int, ...]], list[_Line]] = {}
-    for row, mine in by_row.items():
+    for row, mine in grouped(entries, lambda entry: entry.row).items():
         base = comparison.rows[row].base
         leads = base is None or comparison.rows[row].family == NO_DEFENSE
-        targets = tuple(next(iter(mine.values())).targets)
-        place = (row if leads or base is None else base, targets)
+        place = (row if leads or base is None else base, tuple(mine[0].targets))
         lead = references.get(place)
         if place not in blocks:
-            blocks[place] = [_Line(place[0], lead, True)] if lead and not leads else []
-        blocks[place].append(_Line(row, mine))
+            blocks[place] = [_line(lead, reference=True)] if lead and not leads else []
+        blocks[place].append(_line(mine))
     return [line for lines in blocks.values() for line in lines]
 
 
@@ -186,7 +190,7 @@ def _cell(entry: AttackEntry | None, notes: Footnotes) -> Cell | None:
         further=entry.further,
         tests=tests_of(entry.by_test if entry.attack != EVERY_ATTACK else False),
     )
-    return measured(figure, look_of(figure), *_change(entry.change, entry.metric))
+    return measured(figure, evidence.look_of(figure), *_change(entry.change, entry.metric))
 
 
 def _change(change: Difference | None, metric: str) -> tuple[str, ...]:
@@ -265,10 +269,10 @@ def utility_table(comparison: Comparison) -> Grid:
 
 
 _ONE_UPDATE = {
-    "ε claimed": CLAIMED_CLIENT_EPSILON,
-    "Claimed without canaries": CLAIMED_CLIENT_EPSILON_ALONE,
-    "ε at least, if Gaussian": CLIENT_EPSILON_IF_GAUSSIAN,
-    "ε at least, from coins": CLIENT_EPSILON,
+    "ε claimed": metric_names.CLAIMED_CLIENT_EPSILON,
+    "Claimed without canaries": metric_names.CLAIMED_CLIENT_EPSILON_ALONE,
+    "ε at least, if Gaussian": metric_names.CLIENT_EPSILON_IF_GAUSSIAN,
+    "ε at least, from coins": metric_names.CLIENT_EPSILON,
 }
 
 
@@ -277,7 +281,9 @@ def client_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid
     labels, rows = labels_of(comparison), list[Filled]()
     for at, row in enumerate(comparison.rows):
         record = records[row.source]
-        found = {name: over_all_runs(record, metric) for name, metric in _ONE_UPDATE.items()}
+        found = {
+            name: evidence.over_all_runs(record, metric) for name, metric in _ONE_UPDATE.items()
+        }
         if not any(one is not None and _is_of(one.defense, row) for one in found.values()):
             continue
         used = [one for one in record.where(topic="utility") if _is_of(one.defense, row)]
@@ -298,8 +304,8 @@ def client_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid
 
 
 _FORMAL = {
-    "Formal ε, training": FORMAL_EPSILON,
-    "Formal ε, one round": FORMAL_EPSILON_OF_A_ROUND,
+    "Formal ε, training": metric_names.FORMAL_EPSILON,
+    "Formal ε, one round": metric_names.FORMAL_EPSILON_OF_A_ROUND,
 }
 _REMARK = (
     "▲ owners are named more often than label distributions explain, by a test that is corrected "
@@ -318,7 +324,7 @@ def source_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid
         for at in range(len(comparison.rows))
     ]
     changes = {(one.row, one.figure.attack): one.change for one in comparison.on("source")}
-    attacks = distinct(attack for found in of_row for attack in found)
+    attacks = evidence.distinct(attack for found in of_row for attack in found)
     if not attacks:
         return None
     costs, labels = {one.row: one for one in comparison.on("utility")}, labels_of(comparison)
@@ -386,7 +392,7 @@ def _budget(budget: Estimate | None) -> str | None:
 def _budget_remark(budgets: Sequence[Mapping[str, Estimate]]) -> str:
     """Method and basis of the formal guarantees."""
     given = [budget for found in budgets for budget in found.values()]
-    said = distinct(
+    said = evidence.distinct(
         f"{shortened(one.method, 60)}; {shortened(one.note, 100)}" for one in given if one.method
     )
     return (
@@ -428,7 +434,7 @@ FAIRNESS = "Fairness gaps between groups: 0 is equal treatment"
 def cluster_comparison(comparison: Comparison) -> list[Grid]:
     """A table for each kind of figure, a row for each row of the comparison that has any."""
     placed = {figure for figures in TABLES.values() for figure in figures}
-    gaps = distinct(
+    gaps = evidence.distinct(
         one.figure.metric for one in comparison.on("clusters") if one.figure.metric not in placed
     )
     tables = {**TABLES, FAIRNESS: tuple(gaps)}
@@ -445,7 +451,7 @@ def _table(comparison: Comparison, caption: str, figures: Sequence[str]) -> Grid
     if not entries:
         return None
     keys = sorted(
-        distinct((figure, group) for _, figure, group in entries),
+        evidence.distinct((figure, group) for _, figure, group in entries),
         key=lambda key: figures.index(key[0]),
     )
     labels = labels_of(comparison)
@@ -455,7 +461,7 @@ def _table(comparison: Comparison, caption: str, figures: Sequence[str]) -> Grid
             named(algorithms[at], shortened(labels[at], 160)),
             *(_cluster_cell(entries.get((at, *key))) for key in keys),
         )
-        for at in distinct(row for row, _, _ in entries)
+        for at in evidence.distinct(row for row, _, _ in entries)
     ]
     columns = [_column(figure, group) for figure, group in keys]
     return Grid(
@@ -469,7 +475,9 @@ def _table(comparison: Comparison, caption: str, figures: Sequence[str]) -> Grid
 
 def _headings(keys: Sequence[tuple[str, str]]) -> tuple[Heading, ...]:
     """A heading over the groups of each figure, where there are several."""
-    spans = [(f, sum(figure == f for figure, _ in keys)) for f in distinct(f for f, _ in keys)]
+    spans = [
+        (f, sum(figure == f for figure, _ in keys)) for f in evidence.distinct(f for f, _ in keys)
+    ]
     over = [Heading(FIGURES.get(figure, capital(shortened(figure))), n) for figure, n in spans]
     return (Heading("", 1), *over) if len(over) > 1 else ()
 
@@ -482,13 +490,13 @@ def _cluster_cell(entry: FigureEntry | None) -> Cell:
     if entry is None:
         return EMPTY
     lines = _change(entry.change, entry.figure.metric)
-    return measured(entry.figure, Look(), *lines, unbounded="") or EMPTY
+    return measured(entry.figure, evidence.Look(), *lines, unbounded="") or EMPTY
 
 
 def _cluster_remark(entries: Sequence[FigureEntry]) -> str:
-    methods = distinct(one.figure.method for one in entries if one.figure.method)
-    changes = distinct(one.change.method for one in entries if one.change is not None)
-    notes = distinct(one.figure.note for one in entries if one.figure.note)
+    methods = evidence.distinct(one.figure.method for one in entries if one.figure.method)
+    changes = evidence.distinct(one.change.method for one in entries if one.change is not None)
+    notes = evidence.distinct(one.figure.note for one in entries if one.figure.note)
     made = f"Intervals: {', '.join(shortened(method, 80) for method in methods[:3])}."
     parts = [made * bool(methods) + about_runs(one.figure.further for one in entries)]
     if changes:

@@ -5,11 +5,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, HEADLINE_METRICS, rate_of
+from fedaudit.report import words
 from fedaudit.report.evidence import (
     RunsBehind,
     above_chance_attacks,
     differing,
     distinct,
+    grouped,
     headline,
     key_of,
     look_of,
@@ -30,24 +32,23 @@ from fedaudit.report.grid import (
     tabled,
 )
 from fedaudit.report.tables.cells import measured
-from fedaudit.report.words import (
-    MISSING,
-    about_runs,
-    amount,
-    capital,
-    contrast_name,
-    contrast_order,
-    count,
-    defense_name,
-    from_to,
-    listed,
-    metric_name,
-    percent,
-    plural,
-    shown,
-)
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ExposedSample, Record
+
+
+def membership_section(record: Record) -> dict[str, object]:
+    """Tables of the parts on membership, and of every figure."""
+    return {
+        "attack_tables": attack_tables(record),
+        "other_figures": other_figures_table(record),
+        "counts": counts_table(record),
+        "targets": targets_of(record),
+        "by_target": targets_table(record),
+        "groups": {by: groups_table(record, by) for by in ("client", "class")},
+        "exposed": exposed_table(record),
+        "exposed_note": exposed_note(record),
+        "every_figure": every_figure_table(record),
+    }
 
 
 class SampleCounts(NamedTuple):
@@ -91,8 +92,8 @@ def in_all(figure: Estimate, runs: RunsBehind) -> SampleCounts | None:
 def counts_in_words(part: SampleCounts) -> str:
     """Text below a rate: members found, and false alarms."""
     return (
-        f"{count(part.found)}/{count(part.members)}\nFP {count(part.alarms)}/"
-        f"{count(part.nonmembers)}"
+        f"{words.count(part.found)}/{words.count(part.members)}\nFP {words.count(part.alarms)}/"
+        f"{words.count(part.nonmembers)}"
     )
 
 
@@ -115,7 +116,7 @@ def sizes_in_words(figures: list[Estimate], runs: RunsBehind, contrast: str) -> 
 def _range(figures: list[Estimate]) -> str:
     members = {figure.n_members for figure in figures}
     others = {figure.n_nonmembers for figure in figures}
-    return f"{from_to(members, '–')} v. {from_to(others, '–')}"
+    return f"{words.from_to(members, '–')} v. {words.from_to(others, '–')}"
 
 
 def counts_table(record: Record) -> Grid | None:
@@ -125,15 +126,15 @@ def counts_table(record: Record) -> Grid | None:
     seeds = sorted({run.seed or 0 for f in means for run in runs.get(key_of(f), [])})
     if not seeds:
         return None
-    means.sort(key=lambda figure: (figure.metric, contrast_order(figure.contrast)))
+    means.sort(key=lambda figure: (figure.metric, words.contrast_order(figure.contrast)))
     rows: list[Filled] = []
     for mean in means:
         by_seed = {run.seed: counted(run) for run in runs.get(key_of(mean), [])}
         rows.append(
             {
                 "Attack": named(mean.attack),
-                "Non-members": contrast_name(mean.contrast),
-                "Rate": metric_name(mean.metric),
+                "Non-members": words.contrast_name(mean.contrast),
+                "Rate": words.metric_name(mean.metric),
                 **{f"Seed {seed}": _cell(by_seed.get(seed)) for seed in seeds},
                 "In all": _cell(in_all(mean, runs)),
             }
@@ -182,7 +183,7 @@ def attack_tables(record: Record) -> list[Grid]:
 
 
 def _attack_table(figures: list[Estimate], label: str, runs: RunsBehind) -> Grid:
-    contrasts = sorted({figure.contrast for figure in figures}, key=contrast_order)
+    contrasts = sorted({figure.contrast for figure in figures}, key=words.contrast_order)
     found = {(figure.attack, figure.contrast, figure.metric): figure for figure in figures}
     notes = Footnotes()
     rows = [
@@ -196,10 +197,10 @@ def _attack_table(figures: list[Estimate], label: str, runs: RunsBehind) -> Grid
         )
         for attack in distinct(figure.attack for figure in figures)
     ]
-    names = [metric_name(metric).replace(" FPR", "") for metric in HEADLINE_METRICS]
+    names = [_short_name(metric) for metric in HEADLINE_METRICS]
     width = len(HEADLINE_METRICS)
     headings = [
-        Heading(contrast_name(contrast), width, sizes_in_words(figures, runs, contrast))
+        Heading(words.contrast_name(contrast), width, sizes_in_words(figures, runs, contrast))
         for contrast in contrasts
     ]
     return Grid(
@@ -210,19 +211,22 @@ def _attack_table(figures: list[Estimate], label: str, runs: RunsBehind) -> Grid
         notes=notes.listed(),
         remark=_how(figures)
         + (_OVER_SEEDS if any(f.seed is None for f in figures) else "")
-        + about_runs(f.further for f in figures),
+        + words.about_runs(f.further for f in figures),
     )
+
+
+def _short_name(metric: str) -> str:
+    """A metric as a column has it."""
+    return words.metric_name(metric).replace(" FPR", "")
 
 
 def _how(figures: Iterable[Estimate]) -> str:
     """Methods of the intervals, metric by metric, and meaning of the sign."""
-    methods: dict[str, list[str]] = {}
-    for figure in figures:
-        if figure.method:
-            methods.setdefault(shortened(figure.method, 80), []).append(
-                metric_name(figure.metric).replace(" FPR", "")
-            )
-    parts = [f"{method} ({', '.join(distinct(names))})" for method, names in methods.items()]
+    methods = grouped((f for f in figures if f.method), lambda f: shortened(f.method, 80))
+    parts = [
+        f"{method} ({', '.join(distinct(_short_name(figure.metric) for figure in found))})"
+        for method, found in methods.items()
+    ]
     made = f"Intervals: {'; '.join(parts)}. " if parts else ""
     return made + _SIGNS
 
@@ -244,7 +248,7 @@ def figure_cell(
     said = runs is not None and (plain_mean or in_all(figure, runs) is not None)
     mark = notes.mark(_lacking(figure) if said else figure.note)
     if figure.value is None:
-        return Cell(MISSING, "not given", "muted", mark)
+        return Cell(words.MISSING, "not given", "muted", mark)
     look = look_of(figure)
     part = None if runs is None else in_all(figure, runs)
     counts = counts_in_words(part) if part else _false_alarms(figure)
@@ -261,12 +265,15 @@ def _false_alarms(figure: Estimate) -> str:
     if figure.realised_fpr is None or rate_of(figure.metric) is None:
         return ""
     if not figure.n_nonmembers:
-        return f"FPR {percent(figure.realised_fpr)}"
-    return f"FP {amount(figure.realised_fpr * figure.n_nonmembers)}/{count(figure.n_nonmembers)}"
+        return f"FPR {words.percent(figure.realised_fpr)}"
+    alarms = words.amount(figure.realised_fpr * figure.n_nonmembers)
+    return f"FP {alarms}/{words.count(figure.n_nonmembers)}"
 
 
 def _ceiling(figure: Estimate) -> str:
-    return "" if figure.ceiling is None else f"of at most {shown(figure.ceiling, figure.metric)}"
+    return (
+        "" if figure.ceiling is None else f"of at most {words.shown(figure.ceiling, figure.metric)}"
+    )
 
 
 def other_figures_table(record: Record) -> Grid | None:
@@ -289,14 +296,14 @@ def _long_table(caption: str, figures: list[Estimate]) -> Grid:
     rows: list[Filled] = [
         {
             "Attack": named(figure.attack or "(the run)"),
-            "Contrast": contrast_name(figure.contrast),
-            "Metric": metric_name(figure.metric),
+            "Contrast": words.contrast_name(figure.contrast),
+            "Metric": words.metric_name(figure.metric),
             "Figure": figure_cell(figure, notes),
-            "Defense": shortened(defense_name(figure.defense)),
+            "Defense": shortened(words.defense_name(figure.defense)),
             "View": shortened(figure.view),
             "Target": "every target" if figure.target is None else str(figure.target),
             "Seed": "every seed" if figure.seed is None else str(figure.seed),
-            "Method": shortened(figure.method, 60) or MISSING,
+            "Method": shortened(figure.method, 60) or words.MISSING,
             "Members / non-members": _behind(figure),
         }
         for figure in figures
@@ -307,12 +314,12 @@ def _long_table(caption: str, figures: list[Estimate]) -> Grid:
         words=("Contrast", "Metric", "Method"),
         varying=("Defense", "View", "Target", "Seed"),
         notes=notes,
-        remark=_SIGNS + about_runs(figure.further for figure in figures),
+        remark=_SIGNS + words.about_runs(figure.further for figure in figures),
     )
 
 
 def _behind(figure: Estimate) -> str:
-    return f"{count(figure.n_members)} / {count(figure.n_nonmembers)}"
+    return f"{words.count(figure.n_members)} / {words.count(figure.n_nonmembers)}"
 
 
 def targets_of(record: Record) -> list[int]:
@@ -329,8 +336,8 @@ def targets_table(record: Record) -> Grid | None:
         {
             "Client": f"Client {figure.target}",
             "Attack": named(figure.attack),
-            "Non-members": contrast_name(figure.contrast),
-            "Defense": named(defense_name(figure.defense)),
+            "Non-members": words.contrast_name(figure.contrast),
+            "Defense": named(words.defense_name(figure.defense)),
             "Seed": "mean" if figure.seed is None else str(figure.seed),
             "AUC": None
             if figure.value is None
@@ -373,10 +380,10 @@ def group_name(group: Estimate) -> str:
 def _group_row(group: Estimate) -> Filled:
     return {
         "Non-members of" if group.by == "client" else "Class": named(group_name(group)),
-        "Target": MISSING if group.target is None else f"client {group.target}",
+        "Target": words.MISSING if group.target is None else f"client {group.target}",
         "Attack": named(group.attack),
-        "Contrast": contrast_name(group.contrast),
-        "Defense": named(defense_name(group.defense)),
+        "Contrast": words.contrast_name(group.contrast),
+        "Defense": named(words.defense_name(group.defense)),
         "Seed": str(group.seed),
         "AUC": None if group.value is None else measured(group, unbounded=""),
         "Members / non-members": _behind(group),
@@ -399,10 +406,7 @@ def exposed_table(record: Record) -> Grid | None:
     trusted = _trusted(record)
     if not trusted:
         return None
-    samples: dict[tuple[str, int, int, int | None], list[ExposedSample]] = {}
-    for one in trusted:
-        key = (one.defense, one.target, one.sample, one.label)
-        samples.setdefault(key, []).append(one)
+    samples = grouped(trusted, lambda one: (one.defense, one.target, one.sample, one.label))
     sizes = _nonmembers(record)
     ordered = sorted(samples.values(), key=_rank)
     rows = [_row(record, same, sizes) for same in ordered[:MOST_SAMPLES]]
@@ -412,7 +416,7 @@ def exposed_table(record: Record) -> Grid | None:
         rows,
         words=("Class", "Seeds", "By"),
         varying=("Defense", "Target"),
-        remark=f"{plural(left, 'further one')} stand in the record." if left else "",
+        remark=f"{words.plural(left, 'further one')} stand in the record." if left else "",
     )
 
 
@@ -442,7 +446,7 @@ def exposed_note(record: Record) -> str:
 
 
 def _names(attacks: Sequence[str]) -> str:
-    return listed([shortened(name) for name in attacks])
+    return words.listed([shortened(name) for name in attacks])
 
 
 def _trusted(record: Record) -> list[ExposedSample]:
@@ -455,16 +459,9 @@ _Sizes = dict[tuple[str, str, int | None, int | None], int]
 
 def _nonmembers(record: Record) -> _Sizes:
     """Number of non-members each list was held against: all of a run, of both kinds."""
-    found: _Sizes = {}
-    for figure in record.findings:
-        place = (figure.attack, figure.defense, figure.target, figure.seed)
-        if figure.metric == AUC:
-            found[place] = max(found.get(place, 0), figure.n_nonmembers)
-    return found
-
-
-def _size(one: ExposedSample, sizes: _Sizes) -> int:
-    return sizes.get((one.attack, one.defense, one.target, one.seed), 0)
+    aucs = [figure for figure in record.findings if figure.metric == AUC]
+    found = grouped(aucs, lambda f: (f.attack, f.defense, f.target, f.seed))
+    return {place: max(figure.n_nonmembers for figure in same) for place, same in found.items()}
 
 
 def _rank(same: Sequence[ExposedSample]) -> tuple[int, float, int]:
@@ -474,17 +471,18 @@ def _rank(same: Sequence[ExposedSample]) -> tuple[int, float, int]:
 
 def _row(record: Record, same: Sequence[ExposedSample], sizes: _Sizes) -> Filled:
     best = max(same, key=lambda one: one.above_nonmembers)
+    nonmembers = sizes.get((best.attack, best.defense, best.target, best.seed), 0)
     attacks = distinct(one.attack for one in sorted(same, key=lambda o: -o.above_nonmembers))
     asked = {e.attack for e in _trusted(record) if e.defense == best.defense}
     more = f" and {len(attacks) - MOST_NAMED} more" if len(attacks) > MOST_NAMED else ""
     return {
-        "Which one": f"{capital(best.unit)} {best.sample}",
+        "Which one": f"{words.capital(best.unit)} {best.sample}",
         "Class": EMPTY.text if best.label is None else str(best.label),
-        "Defense": named(defense_name(best.defense)),
+        "Defense": named(words.defense_name(best.defense)),
         "Target": f"client {best.target}",
         "Seeds": ", ".join(str(seed) for seed in sorted({one.seed for one in same})),
         "Attacks that list it": f"{len(attacks)} of {len(asked)}",
-        "Non-members as high or higher": _above(best, _size(best, sizes)),
+        "Non-members as high or higher": _above(best, nonmembers),
         "By": shortened(", ".join(attacks[:MOST_NAMED]), 100) + more,
     }
 
@@ -492,6 +490,8 @@ def _row(record: Record, same: Sequence[ExposedSample], sizes: _Sizes) -> Filled
 def _above(best: ExposedSample, nonmembers: int) -> str:
     """By the attack that singles it out most: a count, which a share near 1 does not show."""
     if not nonmembers:
-        return percent(1 - best.above_nonmembers) if best.above_nonmembers < 1 else MISSING
+        return (
+            words.percent(1 - best.above_nonmembers) if best.above_nonmembers < 1 else words.MISSING
+        )
     higher = round((1 - best.above_nonmembers) * nonmembers)
-    return f"{count(higher)} of {count(nonmembers)}"
+    return f"{words.count(higher)} of {words.count(nonmembers)}"

@@ -4,26 +4,25 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report.evidence import SIZES, Threshold, distinct
+from fedaudit.report import words
+from fedaudit.report.evidence import SIZES, Threshold, checks_of, distinct, grouped
 from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, Tone, named, shortened, tabled
-from fedaudit.report.words import (
-    MISSING,
-    capital,
-    count,
-    defense_name,
-    interval,
-    interval_of,
-    listed,
-    number,
-    percent,
-    plural,
-    shown,
-    sight_name,
-    signal_name,
-)
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import GENERALISATION_GAP, TEST_ACCURACY, TRAIN_ACCURACY
-from fedaudit.results.record import AttackRow, ControlResult, Record
+from fedaudit.results.record import AttackRow, ClientRow, ControlResult, OtherClients, Record
+
+
+def run_section(record: Record) -> dict[str, object]:
+    """Tables of what stands around the figures; None for parts that the record has not."""
+    return {
+        "sizes": sizes_table(),
+        "catalogue": catalogue_table(record),
+        "controls": controls_summary(record) if record.controls else None,
+        "every_control": controls_table(record) if record.controls else None,
+        "utility": utility_table(record) if record.where(topic="utility") else None,
+        "clients": clients_table(record) if record.clients else None,
+    }
+
 
 _RANK: dict[bool | None, int] = {False: 0, True: 1, None: 2}
 
@@ -41,8 +40,8 @@ def sizes_table() -> Grid:
         "Words for the size of a leak",
         {
             "AUC": lambda one, least: f"{least} {one.auc:g}",
-            "TPR at 1% FPR": lambda one, least: f"{least} {percent(one.percent_rate)}",
-            "TPR at 0.1% FPR": lambda one, least: f"{least} {percent(one.thousandth_rate)}",
+            "TPR at 1% FPR": lambda one, least: f"{least} {words.percent(one.percent_rate)}",
+            "TPR at 0.1% FPR": lambda one, least: f"{least} {words.percent(one.thousandth_rate)}",
         },
         "A leak has the largest word that the lower limit of its interval reaches, since a "
         "reader looks at the largest of many figures, whose value errs upward. A rate "
@@ -77,17 +76,16 @@ def controls_table(record: Record) -> Grid:
     some = any(_where(control) for control in record.controls)
     rows: list[Filled] = []
     for control in sorted(record.controls, key=lambda control: _RANK[control.passed]):
-        limits = interval(control.low, control.high, AUC)
-        value = MISSING if control.value is None else number(control.value)
+        limits = words.interval(control.low, control.high, AUC)
+        value = words.MISSING if control.value is None else words.number(control.value)
         row: dict[str, Cell | str | None] = {
             "Control": named(control.control),
             "Result": _passed(control.passed),
             "Value": Cell(value, limits, mark=notes.mark(control.note)),
             "Expected": shortened(control.expected, 160),
         }
-        rows.append(row | ({"Where": _where(control) or MISSING} if some else {}))
-    words = ("Result", "Expected", "Where")
-    return tabled("Controls", rows, words=words, notes=notes)
+        rows.append(row | ({"Where": _where(control) or words.MISSING} if some else {}))
+    return tabled("Controls", rows, words=("Result", "Expected", "Where"), notes=notes)
 
 
 def _passed(passed: bool | None) -> Cell:
@@ -98,23 +96,22 @@ def _passed(passed: bool | None) -> Cell:
 def controls_summary(record: Record) -> Grid:
     """The controls by kind: how many passed, and every one that did not."""
     rows: list[Filled] = []
-    for kind in distinct(control.control for control in record.controls):
-        results = [control for control in record.controls if control.control == kind]
-        ran = [control for control in results if control.passed is not None]
-        failed = [control for control in ran if not control.passed]
+    for kind, results in grouped(record.controls, lambda one: one.control).items():
+        checks = checks_of(results)
         expected = distinct(shortened(control.expected, 120) for control in results)
-        what = "; ".join(f"{_where(one)}: {number(one.value or 0.0)}" for one in failed)
+        what = "; ".join(
+            f"{_where(one)}: {words.number(one.value or 0.0)}" for one in checks.failed
+        )
         what = shortened(f"failed: {what}", 300) if what else ""
         rows.append(
             {
                 "Control": named(kind),
-                "Result": _passed(not failed if ran else None),
-                "Passed": f"{len(ran) - len(failed)} of {len(ran)}",
+                "Result": _passed(not checks.failed if checks.ran else None),
+                "Passed": f"{checks.passed} of {len(checks.ran)}",
                 "Expected, and what failed": Cell("; ".join(expected[:3]), what),
             }
         )
-    words = ("Result", "Passed", "Expected, and what failed")
-    return tabled("Controls", rows, words=words)
+    return tabled("Controls", rows, words=("Result", "Passed", "Expected, and what failed"))
 
 
 def _where(control: ControlResult) -> str:
@@ -131,19 +128,18 @@ def utility_table(record: Record) -> Grid:
     """Utility of the trained models, seed by seed, and their mean where there are several."""
     rows: list[Filled] = []
     figures = record.where(topic="utility")
-    for defense in distinct(one.defense for one in figures):
-        own = [one for one in figures if one.defense == defense]
-        seeds = distinct(one.seed for one in own)
-        runs = [{one.metric: one for one in own if one.seed == seed} for seed in seeds]
+    for defense, own in grouped(figures, lambda one: one.defense).items():
+        of_seeds = grouped(own, lambda one: one.seed).values()
+        runs = [{one.metric: one for one in of_seed} for of_seed in of_seeds]
         rows += [_utility_row(run) for run in runs]
         if len(runs) > 1:
             rows.append(_mean_utility(defense, runs))
+    methods = words.listed(distinct(one.method for one in figures if one.method))
     return tabled(
         "Utility of the trained model",
         rows,
         words=("Seed",),
-        remark=f"Intervals: {listed(distinct(one.method for one in figures if one.method))}; for a "
-        "mean, the lowest and highest seed.",
+        remark=f"Intervals: {methods}; for a mean, the lowest and highest seed.",
     )
 
 
@@ -158,33 +154,35 @@ def _columns(run: Mapping[str, Estimate]) -> dict[str, str]:
     """Metrics by heading: accuracies, or another task's measure on test and training samples."""
     if TEST_ACCURACY in run:
         return _UTILITY
-    return {capital(metric): metric for metric in run}
+    return {words.capital(metric): metric for metric in run}
 
 
 def _utility_row(run: Mapping[str, Estimate]) -> Filled:
     first = next(iter(run.values()))
     cells = {
-        name: Cell(shown(run[metric].number, metric), interval_of(run[metric]))
+        name: Cell(words.shown(run[metric].number, metric), words.interval_of(run[metric]))
         for name, metric in _columns(run).items()
     }
     return {
-        "Defense": named(defense_name(first.defense)),
+        "Defense": named(words.defense_name(first.defense)),
         "Seed": str(first.seed),
         **cells,
-        "Test samples": count(max(one.samples for one in run.values())),
+        "Test samples": words.count(max(one.samples for one in run.values())),
     }
 
 
 def _mean_utility(defense: str, runs: Sequence[Mapping[str, Estimate]]) -> Filled:
     def mean(metric: str) -> Cell:
         values = [run[metric].number for run in runs]
-        return Cell(shown(fmean(values), metric), interval(min(values), max(values), metric))
+        return Cell(
+            words.shown(fmean(values), metric), words.interval(min(values), max(values), metric)
+        )
 
     return {
-        "Defense": named(defense_name(defense)),
-        "Seed": f"mean of {plural(len(runs), 'seed')}",
+        "Defense": named(words.defense_name(defense)),
+        "Seed": f"mean of {words.plural(len(runs), 'seed')}",
         **{name: mean(metric) for name, metric in _columns(runs[0]).items()},
-        "Test samples": count(sum(max(one.samples for one in run.values()) for run in runs)),
+        "Test samples": words.count(sum(max(one.samples for one in run.values()) for run in runs)),
     }
 
 
@@ -194,42 +192,39 @@ def clients_table(record: Record) -> Grid:
     The clients of a large federation that have no row in the record share the last one.
     """
     others = record.other_clients
-    found = [
-        {
-            "Client": f"Client {row.client}",
-            "Samples": count(row.samples),
-            "Audited": MISSING if row.audited is None else count(row.audited),
-            "Classes held": f"{sum(amount > 0 for amount in row.class_counts)}/"
-            f"{len(row.class_counts)}",
-            "Largest class": _largest_class(row.class_counts),
-        }
-        for row in record.clients
+    rows: list[tuple[str, ClientRow | OtherClients]] = [
+        (f"Client {row.client}", row) for row in record.clients
     ]
-    if others is not None:
-        found.append(
+    rows += [] if others is None else [(f"{words.count(others.clients)} others", others)]
+    return tabled(
+        "Clients",
+        [
             {
-                "Client": f"{count(others.clients)} others",
-                "Samples": count(others.samples),
-                "Audited": count(others.audited),
-                "Classes held": f"{sum(amount > 0 for amount in others.class_counts)}/"
-                f"{len(others.class_counts)}",
-                "Largest class": _largest_class(others.class_counts),
+                "Client": name,
+                "Samples": words.count(row.samples),
+                "Audited": words.MISSING if row.audited is None else words.count(row.audited),
+                "Classes held": f"{sum(amount > 0 for amount in row.class_counts)}/"
+                f"{len(row.class_counts)}",
+                "Largest class": _largest_class(row.class_counts),
             }
-        )
-    return tabled("Clients", found)
+            for name, row in rows
+        ],
+    )
 
 
 def _largest_class(counts: list[int]) -> str:
     total = sum(counts)
     return (
-        f"{percent(max(counts) / total)} (class {counts.index(max(counts))})" if total else MISSING
+        f"{words.percent(max(counts) / total)} (class {counts.index(max(counts))})"
+        if total
+        else words.MISSING
     )
 
 
 def _signals(row: AttackRow) -> Cell:
     """Signals in words; the signals' own names stand beside them."""
-    words = ", ".join(signal_name(signal) for signal in row.signals)
-    return Cell(shortened(words, 160), full=shortened(", ".join(row.signals), 160))
+    meant = ", ".join(words.signal_name(signal) for signal in row.signals)
+    return Cell(shortened(meant, 160), full=shortened(", ".join(row.signals), 160))
 
 
 def catalogue_table(record: Record) -> Grid:
@@ -241,7 +236,7 @@ def catalogue_table(record: Record) -> Grid:
             "Signal": _signals(row),
             "Over clients": shortened(row.over_clients, 80),
             "Over rounds": shortened(row.over_rounds, 80),
-            "Needs": shortened(", ".join(sight_name(need) for need in row.needs), 120),
+            "Needs": shortened(", ".join(words.sight_name(need) for need in row.needs), 120),
             "Status": Cell(
                 "run" if row.status == "run" else f"✗ {row.status}",
                 tone="" if row.status == "run" else "alarm",
@@ -251,5 +246,9 @@ def catalogue_table(record: Record) -> Grid:
         }
         for row in record.attacks
     ]
-    words = ("Signal", "Over clients", "Over rounds", "Needs", "Status", "Source")
-    return tabled("How each attack is put together", rows, words=words, notes=notes)
+    return tabled(
+        "How each attack is put together",
+        rows,
+        words=("Signal", "Over clients", "Over rounds", "Needs", "Status", "Source"),
+        notes=notes,
+    )

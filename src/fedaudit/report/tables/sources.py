@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from fedaudit.report.evidence import about_members, distinct
+from fedaudit.report import words
+from fedaudit.report.evidence import about_members, distinct, grouped
 from fedaudit.report.grid import Cell, Filled, Grid, named, shortened, tabled
 from fedaudit.report.tables.cells import measured
 from fedaudit.report.tables.run import words_table
@@ -15,19 +16,6 @@ from fedaudit.report.text.sources import (
     look_of_source,
     on_sources,
     source_bullets,
-)
-from fedaudit.report.words import (
-    MISSING,
-    about_runs,
-    capital,
-    count,
-    defense_name,
-    given,
-    listed,
-    number,
-    percent,
-    plural,
-    points,
 )
 from fedaudit.results.estimate import Estimate, Test
 from fedaudit.results.guessing import alpha_of
@@ -57,12 +45,14 @@ def source_table(record: Record) -> Grid:
                 "Attack success rate": measured(
                     one.success,
                     look_of_source(one),
-                    plural(len(one.runs), "seed") if len(one.runs) > 1 else asked_in(one.success),
+                    words.plural(len(one.runs), "seed")
+                    if len(one.runs) > 1
+                    else asked_in(one.success),
                 ),
-                "Guessing": percent(one.chance),
-                "Shuffled owners": f"≤ {percent(_null_high(one.success))}",
+                "Guessing": words.percent(one.chance),
+                "Shuffled owners": f"≤ {words.percent(_null_high(one.success))}",
                 "Label baseline": _baseline_cell(one),
-                "Label distributions alone": percent(one.mixes),
+                "Label distributions alone": words.percent(one.mixes),
                 "Beyond them, points": measured(one.excess),
                 "p: guessing": _p_cell(_test_of(one.success)),
                 "p: label distributions": _p_cell(_test_of(one.excess)),
@@ -70,7 +60,7 @@ def source_table(record: Record) -> Grid:
             }
             for one, label in _labelled(record)
         ],
-        remark=_how(found) + _SIGNS.format(share=percent(alpha_of(record)), rows=len(found)),
+        remark=_how(found) + _SIGNS.format(share=words.percent(alpha_of(record)), rows=len(found)),
     )
 
 
@@ -88,7 +78,7 @@ def _how(found: Sequence[Named]) -> str:
     )
     return (
         f"Intervals: {', '.join(methods)}.{means if several else ''}"
-        f"{about_runs(one.success.further for one in found)} Shuffled owners: 95% of "
+        f"{words.about_runs(one.success.further for one in found)} Shuffled owners: 95% of "
         "shuffles of the owners among all samples stay below. Label baseline (of the "
         "label-distribution baseline): the client of whose data the sample's class is the largest "
         "share, without a look at any model. Label distributions alone: what is right on "
@@ -105,13 +95,13 @@ def _null_high(success: Estimate) -> float:
 def _baseline_cell(one: Named) -> Cell | None:
     if one.baseline is None or one.over_baseline is None:
         return None
-    return Cell(percent(one.baseline), f"attack {points(one.over_baseline.number)}")
+    return Cell(words.percent(one.baseline), f"attack {words.points(one.over_baseline.number)}")
 
 
 def _p_cell(test: Test) -> Cell | None:
     if test.p_value is None or test.adjusted is None:
         return None
-    return Cell(number(test.adjusted), f"alone {number(test.p_value)}")
+    return Cell(words.number(test.adjusted), f"alone {words.number(test.p_value)}")
 
 
 def source_sizes_table() -> Grid:
@@ -119,7 +109,7 @@ def source_sizes_table() -> Grid:
     heading = "Beyond label distributions, of what they leave open"
     return words_table(
         "Words for the size of a leak of sources",
-        {heading: lambda one, how: f"{how} {percent(one.share) if one.share else 0}"},
+        {heading: lambda one, how: f"{how} {words.percent(one.share) if one.share else 0}"},
         "Where label distributions alone name 40% of owners and an attack 55%, it names 15 of the "
         "60 that they leave open: 25%. The lower limit of the interval decides.",
     )
@@ -135,7 +125,10 @@ def answers_table(record: Record) -> Grid | None:
         [
             {
                 "Attack": named(label, limit=80),
-                **{f"Chance from {percent(least)}": _answer_cell(one, least) for least in leasts},
+                **{
+                    f"Chance from {words.percent(least)}": _answer_cell(one, least)
+                    for least in leasts
+                },
             }
             for one, label in _labelled(record)
         ],
@@ -149,13 +142,13 @@ def _answer_cell(one: Named, least: float) -> Cell | None:
     if not found:
         return None
     right, answered = (sum(part.right for part in found), sum(part.answered for part in found))
-    return _share_cell(right, answered, f" of {count(sum(run.samples for run in one.runs))}")
+    return _share_cell(right, answered, f" of {words.count(sum(run.samples for run in one.runs))}")
 
 
 def _share_cell(right: int, total: int, more: str = "") -> Cell:
     """A share above its counts."""
-    share = percent(right / total) if total else MISSING
-    return Cell(share, f"{count(right)}/{count(total)}{more}")
+    share = words.percent(right / total) if total else words.MISSING
+    return Cell(share, f"{words.count(right)}/{words.count(total)}{more}")
 
 
 def chained_table(record: Record) -> Grid | None:
@@ -179,14 +172,17 @@ def chained_table(record: Record) -> Grid | None:
 
 def _chained_cells(one: Named, rate: float) -> Filled:
     found = [(part, run) for run in one.runs for part in run.chained if part.fpr == rate]
-    first, then = f"Called members at {percent(rate)}", f"Of these at {percent(rate)}, owner named"
+    first, then = (
+        f"Called members at {words.percent(rate)}",
+        f"Of these at {words.percent(rate)}, owner named",
+    )
     if not found:
         return {first: None, then: None}
     called, right = (sum(p.called for p, _ in found), sum(p.right for p, _ in found))
     asked = sum(run.samples for _, run in found)
     reached = sum(part.realised_fpr for part, _ in found) / len(found)
     return {
-        first: _share_cell(called, asked, f"\nFPR {percent(reached)}"),
+        first: _share_cell(called, asked, f"\nFPR {words.percent(reached)}"),
         then: _share_cell(right, called),
     }
 
@@ -207,10 +203,10 @@ def seeds_table(record: Record) -> Grid | None:
     """Every run by itself; None where each attack has one."""
     if all(len(one.runs) == 1 for one in on_sources(record)):
         return None
-    figures: dict[tuple[object, ...], dict[str, Estimate]] = {}
-    for one in record.where(topic="source"):
-        at = (one.attack, one.defense, one.view, one.seed)
-        figures.setdefault(at, {})[one.against] = one
+    of = grouped(
+        record.where(topic="source"), lambda one: (one.attack, one.defense, one.view, one.seed)
+    )
+    figures = {at: {one.against: one for one in same} for at, same in of.items()}
     return tabled(
         "Seed by seed",
         [
@@ -230,12 +226,12 @@ def _seed_row(run: Run, figures: Mapping[str, Estimate]) -> Filled:
         **_where(run),
         "Attack success rate": measured(success, unbounded=""),
         "Right": asked_in(success),
-        "Shuffled owners": f"≤ {percent(_null_high(success))}",
-        "Label baseline": given(baseline.level),
-        "Label distributions alone": given(labels.level),
-        "p: guessing": given(_test_of(success).p_value, number),
-        "p: label distributions": given(labels.p_value, number),
-        "p: label baseline": given(baseline.p_value, number),
+        "Shuffled owners": f"≤ {words.percent(_null_high(success))}",
+        "Label baseline": words.given(baseline.level),
+        "Label distributions alone": words.given(labels.level),
+        "p: guessing": words.given(_test_of(success).p_value, words.number),
+        "p: label distributions": words.given(labels.p_value, words.number),
+        "p: label baseline": words.given(baseline.p_value, words.number),
     }
 
 
@@ -249,7 +245,7 @@ _SETTING = ("Defense", "View")
 def _where(run: Run) -> Filled:
     return {
         "Attack": named(run.attack),
-        "Defense": named(defense_name(run.defense)),
+        "Defense": named(words.defense_name(run.defense)),
         "View": named(run.view),
         "Seed": str(run.seed),
     }
@@ -260,16 +256,21 @@ def rounds_table(record: Record) -> Grid | None:
     rows = [row for run in record.sources if run.by_round for row in _round_rows(run)]
     if not rows:
         return None
-    varying, words = (*_SETTING, "Seed"), ("Round",)
-    return tabled("Success by round", rows, words=words, varying=varying, remark=_ORACLE_REMARK)
+    return tabled(
+        "Success by round",
+        rows,
+        words=("Round",),
+        varying=(*_SETTING, "Seed"),
+        remark=_ORACLE_REMARK,
+    )
 
 
 def _round_rows(run: Run) -> Iterator[Filled]:
     for index, success in zip(run.rounds, run.by_round, strict=True):
-        yield {**_where(run), "Round": str(index), "Attack success rate": percent(success)}
+        yield {**_where(run), "Round": str(index), "Attack success rate": words.percent(success)}
     best = max(range(len(run.rounds)), key=lambda at: run.by_round[at])
     oracle = Cell(f"{ORACLE} ({run.rounds[best]})", tone="muted")
-    highest = Cell(percent(run.by_round[best]), tone="muted")
+    highest = Cell(words.percent(run.by_round[best]), tone="muted")
     yield {**_where(run), "Round": oracle, "Attack success rate": highest}
 
 
@@ -292,12 +293,12 @@ def _owner_rows(run: Run) -> Iterator[Filled]:
             for other, amount in zip(run.clients, row, strict=True)
             if amount and other != client
         )
-        said = ", ".join(f"{other}: {count(-amount)}" for amount, other in others)
+        said = ", ".join(f"{other}: {words.count(-amount)}" for amount, other in others)
         yield {
             "From": f"Client {client}",
             **_where(run),
             "Named": _share_cell(row[at], sum(row)),
-            "Overfitting": points(run.overfitting[at]) if run.overfitting else MISSING,
+            "Overfitting": words.points(run.overfitting[at]) if run.overfitting else words.MISSING,
             "Said to be another's": shortened(said, 400) or "none",
         }
 
@@ -342,4 +343,4 @@ def kind_of(record: Record) -> str:
     """Kind of audit of a record, as a heading."""
     topics = ["membership"] * about_members(record)
     topics += ["source"] * bool(record.sources) + ["cluster"] * bool(record.clusters)
-    return f"{capital(listed(topics))} audit"
+    return f"{words.capital(words.listed(topics))} audit"

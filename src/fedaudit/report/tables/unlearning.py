@@ -2,19 +2,9 @@
 
 from typing import NamedTuple
 
+from fedaudit.report import words
 from fedaudit.report.grid import Cell, Filled, Grid, below, named, tabled
 from fedaudit.report.tiles import Tile
-from fedaudit.report.words import (
-    MISSING,
-    capital,
-    interval_of,
-    metric_name,
-    plural,
-    shown,
-    signed,
-    span,
-    value_of,
-)
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
@@ -74,10 +64,14 @@ def unlearning_tile(record: Record) -> list[Tile]:
     verdict = unlearning_verdict_of(rows)
     most = most_left(rows)
     aucs = (
-        f"{name} {value_of(one)}" for name, one in _points(most).items() if one is not most.both
+        f"{name} {words.value_of(one)}"
+        for name, one in _points(most).items()
+        if one is not most.both
     )
     both = max((row.both for row in rows), key=lambda one: one.number)
-    detail = f"{most.after.attack}, AUC {', '.join(aucs)}; who has both models {value_of(both)} "
+    detail = (
+        f"{most.after.attack}, AUC {', '.join(aucs)}; who has both models {words.value_of(both)} "
+    )
     detail += f"({both.attack}); {_accuracies(record)}"
     tone = "" if verdict in NOT_TOLD else "alarm"
     return [Tile(f"Unlearning by {_method(record)}", verdict, detail.rstrip("; "), tone)]
@@ -94,16 +88,16 @@ def _points(row: UnlearningRow) -> dict[str, Estimate]:
 
 def _method(record: Record) -> str:
     given = record.config.get("unlearning")
-    return str(given.get("method", MISSING)) if isinstance(given, dict) else MISSING
+    return str(given.get("method", words.MISSING)) if isinstance(given, dict) else words.MISSING
 
 
 def _said(record: Record, rows: list[UnlearningRow]) -> str:
     verdict, units = unlearning_verdict_of(rows), "people" if record.unit == "person" else "samples"
     of_target = {row.after.target: row.after for row in rows}.values()
     forgotten, unseen = sum(o.n_members for o in of_target), max(o.n_nonmembers for o in of_target)
-    attacks = plural(len({row.after.attack for row in rows}), "attack")
+    attacks = words.plural(len({row.after.attack for row in rows}), "attack")
     return (
-        f"{capital(verdict)}, as far as {attacks} of this study can tell: unlearning by "
+        f"{words.capital(verdict)}, as far as {attacks} of this study can tell: unlearning by "
         f"{_method(record)!r} of {forgotten} {units}, held against {unseen} unseen ones."
     )
 
@@ -114,14 +108,14 @@ def _row(row: UnlearningRow, several: bool) -> Filled:
         found["Target"] = str(row.after.target)
     for name, one in _points(row).items():
         if name != "both models":
-            found[capital(name)] = Cell(value_of(one), interval_of(one))
+            found[words.capital(name)] = Cell(words.value_of(one), words.interval_of(one))
     excess = row.excess
     assert excess.low is not None
     assert excess.high is not None
-    limits = span(excess.low, excess.high, excess.metric)
-    found["After less retrained"] = Cell(signed(excess.number, excess.metric), f"({limits})")
+    limits = words.span(excess.low, excess.high, excess.metric)
+    found["After less retrained"] = Cell(words.signed(excess.number, excess.metric), f"({limits})")
     found["Verdict"] = excess.note
-    found["Both models"] = Cell(value_of(row.both), interval_of(row.both))
+    found["Both models"] = Cell(words.value_of(row.both), words.interval_of(row.both))
     return found
 
 
@@ -133,7 +127,7 @@ def _of_models(record: Record, metric: str) -> dict[str, Estimate]:
 def _accuracies(record: Record) -> str:
     found = _of_models(record, TEST_ACCURACY)
     told = [
-        f"{name} {shown(found[name].value, TEST_ACCURACY)}"
+        f"{name} {words.shown(found[name].value, TEST_ACCURACY)}"
         for name in (BEFORE, AFTER, RETRAINED)
         if name in found
     ]
@@ -147,9 +141,9 @@ def _utility(record: Record) -> Grid | None:
     metrics = list(dict.fromkeys(one.metric for one in figures))
     rows: list[Filled] = [
         {
-            "Utility": capital(metric_name(metric)),
+            "Utility": words.capital(words.metric_name(metric)),
             **{
-                capital(name): Cell(value_of(one), below(interval_of(one)))
+                words.capital(name): Cell(words.value_of(one), below(words.interval_of(one)))
                 for name, one in _of_models(record, metric).items()
             },
         }

@@ -6,32 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from fedaudit.report.evidence import (
-    Size,
-    Status,
-    a_leak,
-    distinct,
-    highest_of,
-    largest,
-    least_of,
-    size_reached_by,
-    status_between,
-)
+from fedaudit.report import evidence, words
 from fedaudit.report.figures.drawing import Style, style
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.membership import Bullet, Sentence
-from fedaudit.report.words import (
-    amount,
-    capital,
-    count,
-    defense_name,
-    interval_of,
-    listed,
-    percent,
-    plural,
-    sentence,
-    value_of,
-)
 from fedaudit.results import metrics
 from fedaudit.results.clusters import (
     EVERYBODY,
@@ -72,9 +50,9 @@ class Clustered:
         """A figure over the runs; None where no run has it."""
         return self.means.get((figure, group))
 
-    def runs_of(self, figure: str, group: str = EVERYBODY) -> list[Estimate]:
-        """A figure of each run that has it."""
-        found = [one for one in self.figures if (one.metric, one.group) == (figure, group)]
+    def runs_of(self, figure: str) -> list[Estimate]:
+        """A figure of each run that has it, over all clients."""
+        found = [one for one in self.figures if (one.metric, one.group) == (figure, EVERYBODY)]
         return [one for one in found if one.seed is not None]
 
 
@@ -123,7 +101,7 @@ def shown_models(run: Run) -> list[ShownModel]:
     for group, model in models_of_groups(run).items():
         if model is None:
             continue
-        name = capital(shortened(run.group_names[group], 24))
+        name = words.capital(shortened(run.group_names[group], 24))
         own = len(set(run.group)) > 1 and _mostly_of(run, model) == group
         labels[model] = f"{name}’s model" if own else f"Model {model + 1}"
     rest = [model for model in range(len(run.rounds[-1].models)) if model not in labels]
@@ -143,58 +121,64 @@ def label_of(one: Clustered, many: tuple[Clustered, ...]) -> str:
     """Label that sets a study apart from others; empty where there is one."""
     if len(many) < 2:
         return ""
-    return " · ".join((shortened(one.algorithm, 40), shortened(defense_name(one.defense), 40)))
+    return " · ".join(
+        (shortened(one.algorithm, 40), shortened(words.defense_name(one.defense), 40))
+    )
 
 
 def above(run: Run, state: ClusterRound, model: int | None = None) -> int:
     """Clients whose model's risk is above what they accept after a round; of one model's."""
-    return len(_over(run, state, model, [one.risk for one in state.models]))
+    return _over(run, state, [one.risk for one in state.models], model)
 
 
-def surely_above(run: Run, state: ClusterRound, model: int | None = None) -> int:
+def surely_above(run: Run, state: ClusterRound) -> int:
     """Those for whom even the lower limit of that risk is."""
-    return len(_over(run, state, model, [one.low for one in state.models]))
+    return _over(run, state, [one.low for one in state.models])
 
 
-def expected_above(run: Run, state: ClusterRound, model: int | None = None) -> int:
+def expected_above(run: Run, state: ClusterRound) -> int:
     """As the server's estimates have it."""
-    return len(_over(run, state, model, [one.estimated for one in state.models]))
+    return _over(run, state, [one.estimated for one in state.models])
 
 
-def _over(run: Run, state: ClusterRound, model: int | None, risks: list[float | None]) -> list[int]:
-    found = []
-    for at, (choice, accepted) in enumerate(zip(choices(run, state), run.thresholds, strict=True)):
-        risk = None if choice is None else risks[choice]
-        if model in (choice, None) and risk is not None and risk > accepted:
-            found.append(at)
-    return found
+def _over(
+    run: Run, state: ClusterRound, risks: list[float | None], model: int | None = None
+) -> int:
+    pairs = zip(choices(run, state), run.thresholds, strict=True)
+    return sum(
+        choice is not None
+        and model in (choice, None)
+        and (risk := risks[choice]) is not None
+        and risk > accepted
+        for choice, accepted in pairs
+    )
 
 
-def risk_size(mean: Estimate | None) -> Size | None:
+def risk_size(mean: Estimate | None) -> evidence.Size | None:
     """Size of the leak that a model's risk is at least; None where it is not above guessing.
 
     By the advantage over guessing that the lower limit shows, with the words of other leaks.
     """
     if mean is None:
         return None
-    return size_reached_by(2 * least_of(mean) - 1)
+    return evidence.size_reached_by(2 * evidence.least_of(mean) - 1)
 
 
 def riskiest(one: Clustered) -> Estimate | None:
     """The risk of the riskiest of the groups' models, by its lower limit; None without any."""
     found = [mean for name in group_names(one) if (mean := one.mean(metrics.MODEL_RISK, name))]
-    return max(found, key=lambda mean: (least_of(mean), mean.number), default=None)
+    return max(found, key=lambda mean: (evidence.least_of(mean), mean.number), default=None)
 
 
-def gravest_size(studies: Iterable[Clustered]) -> Size | None:
+def gravest_size(studies: Iterable[Clustered]) -> evidence.Size | None:
     """The largest leak over all groups' models."""
-    return largest([size for one in studies if (size := risk_size(riskiest(one)))])
+    return evidence.largest([size for one in studies if (size := risk_size(riskiest(one)))])
 
 
 def in_words(mean: Estimate) -> str:
     """ "12.4 (95% interval 9.1–15.7)"."""
-    limits = interval_of(mean)
-    return value_of(mean) + (f" (95% interval {limits})" if limits else "")
+    limits = words.interval_of(mean)
+    return words.value_of(mean) + (f" (95% interval {limits})" if limits else "")
 
 
 RISK = (
@@ -207,7 +191,7 @@ def cluster_bullets(record: Record) -> tuple[Bullet, ...]:
     """Findings about models and their clients: a bullet for each algorithm and defense."""
     studies = clustered_of(record)
     return tuple(
-        Bullet(capital(label_of(one, studies)) or "Clustered learning", sentences(one))
+        Bullet(words.capital(label_of(one, studies)) or "Clustered learning", sentences(one))
         for one in studies
     )
 
@@ -229,28 +213,28 @@ def violations_sentence(one: Clustered) -> str:
     mean, sure = one.mean(metrics.VIOLATIONS), one.mean(metrics.SURE_VIOLATIONS)
     if mean is None:
         return ""
-    total = count(len(one.runs[0].clients))
+    total = words.count(len(one.runs[0].clients))
     use = "client uses" if total == "1" else "clients use"
     said = (
         f"{in_words(mean)} of {total} {use} a model whose membership risk is above what they "
         f"accept{_over_seeds(one)}."
     )
     if sure is not None and mean.number:
-        number = amount(sure.number) if sure.number else "none"
+        number = words.amount(sure.number) if sure.number else "none"
         said += f" Even the lower limit of that risk is for {number} of them."
     floor = one.mean(metrics.CHANCE_VIOLATIONS)
     if floor is not None:
         said += (
-            f" Noise alone would put {amount(floor.number)} there, were the true risk of every "
-            "model 50%."
+            f" Noise alone would put {words.amount(floor.number)} there, were the true risk of "
+            "every model 50%."
         )
     if len(group_names(one)) > 1:
         parts = [
-            f"{amount(found.number)} of {count(size)} of the {_name(name)}"
+            f"{words.amount(found.number)} of {words.count(size)} of the {_name(name)}"
             for name, size in _sizes(one)
             if (found := one.mean(metrics.VIOLATIONS, name)) is not None
         ]
-        said += f" By group: {listed(parts)}."
+        said += f" By group: {words.listed(parts)}."
     return said
 
 
@@ -260,8 +244,8 @@ def risk_sentence(one: Clustered) -> str:
     if not found:
         return ""
     parts = [f"{_model_of(one, name)} {in_words(mean)}" for name, mean in found]
-    notes = [f" {capital(sentence(mean.note))}" for _, mean in found if mean.note]
-    return f"{capital(listed(parts))}; guessing gives 50%.{notes[0] if notes else ''}"
+    notes = [f" {words.capital(words.sentence(mean.note))}" for _, mean in found if mean.note]
+    return f"{words.capital(words.listed(parts))}; guessing gives 50%.{notes[0] if notes else ''}"
 
 
 def estimate_sentence(one: Clustered) -> str:
@@ -274,26 +258,26 @@ def estimate_sentence(one: Clustered) -> str:
         guess, truth = one.mean(metrics.MODEL_ESTIMATE, name), one.mean(metrics.MODEL_RISK, name)
         if guess is not None and truth is not None:
             parts.append(
-                f"{_model_of(one, name)}: {percent(guess.number)} estimated, "
-                f"{percent(truth.number)} true ({_side(guess, truth)})"
+                f"{_model_of(one, name)}: {words.percent(guess.number)} estimated, "
+                f"{words.percent(truth.number)} true ({_side(guess, truth)})"
             )
     expected, real = one.mean(metrics.EXPECTED_VIOLATIONS), one.mean(metrics.VIOLATIONS)
     counts = ""
     if expected is not None and real is not None:
         counts = (
-            f" Going by the estimates, {amount(expected.number)} clients would be above what they "
-            f"accept; by the true risks {amount(real.number)} are."
+            f" Going by the estimates, {words.amount(expected.number)} clients would be above what "
+            f"they accept; by the true risks {words.amount(real.number)} are."
         )
     return _scaled(one) + (
-        f"the server’s estimates are off by {_points(error.number)} points in the mean over "
-        f"clients. {capital('; '.join(parts))}.{counts}"
+        f"the server’s estimates are off by {100 * error.number:.1f} points in the mean over "
+        f"clients. {words.capital('; '.join(parts))}.{counts}"
     )
 
 
 def _scaled(one: Clustered) -> str:
     """Says so where shadow models are smaller than what they stand for."""
     down = [
-        f"{count(model.shadow_samples)} for {count(model.samples)}"
+        f"{words.count(model.shadow_samples)} for {words.count(model.samples)}"
         for model in one.runs[0].rounds[-1].models
         if 0 < model.shadow_samples < model.samples
     ]
@@ -302,7 +286,7 @@ def _scaled(one: Clustered) -> str:
     first = f" in seed {one.runs[0].seed}" if len(one.runs) > 1 else ""
     return (
         f"scaled down, since the server has too few samples: shadow models are trained on "
-        f"{listed(down)} samples{first}, and small ones overstate. By them "
+        f"{words.listed(down)} samples{first}, and small ones overstate. By them "
     )
 
 
@@ -320,17 +304,17 @@ def movement_sentence(one: Clustered) -> str:
     parts = []
     if len(group_names(one)) > 1:
         parts = [
-            f"{amount(mean.number)} of {count(size)} clients of the {_name(name)} use "
+            f"{words.amount(mean.number)} of {words.count(size)} clients of the {_name(name)} use "
             f"{_model_of(one, name)}"
             for name, size in _sizes(one)
             if (mean := one.mean(metrics.OWN_MODEL, name)) is not None
         ]
     moved, last = one.mean(metrics.MOVED), one.mean(metrics.MOVED_AT_THE_END)
     if moved is None or last is None:
-        return f"{listed(parts)} at the end.{_absent(one)}" if parts else ""
+        return f"{words.listed(parts)} at the end.{_absent(one)}" if parts else ""
     changed = (
-        f"{amount(moved.number)} of {count(len(one.runs[0].clients))} changed model between "
-        f"measured rounds, {amount(last.number)} of them before the last one."
+        f"{words.amount(moved.number)} of {words.count(len(one.runs[0].clients))} changed model "
+        f"between measured rounds, {words.amount(last.number)} of them before the last one."
     )
     agreement = one.mean(metrics.AGREEMENT)
     near = ""
@@ -339,7 +323,7 @@ def movement_sentence(one: Clustered) -> str:
             f" Models and groups agree by {agreement.number:.2f} (adjusted Rand index: 1 is the "
             "groups themselves, 0 chance)."
         ).replace("-", "−")
-    said = f"{listed(parts)} at the end. {changed}" if parts else changed
+    said = f"{words.listed(parts)} at the end. {changed}" if parts else changed
     return said + near + _absent(one)
 
 
@@ -350,8 +334,8 @@ def _absent(one: Clustered) -> str:
         return ""
     upto = "Up to " if len(one.runs) > 1 else ""
     return (
-        f" {upto}{count(most)} of {count(len(one.runs[0].clients))} took part in no round: their "
-        "samples are in no model, and they count among no model’s clients."
+        f" {upto}{words.count(most)} of {words.count(len(one.runs[0].clients))} took part in no "
+        "round: their samples are in no model, and they count among no model’s clients."
     )
 
 
@@ -362,7 +346,7 @@ def accuracy_sentence(one: Clustered) -> str:
         for name in (EVERYBODY, *group_names(one))
         if (mean := one.mean(metrics.ACCURACY, name)) is not None
     ]
-    return f"{listed(list(dict.fromkeys(found)))}." if found else ""
+    return f"{words.listed(list(dict.fromkeys(found)))}." if found else ""
 
 
 def cluster_headline(studies: Sequence[Clustered]) -> str:
@@ -371,23 +355,24 @@ def cluster_headline(studies: Sequence[Clustered]) -> str:
     for one in studies:
         mean = one.mean(metrics.VIOLATIONS)
         if mean is not None:
-            total = f"{count(len(one.runs[0].clients))} clients"
+            total = f"{words.count(len(one.runs[0].clients))} clients"
             floor = one.mean(metrics.CHANCE_VIOLATIONS)
-            chance = "" if floor is None else f"{amount(floor.number)} by chance"
+            chance = "" if floor is None else f"{words.amount(floor.number)} by chance"
             notes = [note for note in (label_of(one, tuple(studies)), chance) if note]
             said = f" ({'; '.join(notes)})" if notes else ""
-            parts.append(f"{amount(mean.number)} of {total}{said}")
+            parts.append(f"{words.amount(mean.number)} of {total}{said}")
     if not parts:
         return "Nobody’s membership risk was measured"
     mean_ = "On average " if any(len(one.runs) > 1 for one in studies) else ""
-    return f"{mean_}{listed(parts)} use a model riskier than they accept"
+    return f"{mean_}{words.listed(parts)} use a model riskier than they accept"
 
 
-def cluster_status(studies: Sequence[Clustered]) -> Status:
+def cluster_status(studies: Sequence[Clustered]) -> evidence.Status:
     """The verdict on the models' risk alone."""
     risks = [mean for one in studies if (mean := riskiest(one))]
-    return status_between(
-        (2 * least_of(risk) - 1 for risk in risks), (2 * highest_of(risk) - 1 for risk in risks)
+    return evidence.status_between(
+        (2 * evidence.least_of(risk) - 1 for risk in risks),
+        (2 * evidence.highest_of(risk) - 1 for risk in risks),
     )
 
 
@@ -400,7 +385,7 @@ def cluster_meaning(studies: Sequence[Clustered]) -> str:
             "models. Another attack may do better than this one."
         )
     return (
-        f"By its lower limit a model’s risk is {a_leak(size)}. A client that accepts "
+        f"By its lower limit a model’s risk is {evidence.a_leak(size)}. A client that accepts "
         "less than its model’s risk gets less protection than it asked for. The risk is that of "
         "one attack: another may do better."
     )
@@ -409,16 +394,16 @@ def cluster_meaning(studies: Sequence[Clustered]) -> str:
 def cluster_question(studies: Sequence[Clustered]) -> str:
     """Question that was asked of the models."""
     models = max(len(one.runs[0].rounds[-1].models) for one in studies)
-    measures = distinct(shortened(run.measure, 40) for one in studies for run in one.runs)
+    measures = evidence.distinct(shortened(run.measure, 40) for one in studies for run in one.runs)
     return (
-        f"of its {plural(models, 'model')}, between which clients choose: can samples that one "
-        f"was trained on be told from others ({listed(measures)}; guessing is right for 50%), "
-        "and is that more than its clients accept?"
+        f"of its {words.plural(models, 'model')}, between which clients choose: can samples that "
+        f"one was trained on be told from others ({words.listed(measures)}; guessing is right for "
+        "50%), and is that more than its clients accept?"
     )
 
 
 def _over_seeds(one: Clustered) -> str:
-    return f", on average over {plural(len(one.runs), 'seed')}" if len(one.runs) > 1 else ""
+    return f", on average over {words.plural(len(one.runs), 'seed')}" if len(one.runs) > 1 else ""
 
 
 def _sizes(one: Clustered) -> list[tuple[str, int]]:
@@ -434,7 +419,3 @@ def _model_of(one: Clustered, group: str) -> str:
     if len(group_names(one)) == 1:
         return "the model of most clients"
     return f"the {_name(group)}’s model"
-
-
-def _points(share: float) -> str:
-    return f"{100 * share:.1f}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report.evidence import headline
+from fedaudit.report.evidence import checks_of, headline
 from fedaudit.report.grid import Cell, named, shortened
 from fedaudit.report.text.verdict import learning_warning
 from fedaudit.report.words import defense_name, plural
@@ -134,7 +134,7 @@ def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
         for record in records
         if record.evaluation == "redraw"
     ]
-    failed = [r for r in records if any(control.passed is False for control in r.controls)]
+    failed = [record for record in records if checks_of(record.controls).failed]
     said += [
         f"A control failed in {shortened(record.name, 60)}: its figures cannot be relied on yet."
         for record in failed[:5]

@@ -11,16 +11,9 @@ from fedaudit.core.metric_names import (
     SECURE_SUM_EPSILON,
     SECURE_SUM_EPSILON_IF_GAUSSIAN,
 )
-from fedaudit.report.evidence import distinct, over_all_runs, says_nothing, strongest
+from fedaudit.report import evidence, words
 from fedaudit.report.grid import shortened
-from fedaudit.report.text.answers import (
-    AT_THE_CEILING,
-    Answer,
-    at_ceiling,
-    canary_noise,
-    not_tested,
-)
-from fedaudit.report.words import capital, number, plural, sentence
+from fedaudit.report.text.answers import Answer, canary_noise, not_tested
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
 
@@ -52,19 +45,21 @@ def claimed_epsilon(record: Record) -> Answer:
     if games:
         claims = [one.claimed_epsilon or 0.0 for one in games]
         actual = [one.actual_epsilon for one in games]
-        known = [number(one) for one in sorted(one for one in actual if one is not None)]
-        text = f"ε {number(min(claims))} to {number(max(claims))} claimed"
+        known = [words.number(one) for one in sorted(one for one in actual if one is not None)]
+        text = f"ε {words.number(min(claims))} to {words.number(max(claims))} claimed"
         text += f"; the largest actual one {known[-1]}" if known else ""
         text += f"; {actual.count(None)} without a bound" if None in actual else ""
         more = "Unit: one record of one client. Against whoever sees its upload. Delta: 0."
         return Answer("figure", text, f"{more} {_games_held(record)}")
-    found = [one for metric in _CLAIMS if (one := over_all_runs(record, metric))]
+    found = [one for metric in _CLAIMS if (one := evidence.over_all_runs(record, metric))]
     given = [one for one in found if one.value is not None]
     if not given:
-        why = [sentence(capital(shortened(one.note, 120))) for one in found if one.note]
-        return Answer("not stated", "No epsilon is claimed or proven", " ".join(distinct(why)))
+        why = [words.sentence(words.capital(shortened(one.note, 120))) for one in found if one.note]
+        return Answer(
+            "not stated", "No epsilon is claimed or proven", " ".join(evidence.distinct(why))
+        )
     text = "; ".join(
-        f"ε {number(one.number)} ({'; '.join((_CLAIMS[one.metric][0], *_unit(one)))})"
+        f"ε {words.number(one.number)} ({'; '.join((_CLAIMS[one.metric][0], *_unit(one)))})"
         for one in given
     )
     lines = [*(_terms(one) for one in given), *_held(record)]
@@ -83,21 +78,21 @@ def _held(record: Record) -> list[str]:
     """Each measured bound on one client's update beside the claim under the same defense."""
     claims = [f for f in record.where(metric=CLAIMED_CLIENT_EPSILON) if f.value is not None]
     found = list[str]()
-    for metric in (CLIENT_EPSILON, CLIENT_EPSILON_IF_GAUSSIAN):
-        one = over_all_runs(record, metric)
-        same = [f.number for f in claims if one is not None and f.defense == one.defense]
-        if one is None or one.value is None or not same:
+    for one in evidence.client_epsilon(record).measured:
+        same = [claim.number for claim in claims if claim.defense == one.defense]
+        if not same:
             continue
-        unless = ", if the mechanism is Gaussian" * (metric == CLIENT_EPSILON_IF_GAUSSIAN)
+        unless = ", if the mechanism is Gaussian" * (one.metric == CLIENT_EPSILON_IF_GAUSSIAN)
         above = one.number > max(same)
         said = f"above the claim: refuted{unless}" if above else _UNREFUTED
         found.append(
-            f"Measured: at least {number(one.number)} ({_MEASURED[metric][0]}), claimed "
-            f"{number(max(same))}; {said}."
+            f"Measured: at least {words.number(one.number)} ({_MEASURED[one.metric][0]}), claimed "
+            f"{words.number(max(same))}; {said}."
         )
     return found
 
 
+_AT_THE_CEILING = "The test can show no more: the truth may be any amount larger."
 _UNREFUTED = "below the claim: not refuted, not confirmed"
 
 
@@ -111,7 +106,7 @@ def _terms(one: Estimate) -> str:
     unit = shortened(one.note, 240).replace("unit: ", "") or "not stated"
     method = shortened(one.method, 120) or "not stated"
     name, observer = _CLAIMS[one.metric]
-    return f"{capital(name)}: unit: {unit}; {observer}; adjacency: {adjacency}; {method}."
+    return f"{words.capital(name)}: unit: {unit}; {observer}; adjacency: {adjacency}; {method}."
 
 
 def measured_epsilon(record: Record) -> Answer:
@@ -119,24 +114,25 @@ def measured_epsilon(record: Record) -> Answer:
     nothing = "A lower bound certifies nothing."
     if record.games:
         proven = max(point.proven_epsilon for point in record.games)
-        text = f"ε at least {number(proven)} (one record, against a server that tampers)"
-        more = (
-            f"By success in games, the largest of {plural(len(record.games), 'point')}. {nothing}"
-        )
+        text = f"ε at least {words.number(proven)} (one record, against a server that tampers)"
+        played = words.plural(len(record.games), "point")
+        more = f"By success in games, the largest of {played}. {nothing}"
         return Answer("figure", text, f"{more} {_games_held(record)}".strip())
-    clients = [over_all_runs(record, metric) for metric in _MEASURED if metric != EPSILON]
-    given = [strongest(record.findings, EPSILON), *clients]
-    found = [one for one in given if one is not None and one.value is not None]
-    if not found or says_nothing(record):
+    clients = [
+        evidence.given_over_all_runs(record, metric) for metric in _MEASURED if metric != EPSILON
+    ]
+    given = [evidence.strongest(record.findings, EPSILON), *clients]
+    found = [one for one in given if one is not None]
+    if not found or evidence.says_nothing(record):
         return not_tested("The record has no lower bound on epsilon.")
     of = {metric: ", ".join(said).format(unit=record.unit) for metric, said in _MEASURED.items()}
     lines = [
-        f"{number(one.number)}: {of[one.metric]}; {shortened(one.method, 100)}."
+        f"{words.number(one.number)}: {of[one.metric]}; {shortened(one.method, 100)}."
         + _ceiling(one)
         + " Held against no claim here." * (one.metric == EPSILON)
         for one in found
     ]
-    text = "; ".join(f"ε at least {number(one.number)} ({of[one.metric]})" for one in found)
+    text = "; ".join(f"ε at least {words.number(one.number)} ({of[one.metric]})" for one in found)
     below = [nothing, *_held(record), *canary_noise(record)]
     return Answer("figure", text, "\n".join([*lines, *below]))
 
@@ -144,8 +140,8 @@ def measured_epsilon(record: Record) -> Answer:
 def _ceiling(one: Estimate) -> str:
     if one.ceiling is None:
         return ""
-    most = f"At most {number(one.ceiling)} could have been found."
-    return f" {AT_THE_CEILING if at_ceiling(one) else most}"
+    most = f"At most {words.number(one.ceiling)} could have been found."
+    return f" {_AT_THE_CEILING if evidence.at_ceiling(one) else most}"
 
 
 def _games_held(record: Record) -> str:
@@ -156,35 +152,48 @@ def _games_held(record: Record) -> str:
         if one.claimed_epsilon is not None
     ]
     below = len(above) - sum(above)
-    said = [f"{plural(sum(above), 'point')} above the claim: refuted"] if any(above) else []
-    said += [f"{plural(below, 'point')} {_UNREFUTED}"] if below else []
-    return sentence("; ".join(said)) if said else ""
+    said = [f"{words.plural(sum(above), 'point')} above the claim: refuted"] if any(above) else []
+    said += [f"{words.plural(below, 'point')} {_UNREFUTED}"] if below else []
+    return words.sentence("; ".join(said)) if said else ""
 
 
 def client_bound(record: Record) -> str:
     """What is claimed and measured of one client's update; empty where nothing is."""
-    bounds = [over_all_runs(record, one) for one in (CLIENT_EPSILON, CLIENT_EPSILON_IF_GAUSSIAN)]
-    measured = [one for one in bounds if one is not None and one.value is not None]
+    known = evidence.client_epsilon(record)
     said = [
-        f"ε at most {number(claim.number)} claimed {whose}"
-        for metric, whose in (
-            (CLAIMED_CLIENT_EPSILON_ALONE, "without canary clients, which was not audited"),
-            (CLAIMED_CLIENT_EPSILON, "with canary clients, as audited"),
+        f"ε at most {words.number(claim.number)} claimed {whose}"
+        for claim, whose in (
+            (known.alone, "without canary clients, which was not audited"),
+            (known.claimed, "with canary clients, as audited"),
         )
-        if (claim := over_all_runs(record, metric)) and claim.value is not None
+        if claim is not None
     ]
     said += [
-        f"ε at least {number(one.number)} measured"
+        f"ε at least {words.number(one.number)} measured"
         + " if the mechanism is Gaussian" * (one.metric == CLIENT_EPSILON_IF_GAUSSIAN)
-        for one in measured
+        for one in known.measured
     ]
     return f"{_ALL_UPDATES}, {_OF_A_CLIENT}: {', '.join(said)}" if said else ""
 
 
 def sum_bound(record: Record) -> str:
     """The bound on one client's update in one round's sum; empty where there is none."""
-    one = over_all_runs(record, SECURE_SUM_EPSILON)
-    if one is None or one.value is None:
+    one = evidence.given_over_all_runs(record, SECURE_SUM_EPSILON)
+    if one is None:
         return ""
-    most = ", the most this test can show" if at_ceiling(one) else ""
-    return f"one client’s update in one round’s sum: ε at least {number(one.number)}{most}"
+    most = ", the most this test can show" if evidence.at_ceiling(one) else ""
+    return f"one client’s update in one round’s sum: ε at least {words.number(one.number)}{most}"
+
+
+def one_sum(record: Record) -> Answer:
+    """A lower bound on the epsilon of one client's update in one round's sum."""
+    counted = evidence.given_over_all_runs(record, SECURE_SUM_EPSILON)
+    if counted is None:
+        return not_tested("No sum of updates was drawn anew here.")
+    text = f"ε at least {words.number(counted.number)} for one client’s update in one round’s sum"
+    more = [f"Against whoever has that sum; {shortened(counted.method, 120)}."]
+    more += [_AT_THE_CEILING] if evidence.at_ceiling(counted) else []
+    normal = evidence.given_over_all_runs(record, SECURE_SUM_EPSILON_IF_GAUSSIAN)
+    more += [f"{words.number(normal.number)} if noise is normal."] if normal else []
+    more.append("A lower bound certifies nothing; noise that is added is what hides an update.")
+    return Answer("figure", text, " ".join(more))

@@ -29,11 +29,7 @@ from fedaudit.report.text.points import (
     without_mechanism,
 )
 from fedaudit.report.words import capital, count, from_to, listed, percent, plural
-from fedaudit.results.games import (
-    CLAIMED_SUCCESS,
-    DISTANCE,
-    PointPlayed,
-)
+from fedaudit.results.games import CLAIMED_SUCCESS, DISTANCE, PointPlayed
 from fedaudit.results.record import Record
 
 

@@ -4,45 +4,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, rate_of
-from fedaudit.report.evidence import (
-    LEAKS,
-    ROOM_FOR_DOUBT,
-    RunsBehind,
-    Status,
-    a_leak,
-    differing,
-    distinct,
-    headline,
-    key_of,
-    label_among,
-    largest,
-    leading,
-    rate_found,
-    runs_behind,
-    setting_of,
-    settings_of,
-    single_samples,
-    size_of,
-    size_reached,
-    strongest,
-)
+from fedaudit.report import evidence, words
 from fedaudit.report.grid import shortened
-from fedaudit.report.words import (
-    capital,
-    contrast_meaning,
-    contrast_order,
-    count,
-    defense_name,
-    level_of,
-    listed,
-    number,
-    with_interval,
-)
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance, by_interval_alone, by_test_alone
 from fedaudit.results.record import Record
 
-HEADLINES: Mapping[Status, str] = {
+HEADLINES: Mapping[evidence.Status, str] = {
     "void": "These figures say nothing about leakage",
     "control failed": "A control failed: do not rely on these figures yet",
     "strong leak": "Strong leakage: members can be distinguished from non-members",
@@ -54,7 +22,7 @@ HEADLINES: Mapping[Status, str] = {
     "no leak shown": "No leak shown by the attacks that were run",
 }
 
-PEOPLE_HEADLINES: Mapping[Status, str] = {
+PEOPLE_HEADLINES: Mapping[evidence.Status, str] = {
     "strong leak": "Strong leakage: people whose data were trained on can be told from others",
     "clear leak": "Clear leakage: people whose data were trained on can be told from others "
     "clearly better than by guessing",
@@ -65,13 +33,13 @@ PEOPLE_HEADLINES: Mapping[Status, str] = {
 }
 """Headlines where the audit was about people, each with all of their samples."""
 
-BESIDE_OTHERS: Mapping[Status, str] = {
+BESIDE_OTHERS: Mapping[evidence.Status, str] = {
     "inconclusive": "Inconclusive about membership: this audit is too small to say",
     "no leak shown": "No leak of membership shown by the attacks that were run",
 }
 """Headlines that would seem to speak of sources or clusters too, where a record has these."""
 
-UNLEARNED: Mapping[Status, str] = {
+UNLEARNED: Mapping[evidence.Status, str] = {
     "inconclusive": "Inconclusive: the model has hardly learned its training data, so there was "
     "next to nothing to find",
 }
@@ -83,7 +51,7 @@ HARDLY_LEARNED = (
 )
 """Meaning of an inconclusive verdict there."""
 
-MEANINGS: Mapping[Status, str] = {
+MEANINGS: Mapping[evidence.Status, str] = {
     "void": "The non-members were drawn anew for every round and client, as the published code "
     "does. That alone produces high figures where nothing leaks, so nothing here describes the "
     "model. Run the study with aligned evaluation.",
@@ -132,13 +100,16 @@ class Bullet(NamedTuple):
 
 def bullets(figures: list[Estimate]) -> tuple[Bullet, ...]:
     """One bullet for each defense and view; clients and seeds are named where they matter."""
-    whole = distinct(setting._replace(target=None, seed=None) for setting in settings_of(figures))
+    whole = evidence.distinct(
+        setting._replace(target=None, seed=None) for setting in evidence.settings_of(figures)
+    )
+    of = evidence.grouped(figures, lambda figure: (figure.defense, figure.view))
     return tuple(
         Bullet(
             _title(label),
-            _by_contrast([f for f in figures if (f.defense, f.view) == setting[:2]]),
+            tuple(_contrast(*found) for found in evidence.by_contrast(of[setting[:2]]).items()),
         )
-        for setting, label in zip(whole, differing(whole), strict=True)
+        for setting, label in zip(whole, evidence.differing(whole), strict=True)
     )
 
 
@@ -147,21 +118,23 @@ def against_single_samples(record: Record) -> tuple[Bullet, ...]:
 
     By the attack that tells people best.
     """
-    singles = {(f.attack, *setting_of(f), f.contrast): f for f in single_samples(record)}
-    people = [figure for figure in headline(record) if figure.metric == AUC]
+    singles = {
+        (f.attack, *evidence.setting_of(f), f.contrast): f for f in evidence.single_samples(record)
+    }
+    people = [figure for figure in evidence.headline(record) if figure.metric == AUC]
     sentences = []
-    for contrast in sorted({figure.contrast for figure in people}, key=contrast_order):
-        best = strongest([one for one in people if one.contrast == contrast], AUC)
+    for contrast, figures in evidence.by_contrast(people).items():
+        best = evidence.strongest(figures, AUC)
         if best is None:
             continue
-        single = singles.get((best.attack, *setting_of(best), contrast))
+        single = singles.get((best.attack, *evidence.setting_of(best), contrast))
         if single is None or single.value is None:
             continue
         sentences.append(
             Sentence(
-                f"Against {contrast_meaning(contrast)}",
-                f"{shortened(best.attack, 60)} has an AUC of {with_interval(single)} on their "
-                f"samples one by one, and of {with_interval(best)} on people.",
+                f"Against {words.contrast_meaning(contrast)}",
+                f"{shortened(best.attack, 60)} has an AUC of {words.with_interval(single)} on "
+                f"their samples one by one, and of {words.with_interval(best)} on people.",
             )
         )
     return (Bullet("People and their single samples", tuple(sentences)),) if sentences else ()
@@ -172,7 +145,7 @@ def upper_bounds(figures: list[Estimate]) -> str:
     parts = []
     high = _highest(figures, AUC)
     if high is not None:
-        parts.append(f"an AUC up to {number(high)}")
+        parts.append(f"an AUC up to {words.number(high)}")
     rates = [(alarms, _highest(figures, metric)) for metric, alarms in reversed(ALARMS.items())]
     known = [(alarms, of_thousand(high)) for alarms, high in rates if high is not None]
     parts += [
@@ -181,12 +154,12 @@ def upper_bounds(figures: list[Estimate]) -> str:
         else f"up to {most} of 1,000 members identified at one false alarm in {alarms} non-members"
         for place, (alarms, most) in enumerate(known)
     ]
-    return listed(parts)
+    return words.listed(parts)
 
 
 def of_thousand(share: float) -> str:
     """Number of of a thousand members a share is."""
-    return count(round(1000 * min(max(share, 0.0), 1.0)))
+    return words.count(round(1000 * min(max(share, 0.0), 1.0)))
 
 
 def _highest(figures: list[Estimate], metric: str) -> float | None:
@@ -202,25 +175,17 @@ def _title(label: str) -> str:
     return f"With {label}"
 
 
-def _by_contrast(figures: list[Estimate]) -> tuple[Sentence, ...]:
-    contrasts = sorted({figure.contrast for figure in figures}, key=contrast_order)
-    return tuple(
-        _contrast(contrast, [figure for figure in figures if figure.contrast == contrast])
-        for contrast in contrasts
-    )
-
-
 def _contrast(contrast: str, figures: list[Estimate]) -> Sentence:
     """The strongest attack of a contrast, and what it means among 1,000 members.
 
     An attack is said to identify members only where that is above guessing; where none is, the
     sentence says how much upper confidence limits allow.
     """
-    against = f"Against {contrast_meaning(contrast, figures[0].unit)}"
+    against = f"Against {words.contrast_meaning(contrast, figures[0].unit)}"
     above = [figure for figure in figures if above_chance(figure)]
-    first = leading(figures)
+    first = evidence.leading(figures)
     auc = next((figure for figure in first if figure.metric == AUC), None)
-    best = auc or strongest(figures, AUC)
+    best = auc or evidence.strongest(figures, AUC)
     if best is None and not above:
         return Sentence(against, "no attack gave a usable figure.")
     sentences = [_auc_sentence(best, figures)] if best else []
@@ -231,16 +196,17 @@ def _contrast(contrast: str, figures: list[Estimate]) -> Sentence:
         sentences.insert(0, _identified(above, None))
     else:
         sentences.append(_identified(above, best) or _none_identified(figures))
-    text = " ".join(capital(sentence) for sentence in sentences if sentence)
+    text = " ".join(words.capital(sentence) for sentence in sentences if sentence)
     return Sentence(against, text[:1].lower() + text[1:])
 
 
 def _auc_sentence(best: Estimate, figures: list[Estimate]) -> str:
     name = f"{shortened(best.attack, 60)}{_where(best, figures)}"
-    figure = f"AUC {with_interval(best)}"
+    figure = f"AUC {words.with_interval(best)}"
     if above_chance(best):
-        size = size_of(best)
-        return f"the strongest attack is {name}, {figure}{f', {a_leak(size)}' if size else ''}."
+        size = evidence.size_of(best)
+        word = f", {evidence.a_leak(size)}" if size else ""
+        return f"the strongest attack is {name}, {figure}{word}."
     if any(above_chance(one) for one in figures):
         by_auc = f"by AUC, no attack is shown above guessing{_allowing(best)}"
         return f"{by_auc}: the highest is {name}, {figure}."
@@ -255,28 +221,29 @@ def _allowing(best: Estimate) -> str:
 
 def _where(figure: Estimate, figures: list[Estimate]) -> str:
     """Client and seed of a figure, where there is more than one of them."""
-    label = label_among(figure, figures)
+    label = evidence.label_among(figure, figures)
     return f" ({label})" if label else ""
 
 
 def _identified(above: list[Estimate], told: Estimate | None) -> str:
     """ "Of 1,000 members, N ..." at the rate that shows most of a leak."""
-    best = rate_found(above)
+    best = evidence.rate_found(above)
     if best is None:
         return ""
     name = f"{shortened(best.attack, 60)}{_where(best, above)}"
     if told is not None and above_chance(told) and _is_same(told, best):
         name = "it"
-    size = size_of(best)
+    size = evidence.size_of(best)
     return (
         f"Of 1,000 members, {name} identifies {_with_limits(best)} at the price of one false "
-        f"alarm in {ALARMS[best.metric]} non-members{f', {a_leak(size)}' if size else ''}; "
-        f"guessing would find {of_thousand(rate_of(best.metric) or 0)}."
+        f"alarm in {ALARMS[best.metric]} "
+        f"non-members{f', {evidence.a_leak(size)}' if size else ''}; guessing would find "
+        f"{of_thousand(rate_of(best.metric) or 0)}."
     )
 
 
 def _is_same(one: Estimate, other: Estimate) -> bool:
-    return (one.attack, *setting_of(one)) == (other.attack, *setting_of(other))
+    return (one.attack, *evidence.setting_of(one)) == (other.attack, *evidence.setting_of(other))
 
 
 def _none_identified(figures: list[Estimate]) -> str:
@@ -293,8 +260,8 @@ def _none_identified(figures: list[Estimate]) -> str:
 def _left_open(figures: list[Estimate]) -> str:
     alone = sum(by_test_alone(figure) for figure in figures)
     marked = (
-        f" The corrected test alone speaks for a leak in {count(alone)} of these figures (△), "
-        "the intervals do not."
+        f" The corrected test alone speaks for a leak in {words.count(alone)} of these figures "
+        "(△), the intervals do not."
         if alone
         else ""
     )
@@ -304,7 +271,7 @@ def _left_open(figures: list[Estimate]) -> str:
 
 def _with_limits(figure: Estimate) -> str:
     middle = of_thousand(figure.value or 0)
-    level = level_of(figure.method)
+    level = words.level_of(figure.method)
     if figure.high is None:
         return f"about {middle}"
     if figure.low is None:
@@ -314,7 +281,7 @@ def _with_limits(figure: Estimate) -> str:
     return f"{middle} ({named}{of_thousand(figure.low)} to {of_thousand(figure.high)})"
 
 
-def member_status(record: Record, figures: list[Estimate]) -> Status:
+def member_status(record: Record, figures: list[Estimate]) -> evidence.Status:
     """The verdict on membership, of figures that can be relied on.
 
     Args:
@@ -323,12 +290,12 @@ def member_status(record: Record, figures: list[Estimate]) -> Status:
     """
     above = [figure for figure in figures if above_chance(figure)]
     if above:
-        sizes = [size for figure in above if (size := size_of(figure))]
-        return LEAKS[largest(sizes) or "trace"]
+        sizes = [size for figure in above if (size := evidence.size_of(figure))]
+        return evidence.LEAKS[evidence.largest(sizes) or "trace"]
     return "no leak shown" if _little_can_hide(record, figures) else "inconclusive"
 
 
-def member_meaning(record: Record, status: Status, figures: list[Estimate]) -> str:
+def member_meaning(record: Record, status: evidence.Status, figures: list[Estimate]) -> str:
     """Consequences of the verdict, and their limits.
 
     Args:
@@ -347,8 +314,9 @@ def member_meaning(record: Record, status: Status, figures: list[Estimate]) -> s
             "samples narrow", "people narrow"
         )
     parts = [meant]
-    if status in LEAKS.values():
-        parts += [_where_found(figures), "Attacks not tried here may find more."]
+    if status in evidence.LEAKS.values():
+        parts += [_affected(figures), _may_be_larger(figures)]
+        parts.append("Attacks not tried here may find more.")
     if status == "no leak shown":
         parts += [_power(record), _hidden(figures)]
     return " ".join(part for part in parts if part)
@@ -362,48 +330,45 @@ def _little_can_hide(record: Record, figures: list[Estimate]) -> bool:
     """
     if not figures or any(by_test_alone(figure) for figure in figures):
         return False
-    for contrast in distinct(figure.contrast for figure in figures):
-        given = [f for f in figures if f.contrast == contrast and f.value is not None]
+    for found in evidence.by_contrast(figures).values():
+        given = [figure for figure in found if figure.value is not None]
         if not any(f.metric == AUC for f in given) or not any(rate_of(f.metric) for f in given):
             return False
-    runs = runs_behind(record)
+    runs = evidence.runs_behind(record)
     highs = [(_upper_limit(f, runs), f.metric) for f in figures if f.value is not None]
-    doubtful = ("strong", ROOM_FOR_DOUBT)
+    doubtful = ("strong", evidence.ROOM_FOR_DOUBT)
     return all(
-        high is not None and size_reached(high, metric) not in doubtful for high, metric in highs
+        high is not None and evidence.size_reached(high, metric) not in doubtful
+        for high, metric in highs
     )
 
 
-def _upper_limit(figure: Estimate, runs: RunsBehind) -> float | None:
+def _upper_limit(figure: Estimate, runs: evidence.RunsBehind) -> float | None:
     """A figure's upper limit; for a mean over runs that has none, the largest of the runs'."""
     if figure.high is not None or figure.seed is not None:
         return figure.high
-    highs = [run.high for run in runs.get(key_of(figure), [])]
+    highs = [run.high for run in runs.get(evidence.key_of(figure), [])]
     known = [high for high in highs if high is not None]
     return max(known) if known and len(known) == len(highs) else None
 
 
-def _where_found(figures: list[Estimate]) -> str:
-    """Under which defenses there is a leak, and how much larger than shown it may be."""
-    return " ".join(part for part in (_affected(figures), _may_be_larger(figures)) if part)
-
-
 def _affected(figures: list[Estimate]) -> str:
-    """Nothing where there is one defense only, or none: that is said before."""
-    affected = distinct(defense_name(f.defense) for f in figures if above_chance(f))
-    every = distinct(defense_name(f.defense) for f in figures)
+    """Under which defenses there is a leak; nothing with one or none, which is said before."""
+    affected = evidence.distinct(words.defense_name(f.defense) for f in figures if above_chance(f))
+    every = evidence.distinct(words.defense_name(f.defense) for f in figures)
     if len(every) < 2:
         return ""
     spared = [shortened(name, 60) for name in every if name not in affected]
-    with_ = listed([shortened(name, 60) for name in affected])
-    return f"Found with {with_}" + (f", not found with {listed(spared)}." if spared else ".")
+    with_ = words.listed([shortened(name, 60) for name in affected])
+    return f"Found with {with_}" + (f", not found with {words.listed(spared)}." if spared else ".")
 
 
 def _may_be_larger(figures: list[Estimate]) -> str:
+    """How much larger than shown the leak may be."""
     above = [figure for figure in figures if above_chance(figure)]
-    highs = [size_reached(f.high, f.metric) for f in above if f.high is not None]
-    least = largest([size for figure in above if (size := size_of(figure))])
-    most = largest([size for size in highs if size])
+    highs = [evidence.size_reached(f.high, f.metric) for f in above if f.high is not None]
+    least = evidence.largest([size for figure in above if (size := evidence.size_of(figure))])
+    most = evidence.largest([size for size in highs if size])
     if least is None or most is None or most == least:
         return ""
     return f"The size is by the lower limits; the upper limits allow a {most} leak."

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fedaudit.report.evidence import grouped
 from fedaudit.report.grid import shortened
 from fedaudit.report.words import count, interval, number, percent, plural
 from fedaudit.results.estimate import NO_DEFENSE
@@ -123,9 +124,7 @@ Families = dict[str, list[ShownPoint]]
 
 def families(shown: Sequence[ShownPoint]) -> Families:
     """Points by family, in the record's order; within one by claimed epsilon, or by rounds."""
-    found: Families = {}
-    for one in shown:
-        found.setdefault(one.family, []).append(one)
+    found = grouped(shown, lambda one: one.family)
     return {name: sorted(inside, key=_by_epsilon) for name, inside in found.items()}
 
 
@@ -190,11 +189,6 @@ def _protected(point: PointPlayed) -> bool:
     return point.mechanism != NO_MECHANISM or (point.rounds is not None and defended(point.rounds))
 
 
-def mechanism_name(mechanism: str) -> str:
-    """A mechanism as a reader sees it."""
-    return "no mechanism" if mechanism == NO_MECHANISM else mechanism
-
-
 def _shown_in_rounds(
     point: PointPlayed, how: InRounds, points: Sequence[PointPlayed]
 ) -> ShownPoint:
@@ -205,24 +199,14 @@ def _shown_in_rounds(
 
 def _varying(points: Sequence[PointPlayed]) -> dict[str, set[str]]:
     """For each mechanism the settings in which its points differ."""
-    values: dict[str, dict[str, set[str]]] = {}
-    counts: dict[str, int] = {}
-    seen: dict[str, dict[str, int]] = {}
-    for point in points:
-        counts[point.mechanism] = counts.get(point.mechanism, 0) + 1
-        for name, value in point.settings.items():
-            values.setdefault(point.mechanism, {}).setdefault(name, set()).add(value)
-            times = seen.setdefault(point.mechanism, {})
-            times[name] = times.get(name, 0) + 1
-    return {
-        mechanism: {
-            name
-            for name, held in given.items()
-            # A setting that some points leave at the study's own differs as well.
-            if name not in _TOLD and (len(held) > 1 or seen[mechanism][name] < counts[mechanism])
+    found = {}
+    for mechanism, same in grouped(points, lambda point: point.mechanism).items():
+        names = {name for point in same for name in point.settings} - _TOLD
+        # A setting that some points leave at the study's own differs as well.
+        found[mechanism] = {
+            name for name in names if len({point.settings.get(name) for point in same}) > 1
         }
-        for mechanism, given in values.items()
-    }
+    return found
 
 
 def _family(point: PointPlayed, varying: set[str]) -> str:
@@ -233,8 +217,9 @@ def _family(point: PointPlayed, varying: set[str]) -> str:
         for name, value in point.settings.items()
         if name in varying
     ]
+    name = "no mechanism" if point.mechanism == NO_MECHANISM else shortened(point.mechanism)
     mask = ["shared mask"] if point.shared_mask else []
-    return ", ".join(filter(None, [shortened(mechanism_name(point.mechanism)), *mask, *rest]))
+    return ", ".join(filter(None, [name, *mask, *rest]))
 
 
 def _own_label(point: PointPlayed) -> str:

@@ -3,31 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from fedaudit.report.evidence import (
-    LEAKS,
-    Look,
-    Size,
-    Status,
-    a_leak,
-    distinct,
-    highest_of,
-    largest,
-    least_of,
-    leaves_doubt,
-    size_reached_by,
-    tone_of,
-)
+from fedaudit.report import evidence, words
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.membership import Bullet, Sentence
-from fedaudit.report.words import (
-    count,
-    defense_name,
-    from_to,
-    interval_of,
-    percent,
-    plural,
-    points,
-)
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
@@ -86,12 +64,9 @@ def on_sources(record: Record) -> tuple[Named, ...]:
 
 def named_in(figures: Iterable[Estimate], answers: Sequence[Run] = ()) -> list[Named]:
     """The attacks that figures are of, with their answers in each run."""
-    found: dict[tuple[str, str, str], dict[str, Estimate]] = {}
-    for one in figures:
-        found.setdefault((one.attack, one.defense, one.view), {})[one.against] = one
-    runs: dict[tuple[str, str, str], list[Run]] = {}
-    for run in answers:
-        runs.setdefault((run.attack, run.defense, run.view), []).append(run)
+    of = evidence.grouped(figures, lambda one: (one.attack, one.defense, one.view))
+    found = {key: {one.against: one for one in same} for key, same in of.items()}
+    runs = evidence.grouped(answers, lambda run: (run.attack, run.defense, run.view))
     return [
         Named(one[""], one[LABELS], one.get(LABEL_BASELINE), tuple(runs.get(key, ())))
         for key, one in found.items()
@@ -104,7 +79,7 @@ def labels_of_named(named: Sequence[Named]) -> list[str]:
     parts = [
         (
             shortened(one.success.attack, 60),
-            shortened(defense_name(one.success.defense), 60),
+            shortened(words.defense_name(one.success.defense), 60),
             f"view: {shortened(one.success.view)}",
         )
         for one in named
@@ -121,11 +96,11 @@ def strongest_on_sources(named: Sequence[Named]) -> Named | None:
     return max(named, key=_shown, default=None)
 
 
-def excess_size(figure: Named) -> Size | None:
+def excess_size(figure: Named) -> evidence.Size | None:
     """Size of the leak that is shown at least beyond label distributions; None where none is."""
     if not figure.above_mixes:
         return None
-    return size_reached_by(beyond(least_of(figure.excess), figure.mixes))
+    return evidence.size_reached_by(beyond(evidence.least_of(figure.excess), figure.mixes))
 
 
 def beyond(excess: float, level: float) -> float:
@@ -138,26 +113,28 @@ def most_beyond(figure: Named) -> float:
 
     Against guessing and not against label distributions, so that "no leak shown" covers both.
     """
-    return beyond(highest_of(figure.success) - figure.chance, figure.chance)
+    return beyond(evidence.highest_of(figure.success) - figure.chance, figure.chance)
 
 
-def look_of_source(figure: Named) -> Look:
+def look_of_source(figure: Named) -> evidence.Look:
     """Marking of a success in tables."""
     if not figure.above_guessing:
-        return Look("△ ", "", "size open") if figure.success.significant else Look()
+        return (
+            evidence.Look("△ ", "", "size open") if figure.success.significant else evidence.Look()
+        )
     size = excess_size(figure)
     if size is None:
-        return Look("◇ ", "", "mixes may be all")
-    return Look("▲ ", tone_of(size), size)
+        return evidence.Look("◇ ", "", "mixes may be all")
+    return evidence.Look("▲ ", evidence.tone_of(size), size)
 
 
 def _shown(one: Named) -> tuple[bool, bool, float]:
-    value = beyond(least_of(one.excess), one.mixes)
+    value = beyond(evidence.least_of(one.excess), one.mixes)
     strength = value if one.above_mixes else one.success.number
     return one.above_mixes, one.above_guessing, strength
 
 
-SOURCE_HEADLINES: Mapping[Status, str] = {
+SOURCE_HEADLINES: Mapping[evidence.Status, str] = {
     "strong leak": "Strong source leakage: attacks identify the client of a sample far more "
     "often than label distributions explain",
     "clear leak": "Clear source leakage: attacks identify the client of a sample clearly more "
@@ -173,7 +150,7 @@ SOURCE_HEADLINES: Mapping[Status, str] = {
     "no leak shown": "No leak of sources shown by the attacks that were run",
 }
 
-SOURCE_MEANINGS: Mapping[Status, str] = {
+SOURCE_MEANINGS: Mapping[evidence.Status, str] = {
     "strong leak": "Somebody with this view can name the client that many training samples are "
     "from, where label distributions alone would not give it away. Treat the source of a sample as "
     "disclosed to that adversary unless a defense brings it down.",
@@ -194,35 +171,35 @@ SOURCE_MEANINGS: Mapping[Status, str] = {
 }
 
 
-def source_status(named: Sequence[Named]) -> Status:
+def source_status(named: Sequence[Named]) -> evidence.Status:
     """The verdict on sources alone."""
-    size = largest([found for figure in named if (found := excess_size(figure))])
+    size = evidence.largest([found for figure in named if (found := excess_size(figure))])
     if size is not None:
-        return LEAKS[size]
+        return evidence.LEAKS[size]
     if any(figure.above_guessing for figure in named):
         return "above guessing"
     # A test that finds something, in one seed of several, is no sign of none.
-    open_still = any(f.success.significant or leaves_doubt(most_beyond(f)) for f in named)
+    open_still = any(f.success.significant or evidence.leaves_doubt(most_beyond(f)) for f in named)
     return "inconclusive" if open_still else "no leak shown"
 
 
-def source_meaning(status: Status, named: Sequence[Named]) -> str:
+def source_meaning(status: evidence.Status, named: Sequence[Named]) -> str:
     """Consequences of the verdict on sources, and their limits."""
     if status != "no leak shown":
         return SOURCE_MEANINGS[status]
-    highs = [highest_of(one.success) for one in named]
+    highs = [evidence.highest_of(one.success) for one in named]
     return (
         f"{SOURCE_MEANINGS[status]} What could still be hidden: owners named in up to "
-        f"{percent(max(highs))} of cases. This is a measurement, not a proof: a stronger attack "
-        "may exist."
+        f"{words.percent(max(highs))} of cases. This is a measurement, not a proof: a stronger "
+        "attack may exist."
     )
 
 
 def source_question(record: Record) -> str:
     """Question that was asked: "120 samples, 12 of each of 10 clients"; seeds together."""
-    samples = from_to([run.samples for run in record.sources], "–")
-    each = from_to([run.samples // len(run.clients) for run in record.sources], "–")
-    clients = from_to([len(run.clients) for run in record.sources], "–")
+    samples = words.from_to([run.samples for run in record.sources], "–")
+    each = words.from_to([run.samples // len(run.clients) for run in record.sources], "–")
+    clients = words.from_to([len(run.clients) for run in record.sources], "–")
     return f"{samples} samples, {each} of each of {clients} clients"
 
 
@@ -233,42 +210,37 @@ def source_attacks_tried(record: Record) -> int:
 
 def guessing(record: Record) -> str:
     """Success of a guess, in per cent."""
-    chances = sorted({percent(run.chance) for run in record.sources})
+    chances = sorted({words.percent(run.chance) for run in record.sources})
     return "–".join(chances)
 
 
 def source_bullets(record: Record) -> tuple[Bullet, ...]:
     """Findings of source inference: a bullet for each defense and view."""
-    named = on_sources(record)
-    settings = distinct((one.success.defense, one.success.view) for one in named)
+    settings = evidence.grouped(
+        on_sources(record), lambda one: (one.success.defense, one.success.view)
+    )
     found = []
-    for defense, view in settings:
-        inside = [
-            one for one in named if (one.success.defense, one.success.view) == (defense, view)
-        ]
+    for (defense, view), inside in settings.items():
         parts = ["Source inference"]
-        parts += [defense_name(defense)] if len({d for d, _ in settings}) > 1 else []
+        parts += [words.defense_name(defense)] if len({d for d, _ in settings}) > 1 else []
         parts += [f"view: {view}"] if len({v for _, v in settings}) > 1 else []
         label = ", ".join(shortened(part, 60) for part in parts)
         against = f"Of {source_question(record)}"
-        found.append(Bullet(label, (Sentence(against, source_sentence(inside)),)))
+        found.append(Bullet(label, (Sentence(against, _sentence(max(inside, key=_shown))),)))
     return tuple(found)
 
 
-def source_sentence(named: Sequence[Named]) -> str:
+def _sentence(best: Named) -> str:
     """The strongest attack beside guessing and what label distributions give."""
-    best = strongest_on_sources(named)
-    if best is None:
-        return "no attack gave an answer."
     sentences = (_success_sentence(best), _mixes_sentence(best), _absent(best))
     return " ".join(filter(None, sentences))
 
 
 def _success_sentence(best: Named) -> str:
     name = shortened(best.success.attack, 60)
-    seeds = f" on average over {plural(len(best.runs), 'seed')}" if len(best.runs) > 1 else ""
-    rate = f"{percent(best.success.number)} ({limits_in_words(best.success)})"
-    guess = percent(best.chance)
+    seeds = f" on average over {words.plural(len(best.runs), 'seed')}" if len(best.runs) > 1 else ""
+    rate = f"{words.percent(best.success.number)} ({limits_in_words(best.success)})"
+    guess = words.percent(best.chance)
     if best.above_guessing:
         return (
             f"the strongest attack, {name}, names the owner of {rate}{seeds}; a guess is right for "
@@ -283,13 +255,15 @@ def _success_sentence(best: Named) -> str:
 
 def _mixes_sentence(best: Named) -> str:
     level = (
-        f"The clients' different label distributions alone explain {percent(best.mixes)}: so many "
-        "are right when owners are shuffled within each class."
+        f"The clients' different label distributions alone explain {words.percent(best.mixes)}: so "
+        "many are right when owners are shuffled within each class."
     )
-    rest = f"{points(best.excess.number)} points ({limits_in_words(best.excess)})"
+    rest = f"{words.points(best.excess.number)} points ({limits_in_words(best.excess)})"
     size = excess_size(best)
     if size is not None:
-        return f"{level} The rest, {rest}, is above what such shuffles give: {a_leak(size)}."
+        return (
+            f"{level} The rest, {rest}, is above what such shuffles give: {evidence.a_leak(size)}."
+        )
     return f"{level} The rest, {rest}, is not shown to be above what such shuffles give."
 
 
@@ -301,8 +275,9 @@ def _absent(best: Named) -> str:
         return ""
     most = "up to " if len(set(counts)) > 1 else ""
     return (
-        f"No measured round shows a model of {most}{count(gone)} of {plural(of, 'client')}: none "
-        "of their samples can be named, whatever a longer look would give away."
+        f"No measured round shows a model of {most}{words.count(gone)} of "
+        f"{words.plural(of, 'client')}: none of their samples can be named, whatever a longer look "
+        "would give away."
     )
 
 
@@ -319,13 +294,13 @@ def label_sentence(record: Record) -> str:
         )
     return (
         "Naming the client of whose data the sample's class is the largest share, without a look "
-        f"at any model (the label-distribution baseline), is right for {percent(baseline)}."
+        f"at any model (the label-distribution baseline), is right for {words.percent(baseline)}."
     )
 
 
 def limits_in_words(figure: Estimate) -> str:
     """ "95% interval 39.1–57.6%"; of a difference in percentage points."""
-    limits = interval_of(figure)
+    limits = words.interval_of(figure)
     return f"95% interval {limits}" if limits else "no interval"
 
 
@@ -334,11 +309,11 @@ def source_audited(record: Record) -> str:
     tried = source_attacks_tried(record)
     return (
         f"It also asked of {source_question(record)}: which client is it from? "
-        f"{plural(tried, 'attack was', 'attacks were')} tried; a guess is right for "
+        f"{words.plural(tried, 'attack was', 'attacks were')} tried; a guess is right for "
         f"{guessing(record)}."
     )
 
 
 def asked_in(success: Estimate) -> str:
     """Samples whose owner was named, of all: "58/120"."""
-    return f"{count(round(success.number * success.samples))}/{count(success.samples)}"
+    return f"{words.count(round(success.number * success.samples))}/{words.count(success.samples)}"

@@ -4,27 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple, get_args
 
-from fedaudit.core.metric_names import (
-    AUC,
-    CLAIMED_CLIENT_EPSILON,
-    CLAIMED_CLIENT_EPSILON_ALONE,
-    CLIENT_EPSILON,
-    CLIENT_EPSILON_IF_GAUSSIAN,
-    SECURE_SUM_EPSILON,
-)
-from fedaudit.report.evidence import (
-    LEAKS,
-    Status,
-    about_members,
-    attacks_tried,
-    distinct,
-    headline,
-    label_among,
-    over_all_runs,
-    says_nothing,
-)
+from fedaudit.core.metric_names import AUC, SECURE_SUM_EPSILON
+from fedaudit.report import evidence, words
 from fedaudit.report.grid import shortened
-from fedaudit.report.text.answers import at_ceiling
 from fedaudit.report.text.clusters import (
     cluster_bullets,
     cluster_headline,
@@ -56,23 +38,6 @@ from fedaudit.report.text.sources import (
     source_question,
     source_status,
 )
-from fedaudit.report.words import (
-    capital,
-    cleaned,
-    contrast_name,
-    contrast_order,
-    count,
-    defense_name,
-    from_to,
-    interval_of,
-    listed,
-    metric_name,
-    number,
-    percent,
-    plural,
-    sentence,
-    shown,
-)
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import by_test_alone, near_guessing
 from fedaudit.results.record import ControlResult, Record
@@ -100,40 +65,42 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
 
 def _refused(figures: list[Estimate]) -> list[str]:
     """One point for each metric, and within it one for each kind of reason."""
-    missing: dict[tuple[str, str], list[Estimate]] = {}
-    for figure in figures:
-        if figure.value is None:
-            reason = (
-                ""
-                if _NEEDS.fullmatch(figure.note)
-                else shortened(figure.note, 200) or "no reason recorded"
-            )
-            missing.setdefault((figure.metric, reason), []).append(figure)
+    refused = [figure for figure in figures if figure.value is None]
+    missing = evidence.grouped(refused, lambda figure: (figure.metric, _reason(figure)))
     return [
-        f"{metric_name(metric)}: {plural(len(found), 'figure')} not given. "
-        f"{sentence(reason) if reason else _more_needed(found)}"
+        f"{words.metric_name(metric)}: {words.plural(len(found), 'figure')} not given. "
+        f"{words.sentence(reason) if reason else _more_needed(found)}"
         for (metric, reason), found in missing.items()
     ]
 
 
+def _reason(figure: Estimate) -> str:
+    """Why a figure was refused; empty where it is for want of non-members."""
+    if _NEEDS.fullmatch(figure.note):
+        return ""
+    return shortened(figure.note, 200) or "no reason recorded"
+
+
 def _more_needed(figures: list[Estimate]) -> str:
     """ "Against unseen samples it needs 852 more non-members, against mixed 701." """
-    needed: dict[str, set[int]] = {}
-    for figure in figures:
-        if found := _NEEDS.fullmatch(figure.note):
-            needed.setdefault(figure.contrast, set()).add(int(found[1].replace(",", "")))
     parts = [
         f"against {_non_members(contrast, figures[0].unit)} {'it needs ' * (not place)}"
-        f"{from_to(needed[contrast])}"
+        f"{words.from_to(map(_lacking, found))}"
         f"{' more non-members' * (not place)}"
-        for place, contrast in enumerate(sorted(needed, key=contrast_order))
+        for place, (contrast, found) in enumerate(evidence.by_contrast(figures).items())
     ]
-    return capital(listed(parts)) + "."
+    return words.capital(words.listed(parts)) + "."
+
+
+def _lacking(figure: Estimate) -> int:
+    """Non-members that a figure needs in addition."""
+    found = _NEEDS.fullmatch(figure.note)
+    return int(found[1].replace(",", "")) if found else 0
 
 
 def _non_members(contrast: str, unit: str) -> str:
     named = " people" if unit == "person" else " samples"
-    return contrast_name(contrast).lower() + named * (contrast != "mixed")
+    return words.contrast_name(contrast).lower() + named * (contrast != "mixed")
 
 
 def _unsure(figures: list[Estimate]) -> list[str]:
@@ -141,16 +108,16 @@ def _unsure(figures: list[Estimate]) -> list[str]:
     if not alone:
         return []
     return [
-        f"{plural(alone, 'figure')} marked △: the corrected test says that members score higher, "
-        "of several runs in at least one, but the interval still holds guessing. How large that "
-        "leak is needs more audited samples."
+        f"{words.plural(alone, 'figure')} marked △: the corrected test says that members score "
+        "higher, of several runs in at least one, but the interval still holds guessing. How large "
+        "that leak is needs more audited samples."
     ]
 
 
 def _attacks(record: Record) -> list[str]:
     return [
         f"{shortened(row.name, 60)} {_FATES[row.status]}: "
-        f"{sentence(shortened(row.note, 200) or 'no reason recorded')}"
+        f"{words.sentence(shortened(row.note, 200) or 'no reason recorded')}"
         for row in record.attacks
         if row.status != "run"
     ]
@@ -163,21 +130,21 @@ def _below(figures: list[Estimate]) -> list[str]:
         return []
     told = [_ranked_below(figure, figures) for figure in below[:MOST_BELOW]]
     left = len(below) - len(told)
-    more = [plural(left, "further figure")] * (left > 0)
+    more = [words.plural(left, "further figure")] * (left > 0)
     return [
-        f"Members rank below non-members, and not above them, with {listed([*told, *more])}. This "
-        "is reported as it is, since turning a score round after the fact would be choosing the "
-        "answer."
+        f"Members rank below non-members, and not above them, with {words.listed([*told, *more])}. "
+        "This is reported as it is, since turning a score round after the fact would be choosing "
+        "the answer."
     ]
 
 
 def _ranked_below(figure: Estimate, figures: list[Estimate]) -> str:
-    against = f"v. {contrast_name(figure.contrast).lower()}"
-    label = label_among(figure, figures)
+    against = words.against(figure.contrast)
+    label = evidence.label_among(figure, figures)
     where = ", ".join(part for part in (against, label) if part)
     return (
-        f"{shortened(figure.attack, 60)} {where} (AUC {number(figure.value or 0.0)}, "
-        f"{interval_of(figure)})"
+        f"{shortened(figure.attack, 60)} {where} (AUC {words.number(figure.value or 0.0)}, "
+        f"{words.interval_of(figure)})"
     )
 
 
@@ -190,42 +157,44 @@ def audited(record: Record) -> str:
     others = record.other_clients
     sizes = [row.samples for row in record.clients]
     sizes += [others.fewest, others.most] if others else []
-    held = f" holding {from_to(sizes)} samples each" if sizes else ""
+    held = f" holding {words.from_to(sizes)} samples each" if sizes else ""
     targets = sorted({f.target for f in record.findings if f.target is not None})
     used = [figure.defense for figure in record.findings]
     used += [run.defense for run in record.sources]
     used += [run.defense for run in record.clusters]
-    defenses = distinct(defense_name(defense) for defense in used)
-    against = f", with {listed([shortened(name, 60) for name in defenses])}" if defenses else ""
+    defenses = evidence.distinct(words.defense_name(defense) for defense in used)
+    against = (
+        f", with {words.listed([shortened(name, 60) for name in defenses])}" if defenses else ""
+    )
     view = shortened(record.view.description, 400) or "not described in the record"
-    clients = plural(record.federation_size, "client")
+    clients = words.plural(record.federation_size, "client")
     canaries = record.config.get("canaries")
     if isinstance(canaries, dict):
         clients += f" and {canaries.get('count')} canary clients"
     if record.watched:
         trained = f"watched a federation of {clients} that somebody else trained"
     else:
-        seeds = plural(len(record.seeds), "seed")
+        seeds = words.plural(len(record.seeds), "seed")
         trained = f"trained a federation of {clients}{held} ({seeds}){against}"
     return (
         f"This audit {trained}, and asked {_question(record, targets)} "
-        f"The adversary: {sentence(view)}{_undefended(record, targets)}"
+        f"The adversary: {words.sentence(view)}{_undefended(record, targets)}"
     )
 
 
 def _question(record: Record, targets: list[int]) -> str:
     """Question asked of the federation, and number of attacks tried."""
     on_clusters = f" It also asked {_of_clusters(record)}" if record.clusters else ""
-    if not about_members(record) and not record.sources:
+    if not evidence.about_members(record) and not record.sources:
         return _of_clusters(record)
-    if not about_members(record):
-        tried = plural(source_attacks_tried(record), "attack was", "attacks were")
+    if not evidence.about_members(record):
+        tried = words.plural(source_attacks_tried(record), "attack was", "attacks were")
         return (
             f"of {source_question(record)}: can an adversary name the client that a sample is "
             f"from? {tried} tried; a guess is right for {guessing(record)}.{on_clusters}"
         )
-    others = max(attacks_tried(record) - source_attacks_tried(record), 0)
-    tried = plural(others, "attack was", "attacks were")
+    others = max(evidence.attacks_tried(record) - source_attacks_tried(record), 0)
+    tried = words.plural(others, "attack was", "attacks were")
     given = "a given sample was" if record.unit == "sample" else "a given person's samples were"
     return (
         f"of {_asked(targets)}: can an adversary tell whether {given} among the "
@@ -245,9 +214,9 @@ def _undefended(record: Record, targets: list[int]) -> str:
     others = [t for t in targets if t in {row.client for row in used} - users]
     if not users or not others:
         return ""
-    who = f"{count(len(others))} of the audited clients"
+    who = f"{words.count(len(others))} of the audited clients"
     if len(others) <= _MOST_NAMED:
-        who = capital(_by_number(others))
+        who = words.capital(_by_number(others))
     return f" {who} {'does' if len(others) == 1 else 'do'} not use the defense."
 
 
@@ -255,12 +224,12 @@ def _asked(targets: list[int]) -> str:
     if not targets:
         return "them"
     if len(targets) > _MOST_NAMED:
-        return f"{count(len(targets))} of them in turn"
+        return f"{words.count(len(targets))} of them in turn"
     return _by_number(targets) + " in turn" * (len(targets) > 1)
 
 
 def _by_number(clients: list[int]) -> str:
-    return f"client{'s' * (len(clients) > 1)} {listed([str(client) for client in clients])}"
+    return f"client{'s' * (len(clients) > 1)} {words.listed([str(client) for client in clients])}"
 
 
 MOST_WARNED = 3
@@ -283,8 +252,8 @@ class PlainVerdict(NamedTuple):
         open: What could not be concluded, point by point.
     """
 
-    status: Status
-    topics: tuple[tuple[str, Status], ...]
+    status: evidence.Status
+    topics: tuple[tuple[str, evidence.Status], ...]
     headline: str
     warning: str
     audited: str
@@ -296,8 +265,8 @@ class PlainVerdict(NamedTuple):
 
 def verdict(record: Record) -> PlainVerdict:
     """The verdict on a record, computed from its figures and controls alone."""
-    record = cleaned(record)
-    figures = headline(record)
+    record = words.cleaned(record)
+    figures = evidence.headline(record)
     topics, doubt = _on_topics(record, figures), _doubtful(record)
     # A verdict that makes all figures doubtful stands for every topic.
     judged = {"membership": doubt} if doubt else topics
@@ -322,10 +291,10 @@ def _found(record: Record, figures: list[Estimate]) -> tuple[Bullet, ...]:
     return (*bullets(figures), *beside, *source_bullets(record), *short)
 
 
-def _on_topics(record: Record, figures: list[Estimate]) -> dict[str, Status]:
+def _on_topics(record: Record, figures: list[Estimate]) -> dict[str, evidence.Status]:
     """The verdict on each topic of a record, the gravest first."""
-    found: dict[str, Status] = {}
-    if about_members(record):
+    found: dict[str, evidence.Status] = {}
+    if evidence.about_members(record):
         found["membership"] = member_status(record, figures)
     if record.sources:
         found["sources"] = source_status(on_sources(record))
@@ -334,7 +303,7 @@ def _on_topics(record: Record, figures: list[Estimate]) -> dict[str, Status]:
     if near_guessing(record):
         # That nothing was found in a model that learned next to nothing is no result.
         found = {t: "inconclusive" if s == "no leak shown" else s for t, s in found.items()}
-    order = get_args(Status)
+    order = get_args(evidence.Status)
     return dict(sorted(found.items(), key=lambda pair: order.index(pair[1])))
 
 
@@ -352,7 +321,7 @@ _MORE = {
 """What these are smaller than."""
 
 
-def _headline(record: Record, topics: Mapping[str, Status]) -> str:
+def _headline(record: Record, topics: Mapping[str, evidence.Status]) -> str:
     """A sentence for each topic; the first has the word of the verdict, and no other word does."""
     front = next(iter(topics.values()))
     texts: list[str] = []
@@ -361,10 +330,10 @@ def _headline(record: Record, topics: Mapping[str, Status]) -> str:
             text = UNLEARNED[status]
         elif topic == "clusters":
             text = cluster_headline(clustered_of(record))
-            if not texts and status in LEAKS.values():
+            if not texts and status in evidence.LEAKS.values():
                 word = HEADLINES[status].partition(":")[0]
                 text = f"{word} from the riskiest model: {text[:1].lower()}{text[1:]}"
-        elif status != front and status in LEAKS.values():
+        elif status != front and status in evidence.LEAKS.values():
             text = f"{LESS[topic]} {_MORE[next(iter(topics))]}"
         elif topic == "sources":
             text = SOURCE_HEADLINES[status]
@@ -380,44 +349,41 @@ def _headline(record: Record, topics: Mapping[str, Status]) -> str:
 def _of_deletion(record: Record) -> str:
     """The verdict after unlearning, where all other figures are of the model before."""
     rows = unlearning_rows(record)
-    if not rows or says_nothing(record):
+    if not rows or evidence.says_nothing(record):
         return ""
     most = most_left(rows).after
     return (
         f"That is before deletion; after it: {unlearning_verdict_of(rows)} "
-        f"(largest AUC {number(most.number)})"
+        f"(largest AUC {words.number(most.number)})"
     )
 
 
 def _of_one_sum(record: Record) -> list[str]:
     """The bound on one client's update in one round's sum."""
-    one = over_all_runs(record, SECURE_SUM_EPSILON)
-    if one is None or one.value is None or says_nothing(record):
+    one = evidence.given_over_all_runs(record, SECURE_SUM_EPSILON)
+    if one is None or evidence.says_nothing(record):
         return []
-    said = f"epsilon at least {number(one.number)}"
-    said += ", the most this test can show" * at_ceiling(one)
+    said = f"epsilon at least {words.number(one.number)}"
+    said += ", the most this test can show" * evidence.at_ceiling(one)
     return [f"Of one client's update in one round's sum: {said}"]
 
 
 def _of_one_update(record: Record) -> list[str]:
     """The bound on one client's update by canary clients, beside what is claimed."""
-    bounds = (CLIENT_EPSILON_IF_GAUSSIAN, CLIENT_EPSILON)
-    known = [
-        one for name in bounds if (one := over_all_runs(record, name)) and one.value is not None
-    ]
-    claim = over_all_runs(record, CLAIMED_CLIENT_EPSILON)
-    if not known or says_nothing(record):
+    found = evidence.client_epsilon(record)
+    if found.best is None or evidence.says_nothing(record):
         return []
-    unless = " if the mechanism is Gaussian" * (known[0].metric == CLIENT_EPSILON_IF_GAUSSIAN)
-    said = f"Of one client's whole contribution: epsilon at least {number(known[0].number)}{unless}"
-    if claim is None or claim.value is None:
+    bound = found.best.number
+    unless = " if the mechanism is Gaussian" * (found.best is found.gaussian)
+    said = f"Of one client's whole contribution: epsilon at least {words.number(bound)}{unless}"
+    if found.claimed is None:
         return [f"{said}, and none is claimed"]
-    alone = over_all_runs(record, CLAIMED_CLIENT_EPSILON_ALONE)
-    held = "refuted" if known[0].number > claim.number else "not refuted, which proves nothing"
+    claim = found.claimed.number
+    held = "refuted" if bound > claim else "not refuted, which proves nothing"
     beside = ""
-    if alone is not None and alone.value is not None:
-        beside = f" (without canary clients, as deployed, {number(alone.value)})"
-    return [f"{said}; {number(claim.number)} claimed{beside} is {held}"]
+    if found.alone is not None:
+        beside = f" (without canary clients, as deployed, {words.number(found.alone.number)})"
+    return [f"{said}; {words.number(claim)} claimed{beside} is {held}"]
 
 
 def learning_warning(record: Record) -> str:
@@ -427,22 +393,24 @@ def learning_warning(record: Record) -> str:
         return ""
     several = len({one.defense for one in record.where(topic="utility")}) > 1
     told = [
-        (f"with {shortened(defense_name(one.defense), 60)} " if several else "")
+        (f"with {shortened(words.defense_name(one.defense), 60)} " if several else "")
         + f"the training accuracy{' of the worst run' * (len(record.seeds) > 1)} is "
-        f"{percent(one.train_accuracy)}, where always naming the most frequent class gives "
-        f"{percent(one.guess)}"
+        f"{words.percent(one.train_accuracy)}, where always naming the most frequent class gives "
+        f"{words.percent(one.guess)}"
         for one in rows[:MOST_WARNED]
     ]
     more = len(rows) - MOST_WARNED
-    told += [f"likewise in {plural(more, 'further row')}"] * (more > 0)
+    told += [f"likewise in {words.plural(more, 'further row')}"] * (more > 0)
     return (
-        f"{capital('; '.join(told))}. The model has hardly learned its training data. The "
+        f"{words.capital('; '.join(told))}. The model has hardly learned its training data. The "
         "figures hold for it alone: nothing follows from them about attacks or defenses on a model "
         "that has learned. Train it for longer, or on fewer samples."
     )
 
 
-def _meanings(record: Record, topics: Mapping[str, Status], figures: list[Estimate]) -> str:
+def _meanings(
+    record: Record, topics: Mapping[str, evidence.Status], figures: list[Estimate]
+) -> str:
     parts = []
     if "inconclusive" in topics.values() and near_guessing(record):
         parts.append(HARDLY_LEARNED)
@@ -471,37 +439,32 @@ def as_text(record: Record) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _doubtful(record: Record) -> Status | None:
+def _doubtful(record: Record) -> evidence.Status | None:
     """The verdict on a record whose figures cannot be relied on."""
-    if says_nothing(record):
+    if evidence.says_nothing(record):
         return "void"
-    if any(control.passed is False for control in record.controls):
+    if evidence.checks_of(record.controls).failed:
         return "control failed"
     return None
 
 
 def _controls(controls: list[ControlResult]) -> str:
-    ran = [control for control in controls if control.passed is not None]
+    ran, failed = evidence.checks_of(controls)
     if not ran:
         return "No control was run, so nothing vouches for these figures."
-    failed = [control for control in ran if not control.passed]
     unrun = len(controls) - len(ran)
-    not_run = f" {plural(unrun, 'control')} could not be run." if unrun else ""
+    not_run = f" {words.plural(unrun, 'control')} could not be run." if unrun else ""
     if not failed:
-        return f"Controls: all {count(len(ran))} that were run passed.{not_run}"
-    named = distinct(
-        f"{shortened(c.control)} (expected: {_expected(c.expected)}; got {_got(c)})" for c in failed
-    )
-    more = f" and {count(len(named) - 4)} more" if len(named) > 4 else ""
+        return f"Controls: all {words.count(len(ran))} that were run passed.{not_run}"
+    named = evidence.distinct(map(_failure, failed))
+    more = f" and {words.count(len(named) - 4)} more" if len(named) > 4 else ""
     return (
-        f"Controls: {count(len(failed))} of {count(len(ran))} failed: "
+        f"Controls: {words.count(len(failed))} of {words.count(len(ran))} failed: "
         f"{'; '.join(named[:4])}{more}.{not_run}"
     )
 
 
-def _expected(text: str) -> str:
-    return shortened(text, 120).rstrip(".")
-
-
-def _got(control: ControlResult) -> str:
-    return shown(control.value, AUC) if control.value is not None else "no value"
+def _failure(control: ControlResult) -> str:
+    expected = shortened(control.expected, 120).rstrip(".")
+    got = "no value" if control.value is None else words.shown(control.value, AUC)
+    return f"{shortened(control.control)} (expected: {expected}; got {got})"
