@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
+import scipy as sp
 import torch
 from jaxtyping import Float, Int
 from numpy import ndarray
-from scipy.special import ndtri
 from torch import Tensor
 
 from fedaudit.core.devices import CPU
@@ -171,7 +171,7 @@ def _mean_utility(run: Setup, name: str, notes: Mapping[str, str]) -> list[Estim
     at = {"topic": "utility", "defense": run.study.defense.label, "seed": run.seed}
     test, spread = float(notes[f"{_TEST}{MEAN}"]), float(notes[f"{_TEST}{SPREAD}"])
     tested = len(run.dataset.test)
-    half = float(ndtri(0.975)) * spread / tested**0.5
+    half = float(sp.special.ndtri(0.975)) * spread / tested**0.5
     limits = {"low": test - half, "high": test + half, "method": "normal 95%"}
     found = [
         at | {"metric": f"test {name}", "value": test, "samples": tested} | limits,

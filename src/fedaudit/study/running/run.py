@@ -30,7 +30,6 @@ from fedaudit.study.running.learning import (
 from fedaudit.study.running.observing import disk_needed, observe, stored_rounds
 from fedaudit.study.running.pool import is_measured, locked, place_of, write_run_places
 from fedaudit.study.running.pretraining import pretrained_for
-from fedaudit.study.running.record import conclude
 from fedaudit.study.running.unlearning import UnlearnedRounds, begun
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.algorithm import shadow_cost
@@ -105,6 +104,9 @@ def run_study(
         for run, rounds in zip(runs, stored, strict=True)
         if run.retrained is not None
     }
+    # Figures are of no use before, and half of them would double what is imported of fedaudit's own.
+    from fedaudit.study.running.record import conclude
+
     return conclude(runs, stored, out, work, clock, log, places=places, unlearned=unlearned)
 
 
