@@ -1,6 +1,5 @@
 """The program, the options that several commands share, and how it ends."""
 
-import gc
 import os
 import signal
 import sys
@@ -272,24 +271,6 @@ def _take_closed() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
-
-
-@contextmanager
-def importing() -> Iterator[None]:
-    """Inside, what a command needs is imported, and nobody looks for garbage.
-
-    There is hardly any, and to go through all that stays, again and again, took a quarter of a
-    study's start. Nor is it gone through afterwards.
-    """
-    before, looked_for = len(sys.modules), gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if len(sys.modules) > before:
-            gc.freeze()
-        if looked_for:
-            gc.enable()
 
 
 @contextmanager

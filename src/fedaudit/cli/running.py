@@ -16,7 +16,6 @@ from fedaudit.cli.application import (
     Trust,
     WorkerCount,
     app,
-    importing,
     log,
 )
 from fedaudit.cli.kinds import RECORDING, RUN, STUDY, meant_as
@@ -24,6 +23,7 @@ from fedaudit.cli.showing import compare, refuse_other_comparison
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, own_place
 from fedaudit.core.importing import code_named_in
+from fedaudit.core.starting import importing
 from fedaudit.study.settings.toml import parsed_toml, refuse_many_dots
 
 if TYPE_CHECKING:

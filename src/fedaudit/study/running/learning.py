@@ -27,7 +27,6 @@ from fedaudit.observe.measurements import (
 from fedaudit.observe.round import Round
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
-from fedaudit.study.figures.truth import origin_of
 from fedaudit.study.setup.parts import Setup
 
 KNOWN = "known"
@@ -51,6 +50,8 @@ class Examples(NamedTuple):
 def shadow_examples(shadow: Setup, stored: Sequence[Stored]) -> Examples:
     """The fairly drawn samples of a shadow federation, and which its target trained on."""
     (target,) = shadow.study.audit.targets
+    from fedaudit.study.figures.truth import origin_of
+
     is_member = torch.from_numpy(origin_of(shadow, target) == Origin.MEMBER)
     return Examples(stacked(one.measured for one in stored), is_member, target)
 

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,7 +18,6 @@ from fedaudit.engines.base import Counted
 from fedaudit.engines.local import local_engine
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
-from fedaudit.results.record import Record
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import claim
 from fedaudit.study.running.identity import with_code
@@ -35,6 +35,9 @@ from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.algorithm import shadow_cost
 from fedaudit.study.setup.build import setup
 from fedaudit.study.setup.parts import Setup, Work
+
+if TYPE_CHECKING:
+    from fedaudit.results.record import Record
 
 _LISTED = 20
 """Of more clients than these the sizes are not listed one by one."""
@@ -54,7 +57,7 @@ def run_study(
     engine: Counted | None = None,
     progress: Progress = quiet,
     log: Callable[[str], None] = lambda text: None,
-) -> Record:
+) -> "Record":
     """Carries a study out and writes its record.
 
     Everything that cannot work is refused before anything is trained. A study that was stopped
@@ -104,7 +107,7 @@ def run_study(
         for run, rounds in zip(runs, stored, strict=True)
         if run.retrained is not None
     }
-    # Figures are of no use before, and half of them would double what is imported of fedaudit's own.
+    # What makes figures is loaded when they are due, so that training need not wait for it.
     from fedaudit.study.running.record import conclude
 
     return conclude(runs, stored, out, work, clock, log, places=places, unlearned=unlearned)
