@@ -278,7 +278,8 @@ def _table(study: Study, panel: Panel) -> str:
     head = ["", "accuracy", *attacks]
     lines = [_row(head), _row(["---"] * len(head))]
     for name, record in study.records.items():
-        cells = [_cell(record, panel, attack) for attack in attacks]
+        shown = _shown(record)
+        cells = [_cell(shown, panel, attack) for attack in attacks]
         lines.append(_row([name, _accuracy(record), *cells]))
     return f"{title}\n\n" + "\n".join(lines)
 
@@ -400,8 +401,8 @@ def _accuracy(record: Record) -> str:
     return f"{100 * sum(known) / len(known):.1f}%" if known else _of_task(record, "test") or "–"
 
 
-def _cell(record: Record, panel: Panel, attack: str) -> str:
-    for figure in _shown(record):
+def _cell(shown: Sequence[Estimate], panel: Panel, attack: str) -> str:
+    for figure in shown:
         key = Panel(-1 if figure.target is None else figure.target, figure.contrast, figure.metric)
         if key == panel and figure.attack == attack and figure.value is not None:
             return _figure(figure)

@@ -5,12 +5,14 @@ import traceback
 from contextlib import suppress
 
 from fedaudit.core.errors import FAULT
+from fedaudit.core.starting import importing
 
 
 def main() -> None:
     """Runs the program; one that cannot be imported ends with an exit code of no verdict's."""
     try:
-        from fedaudit.cli import main as carried_out
+        with importing():
+            from fedaudit.cli import main as carried_out
     except Exception:
         with suppress(OSError, ValueError):
             traceback.print_exc()

@@ -9,8 +9,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.origin import Origin
 from fedaudit.metrics import METRICS, Metric
 from fedaudit.metrics.evaluate import estimates
-from fedaudit.metrics.table import bootstrapped
-from fedaudit.study.figures.analysis import metric_named
+from fedaudit.metrics.table import bootstrapped, metric_named
 
 Scores = Float[np.ndarray, " samples"]
 Members = Bool[np.ndarray, " samples"]

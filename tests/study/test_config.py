@@ -3,7 +3,10 @@ from pathlib import Path
 import pytest
 
 from fedaudit.core.errors import BadInput
+from fedaudit.study.settings.base import Section
 from fedaudit.study.settings.file import chosen_studies, read_studies
+from fedaudit.study.settings.games import GameStudy
+from fedaudit.study.settings.sections import Study
 from fedaudit.study.settings.values import study_from
 
 TWO = """
@@ -117,3 +120,15 @@ def test_a_variant_of_a_study_that_has_none_is_refused_as_such(tmp_path: Path) -
     file.write_text('name = "plain"\n', encoding="utf-8")
     with pytest.raises(BadInput, match="plain has no variants; leave --variant=tiny out"):
         chosen_studies(read_studies(file), "tiny")
+
+
+@pytest.mark.parametrize("plan", [Study, GameStudy])
+def test_a_section_that_is_left_out_is_an_empty_one(plan: type[Section]) -> None:
+    # It is made without being checked, since a schema of its own takes time to build.
+    default = [field.default for field in plan.model_fields.values()]
+    left_out = [one for one in default if isinstance(one, Section)]
+    assert len(left_out) > 5
+    for one in left_out:
+        empty = type(one).model_validate({})
+        assert (one, one.model_fields_set) == (empty, empty.model_fields_set)
+        assert one.model_dump() == empty.model_dump()

@@ -87,10 +87,14 @@ def as_it_is(images: torch.Tensor, amounts: torch.Tensor) -> torch.Tensor:
     return images
 
 
+studies_of = lru_cache(read_studies)
+"""The study of a file and its variants, read once for all tests."""
+
+
 @lru_cache
 def resolved(path: Path) -> dict[str, Setup]:
     """The study of a file and its variants, each resolved to the run of its first seed."""
-    return {study.name: setup(study, study.seeds[0], None) for study in read_studies(path)}
+    return {study.name: setup(study, study.seeds[0], None) for study in studies_of(path)}
 
 
 _dealt: dict[str, GroupedData] = {}
@@ -137,7 +141,7 @@ def _blank(
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_study_is_called_as_its_file_is_and_says_what_it_asks_and_takes(path: Path) -> None:
-    base = read_studies(path)[0]
+    base = studies_of(path)[0]
     assert base.name == path.stem
     assert base.about
     assert base.hours
@@ -147,7 +151,7 @@ def test_a_study_is_called_as_its_file_is_and_says_what_it_asks_and_takes(path: 
 def test_a_study_and_all_its_variants_resolve_to_runs(path: Path) -> None:
     if path.stem in NEEDS_PACKAGES:
         pytest.importorskip(NEEDS_PACKAGES[path.stem])
-    for study in read_studies(path):
+    for study in studies_of(path):
         run = resolved(path)[study.name]
         assert run.attacks, study.name
         assert run.measured_rounds[-1] <= study.training.rounds

@@ -23,6 +23,7 @@ from fedaudit.cli.showing import compare, refuse_other_comparison
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, own_place
 from fedaudit.core.importing import code_named_in
+from fedaudit.core.starting import importing
 from fedaudit.study.settings.toml import parsed_toml, refuse_many_dots
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def demo(
     *, out: Folder = Path("runs/demo"), workers: WorkerCount = 1, device: DeviceName = "cpu"
 ) -> None:
     """Audit a small federation on handwritten digits and write a report, in under a minute."""
-    from fedaudit.study.settings.values import study_from
+    with importing():
+        from fedaudit.study.settings.values import study_from
 
     _run(study_from(_DEMO, source="the demo"), out, None, None, workers, device)
 
@@ -85,8 +87,9 @@ def run_command(
     with the same settings of data, training and defense share their runs. Of security games all
     variants are played, and make one record.
     """
-    from fedaudit.study.settings.games import GameStudy, kind_of
-    from fedaudit.study.settings.toml import read_toml
+    with importing():
+        from fedaudit.study.settings.games import GameStudy, kind_of
+        from fedaudit.study.settings.toml import read_toml
 
     # A study is a program, and whoever carries it out runs it.
     with code_named_in(study, trusted=True, folder=study.parent), meant_as(study, STUDY):
@@ -105,8 +108,9 @@ def run_command(
 
 
 def _play(study: Path, overrides: tuple[str, ...], out: Path | None, data_dir: Path | None) -> None:
-    from fedaudit.core.progress import bars
-    from fedaudit.games.run import read_points, run_games
+    with importing():
+        from fedaudit.core.progress import bars
+        from fedaudit.games.run import read_points, run_games
 
     points = read_points(study, settings_from(overrides, games=True))
     folder = out or Path("runs") / points[0].study.name
@@ -126,8 +130,9 @@ def _carry_out(
     device: str,
     engine: str,
 ) -> None:
-    from fedaudit.study.settings.file import chosen_studies, read_studies
-    from fedaudit.study.setup.build import refuse_misfits
+    with importing():
+        from fedaudit.study.settings.file import chosen_studies, read_studies
+        from fedaudit.study.setup.build import refuse_misfits
 
     studies = chosen_studies(read_studies(study, settings_from(overrides)), variant)
     folder = out or Path("runs") / studies[0].name
@@ -173,11 +178,12 @@ def attack(
         Where record and report go; by default the folder "attacked" in the recording. A record
         of other settings is never replaced.
     """
-    from fedaudit.core.devices import device_named
-    from fedaudit.core.progress import bars
-    from fedaudit.live.attack import attack_recording
-    from fedaudit.live.recording import is_recording
-    from fedaudit.study.running.reattack import changed_figures, reattack
+    with importing():
+        from fedaudit.core.devices import device_named
+        from fedaudit.core.progress import bars
+        from fedaudit.live.attack import attack_recording
+        from fedaudit.live.recording import is_recording
+        from fedaudit.study.running.reattack import changed_figures, reattack
 
     first = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
     folder = out or own_place(recording, ATTACKED)
@@ -219,10 +225,11 @@ def _run(
     device: str,
     engine: str = "local",
 ) -> None:
-    from fedaudit.core.devices import device_named
-    from fedaudit.core.progress import bars
-    from fedaudit.engines.ray_cluster import engine_named
-    from fedaudit.study.running.run import run_study
+    with importing():
+        from fedaudit.core.devices import device_named
+        from fedaudit.core.progress import bars
+        from fedaudit.engines.ray_cluster import engine_named
+        from fedaudit.study.running.run import run_study
 
     place, cluster = device_named(device), engine_named(engine, workers)
     with bars() as progress:

@@ -164,7 +164,8 @@ def split(
     if not 0 < test_share < 1:
         raise BadInput(f"test_share must lie between 0 and 1, got {test_share}; try 0.2")
     chosen: Bool[ndarray, " samples"] = np.zeros(len(labels), dtype=bool)
-    for label in np.unique(labels):
+    # For values alone NumPy loads numpy.ma first, whose masks it asks for.
+    for label in np.unique(labels, return_counts=True)[0]:
         members = rng.permutation(np.flatnonzero(labels == label))
         chosen[members[: round(test_share * len(members))]] = True
     if not chosen.any() or chosen.all():

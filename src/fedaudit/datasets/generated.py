@@ -49,8 +49,8 @@ def _bundled_digits() -> tuple[Float[np.ndarray, "digits 8 8"], Int[np.ndarray, 
     file = Path(found.origin if found and found.origin else "").parent / _DIGITS
     if file.is_file():
         # Half of the time to a small study's first round would be that of importing scikit-learn.
-        table = np.loadtxt(file, delimiter=",")
-        return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(np.int64)
+        table = np.loadtxt(file, delimiter=",", dtype=np.int64)
+        return table[:, :-1].reshape(-1, 8, 8).astype(np.float64), table[:, -1]
     from sklearn.datasets import load_digits
 
     bunch = load_digits()

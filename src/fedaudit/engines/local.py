@@ -21,7 +21,9 @@ from typing import NamedTuple, NoReturn, TypeVar, cast
 import torch
 
 from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.starting import importing
 from fedaudit.engines.base import packed
+from fedaudit.engines.worker import begin
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
@@ -151,7 +153,8 @@ def _listen(pipe: Connection, came: "SimpleQueue[bytes]") -> NoReturn:
 def _worker(came: "SimpleQueue[bytes]") -> Callable[[], bytes]:
     """The function for the next item; one that cannot be unpacked here fails for each."""
     try:
-        work, shared = pickle.loads(came.get())
+        with importing():
+            work, shared = pickle.loads(came.get())
     except Exception as error:
         failed = _failure(error)
 
@@ -343,7 +346,7 @@ class _Crew:
         context = get_context("spawn")
         with uninterrupted():
             ours, theirs = context.Pipe()
-            worker = _Worker(context.Process(target=serve, args=(theirs,)), ours)
+            worker = _Worker(context.Process(target=begin, args=(theirs,)), ours)
             # Before it starts, so that it is ended whatever comes in between.
             self._workers.append(worker)
             worker.process.start()

@@ -10,8 +10,8 @@ from itertools import combinations, islice
 from typing import NamedTuple
 
 import numpy as np
+import scipy as sp
 from jaxtyping import Float
-from scipy.special import chdtr, chdtri, ndtr, stdtr
 
 from fedaudit.filters.claim import EXACT, MOVE, Arrays, Claim, FilterCheck, Result, in_words
 from fedaudit.filters.neighbours import Probes
@@ -182,7 +182,7 @@ def _move_test(small: Arrays, large: Arrays, claim: Claim) -> Finding:
     moved = apart[half:] @ along
     value, spread = float(moved.mean()), float(moved.std(ddof=1)) / half**0.5
     beyond = value - claim.sensitivity * (1 + EXACT)
-    p = float(stdtr(half - 1, -beyond / spread)) if spread else float(beyond <= 0)
+    p = float(sp.special.stdtr(half - 1, -beyond / spread)) if spread else float(beyond <= 0)
     return Finding("sensitivity", f"{in_words(value)} ± {spread:.2g}", p)
 
 
@@ -222,13 +222,11 @@ def scale_tests(draws: Arrays, std: float, noise: str, *, label: str = "") -> It
 
 def shape_tests(draws: Arrays, noise: str) -> Iterator[Finding]:
     """Tests of each array's noise for the declared distribution, of any scale."""
-    from scipy.stats import ks_1samp
-
     for name, value in draws.items():
         difference = _differences(value).ravel()
         # The scale is the draws' own, with which they agree better than with the true one.
         if spread := float(np.sqrt((difference**2).mean())):
-            p = ks_1samp(difference / spread, _cdf, args=(noise,), method="asymp").pvalue
+            p = sp.stats.ks_1samp(difference / spread, _cdf, args=(noise,), method="asymp").pvalue
             yield Finding("shape", name, float(p))
 
 
@@ -260,7 +258,9 @@ def spread_of(draws: Arrays, noise: str, error: float) -> StdEstimate:
     """The standard deviation of all entries' noise, with limits of that error."""
     differences = _differences(_matrix(*draws.values()))
     variance, freedom = float((differences**2).mean()) / 2, differences.size * _freedom(noise)
-    low, high = (variance * freedom / chdtri(freedom, p) for p in (error / 2, 1 - error / 2))
+    low, high = (
+        variance * freedom / sp.special.chdtri(freedom, p) for p in (error / 2, 1 - error / 2)
+    )
     return StdEstimate(*(float(value) ** 0.5 for value in (variance, low, high)))
 
 
@@ -276,7 +276,7 @@ def _matrix(*draws: np.ndarray) -> np.ndarray:
 def _below(square: float, count: int, noise: str) -> float:
     """The probability of so small a sum of squares, of which each is 1 on average."""
     freedom = _freedom(noise)
-    return float(chdtr(count * freedom, square * freedom))
+    return float(sp.special.chdtr(count * freedom, square * freedom))
 
 
 def _freedom(noise: str) -> float:
@@ -291,7 +291,7 @@ def _freedom(noise: str) -> float:
 def _cdf(value: Float[np.ndarray, " draws"], noise: str) -> Float[np.ndarray, " draws"]:
     """The distribution of a difference of two draws that has variance 1."""
     if noise == "gaussian":
-        return np.asarray(ndtr(value))
+        return np.asarray(sp.special.ndtr(value))
     # Each has variance 1/2 and so the scale 1/2.
     far = 2 * np.abs(value)
     tail = np.exp(-far) * (0.5 + far / 4)

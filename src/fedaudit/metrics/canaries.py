@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri
+import scipy as sp
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.epsilon import (
@@ -82,7 +82,7 @@ def canary_bounds(
     if not every_round:
         return CanaryBounds(one_run, None)
     members = int(inside.sum())
-    slack = float(ndtri(1 - alpha)) / math.sqrt(members)
+    slack = float(sp.special.ndtri(1 - alpha)) / math.sqrt(members)
     shift = float(z[inside].mean()) - slack
     # No mean can be above the largest statistic that there was.
     most = float(np.abs(z[inside]).max()) - slack

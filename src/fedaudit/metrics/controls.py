@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy as sp
 from jaxtyping import Bool, Float, Int, Shaped
 
 from fedaudit.core.errors import BadInput
@@ -44,10 +45,8 @@ class PermutationNull(NamedTuple):
     @property
     def passed(self) -> bool:
         """True if intervals of these scores raise no more false alarms than they promise."""
-        from scipy.stats import binomtest
-
         promised = 1 - _INTERVAL
-        test = binomtest(self.alarms, self.permutations, promised, alternative="greater")
+        test = sp.stats.binomtest(self.alarms, self.permutations, promised, alternative="greater")
         return bool(test.pvalue > _FALSE_ALARM)
 
 

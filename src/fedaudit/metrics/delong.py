@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy as sp
 from jaxtyping import Float, Int
-from scipy.special import expit, logit, ndtr, ndtri, stdtrit
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import clopper_pearson, percent, require_confidence
@@ -117,8 +117,10 @@ def interval_of_ranks(ranks: SplitScores, confidence: float) -> AucInterval:
     if variance <= 0 or pairs * min(value, 1 - value) < FEWEST_DISORDERED:
         low, high = clopper_pearson(pairs * value, pairs, confidence=confidence)
         return AucInterval(value, low, high, f"exact on pairs {percent(confidence)}")
-    reach = -ndtri((1 - confidence) / 2) * np.sqrt(variance) / (value * (1 - value))
-    low, high = (float(expit(logit(value) + side * reach)) for side in (-1, 1))
+    reach = -sp.special.ndtri((1 - confidence) / 2) * np.sqrt(variance) / (value * (1 - value))
+    low, high = (
+        float(sp.special.expit(sp.special.logit(value) + side * reach)) for side in (-1, 1)
+    )
     return AucInterval(value, low, high, f"DeLong {percent(confidence)}")
 
 
@@ -167,9 +169,11 @@ def clustered_auc(
     if variance <= 0 or fewest * min(value, 1 - value) < FEWEST_DISORDERED:
         low, high = clopper_pearson(fewest * value, fewest, confidence=confidence)
         return AucInterval(value, low, high, f"exact on pairs of people {percent(confidence)}")
-    quantile = -stdtrit(fewest - 1, (1 - confidence) / 2)
+    quantile = -sp.special.stdtrit(fewest - 1, (1 - confidence) / 2)
     reach = quantile * np.sqrt(variance) / (value * (1 - value))
-    low, high = (float(expit(logit(value) + side * reach)) for side in (-1, 1))
+    low, high = (
+        float(sp.special.expit(sp.special.logit(value) + side * reach)) for side in (-1, 1)
+    )
     return AucInterval(value, low, high, f"DeLong by people {percent(confidence)}")
 
 
@@ -209,12 +213,12 @@ def compare_auc(
         method = f"{SEPARATE} {percent(confidence)}"
         return AucDifference(value, low, high, 1.0, method)
     error = float(np.sqrt(variance))
-    reach = -float(ndtri((1 - confidence) / 2)) * error
+    reach = -float(sp.special.ndtri((1 - confidence) / 2)) * error
     return AucDifference(
         value=value,
         low=max(-1.0, value - reach),
         high=min(1.0, value + reach),
-        p_value=float(2 * ndtr(-abs(value) / error)),
+        p_value=float(2 * sp.special.ndtr(-abs(value) / error)),
         method=f"paired DeLong {percent(confidence)}",
     )
 

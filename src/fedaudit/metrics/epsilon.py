@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, log_ndtr, ndtr, ndtri
+import scipy as sp
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import upper_limit
@@ -103,24 +103,20 @@ def gaussian_budget(shift: float, delta: float) -> float:
 
     Source: Dong, Roth and Su 2022, Corollary 2.13.
     """
-    from scipy.optimize import brentq
-
     if shift <= 0 or _gaussian_delta(0.0, shift) <= delta:
         return 0.0
     high = 1.0
     while _gaussian_delta(high, shift) > delta:
         high *= 2
-    return float(brentq(lambda eps: _gaussian_delta(eps, shift) - delta, 0.0, high))
+    return float(sp.optimize.brentq(lambda eps: _gaussian_delta(eps, shift) - delta, 0.0, high))
 
 
 def gaussian_shift(epsilon: float, delta: float) -> float:
     """The shift between two unit normals that is exactly (epsilon, delta)-DP."""
-    from scipy.optimize import brentq
-
     high = 1.0
     while _gaussian_delta(epsilon, high) < delta:
         high *= 2
-    return float(brentq(lambda mu: _gaussian_delta(epsilon, mu) - delta, 1e-12, high))
+    return float(sp.optimize.brentq(lambda mu: _gaussian_delta(epsilon, mu) - delta, 1e-12, high))
 
 
 def _from_errors(counts: Counts, delta: float, alpha: float) -> float:
@@ -131,7 +127,7 @@ def _from_errors(counts: Counts, delta: float, alpha: float) -> float:
 
 def _shift_from_errors(counts: Counts, alpha: float) -> float:
     fnr, fpr = _error_limits(counts, alpha)
-    return float(-ndtri(fpr) - ndtri(fnr))
+    return float(-sp.special.ndtri(fpr) - sp.special.ndtri(fnr))
 
 
 def _error_limits(counts: Counts, alpha: float) -> tuple[float, float]:
@@ -145,8 +141,8 @@ def _error_limits(counts: Counts, alpha: float) -> tuple[float, float]:
 
 def _gaussian_delta(epsilon: float, shift: float) -> float:
     # In logarithms: e^epsilon overflows long before the product does.
-    near = log_ndtr(-epsilon / shift + shift / 2)
-    far = epsilon + log_ndtr(-epsilon / shift - shift / 2)
+    near = sp.special.log_ndtr(-epsilon / shift + shift / 2)
+    far = epsilon + sp.special.log_ndtr(-epsilon / shift - shift / 2)
     return float(-math.exp(near) * np.expm1(min(0.0, far - near)))
 
 
@@ -210,8 +206,6 @@ def one_run_epsilon(
 
     Source: Steinke, Nasr and Jagielski 2023, main result with abstentions (p_value_DP_audit).
     """
-    from scipy.stats import binomtest
-
     split = sides(scores, is_member)
     members, nonmembers = map(len, split)
     if guesses < 2 or guesses % 2 or guesses > members + nonmembers:
@@ -219,7 +213,7 @@ def one_run_epsilon(
             f"guesses must be an even number from 2 to the {members + nonmembers} samples, "
             f"got {guesses}"
         )
-    if binomtest(members, members + nonmembers).pvalue < IMPLAUSIBLE_COIN:
+    if sp.stats.binomtest(members, members + nonmembers).pvalue < IMPLAUSIBLE_COIN:
         raise BadInput(
             f"{members} members and {nonmembers} non-members do not look drawn by fair coins, "
             "which this bound rests on; draw each audited sample's membership independently "
@@ -259,15 +253,13 @@ def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
 
     Source: Steinke, Nasr and Jagielski 2023, main result with abstentions (p_value_DP_audit).
     """
-    from scipy.stats import binom
-
     made, correct, samples = guesses
-    rate = expit(epsilon)
-    tail = binom.sf(correct - 1, made, rate)
+    rate = sp.special.expit(epsilon)
+    tail = sp.stats.binom.sf(correct - 1, made, rate)
     if delta == 0 or correct == 0:
         return float(tail)
     fewer = np.arange(1, correct + 1)
-    slack = (binom.sf(correct - 1 - fewer, made, rate) - tail) / fewer
+    slack = (sp.stats.binom.sf(correct - 1 - fewer, made, rate) - tail) / fewer
     return float(min(1.0, tail + 2 * samples * delta * slack.max()))
 
 
@@ -312,7 +304,7 @@ def _gaussian_refuted(guesses: Guesses, epsilon: float, *, delta: float, alpha: 
     right = alpha * correct / samples
     wrong = alpha * (made - correct) / samples
     for i in range(correct - 1, -1, -1):
-        least_wrong = float(ndtr(ndtri(right) - shift))
+        least_wrong = float(sp.special.ndtr(sp.special.ndtri(right) - shift))
         if least_wrong <= wrong:
             break
         right = min(1.0, right + i / (made - i) * (least_wrong - wrong))

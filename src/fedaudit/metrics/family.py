@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy as sp
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.roc import sides
@@ -31,12 +32,10 @@ def above_chance(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
     """
-    from scipy.stats import mannwhitneyu
-
     members, nonmembers = sides(scores, is_member)
     if members.min() == members.max() == nonmembers.min() == nonmembers.max():
         return 1.0
-    return float(mannwhitneyu(members, nonmembers, alternative="greater").pvalue)
+    return float(sp.stats.mannwhitneyu(members, nonmembers, alternative="greater").pvalue)
 
 
 def rate_above_chance(true_positives: int, members: int, *, allowed: int, nonmembers: int) -> float:
@@ -56,15 +55,13 @@ def rate_above_chance(true_positives: int, members: int, *, allowed: int, nonmem
     Raises:
         BadInput: Counts that do not fit together.
     """
-    from scipy.stats import hypergeom
-
     if not (0 <= true_positives <= members and 0 <= allowed <= nonmembers):
         raise BadInput(
             f"{true_positives} of {members} members and {allowed} of {nonmembers} non-members "
             "flagged: a count lies between 0 and its total"
         )
     first = true_positives + allowed
-    return float(hypergeom.cdf(allowed, members + nonmembers, nonmembers, first))
+    return float(sp.stats.hypergeom.cdf(allowed, members + nonmembers, nonmembers, first))
 
 
 def combined(p_values: Sequence[float]) -> float:
@@ -75,15 +72,13 @@ def combined(p_values: Sequence[float]) -> float:
     Raises:
         BadInput: No p-values, or one out of range.
     """
-    from scipy.stats import combine_pvalues
-
     if not p_values or not all(0 <= p <= 1 for p in p_values):
         raise BadInput(f"p-values to combine are shares in [0, 1], at least one, got {p_values}")
     if len(p_values) == 1:
         return p_values[0]
     # A p-value that underflowed to 0 would make the statistic infinite: this is as small.
     floored = [max(p, np.finfo(np.float64).tiny) for p in p_values]
-    return float(combine_pvalues(floored, method="fisher").pvalue)
+    return float(sp.stats.combine_pvalues(floored, method="fisher").pvalue)
 
 
 def holm(p_values: Sequence[float | None], *, alpha: float = 0.05) -> Holm:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import chdtr, chndtr, ndtr, ndtri
+import scipy as sp
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.balanced import CountedAccuracy, counted_balanced_accuracy
@@ -36,7 +36,7 @@ def gaussian_success(mu: float) -> float:
     """
     if not mu >= 0:
         raise BadInput(f"a distance is at least 0, got {mu}")
-    return float(ndtr(mu / 2))
+    return float(sp.special.ndtr(mu / 2))
 
 
 def clipped_distance(
@@ -85,7 +85,7 @@ def rounds_needed(success: float, mu: float) -> int:
             f"a success above 0.5 and below 1 and a distance above 0 are needed, got {success} "
             f"and {mu}"
         )
-    return max(1, math.ceil((2 * float(ndtri(success)) / mu) ** 2 - 1e-9))
+    return max(1, math.ceil((2 * float(sp.special.ndtri(success)) / mu) ** 2 - 1e-9))
 
 
 def gaussian_mechanism(epsilon: float, delta: float) -> float:
@@ -183,7 +183,9 @@ def _by_length(squared: float, entries: int) -> float:
     """Best Adv between a noncentral chi-square and a central one, near where they cross."""
     spread = math.sqrt(2 * entries)
     places = [entries + squared * i / 40 + spread * j / 2 for i in range(41) for j in (-1, 0, 1)]
-    right = (chdtr(entries, places) + 1 - chndtr(places, entries, squared)) / 2
+    right = (
+        sp.special.chdtr(entries, places) + 1 - sp.special.chndtr(places, entries, squared)
+    ) / 2
     return float(np.max(right))
 
 

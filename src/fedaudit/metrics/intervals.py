@@ -12,8 +12,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
+import scipy as sp
 from jaxtyping import Float
-from scipy.special import betaincinv, gammainc, stdtrit
 
 from fedaudit.core.errors import BadInput
 
@@ -111,7 +111,7 @@ def lower_limit(count: float | int, total: float | int, *, confidence: float = 0
     _require_count(count, total)
     if count == 0:
         return 0.0
-    return float(betaincinv(count, total - count + 1, 1 - confidence))
+    return float(sp.special.betaincinv(count, total - count + 1, 1 - confidence))
 
 
 def counted_limits(count: float | int, total: float | int) -> LimitsAt:
@@ -128,8 +128,10 @@ def counted_limits(count: float | int, total: float | int) -> LimitsAt:
 
     def at(errors: Float[np.ndarray, " errors"]) -> LimitsByError:
         least, most = np.zeros(len(errors)), np.ones(len(errors))
-        low = betaincinv(count, total - count + 1, errors) if count else least
-        high = betaincinv(count + 1, total - count, 1 - errors) if count < total else most
+        low = sp.special.betaincinv(count, total - count + 1, errors) if count else least
+        high = (
+            sp.special.betaincinv(count + 1, total - count, 1 - errors) if count < total else most
+        )
         return LimitsByError(np.asarray(low), np.asarray(high))
 
     return at
@@ -144,7 +146,7 @@ def upper_limit(count: float | int, total: float | int, *, confidence: float = 0
     _require_count(count, total)
     if count == total:
         return 1.0
-    return float(betaincinv(count + 1, total - count, confidence))
+    return float(sp.special.betaincinv(count + 1, total - count, confidence))
 
 
 def clopper_pearson(
@@ -279,7 +281,7 @@ def _budget(runs: int, error: float) -> _Budget:
             (-1) ** k
             * math.comb(runs, k)
             * math.exp(-k * of_one)
-            * float(gammainc(runs, max(total - k * of_one, 0.0)))
+            * float(sp.special.gammainc(runs, max(total - k * of_one, 0.0)))
             for k in range(runs + 1)
         )
         return 1 - math.fsum(terms) - error
@@ -354,7 +356,7 @@ def mean_of_units(
     center, error = float(given.mean()), float(given.std(ddof=1) / np.sqrt(len(given)))
     if np.ptp(given) <= _ROUNDING:
         return SeedMean(center, None, None, f"no spread over {len(given)} {units}", len(given))
-    reach = float(stdtrit(len(given) - 1, 1 - (1 - confidence) / 2)) * error
+    reach = float(sp.special.stdtrit(len(given) - 1, 1 - (1 - confidence) / 2)) * error
     method = f"Student t over {len(given)} {units} {percent(confidence)}"
     low, high = max(within[0], center - reach), min(within[1], center + reach)
     return SeedMean(center, low, high, method, len(given))

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 import numpy as np
-from scipy.special import expit, logit, stdtrit
+import scipy as sp
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.balanced import counted_balanced_accuracy
@@ -125,12 +125,14 @@ def larger_auc(
         return exact
     if not 0 < found.low <= found.value <= found.high < 1:
         return None
-    middle = logit(found.value)
-    below, above = middle - logit(found.low), logit(found.high) - middle
+    middle = sp.special.logit(found.value)
+    below, above = middle - sp.special.logit(found.low), sp.special.logit(found.high) - middle
     if not math.isclose(below, above, rel_tol=_SAME, abs_tol=_SAME):
         return None
     reach = above * math.sqrt(pairs / larger)
-    return ConfidenceLimits(float(expit(middle - reach)), float(expit(middle + reach)))
+    return ConfidenceLimits(
+        float(sp.special.expit(middle - reach)), float(sp.special.expit(middle + reach))
+    )
 
 
 def larger_balanced(
@@ -188,7 +190,9 @@ def larger_mean(
     if min(seeds, larger) < 2:
         raise BadInput(f"a mean over seeds needs two of them, got {seeds} and {larger}")
     reach = max(found.high - found.value, found.value - found.low)
-    spread = reach * math.sqrt(seeds) / float(stdtrit(seeds - 1, 1 - (1 - confidence) / 2))
+    spread = (
+        reach * math.sqrt(seeds) / float(sp.special.stdtrit(seeds - 1, 1 - (1 - confidence) / 2))
+    )
     # As many runs with just this mean and this spread: half above, half below, an odd one between.
     half, odd = divmod(larger, 2)
     apart = spread if odd else spread * math.sqrt((larger - 1) / larger)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy as sp
 from jaxtyping import Float
-from scipy.special import betainc, betaincinv, ndtr, ndtri
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import (
@@ -175,8 +175,8 @@ def limits_of_rate(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) 
         lower, upper = _ranks(fpr, *sizes, tuple(errors.tolist()))
         above = sizes[0] - np.searchsorted(members, _reach(nonmembers, lower, np.inf), "right")
         level = sizes[0] - np.searchsorted(members, _reach(nonmembers, upper, -np.inf), "left")
-        low = betaincinv(np.maximum(above, 0.5), sizes[0] - above + 1, lower[:, 1])
-        high = betaincinv(level + 1, np.maximum(sizes[0] - level, 0.5), 1 - upper[:, 1])
+        low = sp.special.betaincinv(np.maximum(above, 0.5), sizes[0] - above + 1, lower[:, 1])
+        high = sp.special.betaincinv(level + 1, np.maximum(sizes[0] - level, 0.5), 1 - upper[:, 1])
         known = (lower[:, 0] > 0) & (above > 0)
         full = (upper[:, 0] > sizes[1]) | (level == sizes[0])
         return LimitsByError(np.where(known, low, 0.0), np.where(full, 1.0, high))
@@ -323,7 +323,9 @@ def _at_most(count: int, trials: int, share: float) -> float:
     """Chance of so many successes or fewer."""
     if count < 0:
         return 0.0
-    return float(betainc(trials - count, count + 1, 1 - share)) if count < trials else 1.0
+    return (
+        float(sp.special.betainc(trials - count, count + 1, 1 - share)) if count < trials else 1.0
+    )
 
 
 def _weight(fpr: float, members: int, nonmembers: int, *, upper: bool) -> float:
@@ -348,9 +350,12 @@ def _expected_width(fpr: float, members: int, nonmembers: int, upper: bool, weig
     place, error = _step(share, nonmembers, _REFERENCE_ERROR, weight)
     # The non-member at a place has this false-positive rate on average.
     realised = place / (nonmembers + 1)
-    at = ndtri(1 - realised if upper else realised)
+    at = sp.special.ndtri(1 - realised if upper else realised)
     apart = np.array(_SEPARATIONS)
-    rates, expected = ndtr(apart + ndtri(fpr)), members * ndtr(apart + at)
+    rates, expected = (
+        sp.special.ndtr(apart + sp.special.ndtri(fpr)),
+        members * sp.special.ndtr(apart + at),
+    )
     limit = upper_limit if upper else lower_limit
     limits = [limit(float(count), members, confidence=1 - error) for count in expected]
     return float(np.abs(_stable(np.array(limits)) - _stable(rates)).mean())

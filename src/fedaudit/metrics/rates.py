@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betaincinv
+import scipy as sp
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import (
@@ -125,7 +125,7 @@ def true_fpr_range(fpr: float, n_nonmembers: int, *, confidence: float = 0.95) -
     if allowed == n_nonmembers:
         return ConfidenceLimits(1.0, 1.0)
     tail = (1 - confidence) / 2
-    low, high = betaincinv(allowed + 1, n_nonmembers - allowed, [tail, 1 - tail])
+    low, high = sp.special.betaincinv(allowed + 1, n_nonmembers - allowed, [tail, 1 - tail])
     return ConfidenceLimits(float(low), float(high))
 
 

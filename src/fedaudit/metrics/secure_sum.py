@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy as sp
 from jaxtyping import Float
 from numpy import ndarray
-from scipy.special import gammaincinv
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.epsilon import (
@@ -136,7 +136,7 @@ def secure_sum_bounds(
 def _spread_limit(read: Float[ndarray, " draws"], alpha: float) -> float:
     """Upper confidence limit of a normal number's standard deviation."""
     freedom = len(read) - 1
-    least = 2 * float(gammaincinv(freedom / 2, alpha))
+    least = 2 * float(sp.special.gammaincinv(freedom / 2, alpha))
     return float(read.std(ddof=1)) * math.sqrt(freedom / least)
 
 

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+import scipy as sp
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
@@ -215,11 +216,9 @@ def paired(one_right: Bool[ndarray, " samples"], other_right: Bool[ndarray, " sa
         one_right: Where the first way is right.
         other_right: Where the second is.
     """
-    from scipy.stats import binomtest
-
     first, second = int((one_right & ~other_right).sum()), int((other_right & ~one_right).sum())
     differ = first + second
-    p_value = float(binomtest(first, differ, 0.5).pvalue) if differ else 1.0
+    p_value = float(sp.stats.binomtest(first, differ, 0.5).pvalue) if differ else 1.0
     return Paired((first - second) / max(len(one_right), 1), p_value)
 
 

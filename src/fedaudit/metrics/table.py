@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.importing import named
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, TPR, tpr_at
 from fedaudit.metrics.balanced import held_out_balanced_accuracy
 from fedaudit.metrics.delong import auc_interval
@@ -355,3 +356,23 @@ def _taken(
             "finite number for any scores and membership"
         )
     return value
+
+
+def metric_named(name: str) -> Exact | Metric:
+    """The metric of that name, of an installed package, or of the user's own.
+
+    Raises:
+        BadInput: There is none, and the nearest is named; or every evaluation has it.
+    """
+    if name in EVERY_EVALUATION:
+        raise BadInput(
+            f"{name!r} is among the figures of every evaluation; leave it out of figures.metrics"
+        )
+    found: Exact | Metric | OfScores = named(
+        "metric",
+        name,
+        METRICS,
+        wanted="a fedaudit.metrics.Metric, or a function of scores and membership",
+        fits=lambda one: isinstance(one, Exact | Metric) or callable(one),
+    )
+    return found if isinstance(found, Exact | Metric) else Metric(found)

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from moocore import hypervolume as _hypervolume
-from moocore import is_nondominated
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import (
@@ -120,6 +118,8 @@ def on_front(points: Float[np.ndarray, "points 2"]) -> Bool[np.ndarray, " points
     Raises:
         BadInput: No points, or a value outside of [0, 1].
     """
+    from moocore import is_nondominated
+
     _require_shares(points)
     kept: Bool[np.ndarray, " points"] = np.asarray(is_nondominated(points, keep_weakly=True))
     return kept
@@ -138,8 +138,10 @@ def hypervolume(points: Float[np.ndarray, "points 2"]) -> float:
 
     Source: FedMIA, appendix A, Definition 1, with the reference point (1, 1).
     """
+    from moocore import hypervolume as area_of
+
     _require_shares(points)
-    return float(_hypervolume(points, ref=[WORST, WORST]))
+    return float(area_of(points, ref=[WORST, WORST]))
 
 
 def hypervolume_over_seeds(

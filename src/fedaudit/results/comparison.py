@@ -21,7 +21,9 @@ STRONGEST_ATTACK = "strongest attack"
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="null")
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, ser_json_inf_nan="null", defer_build=True
+    )
 
 
 class Source(_Part):

@@ -23,8 +23,13 @@ _ROUNDING = 1e-6
 class Part(BaseModel):
     """A piece of a record: no unknown key, no number that is not finite."""
 
+    # Its schema is built when first used, which is at the end of a study.
     model_config = ConfigDict(
-        extra="forbid", frozen=True, ser_json_inf_nan="null", allow_inf_nan=False
+        extra="forbid",
+        frozen=True,
+        ser_json_inf_nan="null",
+        allow_inf_nan=False,
+        defer_build=True,
     )
 
     @classmethod

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from PIL import Image
 
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.seeds import seeded_numpy
@@ -112,6 +111,8 @@ def _column(table: _HubTable, name: str) -> Iterable[object]:
 
 
 def _features(table: _HubTable, name: str, size: int, grey: bool) -> AnyArray:
+    from PIL import Image
+
     usual = [column for column in _PICTURE_COLUMNS if column in table.column_names]
     if not name and not usual:
         raise BadInput(

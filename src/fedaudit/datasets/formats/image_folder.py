@@ -4,12 +4,11 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Int, UInt8
 from numpy import ndarray
-from PIL import Image
 
 from fedaudit.core.errors import BadInput, Damaged, Refusal
 from fedaudit.core.files import hold_to_budget
@@ -17,11 +16,14 @@ from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import MAX_VALUES, Arrays, from_arrays, split
 from fedaudit.datasets.dataset import Dataset
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 _MAX_PIXELS = 2**26
 
 
 def stacked(
-    pictures: Iterable[Image.Image],
+    pictures: "Iterable[Image.Image]",
     count: int,
     *,
     size: int,
@@ -67,7 +69,7 @@ def stacked(
     return block
 
 
-def check_size(picture: Image.Image) -> None:
+def check_size(picture: "Image.Image") -> None:
     """Refuses a picture whose header announces more pixels than are read."""
     if picture.width * picture.height > _MAX_PIXELS:
         raise BadInput(
@@ -76,7 +78,11 @@ def check_size(picture: Image.Image) -> None:
         )
 
 
-def _pixels(picture: Image.Image, size: int, grey: bool) -> UInt8[ndarray, "height width channels"]:
+def _pixels(
+    picture: "Image.Image", size: int, grey: bool
+) -> UInt8[ndarray, "height width channels"]:
+    from PIL import Image
+
     check_size(picture)
     converted = picture.convert("L" if grey else "RGB")
     if size:
@@ -195,7 +201,7 @@ def _block(
     return stacked(_opened(paths), len(paths), size=size, grey=grey, on_disk=on_disk)
 
 
-def _opened(paths: Sequence[Path]) -> Iterator[Image.Image]:
+def _opened(paths: Sequence[Path]) -> "Iterator[Image.Image]":
     for path in paths:
         try:
             with _sized(path) as picture:
@@ -211,8 +217,10 @@ def _opened(paths: Sequence[Path]) -> Iterator[Image.Image]:
             raise Damaged(f"{path} cannot be read as a picture ({error}); replace it") from error
 
 
-def _sized(path: Path) -> Image.Image:
+def _sized(path: Path) -> "Image.Image":
     """A picture of which the header alone is read; Pillow's own words on its size are not heard."""
+    from PIL import Image
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         return Image.open(path, formats=_FORMATS)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from math import exp, inf
 
+import scipy as sp
 import torch
 from jaxtyping import Float, Float64
-from scipy.special import log_ndtr, ndtr
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
@@ -28,7 +28,9 @@ def delta_of_gaussian(noise: float, epsilon: float) -> float:
     half, late = 1 / (2 * noise), epsilon * noise
     # The two terms are close where epsilon is small; the exponent is kept with the tail, which
     # alone would be 0 times infinity.
-    return float(ndtr(half - late)) - exp(epsilon + float(log_ndtr(-half - late)))
+    return float(sp.special.ndtr(half - late)) - exp(
+        epsilon + float(sp.special.log_ndtr(-half - late))
+    )
 
 
 def epsilon_of_gaussian(noise: float, delta: float) -> float:

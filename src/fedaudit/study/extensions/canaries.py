@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -33,10 +33,12 @@ from fedaudit.metrics.canaries import CanaryBounds, canary_bounds
 from fedaudit.observe.canaries import keeping_canaries, read_canaries
 from fedaudit.observe.round import Round, Update
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.record import ControlResult
 from fedaudit.study.settings.optional import CanariesSection
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.parts import Conclusion, Extension, MeasuredRun, Scores, Setup
+
+if TYPE_CHECKING:
+    from fedaudit.results.record import ControlResult
 
 
 @dataclass(frozen=True)
@@ -317,8 +319,10 @@ _CLAIM_ERROR = 0.01
 """How often a sound claim may be called refuted."""
 
 
-def _claim_checked(found: Sequence[_Measured]) -> list[ControlResult]:
+def _claim_checked(found: Sequence[_Measured]) -> "list[ControlResult]":
     """The control that all canaries together do not refute the claim; none without a claim."""
+    from fedaudit.results.record import ControlResult
+
     claims = [one.canaries.claimed for one in found]
     known = [claim for claim in claims if claim is not None and math.isfinite(claim)]
     if not known:

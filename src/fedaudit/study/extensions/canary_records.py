@@ -1,17 +1,18 @@
 """Canary records, the draw "canaries": the check of what a defense claims for one sample."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fedaudit.core.metric_names import FORMAL_EPSILON
 from fedaudit.core.origin import Origin
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.defenses.accounting import FORMAL_DELTA
 from fedaudit.metrics import one_run_epsilon
-from fedaudit.results.record import ControlResult
-from fedaudit.study.figures.analysis import GUESSED_SHARE
 from fedaudit.study.figures.guarantees import formal_epsilons
-from fedaudit.study.figures.truth import target_truth
 from fedaudit.study.setup.parts import Conclusion, Extension, MeasuredRun, Scores, Setup
+
+if TYPE_CHECKING:
+    from fedaudit.results.record import ControlResult
 
 _CLAIM_ERROR = 0.01
 """How often a sound claim may be called refuted, by any attack, target or run."""
@@ -39,7 +40,11 @@ class CanaryRecords(Extension):
 
 def _claim_checked(
     runs: Sequence[Setup], scores: Scores, claimed: float | None
-) -> list[ControlResult]:
+) -> "list[ControlResult]":
+    from fedaudit.results.record import ControlResult
+    from fedaudit.study.figures.analysis import GUESSED_SHARE
+    from fedaudit.study.figures.truth import target_truth
+
     if claimed is None or not scores:
         return []
     bounds = []

@@ -31,7 +31,6 @@ from fedaudit.observe.measurements import (
 from fedaudit.observe.round import Round
 from fedaudit.observe.views import View, with_own
 from fedaudit.signals.measure import measure_round
-from fedaudit.study.figures.truth import origin_of
 from fedaudit.study.settings.defense import DefenseSection
 from fedaudit.study.settings.optional import OPTIONAL, ShadowSection
 from fedaudit.study.settings.sections import ServerSection, Study
@@ -143,6 +142,8 @@ class Shadow(LearnedFrom):
 
     def examples(self, run: Setup, means: Means) -> Examples:
         """The shadow's fairly drawn samples, and which its target trained on."""
+        from fedaudit.study.figures.truth import origin_of
+
         shadow = self.federation
         stored = means.measured(
             shadow, f"attacks learn on a shadow federation, seed {shadow.seed}", None

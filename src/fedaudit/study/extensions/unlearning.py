@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -27,14 +27,12 @@ from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import View
 from fedaudit.study.extensions.examples import own_seed
-from fedaudit.study.figures.unlearning import (
-    UnlearningRun,
-    retrained_control,
-    unlearning_figures,
-)
 from fedaudit.study.settings.optional import OPTIONAL, UnlearningSection
 from fedaudit.study.settings.sections import ServerSection, Study
 from fedaudit.study.setup.parts import Conclusion, Extension, Means, MeasuredRun, Scores, Setup
+
+if TYPE_CHECKING:
+    from fedaudit.study.figures.unlearning import UnlearningRun
 
 _RETRAINED = "retrained"
 _TRAINS_ON = ("continue", "ascent")
@@ -108,26 +106,23 @@ class Unlearning(Extension):
     @classmethod
     def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
         """Figures of the models before, after and retrained, and the controls of these."""
-        runs = [_measured(one) for one in found]
+        from fedaudit.study.figures.unlearning import retrained_control, unlearning_figures
+
+        runs = [one.extension(Unlearning)._measured(one.run, one.rounds[-1]) for one in found]
         figures = unlearning_figures(runs, scores)
         return Conclusion(figures, retrained_control(runs, figures))
+
+    def _measured(self, run: Setup, released: Stored) -> "UnlearningRun":
+        from fedaudit.study.figures.unlearning import UnlearningRun
+
+        assert self.measured_retrained is not None
+        after = self.measured_after or released
+        setups = self.unlearned or run, self.retrained
+        return UnlearningRun(run, released, after, self.measured_retrained, *setups)
 
     def untested(self) -> str:
         """A sentence on what was not tested because of the view that unlearning is judged in."""
         return "Unlearning as somebody sees it who is shown the rounds between."
-
-
-def _measured(one: MeasuredRun) -> UnlearningRun:
-    own, released = one.extension(Unlearning), one.rounds[-1]
-    assert own.measured_retrained is not None
-    return UnlearningRun(
-        one.run,
-        released,
-        own.measured_after or released,
-        own.measured_retrained,
-        after_setup=own.unlearned or one.run,
-        retrained_setup=own.retrained,
-    )
 
 
 def without_members(deal: Deal, targets: Collection[ClientId]) -> Deal:

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy as sp
 import torch
 from jaxtyping import Float, Int
 from numpy import ndarray
-from scipy.special import ndtri
 from torch import Tensor
 
 from fedaudit.core.devices import CPU
@@ -26,9 +27,11 @@ from fedaudit.results.metrics import (
     TRAIN_ACCURACY,
     UPLOAD_GAP,
 )
-from fedaudit.results.record import AccuracyByRound
 from fedaudit.study.setup.holdout import left_to_train
 from fedaudit.study.setup.parts import Setup
+
+if TYPE_CHECKING:
+    from fedaudit.results.record import AccuracyByRound
 
 TRAIN_ACCURACY_SAMPLES = 5_000
 """Training accuracy of a model is counted on at most so many samples."""
@@ -171,7 +174,7 @@ def _mean_utility(run: Setup, name: str, notes: Mapping[str, str]) -> list[Estim
     at = {"topic": "utility", "defense": run.study.defense.label, "seed": run.seed}
     test, spread = float(notes[f"{_TEST}{MEAN}"]), float(notes[f"{_TEST}{SPREAD}"])
     tested = len(run.dataset.test)
-    half = float(ndtri(0.975)) * spread / tested**0.5
+    half = float(sp.special.ndtri(0.975)) * spread / tested**0.5
     limits = {"low": test - half, "high": test + half, "method": "normal 95%"}
     found = [
         at | {"metric": f"test {name}", "value": test, "samples": tested} | limits,
@@ -180,8 +183,10 @@ def _mean_utility(run: Setup, name: str, notes: Mapping[str, str]) -> list[Estim
     return [Estimate.model_validate(one) for one in found]
 
 
-def accuracy_by_round(run: Setup, stored: Sequence[Stored]) -> AccuracyByRound:
+def accuracy_by_round(run: Setup, stored: Sequence[Stored]) -> "AccuracyByRound":
     """Test accuracy after each measured round, the mean of several models; none of other tasks."""
+    from fedaudit.results.record import AccuracyByRound
+
     tested = len(run.dataset.test)
     if not run.algorithm.architecture.task.utility.is_share:
         stored = []

@@ -11,8 +11,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.attacks.base import Attack
-from fedaudit.core.errors import BadInput, Refusal
-from fedaudit.core.importing import named
+from fedaudit.core.errors import Refusal
 from fedaudit.core.metric_names import AUC, EPSILON, rate_of
 from fedaudit.core.origin import Origin
 from fedaudit.core.progress import Progress, quiet
@@ -34,7 +33,7 @@ from fedaudit.metrics import (
 )
 from fedaudit.metrics.evaluate import CONTRASTS, estimates
 from fedaudit.metrics.intervals import LimitsAt
-from fedaudit.metrics.table import EVERY_EVALUATION, METRICS, Exact, Metric, OfScores
+from fedaudit.metrics.table import metric_named
 from fedaudit.observe.measurements import Measurements
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
@@ -463,23 +462,3 @@ def _finite(values: Float[ndarray, " rounds"]) -> list[float | None]:
         rounded if np.isfinite(value) else None
         for value, rounded in zip(values, _rounded(values), strict=True)
     ]
-
-
-def metric_named(name: str) -> Exact | Metric:
-    """The metric of that name, of an installed package, or of the user's own.
-
-    Raises:
-        BadInput: There is none, and the nearest is named; or every evaluation has it.
-    """
-    if name in EVERY_EVALUATION:
-        raise BadInput(
-            f"{name!r} is among the figures of every evaluation; leave it out of figures.metrics"
-        )
-    found: Exact | Metric | OfScores = named(
-        "metric",
-        name,
-        METRICS,
-        wanted="a fedaudit.metrics.Metric, or a function of scores and membership",
-        fits=lambda one: isinstance(one, Exact | Metric) or callable(one),
-    )
-    return found if isinstance(found, Exact | Metric) else Metric(found)

@@ -7,12 +7,15 @@ import time
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from fedaudit import __version__
 from fedaudit.core.devices import CPU, described
-from fedaudit.results.record import Environment
+
+if TYPE_CHECKING:
+    from fedaudit.results.record import Environment
 
 
 class Clock:
@@ -34,8 +37,10 @@ class Clock:
         return round(time.monotonic() - self._begin, 1)
 
 
-def environment(clock: Clock, device: torch.device = CPU) -> Environment:
+def environment(clock: Clock, device: torch.device = CPU) -> "Environment":
     """This machine, these versions, and the clock's times."""
+    from fedaudit.results.record import Environment
+
     processor = f"{platform.machine()} CPU, {os.cpu_count()} cores"
     return Environment(
         versions=_versions(),

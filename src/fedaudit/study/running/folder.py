@@ -14,7 +14,6 @@ from fedaudit.core.files import (
     write_whole,
 )
 from fedaudit.results.older import settled
-from fedaudit.results.read import read_record
 from fedaudit.results.text import made_plain
 from fedaudit.study.running.identity import FOR_PEOPLE, settings_of
 from fedaudit.study.running.outputs import refuse_page_alone
@@ -96,6 +95,8 @@ def refuse_other_record(folder: Path, ours: Plan | Mapping[str, object]) -> None
                 f"{option('out')}"
             )
         return
+    from fedaudit.results.read import read_record
+
     try:
         found = read_record(path)
         config = found.config

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from fedaudit.core.errors import BadInput, Refusal, option
 from fedaudit.core.files import RECORD_FILE
-from fedaudit.results.read import read_comparison
 
 _NAMED = (RECORD_FILE, "study.json", "runs.json", "run.json")
 """What tells fedaudit's folders from others; no comparison may be taken for one of them."""
@@ -30,6 +29,8 @@ def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
         )
     if not path.exists():
         return
+    from fedaudit.results.read import read_comparison
+
     try:
         sources = read_comparison(path).sources
     except Refusal as refusal:

@@ -1,11 +1,11 @@
 """Pictures of a generative federation: what a client's embeddings draw, beside its own images."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from PIL import Image
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
@@ -15,8 +15,10 @@ from fedaudit.core.tasks import NOISE_STEPS, Denoising, left_of_clean
 from fedaudit.core.values import Model, Sees
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors, write_tensors
-from fedaudit.study.figures.truth import Findings, target_truth
 from fedaudit.study.setup.parts import Setup
+
+if TYPE_CHECKING:
+    from fedaudit.study.figures.truth import Findings
 
 _FILE = "drawn.safetensors"
 _STEPS = 50
@@ -48,7 +50,7 @@ def draw(setup: Setup, round: Round, folder: Path) -> None:
     write_tensors({"pictures": pictures}, folder / _FILE)
 
 
-def write_pictures(setup: Setup, folder: Path, findings: Findings, path: Path) -> None:
+def write_pictures(setup: Setup, folder: Path, findings: "Findings", path: Path) -> None:
     """Writes an image: the target's likeliest members above, what its model draws below.
 
     A column is a concept. Nothing is written where nothing was drawn. The image shows people's
@@ -64,6 +66,10 @@ def write_pictures(setup: Setup, folder: Path, findings: Findings, path: Path) -
     """
     if not (folder / _FILE).is_file() or not findings.scores:
         return
+    from PIL import Image
+
+    from fedaudit.study.figures.truth import target_truth
+
     target = setup.study.audit.targets[0]
     pictures = read_tensors(folder / _FILE)[0]["pictures"]
     given = {

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,18 +18,19 @@ from fedaudit.engines.base import Counted
 from fedaudit.engines.local import local_engine
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
-from fedaudit.results.record import Record
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import claim
 from fedaudit.study.running.identity import with_code
 from fedaudit.study.running.observing import disk_needed, observe, stored_rounds
 from fedaudit.study.running.pool import is_measured, locked, place_of, write_run_places
 from fedaudit.study.running.pretraining import pretrained_for
-from fedaudit.study.running.record import conclude
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.algorithm import shadow_cost
 from fedaudit.study.setup.build import setup
 from fedaudit.study.setup.parts import Extension, Means, Setup, Work
+
+if TYPE_CHECKING:
+    from fedaudit.results.record import Record
 
 _LISTED = 20
 """Of more clients than these the sizes are not listed one by one."""
@@ -48,7 +50,7 @@ def run_study(
     engine: Counted | None = None,
     progress: Progress = quiet,
     log: Callable[[str], None] = lambda text: None,
-) -> Record:
+) -> "Record":
     """Carries a study out and writes its record.
 
     Everything that cannot work is refused before anything is trained. A study that was stopped
@@ -94,6 +96,9 @@ def run_study(
     # One extension of all runs after another: what a user waits for is said in that order.
     for kind in dict.fromkeys(type(one) for run in runs for one in run.extensions):
         runs = [_fitted(run, kind, places, work, log) for run in runs]
+    # What makes figures is loaded when they are due, so that training need not wait for it.
+    from fedaudit.study.running.record import conclude
+
     return conclude(runs, stored, out, work, clock, log, places=places)
 
 

@@ -55,7 +55,8 @@ class Section(BaseModel, metaclass=_Refusing):
         BadInput: One sentence naming the first setting that is wrong, and what is allowed.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    # A whole study's schema is built once, when first used, and no section's for itself before.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

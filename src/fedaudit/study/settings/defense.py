@@ -79,5 +79,7 @@ class DefenseSection(Section):
 
 def _used(group: DefenseSection | GroupSection) -> tuple[PartSection, ...]:
     """Defenses of a group's clients, in order; a variant that takes one away may leave options."""
-    first = PartSection(name=group.name, options=group.options)
-    return tuple(part for part in (first, *group.chain) if part.name != NONE)
+    rest = tuple(part for part in group.chain if part.name != NONE)
+    if group.name == NONE:
+        return rest
+    return PartSection(name=group.name, options=group.options), *rest

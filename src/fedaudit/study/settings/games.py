@@ -165,13 +165,13 @@ class GameStudy(Section):
     about: str = ""
     hours: str = ""
     seed: Count = 1
-    data: DataSection = DataSection()
-    records: RecordsSection = RecordsSection()
-    game: GameSection = GameSection()
-    neuron: NeuronSection = NeuronSection()
-    mechanism: MechanismSection = MechanismSection()
-    detector: DetectorSection = DetectorSection()
-    rounds: RoundsSection = RoundsSection()
+    data: DataSection = DataSection.model_construct()
+    records: RecordsSection = RecordsSection.model_construct()
+    game: GameSection = GameSection.model_construct()
+    neuron: NeuronSection = NeuronSection.model_construct()
+    mechanism: MechanismSection = MechanismSection.model_construct()
+    detector: DetectorSection = DetectorSection.model_construct()
+    rounds: RoundsSection = RoundsSection.model_construct()
     code: dict[str, Digest] = Field(default_factory=dict)
 
     @model_validator(mode="after")

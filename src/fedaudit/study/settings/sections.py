@@ -333,26 +333,26 @@ class Study(Section):
     about: str = ""
     hours: str = ""
     seeds: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
-    data: DataSection = DataSection()
-    partition: PartitionSection = PartitionSection()
-    task: TaskSection = TaskSection()
-    model: ModelSection = ModelSection()
+    data: DataSection = DataSection.model_construct()
+    partition: PartitionSection = PartitionSection.model_construct()
+    task: TaskSection = TaskSection.model_construct()
+    model: ModelSection = ModelSection.model_construct()
     pretraining: PretrainingSection | None = None
     models: tuple[ModelSection, ...] = ()
-    algorithm: AlgorithmSection = AlgorithmSection()
-    training: TrainingSection = TrainingSection()
-    audit: AuditSection = AuditSection()
-    server: ServerSection = ServerSection()
+    algorithm: AlgorithmSection = AlgorithmSection.model_construct()
+    training: TrainingSection = TrainingSection.model_construct()
+    audit: AuditSection = AuditSection.model_construct()
+    server: ServerSection = ServerSection.model_construct()
     shift: ShiftSection | None = None
-    risk: RiskSection = RiskSection()
+    risk: RiskSection = RiskSection.model_construct()
     shadow: ShadowSection | None = None
     references: ReferencesSection | None = None
     canaries: CanariesSection | None = None
     unlearning: UnlearningSection | None = None
     secure_sum: SecureSumSection | None = None
     attacker: AttackerSection | None = None
-    defense: DefenseSection = DefenseSection()
-    figures: FiguresSection = FiguresSection()
+    defense: DefenseSection = DefenseSection.model_construct()
+    figures: FiguresSection = FiguresSection.model_construct()
     attacks: Annotated[dict[AttackName, Settings], BeforeValidator(each_once)] = Field(
         default_factory=dict
     )

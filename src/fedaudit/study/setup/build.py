@@ -22,6 +22,7 @@ from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, Server
 from fedaudit.fl.simulate import prepared
 from fedaudit.fl.visits import TurnContext
 from fedaudit.fl.wire.checkpoint import fingerprint_of
+from fedaudit.metrics.table import metric_named
 from fedaudit.observe.round import Logits
 from fedaudit.observe.views import (
     View,
@@ -38,7 +39,6 @@ from fedaudit.study.extensions.examples import LearnedFrom, own_seed
 from fedaudit.study.extensions.references import References
 from fedaudit.study.extensions.secure_sum import SecureSum
 from fedaudit.study.extensions.unlearning import Unlearning
-from fedaudit.study.figures.analysis import metric_named
 from fedaudit.study.settings.options import check_options, task_of
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.algorithm import algorithm_of, check_algorithm, refuse_unmeasured

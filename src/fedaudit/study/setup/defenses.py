@@ -7,7 +7,6 @@ from fedaudit.core.objects import stated
 from fedaudit.core.tasks import lacking
 from fedaudit.core.values import ClientId
 from fedaudit.defenses.base import Defense, Plan
-from fedaudit.defenses.catalog import defense_named, made
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.study.settings.defense import Group
@@ -59,11 +58,14 @@ def _refuse_misplaced(group: Group, clients: int, found: dict[ClientId, Defense]
 
 
 def _made(group: Group) -> dict[ClientId, Defense]:
+    if not group.parts:
+        return {}
+    # All defenses that there are, of which most studies use none.
+    from fedaudit.defenses.catalog import defense_named, made
+
     makes = [defense_named(part.name) for part in group.parts]
     for part, make in zip(group.parts, makes, strict=True):
         check_options("defense", part.name, make, part.options)
-    if not group.parts:
-        return {}
     if not group.clients:
         # Nobody would be defended, and the record would still name the defense.
         raise BadInput(

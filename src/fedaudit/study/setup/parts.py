@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -26,11 +26,13 @@ from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.observe.round import Round
 from fedaudit.observe.views import View
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.record import ControlResult
 from fedaudit.signals.base import Signal
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.dealing import Groups
 from fedaudit.study.setup.holdout import HoldOutRule
+
+if TYPE_CHECKING:
+    from fedaudit.results.record import ControlResult
 
 Kind = TypeVar("Kind", bound="Extension")
 
@@ -191,7 +193,7 @@ class Conclusion(NamedTuple):
     """Figures and controls that extensions of one kind add to a study's record."""
 
     figures: Sequence[Estimate] = ()
-    checks: Sequence[ControlResult] = ()
+    checks: "Sequence[ControlResult]" = ()
 
 
 class Extension:
