@@ -9,6 +9,9 @@ STAMP := $(VENV)/.installed
 # started again after a crash: with whole files that waits for ever.
 TEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
+# Programs that tests start would compile the package anew, each of them, where bytecode is not kept.
+TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1
+
 # As on a processor without wide registers, where libraries multiply, add and round in another order.
 NARROW := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OPENBLAS_CORETYPE=Nehalem
 NUMERICAL := $(addprefix tests/,attacks contracts defenses fl golden metrics signals)
@@ -19,10 +22,10 @@ demo: $(STAMP)
 	$(BIN)/fedaudit demo
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/pytest $(TEST_ARGS)
+	$(TEST_ENV) $(BIN)/pytest $(TEST_ARGS)
 
 test-numerics: $(STAMP)
-	$(NARROW) OMP_NUM_THREADS=1 $(BIN)/pytest $(TEST_ARGS) $(NUMERICAL)
+	$(NARROW) $(TEST_ENV) $(BIN)/pytest $(TEST_ARGS) $(NUMERICAL)
 
 check: lint types test docs
 
@@ -38,6 +41,7 @@ pages: $(STAMP)
 	$(BIN)/python docs/pages.py
 
 docs: $(STAMP)
+	$(BIN)/python docs/results.py --check
 	$(BIN)/sphinx-build -W -q docs docs/_build
 
 bench: $(STAMP)

@@ -1,8 +1,10 @@
 """The pages of results, from the records: a page a study, and a list of them.
 
-`python docs/results.py` writes docs/results.md and docs/results/ anew.
+`python docs/results.py` writes docs/results.md and docs/results/ anew; with --check, it says which
+of them are not what the records give.
 """
 
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +29,7 @@ METRICS = {"auc": "AUC", "tpr@0.001": "TPR at 0.1% FPR"}
 INTRODUCTION = """# Results
 
 What the records in `records/` say, a page a study; `python docs/results.py` makes these pages from
-them, and a test holds them to it. What follows for the papers stands on the page of
+them, and `make docs` holds them to it. What follows for the papers stands on the page of
 [claims](claims.md). In brackets 95% intervals: of one seed by DeLong's method (AUC)
 and by order statistics with Clopper and Pearson's (rates), of several seeds those of these runs
 together, not of further ones. Square brackets are Clopper and Pearson's alone: limits of the share
@@ -425,10 +427,27 @@ def _figure(figure: Estimate) -> str:
     return strong
 
 
-if __name__ == "__main__":
-    made = pages(studies())
+def main(words: Sequence[str]) -> int:
+    """Writes the pages, or says which of them are not what the records give."""
+    told = studies()
+    made = pages(told)
+    there = {path: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
+    there |= {PAGE: PAGE.read_text(encoding="utf-8")} if PAGE.is_file() else {}
+    if words == ["--check"]:
+        wrong = [path for path in {**there, **made} if there.get(path) != made.get(path)]
+        kept = {path.parent.name for path in (ROOT / "records").rglob("*.json")}
+        said = [f"{path} is not what the records give" for path in sorted(wrong)]
+        untold = kept ^ {study.name for study in told}
+        said += [f"records/made.toml and records/ differ in {name}" for name in sorted(untold)]
+        print("\n".join(said) or "the pages are what the records give")
+        return 1 if said else 0
     FOLDER.mkdir(exist_ok=True)
-    for path in set(FOLDER.glob("*.md")) - set(made):
+    for path in there.keys() - made.keys():
         path.unlink()
     for path, text in made.items():
         path.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,11 +1,10 @@
-"""The pages of results, of claims and of the ladder say what the records say."""
+"""The pages of claims and of the ladder say what the records say; `make docs` checks the others."""
 
 import runpy
 import subprocess
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -20,14 +19,6 @@ from tests.report.records import record
 ROOT = Path(__file__).parents[1]
 
 
-class Results(NamedTuple):
-    """What the script makes of the records, the pages as they are, and the studies told of."""
-
-    made: dict[Path, str]
-    pages: dict[Path, str]
-    told: frozenset[str]
-
-
 @pytest.fixture(scope="module", autouse=True)
 def each_record_is_read_once() -> Iterator[None]:
     """By all pages together: reading takes most of their time."""
@@ -36,29 +27,6 @@ def each_record_is_read_once() -> Iterator[None]:
         for module in (read, figures):
             patch.setattr(module, "read_record", once)
         yield
-
-
-@pytest.fixture(scope="module")
-def results() -> Results:
-    script = runpy.run_path(str(ROOT / "docs" / "results.py"))
-    studies = script["studies"]()
-    return Results(
-        script["pages"](studies),
-        {
-            path: path.read_text(encoding="utf-8")
-            for path in (script["PAGE"], *script["FOLDER"].glob("*.md"))
-        },
-        frozenset(study.name for study in studies),
-    )
-
-
-def test_the_pages_of_results_are_what_the_records_give(results: Results) -> None:
-    assert results.made == results.pages, "run `python docs/results.py`"
-
-
-def test_every_record_is_of_a_study_that_is_told_how_to_make(results: Results) -> None:
-    kept = {path.parent.name for path in (ROOT / "records").rglob("*.json")}
-    assert kept == results.told
 
 
 def test_the_page_of_the_ladder_and_what_reports_use_are_what_the_records_give() -> None:

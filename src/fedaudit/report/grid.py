@@ -3,6 +3,7 @@
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 Tone = Literal["", "alarm", "raised", "weak", "clear", "strong", "good", "muted"]
@@ -95,6 +96,11 @@ def clean(text: str) -> str:
     """Text on one line without control, direction or surrogate characters."""
     if text.isprintable():  # nearly every text: no such character, and no line end
         return text
+    return _on_one_line(text)
+
+
+@lru_cache(maxsize=256)  # the same few names stand in thousands of places
+def _on_one_line(text: str) -> str:
     # Few characters are distinct, also of a long text.
     return text.translate({ord(char): _in_place_of(char) for char in set(text)})
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import TypeVar
 
 from pydantic import BaseModel
@@ -354,10 +355,15 @@ def without_digests(models: Iterable[BaseModel]) -> Speaker:
         taken = {""} if every and _DIGEST.sub("", text) in texts else set()
         for found in every:
             digests.setdefault(_word_before(found), set()).update({found[0], *taken})
-    return lambda text: _DIGEST.sub(
-        lambda found: found[0] if len(digests.get(_word_before(found), "")) > 1 else "",
-        clean(text),
-    )
+
+    @cache
+    def speak(text: str) -> str:
+        return _DIGEST.sub(
+            lambda found: found[0] if len(digests.get(_word_before(found), "")) > 1 else "",
+            clean(text),
+        )
+
+    return speak
 
 
 def _word_before(found: re.Match[str]) -> str:
