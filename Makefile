@@ -14,7 +14,10 @@ TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1
 
 # As on a processor without wide registers, where libraries multiply, add and round in another order.
 NARROW := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OPENBLAS_CORETYPE=Nehalem
-NUMERICAL := $(addprefix tests/,attacks contracts defenses fl golden metrics signals)
+NUMERICAL := $(addprefix tests/,attacks contracts datasets defenses fl golden metrics observe risk signals \
+  test_typechecking.py)
+# Shapes and types of every call are looked at there: all the time it would be a quarter of the tests'.
+TYPED := --jaxtyping-packages=fedaudit,beartype.beartype
 
 .PHONY: demo test test-numerics check lint types pages docs bench clean
 
@@ -25,9 +28,9 @@ test: $(STAMP)
 	$(TEST_ENV) $(BIN)/pytest $(TEST_ARGS)
 
 test-numerics: $(STAMP)
-	$(NARROW) $(TEST_ENV) $(BIN)/pytest $(TEST_ARGS) $(NUMERICAL)
+	$(NARROW) $(TEST_ENV) $(BIN)/pytest $(TEST_ARGS) $(TYPED) $(NUMERICAL)
 
-check: lint types test docs
+check: lint types test test-numerics docs
 
 lint: $(STAMP)
 	$(BIN)/ruff check

@@ -15,6 +15,12 @@ from fedaudit.defenses.mixup import MixUp
 from fedaudit.metrics.table import average_precision
 
 
+@pytest.fixture(autouse=True)
+def types_are_checked(pytestconfig: pytest.Config) -> None:
+    if not pytestconfig.getoption("jaxtyping_packages"):
+        pytest.skip("types are checked by make test-numerics")
+
+
 def test_a_wrong_type_is_noticed_where_no_axes_are_named() -> None:
     with pytest.raises(BeartypeCallHintViolation):
         list(chunks("ten", 3))  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported
 from fedaudit.core.objects import stated
 from fedaudit.core.params import plus
-from fedaudit.core.seeds import seeded
+from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Batch, ClientId, Params, Samples, Sees, Setting
 from fedaudit.defenses.base import Defense, Turn, Visit
 from fedaudit.engines.base import Engine
@@ -94,6 +94,9 @@ NAMES_A_PART = {"public", "nets", "student"}
 
 FAITHFUL = {"fedadam"}
 """Algorithms that differ from their source in nothing."""
+
+UNWEIGHTED = {"fedmd"}
+"""Algorithms in which every client counts alike."""
 
 every_algorithm = pytest.mark.parametrize("name", SETTINGS)
 
@@ -179,6 +182,20 @@ def test_every_algorithm_has_settings_here_and_a_wrong_value_of_each() -> None:
     for name, make in ALGORITHMS.items():
         own = signature(make).parameters.keys() - {"task"}
         assert REFUSED[name].keys() == own - NAMES_A_PART, name
+
+
+@every_algorithm
+def test_clients_shares_decide_how_far_their_uploads_go(name: str) -> None:
+    algorithm, (first, _) = made(name), run_of(name)
+    server = algorithm.start(seed_for(3, "initial model"))
+    least, *_, most = sorted(first.weights, key=lambda client: first.weights[client])
+    swapped = {**first.weights, least: first.weights[most], most: first.weights[least]}
+
+    def folded(shares: Mapping[int, float]) -> list[object]:
+        after = algorithm.models(algorithm.fold(server, first.uploads, shares))
+        return [value.tolist() for model in after.values() for value in model.tensors().values()]
+
+    assert (folded(first.weights) == folded(swapped)) is (name in UNWEIGHTED)
 
 
 @every_algorithm

@@ -229,7 +229,7 @@ def test_an_epsilon_far_above_the_claimed_one_is_told_on_the_first_screen_withou
     assert said.claims
     assert first.beside == said.claims[:2]
     assert not first.sound
-    assert "actual ε far above it at" in first.controls
+    assert "far below the actual ε at" in first.controls
     page = report_html(whole)
     above = page[: page.index('class="forest ')]
     assert said.claims[0] in re.sub(r"<[^>]+>", "", above)

@@ -63,7 +63,7 @@ def test_owners_that_class_mixes_give_away_are_above_guessing_and_no_leak_of_sam
     assert "not shown to do so more often than label distributions explain" in said.headline
     assert "is not shown to be above what such shuffles give" in said.found[0].sentences[0].found
     assert "it is a leak all the same" in said.meaning
-    assert column(source_table(record), "Attack success rate") == ["◇ 50.0%"]
+    assert column(source_table(record), "Attack success rate") == ["▷ 50.0%"]
 
 
 def test_samples_that_could_not_be_named_at_all_are_told_of() -> None:
@@ -331,7 +331,7 @@ def test_compared_records_show_success_beside_accuracy_and_formal_epsilon() -> N
     assert "sees that round's upload and no other" in table.remark
     assert column(table, "Test accuracy") == ["86.7%", "51.0%"]
     assert column(table, "Train accuracy") == ["97.7%", "62.0%"]
-    assert column(table, "sia") == ["▲ 50.0%", "◇ 20.0%"]
+    assert column(table, "sia") == ["▲ 50.0%", "▷ 20.0%"]
     assert details(table, "sia")[1].split("\n")[-2] == "Δ −30.0 points *"
     assert "unit: one sample" in table.remark
 

@@ -2,17 +2,25 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 
 import pytest
+from torch import nn
 
+import fedaudit as fa
 from fedaudit.attacks.catalog import attack_named
-from fedaudit.core.progress import Progress
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.progress import Progress, quiet
+from fedaudit.core.seeds import seed_for
 from fedaudit.datasets.dataset import Dataset
+from fedaudit.fl.simulate import simulate
+from fedaudit.observe.canaries import CANARIES_FILE
 from fedaudit.observe.round import Round
 from fedaudit.observe.views import view_named
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult
+from fedaudit.study.extensions.secure_sum import SUMS_FILE
 from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
@@ -23,12 +31,107 @@ from fedaudit.study.setup.build import EXTENSIONS, setup
 from fedaudit.study.setup.parts import Conclusion, Extension, Means, MeasuredRun, Scores, Setup
 from tests.study.studies import quick_study
 
+NOISE = {"name": "client-dp", "options": {"clip": 0.5, "noise_multiplier": 1.0}}
 
-def test_every_optional_table_has_one_extension_and_a_study_a_place_for_it() -> None:
+
+def test_every_optional_table_has_one_extension_and_a_place_in_studies_and_in_python() -> None:
     named = [kind.table for kind in EXTENSIONS if kind.table]
     assert sorted(named) == sorted(OPTIONAL)
-    for name in OPTIONAL:
+    for name, section in OPTIONAL.items():
         assert Study.model_fields[name].default is None
+        assert signature(fa.audit).parameters[name].default is None
+        assert getattr(fa, section.python_name().removeprefix("fedaudit.")) is section
+
+
+TABLES: dict[str, dict[str, object]] = {
+    "attacker": {
+        "attacker": {"first": 2}, "attacks": {"recovery": {}}, "audit": {"view": "globals"}
+    },
+    "canaries": {"canaries": {"count": 40}, "defense": NOISE},
+    "references": {
+        "references": {"count": 1}, "attacks": {"rmia": {}}, "audit": {"view": "final"}
+    },
+    "secure_sum": {
+        "secure_sum": {"draws": 80}, "attacks": {"blackbox-loss": {}}, "audit": {"view": "sum"}
+    },
+    "shadow": {"shadow": {"mode": "known-split", "known": 40}, "attacks": {"seqmia": {}}},
+    "unlearning": {
+        "unlearning": {}, "attacks": {"blackbox-loss": {}}, "audit": {"view": "final"}
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("table", OPTIONAL)
+def test_an_extension_keeps_every_round_and_leaves_the_run_as_it_is(
+    table: str, tmp_path: Path
+) -> None:
+    """What it does to rounds and clients, it does to them alone."""
+    run = setup(quick_study(**TABLES[table]), 1, None)
+    (own,) = run.extensions
+    assert own.table == table
+    everybody = run.everybody
+    rounds = simulate(
+        everybody.algorithm,
+        everybody.data,
+        rounds=run.study.training.rounds,
+        seed=seed_for(1, "federation"),
+        defenses=everybody.defenses,
+    )
+    seen = list(own.watching(iter(rounds), run, tmp_path, "a key", quiet))
+    assert [one.index for one in seen] == list(range(1, run.study.training.rounds + 1))
+    for one in seen:
+        assert set(one.uploads) == set(run.deal.clients)
+        assert sum(one.weights.values()) == pytest.approx(1)
+    assert set(everybody.data) == {*run.deal.clients, *own.clients}
+    others = set(run.deal.clients) - {getattr(own, "client", None)}
+    assert all(everybody.defenses.get(client) == run.defenses.get(client) for client in others)
+    assert run_key(run.study, 1) != run_key(quick_study(), 1) or not own.clients
+    for federation in own.federations:
+        assert federation.is_shadow
+        assert not federation.extensions
+        assert not any(getattr(federation.study, name) for name in OPTIONAL)
+
+
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [
+        (fa.Canaries, r"fedaudit\.Canaries without \(\)"),
+        (fa.Unlearning(), r"fedaudit\.Unlearning$"),
+        ({"count": 50}, "a dict"),
+    ],
+)
+def test_what_is_no_settings_of_a_table_is_refused_by_how_they_are_written(
+    given: object, got: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=rf"canaries is fedaudit\.Canaries\(\.\.\.\), got {got}"):
+        fa.audit(fa.Federation("digits"), canaries=given, out=tmp_path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("length", [1e7, float("inf"), -1.0])
+def test_canaries_of_a_length_that_single_precision_cannot_square_are_refused(
+    length: float,
+) -> None:
+    with pytest.raises(BadInput, match="length"):
+        fa.Canaries(length=length)
+    with pytest.raises(BadInput, match="at most 1e"):
+        fa.CanaryClients(nn.Linear(2, 2), count=20, length=length)
+
+
+@pytest.mark.parametrize(
+    ("table", "file"), [("canaries", CANARIES_FILE), ("secure_sum", SUMS_FILE)]
+)
+def test_a_file_that_is_gone_or_anothers_is_made_again_by_running_again(
+    table: str, file: str, tmp_path: Path
+) -> None:
+    study = quick_study(**TABLES[table])
+    run_study(study, tmp_path)
+    (kept,) = tmp_path.glob(f"*/{file}")
+    kept.unlink()
+    said = r"is not what this run left; delete .*seed-1 and run"
+    with pytest.raises(Damaged, match=said):
+        run_study(study, tmp_path)
+    with pytest.raises(Damaged, match=said):
+        reattack(tmp_path, [], tmp_path / "again")
 
 
 @pytest.mark.parametrize("kind", EXTENSIONS, ids=lambda kind: kind.__name__)

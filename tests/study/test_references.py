@@ -176,6 +176,20 @@ def test_what_a_recording_has_lost_is_told_and_what_is_damaged_is_refused(
         reattack(damaged, [], tmp_path / "damaged-again")
 
 
+def test_an_attack_that_one_of_several_runs_has_lost_the_means_of_is_run_on_none(
+    tmp_path: Path,
+) -> None:
+    study = final_study(seeds=(1, 2), attacks={"rmia": {}, "blackbox-loss": {}})
+    whole = run_study(study, tmp_path / "two")
+    shutil.rmtree(next((tmp_path / "two" / "shadow").glob("seed-*")))
+    found = reattack(tmp_path / "two", [], tmp_path / "again")
+    assert len(aucs(whole, "rmia")) > 0 == len(aucs(found, "rmia"))
+    assert aucs(found, "blackbox-loss") == aucs(whole, "blackbox-loss")
+    (row,) = (one for one in found.attacks if one.name == "rmia")
+    assert row.status == "refused"
+    assert "which is not there" in row.note
+
+
 def test_too_little_data_refuses_a_study_that_asks_and_leaves_the_attacks_out_of_another() -> None:
     large = {"samples_per_client": 300}
     with pytest.raises(BadInput, match=r"no reference federation .*partition\.samples_per_client"):

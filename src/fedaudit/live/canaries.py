@@ -1,6 +1,5 @@
 """Canary clients for a federation that is somebody's own: what they send, and what they tell."""
 
-import math
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -18,6 +17,7 @@ from fedaudit.defenses.canary import canary_direction
 from fedaudit.live.weights import tensor_of
 from fedaudit.metrics.canaries import FEWEST_CANARIES, CanaryBounds, canary_bounds
 from fedaudit.observe.canaries import canary_statistics
+from fedaudit.study.settings.optional import LONGEST_CANARY
 
 Array: TypeAlias = Tensor | ndarray
 Weights: TypeAlias = nn.Module | Mapping[str, Array] | Sequence[Array]
@@ -48,7 +48,7 @@ class CanaryClients:
         Args:
             model: The network, for names and shapes.
             count: Canary clients, at least 20; about half of them move the model.
-            length: By how much, such as the clipping norm.
+            length: By how much, such as the clipping norm; at most a million.
             seed: Of directions and coins, a secret of whoever audits; drawn if left out. Keep it to
                 make the same canaries again.
 
@@ -58,10 +58,10 @@ class CanaryClients:
         if not isinstance(model, nn.Module):
             raise BadInput(f"model is {type_of(model)}; give the network, a torch.nn.Module")
         sound = isinstance(count, int) and isinstance(length, int | float)
-        if not sound or count < FEWEST_CANARIES or not 0 < length < math.inf:
+        if not sound or count < FEWEST_CANARIES or not 0 < length <= LONGEST_CANARY:
             raise BadInput(
-                f"canary clients are at least {FEWEST_CANARIES}, each of a length above 0; got "
-                f"{count!r} of length {length!r}"
+                f"canary clients are at least {FEWEST_CANARIES}, each of a length above 0 and at "
+                f"most {LONGEST_CANARY:g}; got {count!r} of length {length!r}"
             )
         self._like: Params = {
             name: value.detach().cpu()

@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.errors import BadInput
 from fedaudit.core.params import flat, plus
 from fedaudit.core.values import ClientId, Params
 from fedaudit.observe.round import Round
-from fedaudit.observe.tensors import read_tensors, write_tensors
+from fedaudit.observe.tensors import write_tensors
 
 CANARIES_FILE = "canaries.safetensors"
 Value = TypeVar("Value")
@@ -51,27 +51,6 @@ def keeping_canaries(
             z = canary_statistics(movement, len(clients), direction)
             write_tensors({"z": z}, folder / CANARIES_FILE, {"run": run})
         yield _without(round, frozenset(clients))
-
-
-def read_canaries(folder: Path, run: str, count: int) -> Float[Tensor, " canaries"]:
-    """For each canary sqrt(d) times the cosine of its direction and the model's movement.
-
-    Args:
-        folder: The run's.
-        run: Names the run.
-        count: Of the canaries.
-
-    Raises:
-        Damaged: The file is another run's, or holds something else.
-    """
-    tensors, notes = read_tensors(folder / CANARIES_FILE)
-    z = tensors.get("z")
-    if notes.get("run") != run or z is None or tuple(z.shape) != (count,):
-        raise Damaged(
-            f"{folder / CANARIES_FILE} is not what this run left; delete {folder} and run the "
-            "study again"
-        )
-    return z
 
 
 def canary_statistics(

@@ -216,9 +216,11 @@ class View:
             names = ", ".join(part.name or "" for part in missing)
             if not missing & ~OF_ITS_OWN:
                 table = next(table for part, table in _TABLES.items() if part in missing)
+                # A table of examples or references is made for whoever names the attack.
+                named = "" if Sees.CHOOSES_UPLOAD in missing else ", or name the attack"
                 raise NotVisible(
                     f"{what} needs {names}, and the adversary of the view {self.name!r} has none; "
-                    f"give it some with a [{table}] table, or name the attack"
+                    f"give it some with a [{table}] table{named}"
                 )
             able = [v.name for v in VIEWS.values() if v.can_offer(needs)]
             if self.name in able:

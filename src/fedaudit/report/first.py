@@ -197,8 +197,10 @@ def first_of_games(record: Record, said: GameVerdict) -> First:
         "",
         games_picture(record),
         tuple(game_tiles(record)[:3]),
-        f"{words.capital(what)} contradicted at {wrong} of {of} points"
-        + f"; actual ε far above it at {far}" * bool(far),
+        f"{words.capital(what)} far below the actual ε at {far} of {of} points, and contradicted "
+        f"by games at {wrong}"
+        if far
+        else f"{words.capital(what)} contradicted at {wrong} of {of} points",
         not wrong and not far,
         steps,
         said.claims[:MOST_CLAIMS],

@@ -95,7 +95,7 @@ def _identified_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | N
         found, tone = _judged(best)
         if best.low is None:
             # Its size is not known: "a trace" would sound like one.
-            found = "above guessing, by how much takes more non-members"
+            found = "above guessing; to say by how much takes more non-members"
         price = f"{found} · at 1 false alarm in {ALARMS[best.metric]}"
         return Tile(label, of_thousand(best.value), f"{price} · {_place(best, figures)}", tone)
     left = upper_bounds([figure for figure in figures if figure.metric != metric_names.AUC])

@@ -25,7 +25,7 @@ from fedaudit.results.sources import LABEL_BASELINE, LABELS
 _SIGNS = (
     "▲ owners are named more often than label distributions explain; the word is the size of "
     "what is "
-    "beyond them by its lower limit. ◇ more often than by guessing alone, and label "
+    "beyond them by its lower limit. ▷ more often than by guessing alone, and label "
     "distributions may be "
     "all of it. Both need the interval and the test. △ more often than by guessing by the test "
     "alone: in at least one seed, but the interval leaves open how much. p-values are one-sided, "

@@ -124,7 +124,7 @@ def look_of_source(figure: Named) -> evidence.Look:
         )
     size = excess_size(figure)
     if size is None:
-        return evidence.Look("◇ ", "", "mixes may be all")
+        return evidence.Look("▷ ", "", "mixes may be all")
     return evidence.Look("▲ ", evidence.tone_of(size), size)
 
 

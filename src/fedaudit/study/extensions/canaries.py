@@ -30,7 +30,7 @@ from fedaudit.defenses.clip import ClientDP
 from fedaudit.fl.algorithms.base import ChoosesModels
 from fedaudit.fl.visits import TurnContext, cohort_of
 from fedaudit.metrics.canaries import CanaryBounds, canary_bounds
-from fedaudit.observe.canaries import keeping_canaries, read_canaries
+from fedaudit.observe.canaries import CANARIES_FILE, keeping_canaries
 from fedaudit.observe.round import Round, Update
 from fedaudit.results.estimate import Estimate
 from fedaudit.study.settings.optional import CanariesSection
@@ -130,6 +130,13 @@ class Canaries(Extension):
             last=run.study.training.rounds,
             folder=folder,
             run=key,
+        )
+
+    def cost(self) -> str:
+        """A sentence on what the canaries add to every round."""
+        return (
+            f"canary clients: {len(self.numbers)} beside those of the study, each of which sends a "
+            "model of its own in every round in which it is asked (canaries.count)"
         )
 
     @classmethod
@@ -248,8 +255,8 @@ class _Measured(NamedTuple):
 
 def _measured(one: MeasuredRun) -> _Measured:
     canaries = one.extension(Canaries)
-    z = read_canaries(one.place, one.key, len(canaries.numbers))
-    return _Measured(one.run, canaries, z.numpy())
+    left = one.left(CANARIES_FILE, {"z": (len(canaries.numbers),)})
+    return _Measured(one.run, canaries, left["z"].numpy())
 
 
 def _together(found: Sequence[_Measured], alpha: float) -> CanaryBounds:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, Damaged, Unsupported
+from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.metric_names import SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN
 from fedaudit.core.params import flat
 from fedaudit.core.progress import Progress
@@ -29,7 +29,7 @@ from fedaudit.fl.visits import Job, TurnContext, visited
 from fedaudit.metrics.epsilon import bound_method
 from fedaudit.metrics.secure_sum import secure_sum_bounds
 from fedaudit.observe.round import Round, Update
-from fedaudit.observe.tensors import read_tensors, write_tensors
+from fedaudit.observe.tensors import write_tensors
 from fedaudit.results.estimate import Estimate
 from fedaudit.study.extensions.canaries import Canaries, client_dp_of
 from fedaudit.study.settings.sections import Study
@@ -114,6 +114,13 @@ class SecureSum(Extension):
             progress(phase, len(others), self.draws)
         found = secure_sum_bounds(np.stack(others), one, np.zeros_like(one), delta=FORMAL_DELTA)
         return SumFound(found.counted.value, found.counted.ceiling, found.if_gaussian.value)
+
+    def cost(self) -> str:
+        """A sentence on how often the other clients train again."""
+        return (
+            f"sums of other clients: {self.draws} for each audited client, each of which takes one "
+            "round of their training (secure_sum.draws)"
+        )
 
     @classmethod
     def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
@@ -246,20 +253,11 @@ def _weighted(
 
 
 def _read(one: MeasuredRun) -> dict[ClientId, SumFound]:
-    """The bounds that a run has left, by audited client.
-
-    Raises:
-        Damaged: The file is another run's, or holds something else.
-    """
-    path, targets = one.place / SUMS_FILE, one.run.study.audit.targets
-    tensors, notes = read_tensors(path)
-    bounds = tensors.get("bounds")
-    whole = bounds is not None and tuple(bounds.shape) == (len(targets), len(SumFound._fields))
-    if notes.get("run") != one.key or bounds is None or not whole:
-        raise Damaged(
-            f"{path} is not what this run left; delete {one.place} and run the study again"
-        )
-    return {target: SumFound(*row) for target, row in zip(targets, bounds.tolist(), strict=True)}
+    """The bounds that a run has left, by audited client."""
+    targets = one.run.study.audit.targets
+    left = one.left(SUMS_FILE, {"bounds": (len(targets), len(SumFound._fields))})
+    rows = zip(targets, left["bounds"].tolist(), strict=True)
+    return {target: SumFound(*row) for target, row in rows}
 
 
 def _figures(run: Setup, found: Mapping[ClientId, SumFound], seed: int | None) -> list[Estimate]:

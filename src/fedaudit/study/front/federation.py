@@ -188,7 +188,10 @@ def sections(**given: tuple[type[Section], object]) -> dict[str, dict[str, objec
 
 def _settings_of(what: str, kind: type[Section], given: object) -> dict[str, object]:
     if not isinstance(given, kind):
-        raise BadInput(f"{what} is a {kind.python_name()}, got {type_of(given)}")
+        section = given if isinstance(given, type) else type(given)
+        got = section.python_name() if issubclass(section, Section) else type_of(given)
+        got = f"{got} without ()" if given is section else got
+        raise BadInput(f"{what} is {kind.python_name()}(...), got {got}")
     return given.model_dump(exclude_unset=True)
 
 

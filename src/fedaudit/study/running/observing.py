@@ -112,7 +112,8 @@ def stored_rounds(setup: Setup, folder: Path) -> list[Stored]:
     if found != setup.measured_rounds:
         raise BadInput(
             f"{folder} holds the measured rounds {list(found)} instead of "
-            f"{list(setup.measured_rounds)}; finish the study, or delete the folder"
+            f"{list(setup.measured_rounds)}; let the study end if it has not, else delete the "
+            "folder and run it again"
         )
     key = run_key(setup.study, setup.seed, measured_on(stored))
     for one in stored:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import catalogued
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Damaged, Refusal, option
@@ -97,6 +96,12 @@ def _attacked(
         possible = _possible(run, rounds, named=bool(names))
         runs.append(_with_fitted_attacks(possible, recording, work, log, named=bool(names)))
         stored.append(rounds)
+    # A mean over the runs that are left would pass for one over all.
+    lost = {name: why for run in runs for name, why in run.refused.items()}
+    runs = [
+        run.without_attacks({name: why for name, why in lost.items() if name in run.attacks})
+        for run in runs
+    ]
     places = {seed: run_folder(recording, seed) for seed in study.seeds}
     return conclude(runs, stored, out, work, clock, log, places=places)
 
@@ -238,6 +243,11 @@ def _measured_own(
     """Measured rounds of a federation beside the run, which none is trained for any more."""
     listed = run_folder(recording, own.seed)
     place = listed if listed.is_dir() else own_place(recording, SHADOW, f"seed-{own.seed}")
+    if place.is_dir() and not is_measured(own, place):
+        raise BadInput(
+            f"{place} lacks rounds of a federation beside the audited one; let the study end if it "
+            "has not, else delete that folder and run it again"
+        )
     if not is_measured(own, place):
         raise BadInput(
             f"{recording} has no federation beside the audited one that this attack needs; run the "
@@ -264,5 +274,4 @@ def _possible(run: Setup, stored: Sequence[Stored], *, named: bool) -> Setup:
             f"{name!r} cannot be run on this recording: {reason}; run the study again with this "
             'attack, or with audit.keep = "full"'
         )
-    attacks: dict[str, Attack] = {n: a for n, a in run.attacks.items() if n not in refused}
-    return replace(run, attacks=attacks, refused={**run.refused, **refused})
+    return run.without_attacks(refused)

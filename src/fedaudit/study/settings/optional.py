@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 from fedaudit.observe.layout import MAX_ROUND
 from fedaudit.study.settings.base import Count, Positive, Section
 
+LONGEST_CANARY = 1e6
+"""What is far longer has a square beyond single precision, and is clipped to nothing."""
+
 
 class ShadowSection(Section):
     """The source of examples for attacks that learn; never the audited samples.
@@ -62,11 +65,11 @@ class CanariesSection(Section):
 
     Attributes:
         count: Canary clients, at least 20; about half of them send a direction.
-        length: Of what these send; 0 for the clip of the defense "client-dp".
+        length: Of what these send, which "client-dp" clips like any upload; 0 for its clip.
     """
 
     count: Annotated[int, Field(ge=20, le=100_000, strict=True)] = 100
-    length: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    length: Annotated[float, Field(ge=0, le=LONGEST_CANARY, allow_inf_nan=False)] = 0.0
 
 
 class UnlearningSection(Section):

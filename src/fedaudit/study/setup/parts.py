@@ -12,9 +12,10 @@ from numpy import ndarray
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core.devices import CPU
+from fedaudit.core.errors import Damaged
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.values import ClientId
+from fedaudit.core.values import ClientId, Params
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.defenses.base import Defense
@@ -24,6 +25,7 @@ from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server
 from fedaudit.fl.visits import TurnContext, cohort_of
 from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.observe.round import Round
+from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import View
 from fedaudit.results.estimate import Estimate
 from fedaudit.signals.base import Signal
@@ -183,6 +185,25 @@ class MeasuredRun(NamedTuple):
         found = self.run.extension(kind)
         assert found is not None
         return found
+
+    def left(self, file: str, shapes: Mapping[str, tuple[int, ...]]) -> Params:
+        """The tensors that an extension has left in a file of the run's folder.
+
+        Args:
+            file: Its name.
+            shapes: Of the tensors that must be there.
+
+        Raises:
+            Damaged: The file is not there, is another run's, or holds something else.
+        """
+        path = self.place / file
+        tensors, notes = read_tensors(path) if path.is_file() else ({}, {})
+        there = {name: tuple(tensors[name].shape) for name in shapes.keys() & tensors.keys()}
+        if notes.get("run") != self.key or there != shapes:
+            raise Damaged(
+                f"{path} is not what this run left; delete {self.place} and run the study again"
+            )
+        return tensors
 
 
 Scores = Mapping[tuple[int, ClientId, str], Float[ndarray, " samples"]]
