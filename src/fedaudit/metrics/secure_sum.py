@@ -46,7 +46,7 @@ class _Test(NamedTuple):
     threshold: float
 
     def counts(self, others: Float[ndarray, "draws parameters"], shifts: "_Shifts") -> Counts:
-        """How often it is right and wrong where each update was sent."""
+        """Counts of right and wrong answers where each of the two updates was sent."""
         read, (one, other) = others @ self.direction, shifts
         right = int((read + one @ self.direction > self.threshold).sum())
         wrong = int((read + other @ self.direction > self.threshold).sum())

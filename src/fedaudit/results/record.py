@@ -364,7 +364,7 @@ class Record(Part):
 
     @property
     def unit(self) -> Literal["sample", "person"]:
-        """Whose membership was asked for: that of samples, or of people with all their samples."""
+        """Unit of the audit: samples, or people with all their samples."""
         people = any(one.unit == "person" for one in self.estimates if one.topic == "membership")
         return "person" if people else "sample"
 

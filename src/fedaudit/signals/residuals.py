@@ -146,7 +146,7 @@ class _Outside:
         self._factor = torch.linalg.cholesky(product + self._weakest * eye)
 
     def of(self, vectors: Float[Tensor, "samples positions inputs"]) -> Tensor:
-        """What is left of each vector."""
+        """Rest of each vector."""
         flat = vectors.reshape(-1, vectors.shape[-1])
         if self._wide:
             left = flat - (self._solved(self._rows @ flat.T).T @ self._rows)
@@ -167,7 +167,7 @@ def _linear_layers(model: Model, device: torch.device) -> Iterator[_Linear]:
 
 
 def _entering(model: Model, layer: _Linear, features: Tensor, device: torch.device) -> list[Tensor]:
-    """What enters a layer, for some samples at a time; several calls are so many positions.
+    """Inputs of a layer, for some samples at a time; several calls are so many positions.
 
     Raises:
         Unsupported: The layer is not given a row a sample.

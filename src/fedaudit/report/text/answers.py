@@ -262,7 +262,7 @@ def deletion(record: Record) -> Answer:
 
 
 def malicious_server(record: Record) -> Answer:
-    """What a server gains that tampers with the model it sends out."""
+    """Gain of a server that tampers with the model it sends out."""
     if record.games:
         most = max((point.adv for point in record.games), key=lambda adv: adv.value)
         limits = words.interval(most.low, most.high, "accuracy")

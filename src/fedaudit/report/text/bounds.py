@@ -97,7 +97,7 @@ def _limit(figure: Estimate) -> float | None:
 
 
 def _worst(record: Record, bound: Bound) -> str:
-    """What the largest limit is the worst of: "the worst of the 2 models"; empty of one."""
+    """The models that the largest limit is the worst of: "the worst of the 2 models"."""
     models, every = models_of(record), _every(record, bound.figure.metric)
     limited = [f for f in every if _limit(f) is not None]
     targets = {f.target for f in limited if f.target is not None}
@@ -232,7 +232,7 @@ def references(record: Record) -> Answer:
 
 
 def residual(record: Record) -> Answer:
-    """What remains at risk after this audit, for whoever deploys the model."""
+    """The risk that remains after this audit, for whoever deploys the model."""
     if says_nothing(record):
         return Answer("stated", "Nothing follows from this record", "It was made to show a flaw.")
     auc, rate = bound_of(record, AUC), bound_of(record, _RATE)

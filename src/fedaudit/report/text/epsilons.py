@@ -158,7 +158,7 @@ def _games_held(record: Record) -> str:
 
 
 def client_bound(record: Record) -> str:
-    """What is claimed and measured of one client's update; empty where nothing is."""
+    """Claimed and measured epsilon of one client's update; empty where there is none."""
     known = evidence.client_epsilon(record)
     said = [
         f"ε at most {words.number(claim.number)} claimed {whose}"

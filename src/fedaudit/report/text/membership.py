@@ -364,7 +364,7 @@ def _affected(figures: list[Estimate]) -> str:
 
 
 def _may_be_larger(figures: list[Estimate]) -> str:
-    """How much larger than shown the leak may be."""
+    """Largest size of the leak that the limits leave room for."""
     above = [figure for figure in figures if above_chance(figure)]
     highs = [evidence.size_reached(f.high, f.metric) for f in above if f.high is not None]
     least = evidence.largest([size for figure in above if (size := evidence.size_of(figure))])
