@@ -1,7 +1,8 @@
 """The table [shadow]: a shadow federation, or a known split, that attacks learn from."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -102,28 +103,6 @@ class LearnedFrom(Extension):
         """True if the attack learns."""
         return attack.learns
 
-    def examples(self, run: Setup, means: Means) -> Examples:
-        """The samples to learn from, once they are measured."""
-        raise NotImplementedError
-
-    def fitted(self, run: Setup, means: Means) -> Setup:
-        """The run with every attack that learns fitted; the audited samples play no part."""
-        learning = [name for name, attack in run.attacks.items() if attack.learns]
-        if not learning:
-            return run
-        examples, attacks = self.examples(run, means), dict(run.attacks)
-        phase = f"seed {run.seed}: attacks learn"
-        for done, name in enumerate(learning):
-            means.progress(phase, done, len(learning))
-            attacks[name] = attacks[name].fitted(
-                examples.measured,
-                examples.is_member,
-                examples.target,
-                seed_for(run.seed, "learning", name),
-            )
-        means.progress(phase, len(learning), len(learning))
-        return replace(run, attacks=attacks)
-
 
 @dataclass(frozen=True)
 class Shadow(LearnedFrom):
@@ -140,8 +119,11 @@ class Shadow(LearnedFrom):
         """The shadow federation."""
         return (self.federation,)
 
-    def examples(self, run: Setup, means: Means) -> Examples:
-        """The shadow's fairly drawn samples, and which its target trained on."""
+    def fitted(self, run: Setup, means: Means) -> Setup:
+        """The run with every attack that learns fitted on the shadow's fairly drawn samples."""
+        return _fitted(run, means, self._examples)
+
+    def _examples(self, means: Means) -> Examples:
         from fedaudit.study.figures.truth import origin_of
 
         shadow = self.federation
@@ -171,7 +153,11 @@ class KnownSplit(LearnedFrom):
         measured = measure_round(round, tuple(signals.values()), self.known.samples, device=device)
         write_measured(own_folder(folder, KNOWN), measured, {"run": notes["run"]})
 
-    def examples(self, run: Setup, means: Means) -> Examples:
+    def fitted(self, run: Setup, means: Means) -> Setup:
+        """The run with every attack that learns fitted on the known samples."""
+        return _fitted(run, means, partial(self._examples, run))
+
+    def _examples(self, run: Setup, means: Means) -> Examples:
         """The known samples as they were measured in the audited run.
 
         Raises:
@@ -199,6 +185,25 @@ class KnownSplit(LearnedFrom):
                     f"delete {folder} and run the study again"
                 )
         return Examples(stacked(rounds), self.known.is_member, self.known.client)
+
+
+def _fitted(run: Setup, means: Means, source: Callable[[Means], Examples]) -> Setup:
+    """The run with every attack that learns fitted; the audited samples play no part."""
+    learning = [name for name, attack in run.attacks.items() if attack.learns]
+    if not learning:
+        return run
+    examples, attacks = source(means), dict(run.attacks)
+    phase = f"seed {run.seed}: attacks learn"
+    for done, name in enumerate(learning):
+        means.progress(phase, done, len(learning))
+        attacks[name] = attacks[name].fitted(
+            examples.measured,
+            examples.is_member,
+            examples.target,
+            seed_for(run.seed, "learning", name),
+        )
+    means.progress(phase, len(learning), len(learning))
+    return replace(run, attacks=attacks)
 
 
 def _section(study: Study) -> ShadowSection | None:

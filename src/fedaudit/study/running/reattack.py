@@ -243,12 +243,12 @@ def _measured_own(
     """Measured rounds of a federation beside the run, which none is trained for any more."""
     listed = run_folder(recording, own.seed)
     place = listed if listed.is_dir() else own_place(recording, SHADOW, f"seed-{own.seed}")
-    if place.is_dir() and not is_measured(own, place):
-        raise BadInput(
-            f"{place} lacks rounds of a federation beside the audited one; let the study end if it "
-            "has not, else delete that folder and run it again"
-        )
     if not is_measured(own, place):
+        if place.is_dir():
+            raise BadInput(
+                f"{place} lacks rounds of a federation beside the audited one; let the study end "
+                "if it has not, else delete that folder and run it again"
+            )
         raise BadInput(
             f"{recording} has no federation beside the audited one that this attack needs; run the "
             f"study again with this attack named, or with the [{table}] table"
