@@ -35,7 +35,9 @@ class Coordinates(Part):
         contrast: Members against "other_client", "unseen" or "mixed" non-members.
         unit: Whose membership was asked for: that of single samples, or of people with all of
             their samples.
-        target: The client under audit.
+        target: The client under audit; None for a figure over all audited clients together.
+        within: What members and non-members that are compared have in common: their "class", or
+            the "client" whose coin decided about them; empty for all pairs.
         by: What the samples of one group have in common: their "class", or the "client" that
             holds them.
         group: Name of that group, or of a group of clients.
@@ -51,6 +53,7 @@ class Coordinates(Part):
     contrast: str = "mixed"
     unit: Literal["sample", "person"] = "sample"
     target: Whole | None = None
+    within: Literal["", "class", "client"] = ""
     by: Literal["", "class", "client"] = ""
     group: str = ""
     point: str = ""
@@ -114,6 +117,12 @@ class Estimate(Coordinates):
         n_members: Members behind the figure.
         n_nonmembers: Non-members behind it.
         samples: Samples behind a figure that does not divide them into these.
+        fair: True if one draw decided between members and non-members, so that they differ in
+            nothing but membership. Where it is False, differences between clients or pools of
+            samples may be part of the figure; no headline or gate rests on it if there is a fair
+            one.
+        labels_alone: AUC of the best score that sees labels and no model, by leaving one out; None
+            where it was not computed.
         realised_fpr: False-positive rate really reached at the threshold, for rates at one.
         ceiling: The most this figure could have been with a perfect attack; of numbers of clients
             how many there are.
@@ -132,6 +141,8 @@ class Estimate(Coordinates):
     n_members: Whole = 0
     n_nonmembers: Whole = 0
     samples: Whole = 0
+    fair: bool = True
+    labels_alone: Share | None = None
     realised_fpr: Share | None = None
     ceiling: float | None = None
     note: str = ""

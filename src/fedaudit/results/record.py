@@ -17,6 +17,7 @@ from pydantic import Field, field_serializer, field_validator, model_validator
 
 from fedaudit.core.files import write_whole
 from fedaudit.results.clusters import ClusterResult
+from fedaudit.results.coverage import Coverage
 from fedaudit.results.detector import Detection, Detector, detection
 from fedaudit.results.estimate import Estimate, compact, expanded
 from fedaudit.results.fields import (
@@ -297,6 +298,8 @@ class Record(Part):
         clusters: Who trained which model of a clustered federation in each run, at what risk.
         points: How the points of a study of games were played; empty of other studies.
         detector: How a client's detection of planted models was measured; None where it was not.
+        coverage: Which rounds and uploads were measured; None in records of older versions and of
+            games.
         untested: What this study says nothing about, in plain words.
     """
 
@@ -328,6 +331,7 @@ class Record(Part):
     clusters: list[ClusterResult] = Field(default_factory=list)
     points: list[GamePoint] = Field(default_factory=list)
     detector: Detector | None = None
+    coverage: Coverage | None = None
     untested: list[str] = Field(default_factory=list)
 
     def where(self, **at: object) -> list[Estimate]:
