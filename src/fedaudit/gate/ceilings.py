@@ -53,7 +53,7 @@ from fedaudit.gate.verdict import (
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
 from fedaudit.metrics.intervals import FEWEST_RUNS, Limited, too_few_runs
 from fedaudit.report.grid import shortened
-from fedaudit.report.words import defense_name, metric_name, plural
+from fedaudit.report.words import client_name, defense_name, metric_name, plural
 from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
 from fedaudit.results.games import ACTUAL, PROVEN, SUCCESS, PointPlayed
 from fedaudit.results.guessing import above_chance
@@ -156,7 +156,7 @@ class FigureRun(NamedTuple):
     def __str__(self) -> str:
         where = [
             shortened(self.attack),
-            f"on client {self.target}" if self.target is not None else "",
+            f"on {client_name(self.target)}" if self.target is not None else "",
             f"in seed {self.seed}" if self.seed is not None else "over all seeds",
             f"with {defense_name(shortened(self.defense))}" if self.defense != "none" else "",
         ]

@@ -8,8 +8,10 @@ from typing import NamedTuple
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import EvidencePolicy, Policy
 from fedaudit.gate.verdict import Check, demand
+from fedaudit.report.evidence import headline
 from fedaudit.report.grid import shortened
-from fedaudit.report.words import defense_name, listed, percent, plural
+from fedaudit.report.verdict import WRONG_SIGN, wrong_sign
+from fedaudit.report.words import against, client_name, defense_name, listed, percent, plural
 from fedaudit.results.guessing import above_chance, near_guessing
 from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY
 from fedaudit.results.record import ControlResult, Record
@@ -120,6 +122,15 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         faults = [] if seen in asked.views else [f"the adversary's view is {shortened(seen)!r}"]
         wanted = listed([shortened(view) for view in asked.views]).replace(" and ", " or ")
         yield demand("evidence", f"an adversary with the view {wanted}", faults, unsettled)
+    if policy.membership is not None:
+        lower = [
+            f"{shortened(one.attack)} {against(one.contrast)}: {WRONG_SIGN}"
+            for one in wrong_sign(headline(record))
+            if one.contrast in policy.membership.contrasts
+            and one.attack in (policy.membership.attacks or [one.attack])
+        ]
+        if lower:
+            yield demand("evidence", "scores with the right sign", _few(lower), unsettled)
     # An attack that ran has a note only where it failed in some of its runs.
     broken = [
         row
@@ -189,7 +200,7 @@ def _missing(
 def _named(one: ControlResult) -> str:
     where = [
         f"of {shortened(one.attack)}" if one.attack else "",
-        f"on client {one.target}" if one.target is not None else "",
+        f"on {client_name(one.target)}" if one.target is not None else "",
         f"in seed {one.seed}" if one.seed is not None else "",
     ]
     return " ".join(filter(None, [f"“{shortened(one.control)}”", *where]))

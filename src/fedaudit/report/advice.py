@@ -93,6 +93,8 @@ def _of_uploads(record: Record, known: Ladder) -> Advice | None:
     found, gap = strongest(record), loss_gap(record)
     if found is None or gap is None:
         return None
+    if not min(one.gap for one in known.rungs) <= gap <= max(one.gap for one in known.rungs):
+        return None
     expected = known.uploads.at(gap)
     sets = len({one.data for one in known.rungs})
     stands = (

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple, TypeVar, get_args
 
 from fedaudit.core import metric_names
 from fedaudit.report.grid import Tone, shortened
-from fedaudit.report.words import contrast_order, defense_name
+from fedaudit.report.words import client_name, contrast_order, defense_name
 from fedaudit.results.comparison import AttackEntry, Front
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance, by_test_alone
@@ -173,6 +173,31 @@ def size_of(figure: Estimate) -> Size | None:
     return size_reached(_at_least(figure), figure.metric) or (SIZES[0].word if least else None)
 
 
+def size_range(figure: Estimate) -> tuple[Size, Size] | None:
+    """Return the sizes by the lower and the upper limit where no single word fits the figure.
+
+    That is where the lower limit was refused or shows only a trace while the value itself is a
+    clear or a strong leak: "a trace" would then hide the best estimate. None elsewhere.
+    """
+    least = size_of(figure)
+    if least != "trace" or figure.value is None:
+        return None
+    by_value = size_reached(figure.value, figure.metric)
+    if by_value not in ("clear", "strong"):
+        return None
+    most = size_reached(figure.high, figure.metric) if figure.high is not None else "strong"
+    return least, most or by_value
+
+
+def size_words(figure: Estimate) -> str:
+    """Return the size of a leak in running text; empty if the figure is not above guessing."""
+    between = size_range(figure)
+    if between is not None:
+        return f"a leak of a size between {between[0]} and {between[1]}"
+    size = size_of(figure)
+    return a_leak(size) if size else ""
+
+
 def _at_least(figure: Estimate) -> float:
     """The lower limit; where there is none, 0 of a rate and the value of anything else."""
     if figure.low is not None:
@@ -224,8 +249,9 @@ def look_of(figure: Estimate) -> Look:
         return Look("△ ", "", "size open")
     if not above_chance(figure):
         return Look()
-    size = size_of(figure)
-    return Look("▲ ", tone_of(size), size or "")
+    size, between = size_of(figure), size_range(figure)
+    word = f"{between[0]} to {between[1]}" if between else size or ""
+    return Look("▲ ", tone_of(size), word)
 
 
 def tone_of(size: Size | None) -> Tone:
@@ -293,7 +319,9 @@ def headline(record: Record) -> list[Estimate]:
     Where figures over several runs (``seed=None``) exist for an attack, its figures of single
     runs are left to the list of all figures; the same for targets.
     """
-    return _summarised(record.findings)
+    figures = _summarised(record.findings)
+    fair = [figure for figure in figures if figure.fair]
+    return fair if any(figure.value is not None for figure in fair) else figures
 
 
 def over_all_runs(record: Record, metric: str) -> Estimate | None:
@@ -351,10 +379,17 @@ def at_ceiling(bound: Estimate) -> bool:
 
 
 class Checks(NamedTuple):
-    """The controls that were run, and those of them that failed."""
+    """Controls by outcome.
+
+    Attributes:
+        ran: Controls that passed or failed.
+        failed: Those that failed.
+        untold: Number of controls that cannot tell: they could not be run, or have no power.
+    """
 
     ran: list[ControlResult]
     failed: list[ControlResult]
+    untold: int = 0
 
     @property
     def passed(self) -> int:
@@ -363,9 +398,10 @@ class Checks(NamedTuple):
 
 
 def checks_of(controls: Iterable[ControlResult]) -> Checks:
-    """Controls by how they went; without those that could not be run."""
-    ran = [control for control in controls if control.passed is not None]
-    return Checks(ran, [control for control in ran if not control.passed])
+    """Count controls by outcome."""
+    every = list(controls)
+    ran = [control for control in every if control.passed is not None]
+    return Checks(ran, [control for control in ran if not control.passed], len(every) - len(ran))
 
 
 def single_samples(record: Record) -> list[Estimate]:
@@ -429,7 +465,7 @@ def label_among(figure: Estimate, figures: list[Estimate]) -> str:
 
 
 def _label(setting: Setting, varies: list[bool]) -> str:
-    target = "all targets" if setting.target is None else f"client {setting.target}"
+    target = "all targets" if setting.target is None else client_name(setting.target)
     seed = "over seeds" if setting.seed is None else f"seed {setting.seed}"
     parts = (defense_name(setting.defense), f"view: {shortened(setting.view)}", target, seed)
     return " · ".join(part for part, differs in zip(parts, varies, strict=True) if differs)

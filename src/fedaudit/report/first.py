@@ -22,7 +22,20 @@ from fedaudit.report.text.comparison import (
 from fedaudit.report.text.games import GameVerdict
 from fedaudit.report.text.points import contradicted, far_above, shown_points
 from fedaudit.report.text.verdict import PlainVerdict
-from fedaudit.report.tiles import Tile, client_tiles, game_tiles, topic_tiles, utility_tile
+from fedaudit.report.tiles import (
+    Tile,
+    canary_tile,
+    client_tiles,
+    game_tiles,
+    topic_tiles,
+    utility_tile,
+)
+from fedaudit.report.verdict import (
+    controls_line,
+    controls_sign,
+    figures_by_side,
+    range_headline,
+)
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.metrics import TEST_ACCURACY
@@ -43,6 +56,7 @@ class First(NamedTuple):
         controls: How many hold, in a line.
         sound: Whether all do.
         next: What to do, most important first.
+        sign: "?" where no control failed and some cannot tell; empty where ``sound`` decides.
     """
 
     look: evidence.Status
@@ -55,15 +69,11 @@ class First(NamedTuple):
     sound: bool
     next: tuple[str, ...]
     beside: tuple[str, ...] = ()
+    sign: str = ""
 
     @property
     def caveat(self) -> str:
-        """The warning in a line, such that it does not take back a verdict of a leak."""
-        if self.look in _LEAKS:
-            return (
-                "Training accuracy near guessing: this is what a model gives away that has hardly "
-                "learned; one that has learned may give away more."
-            )
+        """The warning in a line; there is none where an attack succeeds."""
         return "Training accuracy near guessing: nothing follows about attacks or defenses."
 
     @property
@@ -100,6 +110,11 @@ _NEXT: Mapping[evidence.Status, tuple[str, ...]] = {
     ),
 }
 _LEAKS: tuple[evidence.Status, ...] = (*evidence.LEAKS.values(), "above guessing")
+_DEFENDED_LEAKS = (
+    "Strengthen the defense, or choose another: this record leaks with the one in force.",
+    "Set it beside the same study without a defense: fedaudit compare PLAIN DEFENDED.",
+    "Stop a release that leaks this much: fedaudit gate RECORD --policy policy.toml.",
+)
 _UNLEARNED = (
     "Train the model until it has learned its training data, then audit again.",
     "Or train on fewer samples a client, which are learned sooner.",
@@ -109,9 +124,11 @@ _UNLEARNED = (
 def first_screen(record: Record, said: PlainVerdict) -> First:
     """The first screen of a record of a study or a recording."""
     controls, sound = _held([record])
+    front = next(iter(figures_by_side(record).values()))
+    ranged = said.status == "trace of a leak" and said.topics[0][0] == "membership"
     return First(
         said.status,
-        said.status,
+        "leak shown" if ranged and range_headline(front) else said.status,
         said.headline,
         said.warning,
         first_picture(record, topics=[topic for topic, _ in said.topics]),
@@ -119,15 +136,13 @@ def first_screen(record: Record, said: PlainVerdict) -> First:
         controls,
         sound,
         next_steps(said, advice(record)),
+        sign=controls_sign([record]),
     )
 
 
 def _held(records: Sequence[Record]) -> tuple[str, bool]:
     """Number of controls that hold, in a line, and whether all do."""
-    checks = evidence.checks_of(control for record in records for control in record.controls)
-    if not checks.ran:
-        return "No control was run", False
-    return f"{checks.passed} of {len(checks.ran)} controls hold", not checks.failed
+    return controls_line(records), controls_sign(records) != "✗"
 
 
 def next_steps(said: PlainVerdict, known: Advice | None = None) -> tuple[str, ...]:
@@ -141,6 +156,8 @@ def next_steps(said: PlainVerdict, known: Advice | None = None) -> tuple[str, ..
         return _UNLEARNED
     leaks = said.status in _LEAKS
     steps = _NEXT["strong leak" if leaks else said.status]
+    if leaks and said.defended:
+        steps = _DEFENDED_LEAKS
     return (known.step, *steps) if known and known.step and leaks else steps
 
 
@@ -157,7 +174,7 @@ def _three(record: Record, said: PlainVerdict) -> tuple[Tile, ...]:
     each = 2 if len(topics) == 1 else 1
     found = [tile for topic in topics for tile in made[topic][:each]]
     # A study of canary clients or of unlearning was made for what these tell.
-    special = [*client_tiles(record), *unlearning_tile(record)]
+    special = [*canary_tile(record), *client_tiles(record), *unlearning_tile(record)]
     return (*found[: 2 - len(special)], *special, *utility_tile(record))[:3]
 
 

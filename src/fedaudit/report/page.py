@@ -104,6 +104,7 @@ def _environment_of_templates() -> Environment:
     environment.filters["shortened"] = shortened
     environment.filters["drawn"] = drawn
     environment.filters["forest"] = forest_drawn
+    environment.filters["client"] = words.client_name
     environment.filters["sight"] = words.sight_name
     environment.filters["paragraph"] = lambda text: words.capital(words.sentence(text))
     return environment

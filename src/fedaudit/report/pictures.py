@@ -8,7 +8,6 @@ from fedaudit.report.evidence import (
     by_contrast,
     distinct,
     grouped,
-    headline,
     label_among,
     leading,
     look_of,
@@ -35,6 +34,7 @@ from fedaudit.report.text.clusters import Clustered, clustered_of, group_names, 
 from fedaudit.report.text.comparison import labels_of, tradeoffs
 from fedaudit.report.text.points import ShownPoint, contradicted, epsilon, families, shown_points
 from fedaudit.report.text.sources import Named, labels_of_named, look_of_source, on_sources
+from fedaudit.report.verdict import figures_by_side
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import EVERY_ATTACK, Comparison
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
@@ -60,7 +60,17 @@ def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
 
 
 def _membership(record: Record) -> Picture:
-    figures = [f for f in headline(record) if f.value is not None]
+    """Attacks by contrast; of a partly defended run the defended clients before the others."""
+    sides = figures_by_side(record)
+    forests = [
+        forest._replace(title=f"{forest.title}: {name}") if name else forest
+        for name, figures in sides.items()
+        for forest in _side(record, [f for f in figures if f.value is not None])
+    ]
+    return tuple(forests)
+
+
+def _side(record: Record, figures: list[Estimate]) -> Picture:
     if not figures:
         return ()
     found, lead = by_contrast(figures), leading(figures)

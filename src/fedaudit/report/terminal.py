@@ -95,7 +95,8 @@ def _lines(
     for text in warnings:
         head += textwrap.wrap(f"! {text}", width, subsequent_indent="  ")[:4]
     head += ["", *(line for tile in first.numbers for line in _number(tile, width))]
-    held = f"{'✓' if first.sound else '✗'} {first.controls}"
+    sign = first.sign or ("✓" if first.sound else "✗")
+    held = f"{sign} {first.controls}"
     head += textwrap.wrap(held, width, subsequent_indent="  ")
     tail = ["", *_numbered(first.next[:2], width)]
     left = most - len(head) - len(tail)

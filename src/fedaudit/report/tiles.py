@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedaudit.core import metric_names
+from fedaudit.core.metric_names import EPSILON
 from fedaudit.report import evidence, words
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.clusters import clustered_of, label_of, risk_size, riskiest
@@ -30,6 +31,7 @@ from fedaudit.report.text.sources import (
     on_sources,
     strongest_on_sources,
 )
+from fedaudit.report.verdict import canary_bound, figures_by_side
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.metrics import CHANCE_VIOLATIONS, TEST_ACCURACY, VIOLATIONS
@@ -60,10 +62,38 @@ def topic_tiles(record: Record) -> dict[str, list[Tile]]:
     if evidence.says_nothing(record):
         return {}
     return {
-        "membership": _membership_tiles(evidence.headline(record)),
+        "membership": _tiles_by_side(record),
         "sources": _source_tiles(record),
         "clusters": _cluster_tiles(record),
     }
+
+
+def _tiles_by_side(record: Record) -> list[Tile]:
+    """Tiles on membership; of a partly defended run the leading one of each side."""
+    sides = figures_by_side(record)
+    if len(sides) == 1:
+        return _membership_tiles(next(iter(sides.values())))
+    found = []
+    for name, figures in sides.items():
+        for tile in _membership_tiles(figures)[:1]:
+            label = f"{words.capital(name)}: {tile.label[:1].lower()}{tile.label[1:]}"
+            found.append(tile._replace(label=label))
+    return found
+
+
+def canary_tile(record: Record) -> list[Tile]:
+    """Epsilon of one canary sample, beside what the mechanism proves; none for other units."""
+    bound = canary_bound(record)
+    if bound is None or evidence.says_nothing(record):
+        return []
+    measured, claimed = bound
+    said = [shortened(measured.method, 60)]
+    if measured.ceiling is not None:
+        said.append(f"at most {words.shown(measured.ceiling, EPSILON)} could be found")
+    said.append(f"proven {words.shown(claimed.number, EPSILON)}" if claimed else "none is proven")
+    tone = "alarm" if claimed and measured.number > claimed.number else ""
+    value = words.shown(measured.number, EPSILON)
+    return [Tile("One canary sample, epsilon at least", value, " · ".join(said), tone)]
 
 
 def _membership_tiles(figures: list[Estimate]) -> list[Tile]:
@@ -157,7 +187,7 @@ def _judged(figure: Estimate) -> tuple[str, str]:
     if size is None:
         above = above_chance(figure)
         return ("above guessing", "raised") if above else ("not shown above guessing", "")
-    return evidence.a_leak(size), evidence.look_of(figure).tone
+    return evidence.size_words(figure), evidence.look_of(figure).tone
 
 
 def _place(figure: Estimate, figures: list[Estimate]) -> str:
@@ -231,8 +261,12 @@ def _controls_tile(record: Record) -> Tile:
     if not checks.ran:
         return Tile("Controls", "none run", "nothing vouches for the figures", "alarm")
     tone = "alarm" if checks.failed else "good"
-    value = f"{checks.passed} of {len(checks.ran)}"
-    return Tile("Controls passed", value, "checks on the audit itself", tone)
+    value = f"{checks.passed} of {len(checks.ran) + checks.untold}"
+    detail = "checks on the audit itself"
+    if checks.untold:
+        tone = tone if checks.failed else ""
+        detail += f"; {checks.untold} cannot tell"
+    return Tile("Controls passed", value, detail, tone)
 
 
 def game_tiles(record: Record) -> list[Tile]:

@@ -1,7 +1,7 @@
 """Numbers, names and sentences as a reader sees them, and records with text made safe to show."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import TypeVar
 
@@ -387,7 +387,45 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(part)
 
 
-def cleaned(model: Model, speak: Speaker = clean) -> Model:
+class NamedClient(int):
+    """Number of a client that also has a name; it is printed and formatted as that name."""
+
+    name: str
+
+    def __new__(cls, number: int, name: str) -> "NamedClient":
+        """Attach a name to a number."""
+        made = super().__new__(cls, number)
+        made.name = name
+        return made
+
+
+def client_name(client: int) -> str:
+    """Return a client's name, or its number if it has none: "hospital-a", "client 3"."""
+    return client.name if isinstance(client, NamedClient) else f"client {int(client)}"
+
+
+def client_names(record: BaseModel) -> dict[int, NamedClient]:
+    """Return the clients of a recording that have names, by number; texts are safe to show."""
+    config = getattr(record, "config", None)
+    recording = config.get("recording") if isinstance(config, dict) else None
+    names = recording.get("names") if isinstance(recording, dict) else None
+    if not isinstance(names, dict):
+        return {}
+    return {
+        int(number): NamedClient(int(number), shortened(clean(str(name)), LONGEST_NAME))
+        for number, name in names.items()
+        if str(number).isascii() and str(number).isdecimal() and len(str(number)) <= 15
+    }
+
+
+LONGEST_NAME = 40
+"""Characters of a client's name that are printed."""
+_CLIENT_FIELDS = ("target", "client")
+
+
+def cleaned(
+    model: Model, speak: Speaker = clean, clients: Mapping[int, NamedClient] | None = None
+) -> Model:
     """A record or comparison without control or direction characters in any text.
 
     Notes, which readers of all kinds see, get words in the place of the program's own names.
@@ -399,31 +437,39 @@ def cleaned(model: Model, speak: Speaker = clean) -> Model:
     Args:
         model: The record or comparison.
         speak: Makes each text safe.
+        clients: Clients that have names; read from the record by default.
     """
-    update = {}
+    clients = client_names(model) if clients is None else clients
+    update: dict[str, object] = {}
     for name, value in vars(model).items():
+        if clients and name in _CLIENT_FIELDS and value in clients:
+            update[name] = clients[value]
+            continue
         if type(value) not in _NUMBERS and name not in _AS_IT_IS:
-            safe = _cleaned(value, speak)
+            safe = _cleaned(value, speak, clients)
             safe = in_words(safe) if name == "note" and isinstance(safe, str) else safe
             if safe is not value:
                 update[name] = safe
     return model.model_copy(update=update) if update else model
 
 
-def _cleaned(value: object, speak: Speaker) -> object:
+def _cleaned(value: object, speak: Speaker, clients: Mapping[int, NamedClient]) -> object:
     """The value itself where nothing in it changes."""
     if isinstance(value, str):
         return speak(value)
     if isinstance(value, BaseModel):
-        return cleaned(value, speak)
+        return cleaned(value, speak, clients)
     if isinstance(value, list | tuple):
         if _NUMBERS.issuperset(map(type, value)):
             return value
-        parts = [_cleaned(part, speak) for part in value]
+        parts = [_cleaned(part, speak, clients) for part in value]
         same = all(part is old for part, old in zip(parts, value, strict=True))
         return value if same else type(value)(parts)
     if isinstance(value, dict):
-        return {_cleaned(key, speak): _cleaned(part, speak) for key, part in value.items()}
+        return {
+            _cleaned(key, speak, clients): _cleaned(part, speak, clients)
+            for key, part in value.items()
+        }
     return value
 
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from fedaudit.report.evidence import grouped
 from fedaudit.report.grid import shortened
-from fedaudit.report.words import ORIGINS, defense_name
+from fedaudit.report.words import ORIGINS, client_name, defense_name
 from fedaudit.results.record import Curve, Histogram, Trajectory
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A7A7A")
@@ -401,7 +401,7 @@ def outline(
 
 def run_setting(part: Curve | Trajectory | Histogram) -> tuple[str, ...]:
     """Setting that tells one run's panels from another's."""
-    return (shortened(defense_name(part.defense)), f"client {part.target}", f"seed {part.seed}")
+    return (shortened(defense_name(part.defense)), client_name(part.target), f"seed {part.seed}")
 
 
 def origin_keys(origins: Sequence[str]) -> tuple[LegendEntry, ...]:

@@ -293,7 +293,7 @@ def group_figure(groups: Sequence[Estimate], by: str) -> drawing.Figures | None:
 def _of(group: Estimate) -> str:
     if group.by != "client":
         return _title(group)
-    whose = "the target" if group.target is None else f"client {group.target}"
+    whose = "the target" if group.target is None else words.client_name(group.target)
     return (
         f"{shortened(group.attack)}: members of {whose} v. samples of each other client, "
         f"{shortened(words.defense_name(group.defense))}"

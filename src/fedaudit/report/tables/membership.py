@@ -334,7 +334,7 @@ def targets_table(record: Record) -> Grid | None:
         return None
     rows = [
         {
-            "Client": f"Client {figure.target}",
+            "Client": _client(figure.target),
             "Attack": named(figure.attack),
             "Non-members": words.contrast_name(figure.contrast),
             "Defense": named(words.defense_name(figure.defense)),
@@ -347,6 +347,12 @@ def targets_table(record: Record) -> Grid | None:
         for figure in sorted(figures, key=lambda figure: figure.target or 0)
     ]
     return tabled("AUC by audited client", rows, varying=_SETTING)
+
+
+def _client(client: int | None) -> str:
+    """Return a client's own name as it is, and a number as "Client 3"."""
+    name = "all" if client is None else words.client_name(client)
+    return name if isinstance(client, words.NamedClient) else words.capital(name)
 
 
 _SETTING = ("Target", "Attack", "Contrast", "Non-members", "Defense", "Seed")
@@ -380,7 +386,7 @@ def group_name(group: Estimate) -> str:
 def _group_row(group: Estimate) -> Filled:
     return {
         "Non-members of" if group.by == "client" else "Class": named(group_name(group)),
-        "Target": words.MISSING if group.target is None else f"client {group.target}",
+        "Target": words.MISSING if group.target is None else words.client_name(group.target),
         "Attack": named(group.attack),
         "Contrast": words.contrast_name(group.contrast),
         "Defense": named(words.defense_name(group.defense)),
@@ -479,7 +485,7 @@ def _row(record: Record, same: Sequence[ExposedSample], sizes: _Sizes) -> Filled
         "Which one": f"{words.capital(best.unit)} {best.sample}",
         "Class": EMPTY.text if best.label is None else str(best.label),
         "Defense": named(words.defense_name(best.defense)),
-        "Target": f"client {best.target}",
+        "Target": words.client_name(best.target),
         "Seeds": ", ".join(str(seed) for seed in sorted({one.seed for one in same})),
         "Attacks that list it": f"{len(attacks)} of {len(asked)}",
         "Non-members as high or higher": _above(best, nonmembers),

@@ -118,7 +118,7 @@ def _where(control: ControlResult) -> str:
     parts = [
         shortened(control.attack),
         "" if control.defense == "none" else shortened(control.defense),
-        "" if control.target is None else f"client {control.target}",
+        "" if control.target is None else words.client_name(control.target),
         "" if control.seed is None else f"seed {control.seed}",
     ]
     return " · ".join(part for part in parts if part)

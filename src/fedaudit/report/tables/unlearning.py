@@ -5,6 +5,7 @@ from typing import NamedTuple
 from fedaudit.report import words
 from fedaudit.report.grid import Cell, Filled, Grid, below, named, tabled
 from fedaudit.report.tiles import Tile
+from fedaudit.report.verdict import WITHHELD, unlearning_row_verdict, unlearning_verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
@@ -17,7 +18,6 @@ from fedaudit.results.unlearning import (
     UnlearningRow,
     most_left,
     unlearning_rows,
-    unlearning_verdict_of,
 )
 
 
@@ -45,7 +45,7 @@ def unlearning_section(record: Record) -> UnlearningSection | None:
         _said(record, rows),
         tabled(
             f"AUC of forgotten against unseen {'people' if record.unit == 'person' else 'samples'}",
-            [_row(row, several) for row in rows],
+            [_row(record, row, several) for row in rows],
             words=("Verdict",),
             remark="The yardstick is a federation with the same settings that never had the "
             "forgotten samples. After less retrained: paired on the same samples, with a 90% "
@@ -61,7 +61,7 @@ def unlearning_tile(record: Record) -> list[Tile]:
     rows = unlearning_rows(record)
     if not rows:
         return []
-    verdict = unlearning_verdict_of(rows)
+    verdict = unlearning_verdict(record)
     most = most_left(rows)
     aucs = (
         f"{name} {words.value_of(one)}"
@@ -73,7 +73,7 @@ def unlearning_tile(record: Record) -> list[Tile]:
         f"{most.after.attack}, AUC {', '.join(aucs)}; who has both models {words.value_of(both)} "
     )
     detail += f"({both.attack}); {_accuracies(record)}"
-    tone = "" if verdict in NOT_TOLD else "alarm"
+    tone = "" if verdict in (*NOT_TOLD, WITHHELD) else "alarm"
     return [Tile(f"Unlearning by {_method(record)}", verdict, detail.rstrip("; "), tone)]
 
 
@@ -92,7 +92,7 @@ def _method(record: Record) -> str:
 
 
 def _said(record: Record, rows: list[UnlearningRow]) -> str:
-    verdict, units = unlearning_verdict_of(rows), "people" if record.unit == "person" else "samples"
+    verdict, units = unlearning_verdict(record), "people" if record.unit == "person" else "samples"
     of_target = {row.after.target: row.after for row in rows}.values()
     forgotten, unseen = sum(o.n_members for o in of_target), max(o.n_nonmembers for o in of_target)
     attacks = words.plural(len({row.after.attack for row in rows}), "attack")
@@ -102,10 +102,11 @@ def _said(record: Record, rows: list[UnlearningRow]) -> str:
     )
 
 
-def _row(row: UnlearningRow, several: bool) -> Filled:
+def _row(record: Record, row: UnlearningRow, several: bool) -> Filled:
     found: dict[str, Cell | str | None] = {"Attack": named(row.after.attack)}
     if several:
-        found["Target"] = str(row.after.target)
+        target = row.after.target
+        found["Target"] = "all" if target is None else words.client_name(target)
     for name, one in _points(row).items():
         if name != "both models":
             found[words.capital(name)] = Cell(words.value_of(one), words.interval_of(one))
@@ -114,7 +115,7 @@ def _row(row: UnlearningRow, several: bool) -> Filled:
     assert excess.high is not None
     limits = words.span(excess.low, excess.high, excess.metric)
     found["After less retrained"] = Cell(words.signed(excess.number, excess.metric), f"({limits})")
-    found["Verdict"] = excess.note
+    found["Verdict"] = unlearning_row_verdict(record, excess.note)
     found["Both models"] = Cell(words.value_of(row.both), words.interval_of(row.both))
     return found
 

@@ -23,11 +23,11 @@ from fedaudit.report.grid import shortened
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.sources import on_sources, strongest_on_sources
 from fedaudit.report.text.verdict import verdict
+from fedaudit.report.verdict import WITHHELD, coverage_gaps, hardly_learned, unlearning_verdict
 from fedaudit.results.estimate import NO_DEFENSE
-from fedaudit.results.guessing import near_guessing
 from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
-from fedaudit.results.unlearning import most_left, unlearning_rows, unlearning_verdict_of
+from fedaudit.results.unlearning import most_left, unlearning_rows
 
 Kind = Literal["figure", "stated", "inconclusive", "not tested", "not stated", "out of scope"]
 
@@ -103,8 +103,10 @@ def conclusion(record: Record) -> Answer:
         where = f"For each model{each}" if runs else "In all"
         who = "members" if record.unit == "sample" else "people as members"
         said.append(f"{where} {members} {who}; non-members: {words.listed(others)}.")
-    if near_guessing(record):
+    if hardly_learned(record):
         said.append("The models hardly learned their training data.")
+    if gaps := coverage_gaps(record):
+        said.append(f"{gaps}.")
     said.append("That is the record’s verdict: a policy’s stands in a pack’s verdict.json.")
     return Answer("stated", words.sentence(verdict(record).headline), "\n".join(said))
 
@@ -113,7 +115,7 @@ def adversary(record: Record) -> Answer:
     """The adversary, and whose samples were audited."""
     said = shortened(record.view.description, 300) or "Not described"
     targets = distinct(f.target for f in record.findings if f.target is not None)
-    audited = first_named([f"client {target}" for target in targets])
+    audited = first_named([words.client_name(target) for target in targets])
     audited = audited or ("samples of every client" if record.sources else "not stated")
     clients = (
         f", of {words.plural(record.federation_size, 'client')}" if record.federation_size else ""
@@ -140,7 +142,7 @@ def adversary(record: Record) -> Answer:
 
 def controls(record: Record) -> Answer:
     """Checks that the audit finds what is there, and nothing where nothing is."""
-    ran, failed = checks = checks_of(record.controls)
+    ran, failed, _ = checks = checks_of(record.controls)
     if not ran:
         games = "Games have no controls beside their own bounds."
         why = "No control was run: nothing vouches for the figures."
@@ -152,7 +154,7 @@ def controls(record: Record) -> Answer:
     partly = [kind for kind in kinds if kind in unrun]
     more = [f"Failed: {first_named(distinct(one.control for one in failed))}."] if failed else []
     more += [f"In part not run: {first_named(partly)}."] if partly else []
-    if near_guessing(record):
+    if hardly_learned(record):
         more.append("The models hardly learned their training data: others may give away more.")
     text = f"{checks.passed} of {words.plural(len(ran), 'check')} hold, "
     text += f"of {words.plural(len(kinds), 'kind')}: {first_named(kinds)}"
@@ -246,7 +248,10 @@ def deletion(record: Record) -> Answer:
     settings = given if isinstance(given, dict) else {}
     worst, both = most_left(rows), max(rows, key=lambda row: row.both.number).both
     attacks = words.plural(len({row.after.attack for row in rows}), "attack")
-    text = f"{words.capital(unlearning_verdict_of(rows))}, as far as {attacks} can tell: after "
+    verdict_after = unlearning_verdict(record)
+    said = f"{words.capital(verdict_after)}"
+    said += f", as far as {attacks} can tell" * (verdict_after != WITHHELD)
+    text = f"{said}: after "
     text += f"unlearning, largest AUC {words.with_interval(worst.after)}; retrained "
     text += words.value_of(worst.retrained)
     deleted = sum({row.after.target: row.after.n_members for row in rows}.values())

@@ -21,6 +21,7 @@ from fedaudit.report.text.answers import (
 from fedaudit.report.text.clusters import clustered_of, in_words, riskiest
 from fedaudit.report.text.epsilons import client_bound, sum_bound
 from fedaudit.report.text.sources import on_sources
+from fedaudit.report.verdict import unit_of
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance, by_test_alone
 from fedaudit.results.record import Record
@@ -138,7 +139,7 @@ def membership(record: Record) -> Answer:
     if not found:
         return _none(record, (AUC, _RATE), "The record has no figure of an attack on membership.")
     text = "; ".join(f"{words.metric_name(one.metric)} {words.with_interval(one)}" for one in found)
-    text = _of_people(record) + text
+    text = _of_unit(record) + text
     tried = distinct(one.attack for one in figures)
     more = [f"The largest over {words.plural(len(tried), 'attack')} ({first_named(tried)})."]
     more += [f"{words.metric_name(one.metric)}: {_place(one, figures)}." for one in found]
@@ -154,8 +155,13 @@ def membership(record: Record) -> Answer:
     return Answer("figure", text, "\n".join(more))
 
 
-def _of_people(record: Record) -> str:
-    return "Of people, each with all of their samples: " * (record.unit == "person")
+def _of_unit(record: Record) -> str:
+    """Opening that names the unit where it is not ordinary samples."""
+    openings = {
+        "person": "Of people, each with all of their samples: ",
+        "canary sample": "Of canary samples, not of people’s records: ",
+    }
+    return openings.get(unit_of(record), "")
 
 
 def equivalence(record: Record) -> Answer:
@@ -164,7 +170,7 @@ def equivalence(record: Record) -> Answer:
     if bound is None:
         return _none(record, (AUC,), f"No attack on membership here has a {LEVEL} upper limit.")
     worst = _worst(record, bound)
-    text = _of_people(record) + f"AUC at most {_above(bound.high)} with {LEVEL} confidence"
+    text = _of_unit(record) + f"AUC at most {_above(bound.high)} with {LEVEL} confidence"
     text += f" for {worst}" if worst else ""
     text += f" ({_short_place(bound.figure, _every(record, AUC))})"
     text += (
@@ -250,9 +256,10 @@ def residual(record: Record) -> Answer:
         sum_bound(record),
     ]
     text = "; ".join(one for one in said if one) or "No upper limit of a risk is known"
-    units, one = (
-        ("people", "of them") if record.unit == "person" else ("samples", "person’s record")
-    )
+    units, one = {
+        "person": ("people", "of them"),
+        "canary sample": ("canary samples", "canary sample"),
+    }.get(unit_of(record), ("samples", "person’s record"))
     before = "Of the model before deletion. " * bool(unlearning_rows(record))
     before += "".join(f"{one} " for one in canary_noise(record))
     more = (

@@ -14,6 +14,7 @@ from fedaudit.core.metric_names import (
 from fedaudit.report import evidence, words
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.answers import Answer, canary_noise, not_tested
+from fedaudit.report.verdict import unit_of
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
 
@@ -125,7 +126,9 @@ def measured_epsilon(record: Record) -> Answer:
     found = [one for one in given if one is not None]
     if not found or evidence.says_nothing(record):
         return not_tested("The record has no lower bound on epsilon.")
-    of = {metric: ", ".join(said).format(unit=record.unit) for metric, said in _MEASURED.items()}
+    of = {
+        metric: ", ".join(said).format(unit=unit_of(record)) for metric, said in _MEASURED.items()
+    }
     lines = [
         f"{words.number(one.number)}: {of[one.metric]}; {shortened(one.method, 100)}."
         + _ceiling(one)

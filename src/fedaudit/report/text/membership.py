@@ -6,6 +6,14 @@ from typing import NamedTuple
 from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.report import evidence, words
 from fedaudit.report.grid import shortened
+from fedaudit.report.verdict import (
+    WRONG_SIGN,
+    coverage_gaps,
+    range_headline,
+    reveals_owner,
+    unit_of,
+    wrong_sign,
+)
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance, by_interval_alone, by_test_alone
 from fedaudit.results.record import Record
@@ -32,6 +40,23 @@ PEOPLE_HEADLINES: Mapping[evidence.Status, str] = {
     "others, hardly better than by guessing",
 }
 """Headlines where the audit was about people, each with all of their samples."""
+
+CANARY_HEADLINES: Mapping[evidence.Status, str] = {
+    "strong leak": "Strong leakage: canary samples can be distinguished from others",
+    "clear leak": "Clear leakage: canary samples can be told from others clearly better than by "
+    "guessing",
+    "weak leak": "Weak leakage: canary samples can be told from others somewhat better than by "
+    "guessing",
+    "trace of a leak": "A trace of leakage: canary samples can be told from others, hardly better "
+    "than by guessing",
+}
+"""Headlines where the members are canary samples, which nobody's data are."""
+
+CANARY_MEANINGS: Mapping[evidence.Status, str] = dict.fromkeys(
+    evidence.LEAKS.values(),
+    "Members here are canary samples, made to be memorised: they bound what training can leak of "
+    "any one sample, and are not people. What ordinary samples leak takes an audit of these.",
+)
 
 BESIDE_OTHERS: Mapping[evidence.Status, str] = {
     "inconclusive": "Inconclusive about membership: this audit is too small to say",
@@ -204,8 +229,8 @@ def _auc_sentence(best: Estimate, figures: list[Estimate]) -> str:
     name = f"{shortened(best.attack, 60)}{_where(best, figures)}"
     figure = f"AUC {words.with_interval(best)}"
     if above_chance(best):
-        size = evidence.size_of(best)
-        word = f", {evidence.a_leak(size)}" if size else ""
+        size = evidence.size_words(best)
+        word = f", {size}" if size else ""
         return f"the strongest attack is {name}, {figure}{word}."
     if any(above_chance(one) for one in figures):
         by_auc = f"by AUC, no attack is shown above guessing{_allowing(best)}"
@@ -233,11 +258,11 @@ def _identified(above: list[Estimate], told: Estimate | None) -> str:
     name = f"{shortened(best.attack, 60)}{_where(best, above)}"
     if told is not None and above_chance(told) and _is_same(told, best):
         name = "it"
-    size = evidence.size_of(best)
+    size = evidence.size_words(best)
     return (
         f"Of 1,000 members, {name} identifies {_with_limits(best)} at the price of one false "
         f"alarm in {ALARMS[best.metric]} "
-        f"non-members{f', {evidence.a_leak(size)}' if size else ''}; guessing would find "
+        f"non-members{f', {size}' if size else ''}; guessing would find "
         f"{of_thousand(rate_of(best.metric) or 0)}."
     )
 
@@ -292,6 +317,8 @@ def member_status(record: Record, figures: list[Estimate]) -> evidence.Status:
     if above:
         sizes = [size for figure in above if (size := evidence.size_of(figure))]
         return evidence.LEAKS[evidence.largest(sizes) or "trace"]
+    if wrong_sign(figures) or coverage_gaps(record):
+        return "inconclusive"
     return "no leak shown" if _little_can_hide(record, figures) else "inconclusive"
 
 
@@ -306,6 +333,17 @@ def member_meaning(record: Record, status: evidence.Status, figures: list[Estima
     if status == "void" and record.nobody_is_a_member:
         return NOBODY
     meant = MEANINGS[status]
+    if unit_of(record) == "canary sample":
+        meant = CANARY_MEANINGS.get(status, meant)
+    if not reveals_owner(record):
+        meant = meant.replace(", and so whose data,", "")
+    if status == "trace of a leak" and range_headline(figures):
+        meant = (
+            "How much better than chance a guess is cannot be told from these samples: the leak "
+            "may be a trace or large. More non-members narrow it."
+        )
+    if status == "inconclusive" and wrong_sign(figures):
+        meant = f"{words.capital(WRONG_SIGN)}. Check the score's sign before anything is concluded."
     if record.unit == "person":
         meant = meant.replace("which samples, and so whose data,", "whose data").replace(
             "a few samples may", "a few people may"

@@ -17,6 +17,7 @@ from fedaudit.report.text.clusters import (
 )
 from fedaudit.report.text.membership import (
     BESIDE_OTHERS,
+    CANARY_HEADLINES,
     HARDLY_LEARNED,
     HEADLINES,
     PEOPLE_HEADLINES,
@@ -38,10 +39,27 @@ from fedaudit.report.text.sources import (
     source_question,
     source_status,
 )
-from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.guessing import by_test_alone, near_guessing
+from fedaudit.report.verdict import (
+    WITHHELD,
+    WRONG_SIGN,
+    bounds_one_update,
+    canary_bound,
+    clients_named,
+    coverage_gaps,
+    fairness_caveat,
+    figures_by_side,
+    hardly_learned,
+    is_defended,
+    range_headline,
+    sides_of,
+    unit_of,
+    unlearning_verdict,
+    wrong_sign,
+)
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.guessing import by_test_alone
 from fedaudit.results.record import ControlResult, Record
-from fedaudit.results.unlearning import most_left, unlearning_rows, unlearning_verdict_of
+from fedaudit.results.unlearning import most_left, unlearning_rows
 
 MOST_BELOW = 3
 """Figures below guessing that are named; of more, their number stands."""
@@ -209,14 +227,13 @@ def _of_clusters(record: Record) -> str:
 
 def _undefended(record: Record, targets: list[int]) -> str:
     """Audited clients that do not use the defense that others use: their leak is not its own."""
-    used = [row for row in record.usage if row.defense != NO_DEFENSE]
-    users = {row.client for row in used if row.defended}
-    others = [t for t in targets if t in {row.client for row in used} - users]
-    if not users or not others:
+    sides = sides_of(record)
+    if sides is None:
         return ""
+    others = sides.undefended
     who = f"{words.count(len(others))} of the audited clients"
     if len(others) <= _MOST_NAMED:
-        who = words.capital(_by_number(others))
+        who = words.capital(clients_named(others))
     return f" {who} {'does' if len(others) == 1 else 'do'} not use the defense."
 
 
@@ -229,7 +246,7 @@ def _asked(targets: list[int]) -> str:
 
 
 def _by_number(clients: list[int]) -> str:
-    return f"client{'s' * (len(clients) > 1)} {words.listed([str(client) for client in clients])}"
+    return clients_named(clients)
 
 
 MOST_WARNED = 3
@@ -250,6 +267,7 @@ class PlainVerdict(NamedTuple):
         meaning: What follows from it, and what does not.
         controls: Whether the checks passed.
         open: What could not be concluded, point by point.
+        defended: Whether every figure is of a defended run.
     """
 
     status: evidence.Status
@@ -261,6 +279,7 @@ class PlainVerdict(NamedTuple):
     meaning: str
     controls: str
     open: tuple[str, ...]
+    defended: bool = False
 
 
 def verdict(record: Record) -> PlainVerdict:
@@ -281,6 +300,7 @@ def verdict(record: Record) -> PlainVerdict:
         _meanings(record, judged, figures),
         _controls(record.controls),
         open_points(record, figures),
+        is_defended(record),
     )
 
 
@@ -295,12 +315,14 @@ def _on_topics(record: Record, figures: list[Estimate]) -> dict[str, evidence.St
     """The verdict on each topic of a record, the gravest first."""
     found: dict[str, evidence.Status] = {}
     if evidence.about_members(record):
-        found["membership"] = member_status(record, figures)
+        # Of a partly defended run the defended clients decide: the defense is for them.
+        first = next(iter(figures_by_side(record).values()))
+        found["membership"] = member_status(record, first)
     if record.sources:
         found["sources"] = source_status(on_sources(record))
     if record.clusters:
         found["clusters"] = cluster_status(clustered_of(record))
-    if near_guessing(record):
+    if hardly_learned(record):
         # That nothing was found in a model that learned next to nothing is no result.
         found = {t: "inconclusive" if s == "no leak shown" else s for t, s in found.items()}
     order = get_args(evidence.Status)
@@ -326,7 +348,7 @@ def _headline(record: Record, topics: Mapping[str, evidence.Status]) -> str:
     front = next(iter(topics.values()))
     texts: list[str] = []
     for topic, status in topics.items():
-        if near_guessing(record) and status in UNLEARNED:
+        if hardly_learned(record) and status in UNLEARNED:
             text = UNLEARNED[status]
         elif topic == "clusters":
             text = cluster_headline(clustered_of(record))
@@ -339,11 +361,60 @@ def _headline(record: Record, topics: Mapping[str, evidence.Status]) -> str:
             text = SOURCE_HEADLINES[status]
         else:
             beside = BESIDE_OTHERS if len(topics) > 1 else {}
-            people = PEOPLE_HEADLINES if record.unit == "person" else {}
+            people = _HEADLINES_OF.get(unit_of(record), {})
             text = beside.get(status, people.get(status, HEADLINES[status]))
+            text = _of_members(record, status, text)
         texts.append(text)
-    said = [*texts, _of_deletion(record), *_of_one_update(record), *_of_one_sum(record)]
+    said = [
+        *texts,
+        coverage_gaps(record),
+        _of_canaries(record),
+        _of_deletion(record),
+        *_of_one_update(record),
+        *_of_one_sum(record),
+    ]
     return ". ".join(dict.fromkeys(filter(None, said)))
+
+
+_HEADLINES_OF = {"person": PEOPLE_HEADLINES, "canary sample": CANARY_HEADLINES}
+
+
+def _of_members(record: Record, status: evidence.Status, text: str) -> str:
+    """The headline on membership, by defended and undefended clients where there are both."""
+    if status in ("void", "control failed"):
+        return text
+    sides = figures_by_side(record)
+    front = next(iter(sides.values()))
+    if status in evidence.LEAKS.values():
+        text = range_headline(front) or text
+    if status == "inconclusive":
+        if wrong_sign(front):
+            text = f"Inconclusive: {WRONG_SIGN}"
+        elif bounds_one_update(record):
+            text = "Inconclusive about single samples: too few were audited to say"
+        elif coverage_gaps(record) and text == HEADLINES[status]:
+            text = "Inconclusive: not every upload was measured"
+    if len(sides) > 1:
+        names = list(sides)
+        text = f"{words.capital(names[0])}: {text[:1].lower()}{text[1:]}"
+        other = member_status(record, sides[names[1]])
+        text += f". {words.capital(names[1])}: {other}"
+    caveat = fairness_caveat(record)
+    return f"{text}. {caveat}" if caveat else text
+
+
+def _of_canaries(record: Record) -> str:
+    """The bound on one canary sample, which such a study is for."""
+    bound = canary_bound(record)
+    if bound is None or evidence.says_nothing(record):
+        return ""
+    said = f"Of one canary sample: epsilon at least {words.number(bound.measured.number)}"
+    said += ", the most this test can show" * evidence.at_ceiling(bound.measured)
+    if bound.claimed is None:
+        return said
+    claim = bound.claimed.number
+    held = "refuted" if bound.measured.number > claim else "not refuted, which proves nothing"
+    return f"{said}; {words.number(claim)} proven is {held}"
 
 
 def _of_deletion(record: Record) -> str:
@@ -351,9 +422,11 @@ def _of_deletion(record: Record) -> str:
     rows = unlearning_rows(record)
     if not rows or evidence.says_nothing(record):
         return ""
+    if unlearning_verdict(record) == WITHHELD:
+        return f"The verdict after deletion is {WITHHELD}"
     most = most_left(rows).after
     return (
-        f"That is before deletion; after it: {unlearning_verdict_of(rows)} "
+        f"That is before deletion; after it: {unlearning_verdict(record)} "
         f"(largest AUC {words.number(most.number)})"
     )
 
@@ -388,7 +461,7 @@ def _of_one_update(record: Record) -> list[str]:
 
 def learning_warning(record: Record) -> str:
     """Says which rows' training accuracy is near guessing; empty where none is."""
-    rows = near_guessing(record)
+    rows = hardly_learned(record)
     if not rows:
         return ""
     several = len({one.defense for one in record.where(topic="utility")}) > 1
@@ -412,7 +485,7 @@ def _meanings(
     record: Record, topics: Mapping[str, evidence.Status], figures: list[Estimate]
 ) -> str:
     parts = []
-    if "inconclusive" in topics.values() and near_guessing(record):
+    if "inconclusive" in topics.values() and hardly_learned(record):
         parts.append(HARDLY_LEARNED)
         topics = {topic: one for topic, one in topics.items() if one != "inconclusive"}
     if "membership" in topics:
@@ -449,11 +522,10 @@ def _doubtful(record: Record) -> evidence.Status | None:
 
 
 def _controls(controls: list[ControlResult]) -> str:
-    ran, failed = evidence.checks_of(controls)
+    ran, failed, unrun = evidence.checks_of(controls)
     if not ran:
         return "No control was run, so nothing vouches for these figures."
-    unrun = len(controls) - len(ran)
-    not_run = f" {words.plural(unrun, 'control')} could not be run." if unrun else ""
+    not_run = f" {words.plural(unrun, 'control')} cannot tell." if unrun else ""
     if not failed:
         return f"Controls: all {words.count(len(ran))} that were run passed.{not_run}"
     named = evidence.distinct(map(_failure, failed))

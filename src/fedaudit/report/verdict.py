@@ -1,0 +1,214 @@
+"""Decisions that every reader of a record shares: headline, tiles, terminal, gate and clause map.
+
+Each function answers one question about a record, and no other module answers it again.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from fedaudit.core.metric_names import AUC, CANNOT_TELL, EPSILON, FORMAL_EPSILON, SECURE_SUM_EPSILON
+from fedaudit.report import evidence, words
+from fedaudit.report.grid import shortened
+from fedaudit.results.estimate import NO_DEFENSE, Estimate
+from fedaudit.results.guessing import NearGuessing, above_chance, near_guessing
+from fedaudit.results.record import Record
+from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
+
+Unit = Literal["sample", "person", "canary sample"]
+
+WITHHELD = "withheld: a control failed"
+"""Stands in the place of a verdict on unlearning whose controls failed."""
+MOST_NAMED = 5
+"""Clients that a sentence names; of more, their number is given."""
+
+
+def unit_of(record: Record) -> Unit:
+    """Return what the members of an audit are."""
+    audit = record.config.get("audit")
+    if isinstance(audit, dict) and audit.get("draw") == "canaries":
+        return "canary sample"
+    return record.unit
+
+
+def clients_named(clients: Sequence[int]) -> str:
+    """Return clients by name: "clients 0 and 9", "hospital-a"; of many, their number."""
+    if len(clients) > MOST_NAMED:
+        return words.plural(len(clients), "client")
+    if any(isinstance(client, words.NamedClient) for client in clients):
+        return words.listed([words.client_name(client) for client in clients])
+    return f"client{'s' * (len(clients) > 1)} {words.listed([str(c) for c in clients])}"
+
+
+class Sides(NamedTuple):
+    """Audited clients of a partly defended run.
+
+    Attributes:
+        defended: Clients that use the defense.
+        undefended: Clients that do not.
+    """
+
+    defended: list[int]
+    undefended: list[int]
+
+
+def sides_of(record: Record) -> Sides | None:
+    """Return the audited clients by their use of the defense; None unless there are both."""
+    used = [row for row in record.usage if row.defense != NO_DEFENSE]
+    users = {row.client for row in used if row.defended}
+    others = {row.client for row in used} - users
+    targets = sorted({f.target for f in record.findings if f.target is not None})
+    sides = Sides([t for t in targets if t in users], [t for t in targets if t in others])
+    return sides if sides.defended and sides.undefended else None
+
+
+def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
+    """Return the headline figures, those of defended clients first; one group elsewhere.
+
+    The keys name the clients: "client 0, defended". The one key of a record without both kinds of
+    clients is empty.
+    """
+    figures, sides = evidence.headline(record), sides_of(record)
+    if sides is None:
+        return {"": figures}
+    groups = {
+        f"{clients_named(clients)}, {word}": [f for f in figures if f.target in clients]
+        for clients, word in ((sides.defended, "defended"), (sides.undefended, "undefended"))
+    }
+    return groups if all(groups.values()) else {"": figures}
+
+
+def is_defended(record: Record) -> bool:
+    """Return True if every figure on membership, sources or clusters is of a defended run."""
+    used = [figure.defense for figure in evidence.headline(record)]
+    used += [run.defense for run in record.sources]
+    used += [run.defense for run in record.clusters]
+    return bool(used) and all(name not in ("", NO_DEFENSE) for name in used)
+
+
+def reveals_owner(record: Record) -> bool:
+    """Return True if the adversary knows whose upload it sees."""
+    return any(sight.lower() == "uploads" for sight in record.view.sees)
+
+
+def hardly_learned(record: Record) -> list[NearGuessing]:
+    """Return rows near guessing, if no attack of the record succeeds: there was little to find."""
+    if any(above_chance(figure) for figure in evidence.headline(record)):
+        return []
+    sources = record.where(topic="source", against="")
+    if any(above_chance(figure) for figure in sources):
+        return []
+    models = [model for run in record.clusters for model in run.rounds[-1].models]
+    risky = any(model.low is not None and model.low > 0.5 for model in models)
+    return [] if risky else near_guessing(record)
+
+
+def wrong_sign(figures: Sequence[Estimate]) -> list[Estimate]:
+    """Return AUCs whose interval lies below 0.5: the score may have the wrong sign."""
+    return [f for f in figures if f.metric == AUC and f.high is not None and f.high < 0.5]
+
+
+WRONG_SIGN = "members score lower than non-members: the score may have the wrong sign"
+
+
+def unlearning_verdict(record: Record) -> str:
+    """Return the verdict after deletion; withheld if a control failed, empty without deletion."""
+    rows = unlearning_rows(record)
+    if not rows:
+        return ""
+    return WITHHELD if evidence.checks_of(record.controls).failed else unlearning_verdict_of(rows)
+
+
+def unlearning_row_verdict(record: Record, note: str) -> str:
+    """Return the verdict on one attack after deletion, withheld likewise."""
+    return WITHHELD if evidence.checks_of(record.controls).failed else note or CANNOT_TELL
+
+
+def coverage_gaps(record: Record) -> str:
+    """Return what was not measured, clients by name; empty if coverage is whole or not known."""
+    known = record.coverage
+    if known is None:
+        return ""
+    gaps = []
+    if known.n_missing_rounds:
+        spans = [
+            f"{span.first}" if span.first == span.last else f"{span.first}–{span.last}"
+            for span in known.missing_rounds[:MOST_NAMED]
+        ]
+        which = f" ({', '.join(spans)})" if spans else ""
+        gaps.append(f"{words.plural(known.n_missing_rounds, 'round')}{which}")
+    if known.n_missing_uploads:
+        senders = sorted({one.client for one in known.missing_uploads if one.aggregated})
+        of = f" of {clients_named(senders)}" if senders else ""
+        gaps.append(f"{words.plural(known.n_missing_uploads, 'upload')}{of}")
+    if known.never_measured:
+        gaps.append(f"every upload of {clients_named(known.never_measured)}")
+    return f"Not measured: {words.listed(gaps)}" if gaps else ""
+
+
+def fairness_caveat(record: Record) -> str:
+    """Return the sentence for figures that no fair draw stands behind; empty for fair ones."""
+    figures = evidence.headline(record)
+    if not figures or any(figure.fair for figure in figures):
+        return ""
+    return "Differences between clients or pools of samples may be part of these figures"
+
+
+def controls_line(records: Sequence[Record]) -> str:
+    """Return the number of controls that hold, fail or cannot tell, in one line."""
+    checks = evidence.checks_of(control for record in records for control in record.controls)
+    total = len(checks.ran) + checks.untold
+    if not total:
+        return "No control was run"
+    untold = f", {checks.untold} cannot tell" if checks.untold else ""
+    return f"{checks.passed} of {total} controls hold{untold}"
+
+
+def controls_sign(records: Sequence[Record]) -> str:
+    """Return "✓" if every control holds, "✗" if one failed or none was run, else "?"."""
+    checks = evidence.checks_of(control for record in records for control in record.controls)
+    if checks.failed or not checks.ran:
+        return "✗"
+    return "?" if checks.untold else "✓"
+
+
+class CanaryBound(NamedTuple):
+    """Epsilon of one canary sample.
+
+    Attributes:
+        measured: The lower bound.
+        claimed: The epsilon that a mechanism proves; None without one.
+    """
+
+    measured: Estimate
+    claimed: Estimate | None
+
+
+def canary_bound(record: Record) -> CanaryBound | None:
+    """Return measured and proven epsilon of canary samples; None for other units."""
+    measured = evidence.strongest(record.findings, EPSILON)
+    if unit_of(record) != "canary sample" or measured is None:
+        return None
+    return CanaryBound(measured, evidence.given_over_all_runs(record, FORMAL_EPSILON))
+
+
+def bounds_one_update(record: Record) -> bool:
+    """Return True if the record bounds the epsilon of one client's update."""
+    found = evidence.client_epsilon(record).best
+    return found is not None or evidence.given_over_all_runs(record, SECURE_SUM_EPSILON) is not None
+
+
+def range_headline(figures: Sequence[Estimate]) -> str:
+    """Return the headline of a leak that no single word fits; empty elsewhere."""
+    found = [figure for figure in figures if above_chance(figure)]
+    if evidence.largest([s for f in found if (s := evidence.size_of(f))]) not in ("trace", None):
+        return ""
+    wide = [figure for figure in found if evidence.size_range(figure)]
+    if not wide:
+        return ""
+    best = max(wide, key=lambda figure: figure.value or 0.0)
+    between = evidence.size_range(best)
+    assert between is not None
+    return (
+        f"Leak shown; size between {between[0]} and {between[1]}; best estimate "
+        f"{words.value_of(best)} ({words.metric_name(best.metric)}, {shortened(best.attack, 60)})"
+    )

@@ -1,0 +1,238 @@
+"""What the verdict module decides, and that every reader says the same."""
+
+import pytest
+
+from fedaudit.gate.evaluate import evaluate_policy
+from fedaudit.gate.junit import junit_xml
+from fedaudit.gate.outcome import Outcome
+from fedaudit.gate.policy import Policy
+from fedaudit.report.advice import advice
+from fedaudit.report.clauses import clauses_json
+from fedaudit.report.evidence import headline, look_of
+from fedaudit.report.first import first_screen
+from fedaudit.report.page import report_html
+from fedaudit.report.text.verdict import verdict
+from fedaudit.report.verdict import WITHHELD, controls_line, unlearning_verdict
+from fedaudit.report.words import cleaned, client_name
+from fedaudit.results.coverage import (
+    ClientCoverage,
+    Coverage,
+    MissingRounds,
+    MissingUpload,
+)
+from fedaudit.results.ladder import ladder
+from fedaudit.results.record import Record
+from tests.estimates import changed, estimate
+from tests.report.records import HOSTILE_LINK, HOSTILE_TAG, record, used
+from tests.report.seen import printed, words
+from tests.report.test_plain import auc, hardly_learned, none_found, only, rate
+
+NUMBER = 128962569
+CEILINGS = {"auc": 0.6, "contrasts": ["unseen"], "attacks": ["a"]}
+POLICY = Policy.model_validate({"name": "p", "membership": CEILINGS, "controls": {"required": []}})
+
+
+def named(name: str = "hospital-a", value: float = 0.8) -> Record:
+    figures = [
+        auc(value, value - 0.02, value + 0.02, target=NUMBER, significant=True),
+        auc(0.52, 0.45, 0.58, target=NUMBER + 1, significant=False),
+    ]
+    names = {str(NUMBER): name, str(NUMBER + 1): "hospital-b"}
+    return changed(only(*figures), config={"recording": {"names": names}})
+
+
+def test_a_client_is_called_by_its_name_on_every_surface() -> None:
+    whole = named()
+    checked = evaluate_policy(whole, POLICY)
+    surfaces = {
+        "terminal": printed(whole),
+        "page": words(report_html(whole)).partition("Settings")[0],
+        "gate": checked.reason,
+        "junit": junit_xml(checked),
+        "clauses": clauses_json(whole),
+    }
+    for surface, text in surfaces.items():
+        assert "hospital-a" in text, surface
+        assert f"client {NUMBER}" not in text, surface
+
+
+@pytest.mark.parametrize("name", [HOSTILE_TAG, HOSTILE_LINK, "a\n::error::PASS", "x" * 5000])
+def test_a_hostile_client_name_stays_text_of_bounded_length(name: str) -> None:
+    whole = named(name)
+    page = report_html(whole)
+    assert "<img src=x" not in page
+    assert '<a href="https://evil' not in page
+    assert "\n::error::" not in printed(whole) + evaluate_policy(whole, POLICY).reason
+    assert len(client_name(cleaned(whole).findings[0].target or 0)) <= 41
+
+
+def test_names_of_the_wrong_kind_leave_clients_with_their_numbers() -> None:
+    for names in (["a"], {"x": "a", "\u0665": "b", "9" * 5000: "c"}, "a", None):
+        whole = changed(named(), config={"recording": {"names": names}})
+        assert f"client {NUMBER}" in printed(whole)
+
+
+def test_canary_samples_are_never_called_people_and_their_epsilon_is_on_the_first_screen() -> None:
+    bound = auc(1.4, 1.4, None, metric="epsilon", ceiling=2.9)
+    whole = changed(
+        only(auc(0.8, 0.77, 0.83, significant=True), bound),
+        config={"audit": {"draw": "canaries"}},
+    )
+    said = verdict(whole)
+    first = first_screen(whole, said)
+    assert "canary samples" in first.headline
+    assert "epsilon at least 1.400" in first.headline
+    assert any(tile.label == "One canary sample, epsilon at least" for tile in first.numbers)
+    assert "whose data" not in said.meaning
+    assert "Of canary samples, not of people" in clauses_json(whole)
+
+
+def test_a_leak_whose_lower_limit_was_refused_is_given_as_a_range() -> None:
+    whole = only(
+        auc(0.55, 0.5, 0.6, significant=False),
+        rate(0.106, None, 0.197, significant=True, method="exact 95%"),
+    )
+    first = first_screen(whole, verdict(whole))
+    assert first.status == "leak shown"
+    start = "Leak shown; size between trace and strong; best estimate 10.6%"
+    assert first.headline.startswith(start)
+    assert "hardly better" not in words(report_html(whole))
+    assert look_of(headline(whole)[1]).word == "trace to strong"
+
+
+def test_a_small_leak_with_a_low_estimate_stays_a_trace() -> None:
+    whole = only(auc(0.53, 0.51, 0.55, significant=True), rate(0.01, 0.005, 0.02))
+    assert verdict(whole).headline.startswith("A trace of leakage")
+
+
+def test_sources_above_guessing_take_the_warning_of_a_model_that_hardly_learned_away() -> None:
+    whole = hardly_learned(none_found(), 0.1)
+    assert verdict(whole).warning
+    success = estimate(
+        topic="source", metric="success", value=0.5, low=0.4, high=0.6, significant=True
+    )
+    more = changed(whole, estimates=[*whole.estimates, success])
+    assert not verdict(more).warning
+
+
+def test_advice_on_a_defended_record_does_not_ask_for_a_defense() -> None:
+    plain = record(details=False, defenses=(("none", 1.0),))
+    defended = record(details=False, defenses=(("dp-sgd", 1.0),))
+    steps = [" ".join(first_screen(one, verdict(one)).next) for one in (plain, defended)]
+    assert "Run the same study with a defense" in steps[0]
+    assert "Run the same study with a defense" not in steps[1]
+    assert "Strengthen the defense" in steps[1]
+
+
+def test_a_view_of_sums_is_not_said_to_reveal_whose_data_took_part() -> None:
+    whole = only(auc(0.8, 0.77, 0.83, significant=True))
+    assert "whose data" in verdict(whole).meaning
+    sums = changed(whole, view=changed(whole.view, sees=["predictions", "global_model"]))
+    assert "whose data" not in verdict(sums).meaning
+
+
+def partly(defended: float, undefended: float) -> Record:
+    where = {"defense": "cofedmid", "significant": True}
+    return changed(
+        only(
+            auc(defended, defended - 0.02, defended + 0.02, target=0, **where),
+            auc(undefended, undefended - 0.02, undefended + 0.02, target=9, **where),
+        ),
+        usage=[used(client, defense="cofedmid", defended=client == 0) for client in (0, 9)],
+    )
+
+
+def test_a_partly_defended_run_is_judged_by_its_defended_clients_first() -> None:
+    whole = partly(0.64, 0.85)
+    first = first_screen(whole, verdict(whole))
+    assert first.status == "clear leak"
+    assert first.headline.startswith("Client 0, defended: ")
+    assert first.headline.endswith("Client 9, undefended: strong leak")
+    labels = [tile.label for tile in first.numbers]
+    assert labels[0].startswith("Client 0, defended")
+    assert labels[1].startswith("Client 9, undefended")
+    assert [forest.title for forest in first.picture] == [
+        "Attacks against guessing: client 0, defended",
+        "Attacks against guessing: client 9, undefended",
+    ]
+
+
+def test_an_auc_below_one_half_never_passes_a_gate() -> None:
+    good = only(auc(0.5, 0.45, 0.55, method="DeLong 95%", significant=False))
+    flipped = only(auc(0.13, 0.098, 0.171, method="DeLong 95%", significant=False))
+    assert evaluate_policy(good, POLICY).outcome is Outcome.PASS
+    checked = evaluate_policy(flipped, POLICY)
+    assert checked.outcome is Outcome.INCONCLUSIVE
+    assert "wrong sign" in checked.reason
+
+
+def covered(**missing: object) -> Record:
+    clients = [ClientCoverage(client=0, answered=30, measured=30)]
+    given = {"rounds": 30, "measured": 30, "last_measured": 30, "clients": clients}
+    return changed(none_found(), coverage=Coverage.model_validate({**given, **missing}))
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        (
+            {"missing_rounds": [MissingRounds(first=7, last=9, reason="NaN")]}
+            | {"n_missing_rounds": 3},
+            "Not measured: 3 rounds (7–9)",
+        ),
+        (
+            {"missing_uploads": [MissingUpload(client=0, round=7, reason="NaN")]}
+            | {"n_missing_uploads": 1},
+            "Not measured: 1 upload of client 0",
+        ),
+        (
+            {"clients": [ClientCoverage(client=4, answered=0, measured=0)]},
+            "Not measured: every upload of client 4",
+        ),
+    ],
+)
+def test_what_was_not_measured_is_named_and_no_leak_shown_is_not_said(
+    missing: dict[str, object], said: str
+) -> None:
+    assert verdict(covered()).status == "no leak shown"
+    whole = covered(**missing)
+    assert verdict(whole).status == "inconclusive"
+    for text in (printed(whole), report_html(whole), clauses_json(whole)):
+        assert said in " ".join(text.split())
+
+
+def test_a_control_that_cannot_tell_is_no_check_mark() -> None:
+    whole = record()
+    assert controls_line([whole]) == "3 of 4 controls hold, 1 cannot tell"
+    text = printed(whole)
+    assert "? 3 of 4 controls hold, 1 cannot tell" in text
+    assert "✓" not in text
+
+
+def test_unfair_figures_stay_out_of_the_headline_if_there_are_fair_ones() -> None:
+    fair = auc(0.5, 0.48, 0.52, significant=False)
+    unfair = auc(0.8, 0.78, 0.82, contrast="other_client", significant=True, fair=False)
+    caveat = "Differences between clients"
+    both, alone = only(fair, unfair), only(unfair)
+    assert headline(both) == [fair]
+    assert caveat not in verdict(both).headline
+    assert caveat in verdict(alone).headline
+
+
+def test_the_ladder_says_nothing_beyond_the_gaps_it_was_fitted_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = record(defenses=(("none", 1.0),))
+    gaps = [rung.gap for rung in ladder().rungs]
+    for gap, said in ((max(gaps), True), (max(gaps) + 0.1, False), (min(gaps) - 0.1, False)):
+        monkeypatch.setattr("fedaudit.report.advice.loss_gap", lambda record, gap=gap: gap)
+        assert (advice(whole) is not None) is said
+
+
+def test_forgotten_is_withheld_where_a_control_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedaudit.report.verdict.unlearning_rows", lambda record: [object()])
+    monkeypatch.setattr("fedaudit.report.verdict.unlearning_verdict_of", lambda rows: "forgotten")
+    whole = record()
+    assert unlearning_verdict(whole) == "forgotten"
+    broken = [changed(control, passed=False) for control in whole.controls[:1]]
+    assert unlearning_verdict(changed(whole, controls=broken)) == WITHHELD
