@@ -17,6 +17,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.inputs import Inputs, packed
+from fedaudit.core.summaries import short_repr
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task
 
 ClientId: TypeAlias = int
@@ -54,6 +55,7 @@ class Sees(Flag):
     CHOOSES_UPLOAD = auto()
 
 
+@short_repr
 @dataclass(frozen=True, init=False)
 class Samples:
     """Samples with what a model is to make of them; ids follow them through every stage.

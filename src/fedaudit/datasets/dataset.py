@@ -10,10 +10,12 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.summaries import short_repr
 from fedaudit.core.tasks import Reading, Task, without_masked
 from fedaudit.core.values import Samples
 
 
+@short_repr
 @dataclass(frozen=True)
 class Dataset:
     """Samples in a training and a test part, numbered through.

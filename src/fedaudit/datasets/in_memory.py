@@ -8,6 +8,7 @@ import torch
 from fedaudit.core.errors import BadInput
 from fedaudit.core.inputs import Inputs
 from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.summaries import short_repr
 from fedaudit.core.values import Samples
 from fedaudit.datasets.arrays import (
     AnyArray,
@@ -21,6 +22,7 @@ from fedaudit.datasets.arrays import (
 from fedaudit.datasets.dataset import Dataset, with_subjects
 
 
+@short_repr
 @dataclass(frozen=True, eq=False)
 class InMemory:
     """Makes a data set of arrays; see :func:`samples`.

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput
 from fedaudit.core.modules import SUPPORTED
 from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.summaries import summary
 from fedaudit.core.values import NOBODY, ClientId, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet, all_but
 from fedaudit.live.recording import ByClient, Called, numbers_of
@@ -42,6 +43,10 @@ class Split(NamedTuple):
 
     train: dict[Called, Int[ndarray, " samples"]]
     audit: AuditSet
+
+    def __repr__(self) -> str:
+        """Return sizes, never positions of samples."""
+        return f"Split(train={summary(self.train)}, audit={self.audit!r})"
 
     @property
     def part(self) -> dict[str, ndarray]:

@@ -13,10 +13,12 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput
 from fedaudit.core.origin import Origin
 from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.summaries import short_repr
 from fedaudit.core.values import NOBODY, ClientId, Samples
 from fedaudit.datasets.dataset import Dataset
 
 
+@short_repr
 @dataclass(frozen=True)
 class AuditSet:
     """Samples to be attacked, the same for every client and round, and their true owners.
@@ -75,6 +77,7 @@ class AuditSet:
         return stored
 
 
+@short_repr
 @dataclass(frozen=True)
 class Deal:
     """Each client's training samples, and the audited ones.

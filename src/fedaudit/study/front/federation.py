@@ -15,6 +15,7 @@ import numpy as np
 
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import GivenObject
+from fedaudit.core.summaries import short_repr
 from fedaudit.fl.algorithms.catalog import ALGORITHMS
 from fedaudit.models import MODELS
 from fedaudit.study.front.spelling import (
@@ -44,6 +45,7 @@ from fedaudit.study.settings.sections import (
 from fedaudit.study.settings.values import study_from
 
 
+@short_repr
 @dataclass(frozen=True, eq=False)
 class Federation:
     """Clients, their data, model, algorithm and defenses.

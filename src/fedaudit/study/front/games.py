@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import GivenObject
+from fedaudit.core.summaries import short_repr
 from fedaudit.study.front.federation import numbers, sections
 from fedaudit.study.front.spelling import (
     Register,
@@ -25,6 +26,7 @@ from fedaudit.study.settings.games import (
 )
 
 
+@short_repr
 @dataclass(frozen=True, eq=False)
 class Games:
     """Security games (AMI): a server plants a neuron and says whether a record is in a batch.

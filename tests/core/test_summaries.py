@@ -1,0 +1,41 @@
+"""Representations of values that hold samples print sizes, never samples."""
+
+import numpy as np
+import torch
+
+import fedaudit as fa
+from fedaudit.core.objects import stated
+from fedaudit.core.values import Samples
+from fedaudit.datasets.draws.audit_set import AuditSet, Deal
+from fedaudit.live.audited import Split
+
+SECRET = 0.123456
+
+
+def samples(value: float = SECRET) -> Samples:
+    return Samples(
+        torch.full((3, 2), value), torch.tensor([0, 1, 7777]), torch.tensor([91827, 1, 2])
+    )
+
+
+def test_no_representation_prints_samples_targets_or_ids() -> None:
+    held = samples()
+    audit = AuditSet(held, np.array([41414, 0, 1]), np.array([0, 0, 0]))
+    values = [
+        held,
+        audit,
+        Deal({0: held}, audit),
+        Split({0: np.array([91827])}, audit),
+        fa.Federation((held.features, held.targets), clients=2),
+        fa.Federation(held, clients=2),
+    ]
+    for value in values:
+        for text in (repr(value), str(value), f"{value!r}"):
+            assert len(text) < 1000
+            for secret in ("0.1235", "0.123456", "7777", "91827", "41414"):
+                assert secret not in text
+
+
+def test_identity_still_sees_every_value_of_samples() -> None:
+    assert stated(samples()) != stated(samples(0.5))
+    assert stated(samples()) == stated(samples())
