@@ -1,12 +1,14 @@
 import json
 import time
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from fedaudit.core.errors import BadInput, Damaged
@@ -211,3 +213,52 @@ def test_a_link_of_the_temporary_name_is_not_followed(tmp_path: Path) -> None:
     write_tensors({"a": torch.zeros(2)}, tmp_path / "a.safetensors")
     assert foreign.read_text() == "precious"
     assert not (tmp_path / "a.safetensors").is_symlink()
+
+
+class Shuffled:
+    """An open safetensors file that lists its names and notes in another order."""
+
+    def __init__(self, stored: Any, random: Random) -> None:
+        self._stored, self._random = stored, random
+
+    def __enter__(self) -> "Shuffled":
+        self._stored.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stored.__exit__(*error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stored, name)
+
+    def keys(self) -> list[str]:
+        names = sorted(self._stored.keys())
+        return self._random.sample(names, len(names))
+
+    def metadata(self) -> dict[str, str]:
+        notes = sorted((self._stored.metadata() or {}).items())
+        return dict(self._random.sample(notes, len(notes)))
+
+
+def shuffle_readers(patch: pytest.MonkeyPatch, seed: int) -> None:
+    """Make safetensors list names and notes in an order that the seed decides."""
+    random = Random(seed)
+    patch.setattr(tensors, "safe_open", lambda *a, **k: Shuffled(safe_open(*a, **k), random))
+
+
+@pytest.mark.parametrize("ours", [True, False])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=st.lists(st.text("abc/1", min_size=1, max_size=4), min_size=2, unique=True))
+def test_tensors_and_notes_come_in_one_order_in_every_process(
+    path: Path, ours: bool, names: list[str]
+) -> None:
+    given = {name: torch.ones(1) for name in names}
+    notes = dict.fromkeys(names, "x")
+    (write_tensors if ours else save_file)(given, path, notes)
+    orders = set()
+    for seed in range(5):
+        with pytest.MonkeyPatch.context() as patch:
+            shuffle_readers(patch, seed)
+            found, there = read_tensors(path)
+        orders.add((tuple(found), tuple(there)))
+    assert orders == {(tuple(names if ours else sorted(names)), tuple(sorted(names)))}

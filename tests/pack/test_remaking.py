@@ -14,6 +14,7 @@ from fedaudit.pack.packing import write_pack
 from fedaudit.pack.remaking import held_by, remade
 from fedaudit.pack.verifying import verify
 from fedaudit.study.running.run import run_study
+from tests.observe.test_tensors import shuffle_readers
 from tests.programs import exit_code
 from tests.report.games import NONE, played
 from tests.study.studies import quick_study
@@ -173,3 +174,27 @@ def test_a_folder_that_is_no_run_is_refused(
 def test_games_need_no_recording(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="leave it out"):
         list(remade(played(NONE), tmp_path))
+
+
+@pytest.fixture(scope="module")
+def many_clients(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study whose clients' training accuracies differ, so that their sum has rounding errors."""
+    folder = tmp_path_factory.mktemp("many")
+    study = quick_study(
+        partition={"clients": 12, "scheme": "dirichlet", "options": {"beta": 1.0}},
+        audit={"fair": 60, "every": 4},
+    )
+    run_study(study, folder)
+    return folder
+
+
+def test_an_honest_pack_is_held_whatever_the_order_in_which_its_run_is_read(
+    many_clients: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "policy.toml").write_text(POLICY)
+    write_pack(many_clients / "record.json", tmp_path / "policy.toml", tmp_path / "pack")
+    found = verify(tmp_path / "pack")
+    for seed in range(8):
+        with pytest.MonkeyPatch.context() as patch:
+            shuffle_readers(patch, seed)
+            assert held_by(found, many_clients).problems == []

@@ -88,10 +88,11 @@ def _apart(tensors: Mapping[str, Tensor]) -> Params:
 
 
 def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
-    """The tensors of a file, in the order they were written in, and its notes.
+    """Return the tensors of a file in the order they were written in, and its notes by name.
 
-    Nothing in the file is executed. The order matters: sums over a model's layers are taken in
-    it, and safetensors alone would give the names sorted.
+    Nothing in the file is executed. The order of the tensors matters, since sums over a model's
+    layers are taken in it. safetensors returns notes in an order that differs between processes:
+    they are sorted here, so that no result depends on the process that reads them.
 
     Raises:
         BadInput: There is no such file.
@@ -109,7 +110,7 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
             refuse_heavy(length, file.read(min(length, MAX_HEADER)))
         with safe_open(path, framework="pt") as stored:
             names = list(stored.keys())
-            notes = dict(stored.metadata() or {})
+            notes = dict(sorted((stored.metadata() or {}).items()))
             told = notes.pop(_HASH, None)
             order = _order(names, notes.get(_ORDER))
             for name in order:
@@ -186,9 +187,9 @@ def is_countable(shape: Sequence[int]) -> bool:
 
 
 def _order(names: list[str], noted: str | None) -> list[str]:
-    """The names as they were written; as they come for a file that says nothing of it."""
+    """Return the names as they were written, or sorted for a file without that note."""
     if noted is None:
-        return names
+        return sorted(names)
     order = parsed_json(noted)
     if not isinstance(order, list) or sorted(map(str, order)) != sorted(names):
         raise ValueError("it names other tensors than it holds")

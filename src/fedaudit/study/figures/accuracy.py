@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import fsum, isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -205,13 +205,16 @@ def overfitting(notes: Mapping[str, str], clients: Sequence[ClientId]) -> list[f
 
 
 def _upload_gap(notes: Mapping[str, str]) -> float | None:
-    """The mean over clients of how much better their models are on their own samples."""
+    """Return the mean over clients of how much better their models are on their own samples.
+
+    The sum is exact, so that the order of the notes cannot change the last digit.
+    """
     gaps = [float(value) for key, value in notes.items() if key.startswith(_GAP)]
-    return float(np.mean(gaps)) if gaps else None
+    return fsum(gaps) / len(gaps) if gaps else None
 
 
 def _models(notes: Mapping[str, str]) -> list[str]:
-    return [name.removeprefix(_TEST) for name in notes if name.startswith(_TEST)]
+    return sorted(name.removeprefix(_TEST) for name in notes if name.startswith(_TEST))
 
 
 def _mean_count(notes: Mapping[str, str], part: str) -> float:
