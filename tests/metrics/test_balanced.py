@@ -13,7 +13,7 @@ from fedaudit.metrics import (
 
 def test_balanced_accuracy_weighs_both_sides_alike() -> None:
     # At 2, both members and one of four non-members are flagged.
-    scores, truth = [3.0, 2.0, 2.0, 1.0, 1.0, 0.0], [1, 1, 0, 0, 0, 0]
+    scores, truth = [3.0, 2.0, 2.0, 1.0, 1.0, 0.0], [True, True, False, False, False, False]
     assert balanced_accuracy(scores, truth, threshold=2.0) == (1 + 0.75) / 2
     assert balanced_accuracy(scores, truth, threshold=None) == 0.5
     assert balanced_accuracy(scores, truth, threshold=-1.0) == 0.5
@@ -32,7 +32,7 @@ def test_the_best_in_hindsight_is_the_best_of_all_thresholds(pairs: list[tuple[i
 
 
 def test_infinite_members_are_flagged_by_the_best_threshold() -> None:
-    best = best_balanced_accuracy([np.inf, np.inf, 0.0], [1, 1, 0])
+    best = best_balanced_accuracy([np.inf, np.inf, 0.0], [True, True, False])
     assert (best.value, best.threshold) == (1, np.inf)
 
 
@@ -62,4 +62,6 @@ def test_a_held_out_figure_counts_the_other_half() -> None:
 
 def test_one_sample_on_a_side_cannot_be_split() -> None:
     with pytest.raises(BadInput, match="at least 2 members and 2 non-members, got 1 and 2"):
-        held_out_balanced_accuracy([1.0, 0.0, 2.0], [1, 0, 0], rng=np.random.default_rng(0))
+        held_out_balanced_accuracy(
+            [1.0, 0.0, 2.0], [True, False, False], rng=np.random.default_rng(0)
+        )

@@ -61,7 +61,7 @@ def test_bounds_rise_to_the_truth_with_canaries() -> None:
     [
         (np.zeros(19), np.arange(19) < 9, "take 20 canary clients, got 19"),
         (np.full(20, np.nan), np.arange(20) < 9, "one finite statistic"),
-        (np.zeros(20), np.arange(10) < 5, "one finite statistic and one coin"),
+        (np.zeros(20), np.arange(10) < 5, "must have one entry a sample"),
         (np.zeros(60), np.ones(60, dtype=bool), "non-members|fair coins"),
     ],
 )

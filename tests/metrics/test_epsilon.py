@@ -175,7 +175,7 @@ def test_one_run_bounds_are_the_reference_implementations(
 
 def test_guesses_are_the_highest_and_the_lowest_scores() -> None:
     # Right: 9, 8 above; 1, 0 below. The middle is left out.
-    scores, truth = [9.0, 8.0, 5.0, 4.0, 1.0, 0.0], [1, 1, 0, 1, 0, 0]
+    scores, truth = [9.0, 8.0, 5.0, 4.0, 1.0, 0.0], [True, True, False, True, False, False]
     found = one_run_epsilon(scores, truth, guesses=4, alpha=0.5)
     assert found == one_run_bound(Guesses(4, 4, 6), alpha=0.5)
     assert found.value > 0

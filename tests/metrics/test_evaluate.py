@@ -72,7 +72,7 @@ def test_a_rate_that_the_sample_cannot_show_is_refused_by_name() -> None:
 
 
 def test_a_contrast_without_samples_is_refused_and_the_others_stand() -> None:
-    found = by_name(evaluate(*audit(unseen=0)))
+    found = by_name(evaluate(*audit(unseen=0), origin_codes=True))
     empty = found["unseen", "auc"]
     assert (empty.value, empty.note) == (None, "no unseen samples to hold members against")
     assert [metric for contrast, metric in found if contrast == "unseen"] == ["auc"]
@@ -92,7 +92,7 @@ def test_what_is_evaluated_fits_an_estimate() -> None:
     apart = {"p_value", "low_at_threshold", "high_at_threshold"}
     numeric = {one.name for one in fields(Evaluated)} - apart
     assert numeric <= set(Estimate.model_fields)
-    for one in evaluate(*audit(unseen=0)):
+    for one in evaluate(*audit(unseen=0), origin_codes=True):
         Estimate(**{name: getattr(one, name) for name in numeric})
 
 
@@ -121,7 +121,10 @@ def test_the_order_of_samples_does_not_matter_to_the_ranks(order: list[int]) -> 
 def test_lists_of_numbers_are_enough() -> None:
     found = by_name(evaluate([0.9, 0.8, 0.1, 0.2], [0, 0, 2, 2], fprs=(0.5,)))
     assert found["unseen", "auc"].value == 1
-    assert found["unseen", "auc"].low == auc_interval([0.9, 0.8, 0.1, 0.2], [1, 1, 0, 0]).low
+    assert (
+        found["unseen", "auc"].low
+        == auc_interval([0.9, 0.8, 0.1, 0.2], [True, True, False, False]).low
+    )
 
 
 def test_nothing_leaks_means_intervals_around_chance() -> None:
@@ -135,11 +138,11 @@ def test_nothing_leaks_means_intervals_around_chance() -> None:
 @pytest.mark.parametrize(
     ("scores", "origin", "message"),
     [
-        ([1.0, 2.0], [0, 1, 2], "got 2 scores and origins of shape"),
-        ([1.0, np.nan], [0, 1], "1 of 2 scores are NaN"),
+        ([1.0, 2.0], [0, 1, 2], "got 2 scores and membership of shape"),
+        ([1.0, np.nan], [False, True], "1 of 2 scores are NaN"),
         ([1.0, 2.0], [0, 7], "unknown origins 7; known: 0 .MEMBER."),
         ([1.0, 2.0], [1, 2], "got 0 members among 2"),
-        ([1.0, 2.0], [0, 0], "got 2 members among 2"),
+        ([1.0, 2.0], [True, True], "got 2 members among 2"),
         ([], [], "got 0 members among 0"),
     ],
 )
@@ -152,9 +155,9 @@ def test_unusable_input_is_refused_with_the_reason(
 
 def test_a_negative_seed_or_an_impossible_rate_is_refused() -> None:
     with pytest.raises(BadInput, match="seed is 0 or larger"):
-        evaluate([1.0, 0.0], [0, 1], seed=-1)
+        evaluate([1.0, 0.0], [False, True], seed=-1)
     with pytest.raises(BadInput, match=r"share in \(0, 1\]"):
-        evaluate([1.0, 0.0], [0, 1], fprs=(0.0,))
+        evaluate([1.0, 0.0], [False, True], fprs=(0.0,))
 
 
 def test_figures_need_neither_torch_nor_pydantic_nor_scikit_learn_to_start() -> None:

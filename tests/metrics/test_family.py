@@ -36,9 +36,10 @@ def test_forty_audits_of_nothing_rarely_alarm_once_corrected() -> None:
 
 
 def test_above_chance_is_exact_for_a_handful() -> None:
+    truth = [True] * 3 + [False] * 3
     # Three members above three non-members: one arrangement of twenty.
-    assert above_chance([6.0, 5.0, 4.0, 3.0, 2.0, 1.0], [1, 1, 1, 0, 0, 0]) == pytest.approx(1 / 20)
-    assert above_chance([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [1, 1, 1, 0, 0, 0]) == 1
+    assert above_chance([6.0, 5.0, 4.0, 3.0, 2.0, 1.0], truth) == pytest.approx(1 / 20)
+    assert above_chance([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], truth) == 1
 
 
 def test_equal_scores_are_no_evidence() -> None:

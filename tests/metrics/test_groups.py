@@ -34,17 +34,20 @@ def test_all_members_are_held_against_each_owner() -> None:
 
 def test_groups_of_another_length_are_refused() -> None:
     with pytest.raises(BadInput, match="got 2 groups for 3 samples"):
-        auc_by_group([1.0, 2.0, 3.0], [1, 0, 0], groups=np.array([0, 1]))
+        auc_by_group([1.0, 2.0, 3.0], [True, False, False], groups=np.array([0, 1]))
 
 
 def test_a_member_is_exposed_by_the_share_of_nonmembers_strictly_below() -> None:
-    scores, truth = [3.0, 1.0, 2.0, 2.0, 0.0, 5.0], [0, 1, 1, 0, 0, 1]
+    scores, truth = [3.0, 1.0, 2.0, 2.0, 0.0, 5.0], [False, True, True, False, False, True]
     # Non-members 3, 2, 0; members 1, 2, 5.
     assert above_nonmembers(scores, truth).tolist() == pytest.approx([1 / 3, 1 / 3, 1])
 
 
 def test_the_most_exposed_come_first_by_share_then_by_score() -> None:
-    scores, truth = [3.0, 1.0, 2.0, 2.0, 0.0, 5.0, 9.0], [0, 1, 1, 0, 0, 1, 1]
+    scores, truth = (
+        [3.0, 1.0, 2.0, 2.0, 0.0, 5.0, 9.0],
+        [False, True, True, False, False, True, True],
+    )
     exposed = most_exposed(scores, truth, top=3)
     assert [one.position for one in exposed] == [6, 5, 2]
     assert exposed[0].above_nonmembers == 1

@@ -85,7 +85,7 @@ def test_an_auc_of_a_sample_repeated_has_the_limits_that_were_told(times: int) -
 
 
 def test_an_auc_that_was_exact_on_pairs_stays_so() -> None:
-    now = auc_interval([3.0, 4.0, 5.0, 1.0, 2.0, 0.0], [1, 1, 1, 0, 0, 0])
+    now = auc_interval([3.0, 4.0, 5.0, 1.0, 2.0, 0.0], [True, True, True, False, False, False])
     assert now.method.startswith("exact on pairs")
     told = larger_auc(Limited(*now[:3]), 3, 30, confidence=0.95)
     assert told == clopper_pearson(30, 30)

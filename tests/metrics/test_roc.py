@@ -67,7 +67,7 @@ def test_tpr_at_fpr_is_the_best_point_at_or_below_the_rate(audit: Audit, fpr: fl
 
 
 def test_a_perfect_attack_whose_members_tie_reaches_everything() -> None:
-    scores, truth = [1.0, 1.0, 1.0, 0.0, 0.0], [1, 1, 1, 0, 0]
+    scores, truth = [1.0, 1.0, 1.0, 0.0, 0.0], [True, True, True, False, False]
     assert auc(scores, truth) == 1
     assert tpr_at_fpr(scores, truth, 0.0).tpr == 1
     assert tpr_at_fpr(scores, truth, 0.0).threshold == 1.0
@@ -83,7 +83,7 @@ def test_one_valued_scores_are_chance_and_flag_nobody_below_full_rate() -> None:
 
 def test_a_tie_with_one_nonmember_too_many_is_left_out_whole() -> None:
     # Four non-members, a quarter allows one; 0.5 would flag two of them.
-    scores, truth = [0.9, 0.5, 0.9, 0.5, 0.5, 0.1], [1, 1, 0, 0, 0, 0]
+    scores, truth = [0.9, 0.5, 0.9, 0.5, 0.5, 0.1], [True, True, False, False, False, False]
     point = tpr_at_fpr(scores, truth, 0.25)
     assert (point.true_positives, point.false_positives, point.threshold) == (1, 1, 0.9)
 
@@ -104,13 +104,13 @@ def test_every_count_is_allowed_at_its_own_rate(total: int) -> None:
 @pytest.mark.parametrize(
     ("scores", "truth", "message"),
     [
-        ([1.0, np.nan, np.nan], [1, 0, 0], "2 of 3 scores are NaN"),
-        ([1.0, 2.0], [1, 0, 0], "got 2 scores and membership of shape"),
-        ([1.0, 2.0], [1, 1], "got 2 members and 0 non-members"),
-        ([1.0, 2.0], [0, 0], "got 0 members and 2 non-members"),
-        ([1.0, 2.0], [0, 2], "true or false"),
-        (["high", "low"], [0, 1], "must be numbers"),
-        ([[1.0], [2.0]], [0, 1], "one axis"),
+        ([1.0, np.nan, np.nan], [True, False, False], "2 of 3 scores are NaN"),
+        ([1.0, 2.0], [True, False, False], "got 2 scores and membership of shape"),
+        ([1.0, 2.0], [True, True], "got 2 members and 0 non-members"),
+        ([1.0, 2.0], [False, False], "got 0 members and 2 non-members"),
+        ([1.0, 2.0], [0, 7], "unknown origins 7"),
+        (["high", "low"], [False, True], "must be numbers"),
+        ([[1.0], [2.0]], [False, True], "one axis"),
     ],
 )
 def test_unusable_scores_are_refused_with_the_reason(
@@ -122,7 +122,7 @@ def test_unusable_scores_are_refused_with_the_reason(
 
 def test_a_rate_that_is_no_share_is_refused() -> None:
     with pytest.raises(BadInput, match=r"share in \[0, 1\], got 5"):
-        tpr_at_fpr([1.0, 0.0], [1, 0], 5.0)
+        tpr_at_fpr([1.0, 0.0], [True, False], 5.0)
 
 
 def test_a_thinned_curve_keeps_every_step_at_low_rates_and_both_ends() -> None:
@@ -139,7 +139,7 @@ def test_a_thinned_curve_keeps_every_step_at_low_rates_and_both_ends() -> None:
 
 
 def test_a_short_curve_is_thinned_to_the_tops_of_its_steps_only() -> None:
-    roc = roc_curve([4.0, 3.0, 2.0, 1.0], [1, 1, 0, 1])
+    roc = roc_curve([4.0, 3.0, 2.0, 1.0], [True, True, False, True])
     small = thin(roc, 10)
     assert small.fpr.tolist() == [0, 0, 1]
     assert small.tpr.tolist() == pytest.approx([0, 2 / 3, 1])
@@ -147,4 +147,4 @@ def test_a_short_curve_is_thinned_to_the_tops_of_its_steps_only() -> None:
 
 def test_thinning_to_a_handful_of_points_is_refused() -> None:
     with pytest.raises(BadInput, match="at least 10 points, got 3"):
-        thin(roc_curve([1.0, 0.0], [1, 0]), 3)
+        thin(roc_curve([1.0, 0.0], [True, False]), 3)

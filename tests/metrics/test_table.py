@@ -43,7 +43,7 @@ def test_a_metric_stands_beside_the_headline_figures_contrast_by_contrast() -> N
     found = {e.contrast: e for e in estimates("gap", Metric(gap), scores, origin, rng=rng)}
     assert found["mixed"].value == pytest.approx(gap(scores, is_member))
     assert [e.n_nonmembers for e in found.values()] == [40, 60, 100]
-    few = estimates("gap", Metric(gap), scores[45:55], origin[45:55], rng=rng)
+    few = estimates("gap", Metric(gap), scores[45:55], origin[45:55], rng=rng, origin_codes=True)
     assert all(e.value is None and "it takes 10" in e.note for e in few)
 
 

@@ -15,6 +15,7 @@ from fedaudit.metrics.epsilon import (
     one_run_epsilon,
     require_error,
 )
+from fedaudit.metrics.truth import as_array, as_truth
 
 FEWEST_CANARIES = 20
 """Of fewer canary clients nothing is said: guesses about ten coins bound nothing at all."""
@@ -66,9 +67,10 @@ def canary_bounds(
         mean and variance, which is an estimate and exceeds the truth about every second time. The
         mean-only bound is of the mean's lower confidence limit, at the variance 1 that it has.
     """
-    z, inside = np.asarray(statistics, dtype=float), np.asarray(sent, dtype=bool)
+    z = as_array(statistics).astype(float)
+    inside = as_truth(sent, z.size)
     require_error(delta, alpha, least=1e-300)
-    if z.ndim != 1 or z.shape != inside.shape or not np.isfinite(z).all():
+    if z.ndim != 1 or not np.isfinite(z).all():
         raise BadInput(
             f"each canary has one finite statistic and one coin, got shapes {z.shape} and "
             f"{inside.shape}"

@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.delong import auc_interval, interval_of_ranks
 from fedaudit.metrics.intervals import percent, require_confidence
-from fedaudit.metrics.roc import SplitScores, as_truth, ranked, sides
+from fedaudit.metrics.roc import SplitScores, ranked, sides
+from fedaudit.metrics.truth import as_truth
 
 _INTERVAL = 0.95
 # A study has hundreds of these controls, and there are many studies. Of 200 shuffles 27 may alarm;

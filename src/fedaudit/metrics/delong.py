@@ -14,12 +14,12 @@ from fedaudit.metrics.roc import (
     SplitScores,
     allowed_false_positives,
     as_scores,
-    as_truth,
     auc,
     ranked,
     sides,
     within_side,
 )
+from fedaudit.metrics.truth import as_truth
 
 FEWEST_DISORDERED = 5.0
 """Below so many misordered (or well-ordered) disjoint pairs a normal approximation fails."""

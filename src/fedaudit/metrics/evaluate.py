@@ -12,6 +12,7 @@ from fedaudit.core.origin import Origin
 from fedaudit.metrics.intervals import require_confidence
 from fedaudit.metrics.roc import as_scores
 from fedaudit.metrics.table import EVERY_EVALUATION, METRICS, Contrast, Evaluated, Exact, Metric
+from fedaudit.metrics.truth import as_origins, refuse_misaligned
 
 CONTRASTS: dict[str, tuple[Origin, ...]] = {
     "other_client": (Origin.OTHER_CLIENT,),
@@ -28,6 +29,7 @@ def evaluate(
     fprs: Sequence[float] = (0.01, 0.001),
     seed: int = 0,
     confidence: float = 0.95,
+    origin_codes: bool = False,
 ) -> list[Evaluated]:
     """All headline figures of one attack on one target client, contrast by contrast.
 
@@ -38,18 +40,26 @@ def evaluate(
 
     Args:
         scores: One a sample, larger for likelier members.
-        origin: Where each sample comes from: ``Origin`` values or their numbers.
+        origin: Booleans, True for members and False for unseen samples, or where each sample comes
+            from: ``Origin`` values, their names, or their numbers if a 2 is among these.
         fprs: False-positive rates to report at, each in (0, 1].
         seed: Seed of the split behind the balanced accuracy, 0 or larger.
         confidence: Confidence of every interval, in (0, 1).
+        origin_codes: Whether numbers are ``Origin`` values even if no 2 is among them. Without,
+            0 and 1 alone are refused, since 1 often stands for a member.
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, an origin is unknown, or one of members and
-            non-members is missing altogether.
+        BadInput: Lengths differ, a score is NaN, an origin is unknown or ambiguous, or one of
+            members and non-members is missing altogether.
+
+    Examples:
+        >>> found = evaluate([0.9, 0.8, 0.1, 0.2], [True, True, False, False], fprs=(0.5,))
+        >>> next(one.value for one in found if (one.contrast, one.metric) == ("unseen", "auc"))
+        1.0
     """
     require_confidence(confidence)
     values = as_scores(scores)
-    sources = _origins(origin, len(values))
+    sources = _origins(scores, origin, len(values), origin_codes)
     if seed < 0:
         raise BadInput(f"a seed is 0 or larger, got {seed}")
     figures: list[Evaluated] = []
@@ -72,6 +82,7 @@ def estimates(
     *,
     rng: np.random.Generator,
     confidence: float = 0.95,
+    origin_codes: bool = False,
 ) -> list[Evaluated]:
     """A metric of one attack on one target client, contrast by contrast.
 
@@ -79,14 +90,16 @@ def estimates(
         name: Of the metric, for the record.
         metric: What is taken.
         scores: One a sample, larger for likelier members.
-        origin: Where each sample comes from: ``Origin`` values.
+        origin: As in :func:`evaluate`.
         rng: Draws samples anew.
         confidence: Of the interval.
+        origin_codes: As in :func:`evaluate`.
 
     Raises:
         BadInput: The metric gives no finite number.
     """
-    values, sources = as_scores(scores), np.asarray(origin)
+    values = as_scores(scores)
+    sources = as_origins(origin, len(values), codes=origin_codes)
     contrasts = (_contrast(one, values, sources, rng, confidence) for one in CONTRASTS)
     return [figure for one in contrasts for figure in metric.figures(name, one)]
 
@@ -106,24 +119,18 @@ def _contrast(
     return Contrast(name, scores[chosen], is_member, confidence, rng, fprs, note)
 
 
-def _origins(origin: npt.ArrayLike, samples: int) -> Int[np.ndarray, " samples"]:
-    sources = np.asarray(origin)
-    if sources.shape != (samples,):
-        raise BadInput(
-            f"scores and origins must have one entry a sample, got {samples} scores and origins "
-            f"of shape {sources.shape}"
-        )
-    strange = sorted({str(value) for value in sources[~np.isin(sources, list(Origin))]})
-    if strange:
-        known = ", ".join(f"{one.value} ({one.name})" for one in Origin)
-        raise BadInput(f"unknown origins {', '.join(strange[:5])}; known: {known}")
+def _origins(
+    scores: npt.ArrayLike, origin: npt.ArrayLike, samples: int, codes: bool
+) -> Int[np.ndarray, " samples"]:
+    refuse_misaligned(scores, origin)
+    sources = as_origins(origin, samples, codes=codes)
     members = int((sources == Origin.MEMBER).sum())
     if members in (0, samples):
         raise BadInput(
             f"both members and non-members are needed, got {members} members among {samples} "
             "samples"
         )
-    return sources.astype(np.int64)
+    return sources
 
 
 def _note(sources: Int[np.ndarray, " samples"], against: tuple[Origin, ...]) -> str:

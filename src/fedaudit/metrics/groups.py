@@ -8,7 +8,8 @@ from jaxtyping import Float, Int
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.delong import auc_interval
-from fedaudit.metrics.roc import as_scores, as_truth, sides
+from fedaudit.metrics.roc import as_scores, sides
+from fedaudit.metrics.truth import as_truth
 
 
 class GroupAuc(NamedTuple):
@@ -121,7 +122,7 @@ def most_exposed(
         BadInput: Lengths differ, a score is NaN, or a side is empty.
     """
     shares = above_nonmembers(scores, is_member)
-    positions = np.flatnonzero(np.asarray(is_member))
+    positions = np.flatnonzero(as_truth(is_member, len(as_scores(scores))))
     # Equal shares are put in the order of the scores behind them.
     order = np.lexsort((-as_scores(scores)[positions], -shares))[: max(0, top)]
     return [SingledOut(int(positions[place]), float(shares[place])) for place in order]

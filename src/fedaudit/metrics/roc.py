@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Float
 
 from fedaudit.core.errors import BadInput
+from fedaudit.metrics.truth import as_array, as_truth, refuse_misaligned
 
 
 class SplitScores(NamedTuple):
@@ -41,8 +42,8 @@ def as_scores(scores: npt.ArrayLike) -> Float[np.ndarray, " samples"]:
         BadInput: Another number of dimensions, not numbers, or NaNs (with their count).
     """
     try:
-        values = np.asarray(scores, dtype=np.float64)
-    except (TypeError, ValueError) as problem:
+        values = as_array(scores).astype(np.float64)
+    except (TypeError, ValueError, RuntimeError) as problem:
         raise BadInput(
             f"scores must be numbers, one a sample, got {type(scores).__name__}: {problem}"
         ) from problem
@@ -57,29 +58,13 @@ def as_scores(scores: npt.ArrayLike) -> Float[np.ndarray, " samples"]:
     return values
 
 
-def as_truth(is_member: npt.ArrayLike, samples: int) -> Bool[np.ndarray, " samples"]:
-    """The truth as booleans, one for each of so many samples.
-
-    Raises:
-        BadInput: Another length, or values other than true and false (or 1 and 0).
-    """
-    values: Shaped[np.ndarray, ...] = np.asarray(is_member)
-    if values.shape != (samples,):
-        raise BadInput(
-            f"scores and membership must have one entry a sample, got {samples} scores and "
-            f"membership of shape {values.shape}"
-        )
-    if values.dtype != bool and not np.isin(values, (0, 1)).all():
-        raise BadInput("membership must be true or false (or 1 and 0) for every sample")
-    return values.astype(bool)
-
-
 def sides(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> SplitScores:
     """Splits scores by truth.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, or one of the sides is empty.
     """
+    refuse_misaligned(scores, is_member)
     values = as_scores(scores)
     truth = as_truth(is_member, len(values))
     split = SplitScores(values[truth], values[~truth])
@@ -176,7 +161,7 @@ def roc_curve(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> Roc:
 
     Args:
         scores: One a sample, larger for likelier members; may be infinite.
-        is_member: The truth, one a sample.
+        is_member: Whether each sample is a member: booleans or origins, as in ``evaluate``.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
@@ -232,7 +217,7 @@ def tpr_at_fpr(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> T
 
     Args:
         scores: One a sample, larger for likelier members.
-        is_member: The truth, one a sample.
+        is_member: Whether each sample is a member: booleans or origins, as in ``evaluate``.
         fpr: Largest false-positive rate allowed, in [0, 1].
 
     Raises:

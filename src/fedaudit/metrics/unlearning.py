@@ -7,7 +7,8 @@ import numpy.typing as npt
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import CANNOT_TELL, FORGOTTEN, NOT_FORGOTTEN, OVERDONE, UNTOLD
 from fedaudit.metrics.delong import AucDifference, AucInterval, auc_interval, compare_auc
-from fedaudit.metrics.roc import as_scores, as_truth
+from fedaudit.metrics.roc import as_scores
+from fedaudit.metrics.truth import as_truth
 
 EQUIVALENCE = 0.9
 """Confidence of an equivalence interval: two one-sided tests at 5 % each."""

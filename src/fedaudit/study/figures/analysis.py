@@ -171,7 +171,9 @@ def _add_figures(
     add_figures(of, scores, truth, findings, study.figures.fprs)
     for metric in study.figures.metrics:
         rng = seeded_numpy(setup.seed, "metric", metric, truth.target, name)
-        found = estimates(metric, metric_named(metric), scores, truth.origin, rng=rng)
+        found = estimates(
+            metric, metric_named(metric), scores, truth.origin, rng=rng, origin_codes=True
+        )
         findings.figures += [_figure(of, truth, one) for one in found]
     epsilon = _epsilon(setup, name, scores, truth)
     if epsilon is not None:
@@ -194,7 +196,7 @@ def add_figures(
         findings: Grown in place.
         fprs: False-positive rates to report at.
     """
-    for estimate in evaluate(scores, truth.origin, fprs=fprs, seed=of.seed):
+    for estimate in evaluate(scores, truth.origin, fprs=fprs, seed=of.seed, origin_codes=True):
         if estimate.p_value is not None and not _repeats(estimate.contrast, truth):
             findings.p_values[len(findings.figures)] = estimate.p_value
         rate = rate_of(estimate.metric)
