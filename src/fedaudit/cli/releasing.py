@@ -112,6 +112,7 @@ def verify(
     *,
     digest: str = "",
     signer: Path | None = None,
+    policy: Path | None = None,
     recording: Path | None = None,
     data_dir: DataDir = None,
     other_version: Annotated[bool, Parameter(negative=())] = False,
@@ -131,6 +132,8 @@ def verify(
         made anew.
     signer
         A public key of Ed25519 (PEM) by which the pack must be signed.
+    policy
+        Your own policy: the policy in the pack must have the same settings.
     recording
         The folder of the study's run, or of a live recording, to make every figure, control and
         setting of the record again from what was measured.
@@ -141,7 +144,7 @@ def verify(
     from fedaudit.pack.verifying import verify as verified
 
     with meant_as(folder, PACK):
-        found = verified(folder, digest=digest, signer=signer)
+        found = verified(folder, digest=digest, signer=signer, policy=policy)
     if recording is not None:
         from fedaudit.pack.remaking import held_by
 
@@ -164,6 +167,7 @@ def verify(
     whole = {
         "its files and verdict follow from its record": True,
         "it was made by whom you expect (--digest or --signer)": bool(digest or signer),
+        "its policy is yours (--policy)": policy is not None,
         "its record's figures are those of the run (--recording)": recording is not None,
     }
     held = ", ".join(said.partition(" (")[0] for said, sure in whole.items() if sure)

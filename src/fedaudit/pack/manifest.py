@@ -75,6 +75,9 @@ class Manifest(Part):
         suppressed: How many entries of each of the record's lists were, as far as the record that
             was packed still had them.
         untested: What the record says nothing about.
+        coverage: Numbers of rounds and uploads that were measured, or are missing; empty where the
+            record does not state them.
+        identity: SHA-256 over the models that were sent, round by round; empty where not known.
         made_with: Versions of what made the pack.
         files: All files but the manifest.
         digest: SHA-256 over all of the above; keep it elsewhere, and nobody can replace the pack.
@@ -98,6 +101,8 @@ class Manifest(Part):
     smallest_group: Whole
     suppressed: dict[str, Whole]
     untested: list[str]
+    coverage: dict[str, Whole] = Field(default_factory=dict)
+    identity: str = ""
     made_with: dict[str, str]
     files: Annotated[list[PackedFile], Field(max_length=100)]
     digest: str = ""
@@ -142,6 +147,8 @@ def manifest_of(
         smallest_group=smallest_group,
         suppressed=dict(suppressed),
         untested=record.untested,
+        coverage=_coverage(record),
+        identity=record.coverage.identity if record.coverage else "",
         made_with=dict(made_with),
         files=list(files),
     )
@@ -150,12 +157,31 @@ def manifest_of(
 
 def digest_of(manifest: Manifest) -> str:
     """SHA-256 over all of a manifest but its digest."""
-    return _hash(manifest.model_dump(mode="json", exclude={"digest"}))
+    return _hash(manifest.model_dump(mode="json", exclude={"digest", *_not_stated(manifest)}))
 
 
 def manifest_text(manifest: Manifest) -> str:
     """The manifest as a file: one way to write it, so that no byte can be another."""
-    return manifest.model_dump_json(indent=1) + "\n"
+    return manifest.model_dump_json(indent=1, exclude=_not_stated(manifest)) + "\n"
+
+
+def _not_stated(manifest: Manifest) -> set[str]:
+    """Return fields that manifests without coverage do not have, as those of older versions."""
+    return {name for name in ("coverage", "identity") if not getattr(manifest, name)}
+
+
+def _coverage(record: Record) -> dict[str, int]:
+    known = record.coverage
+    if known is None:
+        return {}
+    return {
+        "rounds": known.rounds,
+        "measured": known.measured,
+        "last_measured": known.last_measured,
+        "missing_rounds": known.n_missing_rounds,
+        "missing_uploads": known.n_missing_uploads,
+        "clients_never_measured": len(known.never_measured),
+    }
 
 
 def _hash(value: object) -> str:

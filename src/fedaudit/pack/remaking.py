@@ -1,6 +1,5 @@
 """The record of a study's pack, made again from what its run has measured."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -11,8 +10,10 @@ from pydantic import BaseModel
 
 from fedaudit.core.errors import BadInput, Refusal
 from fedaudit.core.files import ATTACKED, RECORD_FILE
+from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_recording
+from fedaudit.pack.choices import ABSENT, compare_choices, differing_paths, setting_at
 from fedaudit.pack.suppressing import counted, suppressed
 from fedaudit.pack.verifying import FROM_THE_RUN, Verified, made_where, not_shown_alone
 from fedaudit.report.grid import shortened
@@ -20,6 +21,7 @@ from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.running.folder import recorded_study
 from fedaudit.study.running.reattack import reattack
+from fedaudit.study.running.remeasure import contradicting_signals, unmeasurable
 
 _BY_ITSELF = {"environment", "content_hash", "name", "config"}
 """Fields of a record that do not follow from its recording, or are compared by themselves."""
@@ -27,7 +29,6 @@ _NAME, _KEY, _STARTED = ("recording", "name"), ("recording", "key"), ("recording
 _OF_A_RECORDER = {("name",), _NAME, _KEY, _STARTED}
 """Settings that tell several recordings of one federation apart."""
 _MADE_WITH = ("commit", "device", "versions")
-_ABSENT = object()
 _NAMES = ("attack", "metric", "control", "contrast", "target", "client", "group", "seed", "defense")
 
 
@@ -49,20 +50,28 @@ def held_by(
     record, manifest = found.record, found.manifest
     if record is None or manifest is None:
         return found
-    apart = remade(
-        record,
-        recording,
-        data_dir,
-        smallest_group=manifest.smallest_group,
-        counts=manifest.suppressed,
-        trust=trust,
-    )
-    problems = [*found.problems, *apart]
+    _refuse_games(record)
+    made = made_again(record, recording, data_dir, trust=trust)
+    choices = compare_choices(record, recording, found.own_policy)
+    problems = [
+        *found.problems,
+        *choices.problems,
+        *_faults(record, made, recording, manifest.smallest_group, manifest.suppressed),
+        *_other_verdicts(found, made),
+    ]
+    kept = [] if record.watched else contradicting_signals(recording, data_dir, trust=trust)
+    problems += kept
     alone = set(not_shown_alone(record))
-    left = not_shown(record, recording)
+    left = [*choices.unchecked, *not_shown(record, recording)]
+    checked = [*found.checked, FROM_THE_RUN, *choices.checked]
+    unmeasured = _unmeasured(record, recording)
+    if unmeasured:
+        left.append(f"whether signals are those of the updates: {unmeasured}")
+    else:
+        checked.append("signals are those of the updates that the run kept")
     return found._replace(
         problems=problems,
-        checked=found.checked if problems else [*found.checked, FROM_THE_RUN],
+        checked=found.checked if problems else checked,
         unchecked=[*(one for one in found.unchecked if one not in alone), *left],
     )
 
@@ -98,12 +107,44 @@ def remade(
         BadInput: The record is of games, whose content hash needs no recording.
         Refusal: The folder is no recording, or is damaged.
     """
-    if record.kind == "games":
-        raise BadInput("a record of games holds all that its content hash is over; leave it out")
+    made = made_again(record, recording, data_dir, trust=trust)
+    yield from _faults(record, made, recording, smallest_group, counts)
+
+
+def made_again(
+    record: Record, recording: Path, data_dir: Path | None = None, *, trust: bool = False
+) -> Record:
+    """Return the whole record that the run gives with the attacks and figures of a packed one.
+
+    Args:
+        record: As it is packed.
+        recording: The folder of the study's run, or of a live recording.
+        data_dir: Folder with data sets.
+        trust: Import code that the recording names.
+
+    Raises:
+        BadInput: The record is of games, whose content hash needs no recording.
+        Refusal: The folder is no recording, or is damaged.
+    """
+    _refuse_games(record)
     with TemporaryDirectory() as folder:
         whole = _attacked(record, recording, Path(folder) / "again", data_dir, trust)
     # By way of its text, as the pack has it.
-    again = Record.model_validate_json(whole.model_dump_json())
+    return Record.model_validate_json(whole.model_dump_json())
+
+
+def _refuse_games(record: Record) -> None:
+    if record.kind == "games":
+        raise BadInput("a record of games holds all that its content hash is over; leave it out")
+
+
+def _faults(
+    record: Record,
+    again: Record,
+    recording: Path,
+    smallest_group: int,
+    counts: Mapping[str, int] | None,
+) -> Iterator[str]:
     made, hidden = suppressed(again, smallest_group)
     yield from _other_settings(record, made)
     for field in Record.model_fields:
@@ -125,6 +166,24 @@ def remade(
             )
 
 
+def _other_verdicts(found: Verified, made: Record) -> Iterator[str]:
+    """Yield each policy whose verdict rests on what the pack suppresses."""
+    policies = {"the packed": found.policy, "your": found.own_policy}
+    for whose, policy in policies.items():
+        if policy is not None and found.record is not None:
+            packed, whole = (evaluate_policy(one, policy).outcome for one in (found.record, made))
+            if packed is not whole:
+                yield (
+                    f"by {whose} policy the verdict on the packed record is {packed}, and on all "
+                    f"that the run gives {whole}"
+                )
+
+
+def _unmeasured(record: Record, recording: Path) -> str:
+    """Return why signals cannot be compared with the updates; empty if they can."""
+    return "a recording does not hold the network" if record.watched else unmeasurable(recording)
+
+
 def not_shown(record: Record, recording: Path) -> Iterator[str]:
     """Statements of a packed record that its recording does not show, in words.
 
@@ -143,8 +202,8 @@ def not_shown(record: Record, recording: Path) -> Iterator[str]:
             f"({shortened(own.environment.started) or 'not said'}), as it may be several times"
         )
     there = read_recording(recording) if record.watched else None
-    if there is not None and _setting(record.config, _KEY) != there.key:
-        began = shortened(str(_setting(record.config, _STARTED)))
+    if there is not None and setting_at(record.config, _KEY) != there.key:
+        began = shortened(str(setting_at(record.config, _STARTED)))
         yield (
             "name, key and start of the recording: the record is of another one "
             f"({shortened(repr(record.name))}, {began}) than the folder "
@@ -154,16 +213,16 @@ def not_shown(record: Record, recording: Path) -> Iterator[str]:
 
 def _other_settings(record: Record, made: Record) -> Iterator[str]:
     """Settings that are not those of the run; what tells recordings apart may be another's."""
-    apart = list(_settings_apart(record.config, made.config))
+    apart = list(differing_paths(record.config, made.config))
     another = record.watched and _KEY in apart and _is_of_a_recording(record)
     for path in apart:
         if not (another and path in _OF_A_RECORDER):
-            one, other = (_setting(config, path) for config in (record.config, made.config))
+            one, other = (setting_at(config, path) for config in (record.config, made.config))
             values = (
                 "is not in those of the run"
-                if other is _ABSENT
+                if other is ABSENT
                 else "is missing"
-                if one is _ABSENT
+                if one is ABSENT
                 else f"is {one!r} instead of {other!r}"
             )
             yield f"the record's setting {shortened('.'.join(path))} {shortened(values, 120)}"
@@ -173,35 +232,13 @@ def _other_settings(record: Record, made: Record) -> Iterator[str]:
 
 def _is_of_a_recording(record: Record) -> bool:
     """True if name, key and start are what a recorder writes, and the names are one."""
-    key, started = (_setting(record.config, path) for path in (_KEY, _STARTED))
+    key, started = (setting_at(record.config, path) for path in (_KEY, _STARTED))
     try:
         datetime.fromisoformat(str(started))
     except ValueError:
         return False
-    names = {str(_setting(record.config, path)) for path in (("name",), _NAME)}
+    names = {str(setting_at(record.config, path)) for path in (("name",), _NAME)}
     return names == {record.name} and re.fullmatch("[0-9a-f]{32}", str(key)) is not None
-
-
-def _settings_apart(
-    packed: object, made: object, path: tuple[str, ...] = ()
-) -> Iterator[tuple[str, ...]]:
-    """Paths of settings that are not the same, of one type too: 1, 1.0 and true are three."""
-    if isinstance(packed, Mapping) and isinstance(made, Mapping):
-        for key in dict.fromkeys([*packed, *made]):
-            one, other = packed.get(key, _ABSENT), made.get(key, _ABSENT)
-            yield from _settings_apart(one, other, (*path, key))
-    elif _ABSENT in (packed, made) or _text(packed) != _text(made):
-        yield path
-
-
-def _text(value: object) -> str:
-    return json.dumps(value, sort_keys=True)
-
-
-def _setting(config: object, path: tuple[str, ...]) -> object:
-    for key in path:
-        config = config.get(key, _ABSENT) if isinstance(config, Mapping) else _ABSENT
-    return config
 
 
 def _own_record(record: Record, recording: Path) -> Record | None:
@@ -211,7 +248,7 @@ def _own_record(record: Record, recording: Path) -> Record | None:
             own = read_record(path)
         except Refusal:
             continue
-        same_recording = _setting(own.config, _KEY) == _setting(record.config, _KEY)
+        same_recording = setting_at(own.config, _KEY) == setting_at(record.config, _KEY)
         if own.content_hash == record.content_hash and same_recording:
             return own
     return None

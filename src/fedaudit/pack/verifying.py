@@ -19,8 +19,9 @@ from fedaudit.core.files import (
     read_text,
     refuse_absent,
 )
-from fedaudit.gate.policy import read_policy
+from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import Verdict
+from fedaudit.pack.choices import compare_policy, coverage_notes, foreign_names
 from fedaudit.pack.manifest import (
     MANIFEST_FILE,
     SIGNATURE_BYTES,
@@ -74,6 +75,8 @@ class Verified(NamedTuple):
         record: The packed record; None where it could not be read.
         manifest: That of the pack; None likewise.
         unchecked: What could not be checked, in words.
+        policy: The policy in the pack; None where it could not be read.
+        own_policy: The receiver's policy; None without one.
         other_version: Another version of fedaudit or its parts made the pack, so that what follows
             from the record may be written otherwise.
     """
@@ -83,6 +86,8 @@ class Verified(NamedTuple):
     record: Record | None = None
     manifest: Manifest | None = None
     unchecked: Sequence[str] = ()
+    policy: Policy | None = None
+    own_policy: Policy | None = None
     other_version: bool = False
 
     @property
@@ -93,7 +98,9 @@ class Verified(NamedTuple):
         return self.record.kind
 
 
-def verify(folder: Path, *, digest: str = "", signer: Path | None = None) -> Verified:
+def verify(
+    folder: Path, *, digest: str = "", signer: Path | None = None, policy: Path | None = None
+) -> Verified:
     """Checks a pack that anybody may have written or changed.
 
     Nothing outside of the folder is opened, whatever the manifest names, and no link is followed.
@@ -104,9 +111,10 @@ def verify(folder: Path, *, digest: str = "", signer: Path | None = None) -> Ver
             a pack can be made anew around another record, and only that would show it, or
             its signature.
         signer: A public key of Ed25519 (PEM), by whose private key the pack must be signed.
+        policy: The receiver's policy, whose settings the policy in the pack must have.
 
     Raises:
-        BadInput: There is no such folder, or the digest or the key is none.
+        BadInput: There is no such folder, or the digest, the key or the policy is none.
     """
     refuse_absent(folder, "the folder of a pack, which `fedaudit pack` made")
     if not folder.is_dir():
@@ -116,6 +124,7 @@ def verify(folder: Path, *, digest: str = "", signer: Path | None = None) -> Ver
             "a digest is 64 digits from 0 to 9 and a to f, as `fedaudit pack` printed it"
         )
     key = public_key(signer) if signer is not None else None
+    own = read_policy(policy) if policy is not None else None
     fault = _unreadable(folder / MANIFEST_FILE)
     if fault and not any((folder / name).exists() for name in (MANIFEST_FILE, VERDICT_FILE)):
         raise BadInput(
@@ -146,9 +155,21 @@ def verify(folder: Path, *, digest: str = "", signer: Path | None = None) -> Ver
         manifest=read,
         unchecked=[*(unsure if signed else []), *found.unchecked],
     )
-    if whole.record is None:
+    if whole.record is None or whole.policy is None:
         return whole
-    return whole._replace(unchecked=[*whole.unchecked, *not_shown_alone(whole.record)])
+    names = foreign_names(whole.record, whole.policy)
+    left = [*whole.unchecked, *names.unchecked, *not_shown_alone(whole.record)]
+    left += coverage_notes(whole.record)
+    problems, checked = [*whole.problems, *names.problems], whole.checked
+    if own is None or policy is None:
+        left.append(
+            f"whether the policy {shortened(whole.policy.name)!r} in the pack is yours (--policy)"
+        )
+    else:
+        compared = compare_policy(whole.record, whole.policy, own, policy)
+        problems += compared.problems
+        checked = [*checked, *compared.checked]
+    return whole._replace(problems=problems, checked=checked, unchecked=left, own_policy=own)
 
 
 def not_shown_alone(record: Record) -> Iterator[str]:
@@ -158,6 +179,10 @@ def not_shown_alone(record: Record) -> Iterator[str]:
         yield f"{made_where(record)}, and the name and hours, which nothing in the pack shows"
         return
     yield f"whether {FROM_THE_RUN}, which only the folder of its run shows (--recording)"
+    yield (
+        "whether attacks, targets, seeds or settings of figures of the run were left out or "
+        "changed, which only the folder of its run shows (--recording)"
+    )
     yield f"{made_where(record)}, which nothing in the pack shows"
     unsure = ", ".join(sorted(suppressed(record).counts.keys() - {"findings"}))
     yield (
@@ -329,6 +354,7 @@ def _made_again(folder: Path, manifest: Manifest) -> Verified:
         [] if problems else checked,
         record,
         unchecked=unchecked,
+        policy=policy,
         other_version=not same,
     )
 

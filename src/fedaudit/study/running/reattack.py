@@ -14,10 +14,11 @@ from fedaudit.core.files import own_place, sweep
 from fedaudit.core.importing import code_named_in, imported, is_own
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.observe.kept_files import read_rounds
-from fedaudit.observe.measurements import Stored, tell_of_unhashed
+from fedaudit.observe.measurements import MeasuredRound, Stored, tell_of_unhashed
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import seen_from
 from fedaudit.results.record import Record
+from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import STUDY_FILE, recorded_study, refuse_other_record
@@ -90,7 +91,7 @@ def _attacked(
     for seed in study.seeds:
         run = setup(asked, seed, data_dir)
         folder = run_folder(recording, seed)
-        _refuse_other_data(run, folder)
+        refuse_other_data(run, folder)
         rounds = _stored_rounds(run, folder, work)
         tell_of_unhashed(folder, log)
         possible = _possible(run, rounds, named=bool(names))
@@ -163,8 +164,8 @@ def _asked(study: Study, names: Sequence[str], figures: Mapping[str, object]) ->
     return study_from(values, source="the attack", overrides=figures)
 
 
-def _refuse_other_data(run: Setup, folder: Path) -> None:
-    """The audited samples on disk must be those that settings and data set give."""
+def refuse_other_data(run: Setup, folder: Path) -> None:
+    """Raise if the audited samples on disk are not those that settings and data set give."""
     kept, _ = read_tensors(folder / "audit.safetensors")
     made = run.deal.audit.tensors()
     same = kept.keys() == made.keys() and all(
@@ -190,6 +191,28 @@ def _stored_rounds(run: Setup, folder: Path, work: Work) -> list[Stored]:
             f"{missing[0].name} must be measured on the kind of device that {folder} was: give "
             f"{option('device')} {measured_on(stored)}"
         )
+    more = measured_of_kept(run, folder, stored, missing, work)
+    return [
+        Stored(replace(old.measured, signals={**old.measured.signals, **new.signals}), old.notes)
+        for old, new in zip(stored, more, strict=True)
+    ]
+
+
+def measured_of_kept(
+    run: Setup, folder: Path, stored: Sequence[Stored], signals: Sequence[Signal], work: Work
+) -> list[MeasuredRound]:
+    """Measure signals on the updates that a run kept.
+
+    Args:
+        run: The run.
+        folder: Its folder.
+        stored: Its measured rounds.
+        signals: Signals to measure.
+        work: Device and progress.
+
+    Raises:
+        Damaged: The kept updates are not of the rounds and clients that were measured.
+    """
     rounds = seen_from(read_rounds(folder, run.algorithm.architecture), run.view)
     phase, total = f"seed {run.seed}: new signals", len(stored)
     work.progress(phase, 0, total)
@@ -200,7 +223,7 @@ def _stored_rounds(run: Setup, folder: Path, work: Work) -> list[Stored]:
                 f"round {round.index} kept in {folder} is damaged: it has clients that the run has "
                 "not; restore the folder from a copy, or run the study again"
             )
-        more.append(measure_round(round, missing, run.deal.audit.samples, device=work.device))
+        more.append(measure_round(round, signals, run.deal.audit.samples, device=work.device))
         work.progress(phase, len(more), total)
     if [(new.index, new.clients) for new in more] != [
         (old.measured.index, old.measured.clients) for old in stored
@@ -209,10 +232,7 @@ def _stored_rounds(run: Setup, folder: Path, work: Work) -> list[Stored]:
             f"the updates kept in {folder} are not of the rounds and clients that were measured; "
             "restore the folder from a copy, or run the study again"
         )
-    return [
-        Stored(replace(old.measured, signals={**old.measured.signals, **new.signals}), old.notes)
-        for old, new in zip(stored, more, strict=True)
-    ]
+    return more
 
 
 def _with_fitted_attacks(

@@ -1,0 +1,320 @@
+"""Packs whose figures are right and that hide a leak by what was chosen or left out."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedaudit.gate.policy import policy_from
+from fedaudit.live.attack import attack_recording
+from fedaudit.observe.tensors import read_tensors, write_tensors
+from fedaudit.pack.choices import compare_choices, foreign_names
+from fedaudit.pack.packing import write_pack
+from fedaudit.pack.remaking import held_by
+from fedaudit.pack.verifying import Verified, verify
+from fedaudit.results.coverage import ClientCoverage, Coverage, MissingRounds
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Record, write_record
+from fedaudit.study.running.reattack import reattack
+from fedaudit.study.running.run import run_study
+from tests.live.federation import recorder, rounds
+from tests.programs import exit_code
+from tests.study.studies import quick_study
+
+Json = dict[str, Any]
+POLICY = 'name = "x"\n[membership]\nauc = 0.6\n[controls]\nrequired = []\n'
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study that keeps its updates."""
+    folder = tmp_path_factory.mktemp("choices") / "run"
+    run_study(quick_study(audit={"keep": "full"}), folder)
+    return folder
+
+
+def packed(record: Path, folder: Path, policy: str = POLICY) -> Path:
+    (folder / "policy.toml").write_text(policy)
+    write_pack(record, folder / "policy.toml", folder / "pack")
+    return folder / "pack"
+
+
+def attacked(run: Path, folder: Path, *names: str, **figures: object) -> Path:
+    """A pack of the run with other attacks or settings of figures, as its own command makes it."""
+    changes = {f"figures.{name}": value for name, value in figures.items()}
+    reattack(run, names, folder / "again", figures=changes)
+    return packed(folder / "again" / "record.json", folder)
+
+
+def wrong(found: Verified) -> str:
+    return "\n".join(found.problems)
+
+
+def test_an_honest_pack_of_kept_updates_is_sound(run: Path, tmp_path: Path) -> None:
+    pack = packed(run / "record.json", tmp_path)
+    found = held_by(verify(pack, policy=tmp_path / "policy.toml"), run)
+    assert found.problems == []
+    assert "attacks and settings of figures are those of the run" in found.checked
+    assert "signals are those of the updates that the run kept" in found.checked
+    assert "policy.toml has the settings of your policy policy.toml" in found.checked
+
+
+def test_an_attack_that_was_left_out_is_named(run: Path, tmp_path: Path) -> None:
+    pack = attacked(run, tmp_path, "blackbox-loss")
+    assert any("attacks, targets, seeds" in one for one in verify(pack).unchecked)
+    found = held_by(verify(pack), run)
+    assert wrong(found) == "the record leaves out attacks of the run: loss-series"
+
+
+def test_attacks_that_the_receivers_policy_names_are_enough(run: Path, tmp_path: Path) -> None:
+    named = POLICY.replace("auc = 0.6", 'auc = 0.6\nattacks = ["blackbox-loss"]')
+    reattack(run, ["blackbox-loss"], tmp_path / "again")
+    pack = packed(tmp_path / "again" / "record.json", tmp_path, named)
+    found = held_by(verify(pack, policy=tmp_path / "policy.toml"), run)
+    assert found.problems == []
+    assert any("does not ask for: loss-series" in one for one in found.unchecked)
+    (tmp_path / "mine.toml").write_text(named.replace("blackbox-loss", "loss-series"))
+    found = held_by(verify(pack, policy=tmp_path / "mine.toml"), run)
+    assert "lacks attacks that your policy asks for: loss-series" in wrong(found)
+    assert "leaves out attacks of the run: loss-series" in wrong(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("alpha", 1e-9),
+        ("permutations", 21),
+        ("fprs", (0.5,)),
+        ("nobody_is_a_member", True),
+        ("evaluation", "redraw"),
+        ("metrics", ("partial_auc",)),
+    ],
+)
+def test_a_setting_of_figures_that_is_not_the_runs_is_named(
+    name: str, value: object, run: Path, tmp_path: Path
+) -> None:
+    found = held_by(verify(attacked(run, tmp_path, **{name: value})), run)
+    assert f"settings of figures are not those of the run: figures.{name} is " in wrong(found)
+
+
+def test_a_control_that_was_added_is_no_forgery(run: Path) -> None:
+    record = read_record(run / "record.json")
+    config: Json = json.loads(json.dumps(record.config))
+    config["figures"]["planted_leak"] = True
+    added = record.model_copy(update={"config": config})
+    assert compare_choices(added, run, None).problems == []
+
+
+def test_an_attack_that_was_added_is_named(run: Path) -> None:
+    record = read_record(run / "record.json")
+    config: Json = json.loads(json.dumps(record.config))
+    config["attacks"]["fedmia-1"] = {}
+    added = compare_choices(record.model_copy(update={"config": config}), run, None)
+    assert "the run does not name fedmia-1" in added.unchecked[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("auc = 0.6", "auc = 0.99", "membership.auc is 0.6 instead of 0.99"),
+        ("required = []", 'otherwise = "fail"', "controls.otherwise is 'inconclusive' instead of"),
+        ("auc = 0.6", "auc = 0.6\ntargets = [0]", "membership.targets"),
+        ("auc = 0.6", 'auc = 0.6\ncontrasts = ["mixed"]', "membership.contrasts"),
+    ],
+)
+def test_a_policy_of_the_same_name_with_other_settings_is_found(
+    old: str, new: str, said: str, run: Path, tmp_path: Path
+) -> None:
+    pack = packed(run / "record.json", tmp_path)
+    assert any(
+        "policy 'x' in the pack is yours (--policy)" in one for one in verify(pack).unchecked
+    )
+    mine = tmp_path / "mine.toml"
+    mine.write_text(POLICY.replace(old, new))
+    assert said in wrong(verify(pack, policy=mine))
+    assert "by your policy the verdict on the packed record is " in wrong(verify(pack, policy=mine))
+    mine.write_text("# a comment\n" + POLICY.replace('"x"', '"another name"'))
+    assert verify(pack, policy=mine).problems == []
+
+
+def test_the_command_compares_with_the_receivers_policy(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pack = packed(run / "record.json", tmp_path)
+    assert exit_code("verify", pack, "--policy", tmp_path / "policy.toml") == 0
+    assert "its policy is yours" in " ".join(capsys.readouterr().out.split())
+    (tmp_path / "mine.toml").write_text(POLICY.replace("0.6", "0.7"))
+    assert exit_code("verify", pack, "--policy", tmp_path / "mine.toml") == 1
+    assert exit_code("verify", pack, "--policy", tmp_path / "gone.toml") == 2
+
+
+def exchanged(values: torch.Tensor) -> torch.Tensor:
+    return values.flip(1)
+
+
+def constant(values: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(values)
+
+
+def one_sample(values: torch.Tensor) -> torch.Tensor:
+    changed = values.clone()
+    changed[:, 0] += values.std() / 2
+    return changed
+
+
+def scaled(values: torch.Tensor) -> torch.Tensor:
+    return values * 1.1
+
+
+@pytest.mark.parametrize("change", [exchanged, constant, one_sample, scaled])
+def test_signals_that_the_kept_updates_contradict_are_found(
+    change: Callable[[torch.Tensor], torch.Tensor], run: Path, tmp_path: Path
+) -> None:
+    false = tmp_path / "false"
+    shutil.copytree(run, false)
+    (path,) = (
+        (false / "runs").glob("**/round-000004.safetensors")
+        if (false / "runs").is_dir()
+        else false.glob("**/measured/round-000004.safetensors")
+    )
+    tensors, notes = read_tensors(path)
+    write_tensors({**tensors, "signal/loss": change(tensors["signal/loss"])}, path, notes)
+    reattack(false, [], tmp_path / "again")
+    pack = packed(tmp_path / "again" / "record.json", tmp_path)
+    said = "round 4 of seed 1 has other signals than its kept updates give: loss"
+    assert said in wrong(held_by(verify(pack), false))
+
+
+def test_signals_without_kept_updates_are_named_as_not_checked(tmp_path: Path) -> None:
+    run_study(quick_study(), tmp_path / "run")
+    found = held_by(verify(packed(tmp_path / "run" / "record.json", tmp_path)), tmp_path / "run")
+    assert found.problems == []
+    assert any("did not keep its updates" in one for one in found.unchecked)
+
+
+def renamed(record: Record, name: str) -> Record:
+    return Record.model_validate_json(record.model_dump_json().replace("loss-series", name))
+
+
+@pytest.mark.parametrize("name", ["lοss-series", "loss‐series", "lo\u0455\u0455-series"])
+def test_a_name_with_look_alike_letters_is_refused(name: str, run: Path, tmp_path: Path) -> None:
+    write_record(renamed(read_record(run / "record.json"), name), tmp_path / "record.json")
+    found = verify(packed(tmp_path / "record.json", tmp_path))
+    assert f"names with letters outside ASCII: {name!a}" in wrong(found)
+
+
+def test_a_policy_with_look_alike_letters_is_refused(run: Path) -> None:
+    policy = policy_from(POLICY.replace("auc = 0.6", 'auc = 0.6\nattacks = ["lοss-series"]'))
+    assert foreign_names(read_record(run / "record.json"), policy).problems
+
+
+@pytest.mark.parametrize("name", ["loss-serles", "mine:attack"])
+def test_an_attack_that_is_not_of_the_catalogue_is_named(name: str, run: Path) -> None:
+    other = renamed(read_record(run / "record.json"), name)
+    (said,) = foreign_names(other, policy_from(POLICY)).unchecked
+    assert name in said
+
+
+def without_a_seed(record: Json) -> None:
+    record["seeds"] = record["config"]["seeds"] = [2]
+
+
+def another_target(record: Json) -> None:
+    record["config"]["audit"]["targets"] = [1]
+
+
+def fewer_controls(record: Json) -> None:
+    record["controls"] = record["controls"][:1]
+
+
+def another_size(record: Json) -> None:
+    record["clients"][0]["samples"] += 1
+
+
+def less_untested(record: Json) -> None:
+    record["untested"] = []
+
+
+def weaker_adversary(record: Json) -> None:
+    record["view"]["sees"] = record["view"]["sees"][:1]
+
+
+def no_figures_of_an_attack(record: Json) -> None:
+    record["estimates"] = [e for e in record["estimates"] if e.get("attack") != "loss-series"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        without_a_seed,
+        another_target,
+        fewer_controls,
+        another_size,
+        less_untested,
+        weaker_adversary,
+        no_figures_of_an_attack,
+    ],
+)
+def test_whatever_else_is_left_out_of_a_record_is_found_by_its_run(
+    change: Callable[[Json], None], run: Path, tmp_path: Path
+) -> None:
+    record = json.loads((run / "record.json").read_text())
+    change(record)
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    assert held_by(verify(packed(tmp_path / "record.json", tmp_path)), run).problems
+
+
+def covered(record: Record) -> Record:
+    coverage = Coverage(
+        rounds=30,
+        measured=6,
+        last_measured=6,
+        clients=[ClientCoverage(client=0, answered=30, measured=6, first=1, last=6)],
+        missing_rounds=[MissingRounds(first=7, last=30, reason="one client sent NaN")],
+        n_missing_rounds=24,
+    )
+    return record.model_copy(update={"coverage": coverage})
+
+
+def test_a_pack_holds_the_coverage_and_verifying_names_what_is_missing(
+    run: Path, tmp_path: Path
+) -> None:
+    record = covered(read_record(run / "record.json"))
+    write_record(record, tmp_path / "record.json")
+    pack = packed(tmp_path / "record.json", tmp_path)
+    found = verify(pack)
+    assert found.record is not None
+    assert found.record.coverage == record.coverage
+    assert any("not measured: 24 rounds (7–30)" in one for one in found.unchecked)
+    assert found.manifest is not None
+    assert found.manifest.coverage["missing_rounds"] == 24
+    (gone := tmp_path / "gone").mkdir()
+    write_record(record.model_copy(update={"coverage": None}), gone / "record.json")
+    (whole := tmp_path / "whole").mkdir()
+    shutil.copy(run / "record.json", whole)
+    assert "coverage" in wrong(held_by(found, run))
+    assert "coverage" not in (packed(whole / "record.json", whole) / "manifest.json").read_text()
+
+
+def test_choices_behind_the_record_of_a_live_recording_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "recording"
+    with recorder(folder) as live:
+        for one in rounds():
+            live.round(one.number, sent=one.sent, uploads=one.uploads)
+    figures = {"permutations": 20, "blind_classifier": False, "alpha": 1e-9}
+    whole = attack_recording(folder, (), tmp_path / "whole", figures=figures)
+    few = attack_recording(folder, ("blackbox-loss",), tmp_path / "few")
+    found = compare_choices(whole, folder, None)
+    assert found.problems == []
+    (said,) = found.unchecked
+    assert "figures.alpha is 1e-09 instead of 0.05" in said
+    assert "figures.blind_classifier is False" in said
+    assert "leaves out attacks of the run: avg-cosine, fedmia-1" in wrong(
+        Verified(compare_choices(few, folder, None).problems, [])
+    )
+    nobody = whole.model_copy(update={"nobody_is_a_member": True})
+    assert "calls unseen samples members" in compare_choices(nobody, folder, None).problems[0]
