@@ -329,6 +329,14 @@ def _missing(told: Sequence[RoundEntry], left: Collection[int], *, blind: bool) 
     if lost:
         reason = next(plain(one.note) for one in told if one.note)
         found.append(f"What was not recorded of {_rounds(lost)}: {reason}")
+    reasons: dict[int, list[tuple[int, str]]] = {}
+    for one in told:
+        for client, why in one.excluded.items():
+            reasons.setdefault(client, []).append((one.round, why))
+    found += [
+        f"What client {client} sent in {_rounds([r for r, _ in whys])}: {plain(whys[0][1])}"
+        for client, whys in sorted(reasons.items())
+    ]
     known = {one.round for one in told}
     waits = sorted({*left} - known)
     if waits:

@@ -143,6 +143,8 @@ class Recorder:
         asked: Collection[Called] | None = None,
         unnamed: int = 0,
         after: Weights | None = None,
+        excluded: ByClient[str] | None = None,
+        note: str = "",
     ) -> None:
         """Records one round; rounds that were recorded before are passed over.
 
@@ -159,6 +161,9 @@ class Recorder:
                 clients they are.
             after: The global model afterwards. By default the mean of the uploads; in a view
                 without uploads the model that is sent next.
+            excluded: Clients that answered with an upload that cannot be read, and why. The round
+                is measured without them, and the log names them.
+            note: What was wrong with the uploads of clients that are not known.
 
         Raises:
             BadInput: Something does not fit, and the recording is strict.
@@ -167,11 +172,20 @@ class Recorder:
             return
         entry: RoundEntry | None = None
         try:
-            numbers = self._numbers(*(asked or ()), *(uploads or ()), *(weights or ()))
+            numbers = self._numbers(
+                *(asked or ()), *(uploads or ()), *(weights or ()), *(excluded or ())
+            )
             came = {numbers[client]: upload for client, upload in (uploads or {}).items()}
             shares = {numbers[client]: share for client, share in (weights or {}).items()}
-            entry = round_entry(index, [numbers[client] for client in asked or ()], came, unnamed)
+            reasons = {numbers[client]: why for client, why in (excluded or {}).items()}
+            asked_numbers = [numbers[client] for client in asked or ()]
+            entry = round_entry(index, asked_numbers, {*came, *reasons}, unnamed, reasons, note)
+            self._refuse_incomplete(entry)
             self._hear(entry, Answers(sent, came, shares, after))
+            for called, why in (excluded or {}).items():
+                self._warn(plain(f"round {index} is recorded without client {called}: {why}"), why)
+            if note:
+                self._warn(plain(f"round {index} is not recorded in full: {note}"), note)
         # Whatever it is: no audit may end another's training.
         except Exception as error:
             self._failed(index, entry, error)
@@ -284,6 +298,12 @@ class Recorder:
             self.recording = self.recording.model_copy(update={"names": known | new})
             write_recording(self.recording, self._folder)
         return numbers
+
+    def _refuse_incomplete(self, entry: RoundEntry) -> None:
+        """Raise if uploads are missing and the recording is strict, or records their sum."""
+        reason = next(iter(entry.excluded.values()), entry.note)
+        if reason and (self._strict or self.recording.view == "sum"):
+            raise BadInput(reason)
 
     def _hear(self, entry: RoundEntry, given: Answers) -> None:
         if not given.uploads:

@@ -25,6 +25,7 @@ from fedaudit.core.tasks import TASKS, Task, of_loss, task_named
 from fedaudit.core.values import ClientId
 from fedaudit.observe.layout import MAX_ROUND, Keep
 from fedaudit.results.fields import Part, Whole
+from fedaudit.results.text import plain
 from fedaudit.study.settings.sections import TaskSection
 from fedaudit.study.settings.values import refusal_of
 
@@ -224,6 +225,7 @@ class RoundEntry(Part):
         measured: Whether it was measured.
         unnamed: How many more were sent something, did not answer, and never said who they are.
         note: What went wrong; empty for nothing.
+        excluded: Clients that answered and whose upload was not measured, with the reason.
     """
 
     round: Annotated[int, Field(ge=1, le=MAX_ROUND)]
@@ -232,6 +234,7 @@ class RoundEntry(Part):
     measured: bool
     unnamed: Whole = 0
     note: Text = ""
+    excluded: dict[Client, Text] = Field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -240,7 +243,12 @@ class RoundEntry(Part):
 
 
 def round_entry(
-    index: int, asked: Collection[ClientId], answered: Collection[ClientId], unnamed: int
+    index: int,
+    asked: Collection[ClientId],
+    answered: Collection[ClientId],
+    unnamed: int,
+    excluded: Mapping[ClientId, str] | None = None,
+    note: str = "",
 ) -> RoundEntry:
     """Log entry of a round that is not measured, or not yet.
 
@@ -249,6 +257,8 @@ def round_entry(
         asked: Clients that were sent something, besides those that answered.
         answered: Clients whose upload came back.
         unnamed: See :class:`RoundEntry`.
+        excluded: See :class:`RoundEntry`.
+        note: See :class:`RoundEntry`.
 
     Raises:
         BadInput: No rounds or clients have such numbers.
@@ -260,6 +270,8 @@ def round_entry(
             answered=tuple(sorted(answered)),
             measured=False,
             unnamed=unnamed,
+            excluded={c: plain(why)[:2000] for c, why in (excluded or {}).items()},
+            note=plain(note)[:2000],
         )
     except (TypeError, ValueError) as error:
         clients = ", ".join(repr(client) for client in [*asked, *answered][:_MOST_NAMED])
