@@ -12,7 +12,8 @@ import torch
 from fedaudit.gate.policy import policy_from
 from fedaudit.live.attack import attack_recording
 from fedaudit.observe.tensors import read_tensors, write_tensors
-from fedaudit.pack.choices import compare_choices, foreign_names
+from fedaudit.pack.choices import foreign_names
+from fedaudit.pack.left_out import compare_choices
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.remaking import held_by
 from fedaudit.pack.verifying import Verified, verify

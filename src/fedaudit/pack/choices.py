@@ -1,8 +1,4 @@
-"""Choices behind a pack: attacks, settings of figures and policy, compared with the expected ones.
-
-Figures can be right and still hide a leak, if whoever made the pack left out the attack that finds
-it or chose other ceilings. The folder of the run and the receiver's policy say what was expected.
-"""
+"""Choices in a pack: its policy, its names and its coverage, compared with the expected ones."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -13,18 +9,13 @@ from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
 from fedaudit.core.importing import installed, is_own
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import Policy
-from fedaudit.live.recording import read_recording
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import coverage_gaps
 from fedaudit.results.record import Record
-from fedaudit.study.running.folder import recorded_study
-from fedaudit.study.settings.sections import FiguresSection
 
 MOST_NAMED = 20
 """Attacks and settings that are listed one by one."""
 ABSENT = object()
-_ADD_EVIDENCE = frozenset({"planted_leak", "blind_classifier"})
-"""Settings of figures that add a control if they are turned on."""
 
 
 class Findings(NamedTuple):
@@ -52,65 +43,19 @@ def compare_policy(record: Record, packed: Policy, own: Policy, source: Path) ->
     """
     given, wanted = (policy.model_dump(mode="json") for policy in (packed, own))
     differences = [path for path in differing_paths(given, wanted) if path != ("name",)]
-    missing = sorted(_asked_attacks(own) - _attacks_of(record))
+    missing = sorted(asked_attacks(own) - attacks_of(record))
     problems = []
     if differences:
         outcome = evaluate_policy(record, own).outcome
         problems.append(
             f"policy.toml is not your policy {source.name}: "
-            f"{_listed(_change(path, given, wanted) for path in differences)}; by your policy the "
+            f"{listed(change_at(path, given, wanted) for path in differences)}; by your policy the "
             f"verdict on the packed record is {outcome}"
         )
     if missing:
-        problems.append(f"the record lacks attacks that your policy asks for: {_listed(missing)}")
+        problems.append(f"the record lacks attacks that your policy asks for: {listed(missing)}")
     held = [] if problems else [f"policy.toml has the settings of your policy {source.name}"]
     return Findings(problems, held, [])
-
-
-def compare_choices(record: Record, recording: Path, policy: Policy | None) -> Findings:
-    """Compare attacks and settings of figures with those that the run was made for.
-
-    Args:
-        record: As it is packed.
-        recording: Folder of the study's run, or of a live recording.
-        policy: The receiver's policy, whose attacks are enough if it names them; None without one.
-    """
-    study = None if record.watched else recorded_study(recording)
-    planned = set(read_recording(recording).attacks if study is None else study.attacks)
-    shown = _attacks_of(record)
-    required = planned if policy is None else (_asked_attacks(policy) or planned)
-    problems, unchecked = [], []
-    if missing := sorted((required & planned) - shown):
-        problems.append(f"the record leaves out attacks of the run: {_listed(missing)}")
-    if left := sorted(planned - required - shown):
-        unchecked.append(
-            f"attacks of the run that the record leaves out and your policy does not ask for: "
-            f"{_listed(left)}"
-        )
-    if added := sorted(shown - planned):
-        unchecked.append(
-            f"whether attacks were chosen after a look at the figures: the run does not name "
-            f"{_listed(added)}, and tests are corrected over all"
-        )
-    figures = FiguresSection() if study is None else study.figures
-    expected = figures.model_dump(mode="json")
-    given = expected | _table(record.config.get("figures"))
-    changes = [
-        _change(path, given, expected, "figures")
-        for path in differing_paths(given, expected)
-        if not (path[0] in _ADD_EVIDENCE and given.get(path[0]) is True)
-    ]
-    if changes and study is not None:
-        problems.append(f"settings of figures are not those of the run: {_listed(changes)}")
-    elif changes:
-        unchecked.append(
-            "whether settings of figures were chosen after a look at them, as a recording states "
-            f"none: {_listed(changes)}"
-        )
-    if record.nobody_is_a_member and not figures.nobody_is_a_member:
-        problems.append("the record calls unseen samples members, so that it can show no leak")
-    checked = [] if problems else ["attacks and settings of figures are those of the run"]
-    return Findings(problems, [] if unchecked else checked, unchecked)
 
 
 def foreign_names(record: Record, policy: Policy) -> Findings:
@@ -120,8 +65,8 @@ def foreign_names(record: Record, policy: Policy) -> Findings:
         record: As it is packed.
         policy: In the pack.
     """
-    attacks = _attacks_of(record) | {one.attack for one in record.controls if one.attack}
-    attacks |= {one.attack for one in record.estimates if one.attack} | _asked_attacks(policy)
+    attacks = attacks_of(record) | {one.attack for one in record.controls if one.attack}
+    attacks |= {one.attack for one in record.estimates if one.attack} | asked_attacks(policy)
     attacks |= {one.attack for one in record.curves} | {one.attack for one in record.sources}
     names = attacks | {record.view.name} | {one.control for one in record.controls}
     for one in record.estimates:
@@ -132,10 +77,10 @@ def foreign_names(record: Record, policy: Policy) -> Findings:
     owned = sorted(name for name in attacks - set(odd) if is_own(name))
     unchecked = []
     if others:
-        unchecked.append(f"attacks that this fedaudit does not know: {_listed(others)}")
+        unchecked.append(f"attacks that this fedaudit does not know: {listed(others)}")
     if owned:
-        unchecked.append(f"what attacks of the sender's own compute: {_listed(owned)}")
-    problems = [f"names with letters outside ASCII: {_listed(ascii(one) for one in odd)}"]
+        unchecked.append(f"what attacks of the sender's own compute: {listed(owned)}")
+    problems = [f"names with letters outside ASCII: {listed(ascii(one) for one in odd)}"]
     return Findings(problems if odd else [], [], unchecked)
 
 
@@ -167,19 +112,20 @@ def setting_at(config: object, path: tuple[str, ...]) -> object:
     return config
 
 
-def _change(path: tuple[str, ...], given: object, expected: object, table: str = "") -> str:
+def change_at(path: tuple[str, ...], given: object, expected: object, table: str = "") -> str:
+    """Describe how the setting at a path differs, by its dotted name with both values."""
     values = (setting_at(config, path) for config in (given, expected))
     one, other = ("absent" if value is ABSENT else repr(value) for value in values)
     name = ".".join([*([table] if table else []), *path])
     return f"{shortened(name)} is {shortened(one, 80)} instead of {shortened(other, 80)}"
 
 
-def _attacks_of(record: Record) -> set[str]:
+def attacks_of(record: Record) -> set[str]:
     """Attacks that a record names in its settings or has a row for."""
-    return {one.name for one in record.attacks} | set(_table(record.config.get("attacks")))
+    return {one.name for one in record.attacks} | set(as_table(record.config.get("attacks")))
 
 
-def _asked_attacks(policy: Policy) -> set[str]:
+def asked_attacks(policy: Policy) -> set[str]:
     """Attacks that a policy names; empty if it judges all attacks of a record."""
     tables = [one for one in (policy.membership, policy.sources) if one is not None]
     if not all(one.attacks for one in tables):
@@ -187,11 +133,13 @@ def _asked_attacks(policy: Policy) -> set[str]:
     return {name for one in tables for name in one.attacks}
 
 
-def _table(value: object) -> dict[str, object]:
+def as_table(value: object) -> dict[str, object]:
+    """Return a table of settings; an empty one for any other value."""
     return dict(value) if isinstance(value, dict) else {}
 
 
-def _listed(names: Iterator[str] | list[str]) -> str:
+def listed(names: Iterator[str] | list[str]) -> str:
+    """Join names with commas; after :data:`MOST_NAMED` only their number follows."""
     given = [shortened(name, 160) for name in names]
     more = f" and {len(given) - MOST_NAMED} more" if len(given) > MOST_NAMED else ""
     return ", ".join(given[:MOST_NAMED]) + more

@@ -13,7 +13,8 @@ from fedaudit.core.files import ATTACKED, RECORD_FILE
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_recording
-from fedaudit.pack.choices import ABSENT, compare_choices, differing_paths, setting_at
+from fedaudit.pack.choices import ABSENT, differing_paths, setting_at
+from fedaudit.pack.left_out import compare_choices
 from fedaudit.pack.suppressing import counted, suppressed
 from fedaudit.pack.verifying import FROM_THE_RUN, Verified, made_where, not_shown_alone
 from fedaudit.report.grid import shortened
