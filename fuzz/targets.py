@@ -140,10 +140,16 @@ def _packed_idx(content: bytes) -> None:
     idx.read(FOLDER / "packed")
 
 
+_GREEN = b"P6 1 1 255 " + bytes([0, 255, 0])
+
+
 def _picture(content: bytes) -> None:
-    for name in ("a/0.png", "a/1.png", "b/0.png", "b/1.png", "b/2.png"):
+    for name in ("a/0.png", "a/1.png"):
         file(f"pictures/{name}", content)
-    image_folder.read(FOLDER / "pictures", seed=1, test_share=0.5)
+    # Data sets whose samples are all the same are refused.
+    for name in ("b/0.png", "b/1.png", "b/2.png"):
+        file(f"pictures/{name}", _GREEN)
+    image_folder.read(FOLDER / "pictures", seed=1, test_share=0.5, size=4)
 
 
 def _cifar(content: bytes) -> None:
@@ -241,7 +247,7 @@ def _comparison_seeds() -> list[bytes]:
 
 def _npz_seeds() -> list[bytes]:
     path = FOLDER / "seed.npz"
-    x, y = np.zeros((10, 3), dtype=np.float32), np.array([0, 1] * 5)
+    x, y = np.eye(10, 3, dtype=np.float32), np.array([0, 1] * 5)
     np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
     first = path.read_bytes()
     np.savez_compressed(path, x=x, y=y)
@@ -276,7 +282,7 @@ def _idx_seeds() -> list[bytes]:
 def _cifar_seeds() -> list[bytes]:
     import pickle
 
-    batch = {b"data": np.zeros((2, 3072), dtype=np.uint8), b"labels": [0, 1]}
+    batch = {b"data": np.eye(2, 3072, dtype=np.uint8), b"labels": [0, 1]}
     return [pickle.dumps(batch, protocol) for protocol in (0, 2, 4)]
 
 

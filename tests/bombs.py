@@ -42,15 +42,22 @@ def images(folder: Path) -> Callable[[], object]:
     return lambda: load("images", data_dir=folder)
 
 
+def nearly_blank(shape: tuple[int, ...], kind: type) -> np.ndarray:
+    """Zeros with ones in every thousandth sample, which pack as well."""
+    values: np.ndarray = np.zeros(shape, kind)
+    values[::1000] = 1
+    return values
+
+
 def almost(folder: Path) -> Callable[[], object]:
     """Pictures, numbers and codes that are just within what is taken."""
     labels = np.arange(30_000) % 2
-    packed(folder / "a.npz", x=np.zeros((30_000, 32, 32), np.uint8), y=labels)
-    packed(folder / "b.npz", x=np.zeros((30_000, 500)), y=labels)
+    packed(folder / "a.npz", x=nearly_blank((30_000, 32, 32), np.uint8), y=labels)
+    packed(folder / "b.npz", x=nearly_blank((30_000, 500), np.float64), y=labels)
     words = json.dumps({"a": [str(at) for at in range(1000)]}).encode()
     packed(
         folder / "c.npz",
-        x=np.zeros((30_000, 1), np.int16),
+        x=nearly_blank((30_000, 1), np.int16),
         y=labels,
         columns=np.array(["a"]),
         vocab_json=np.frombuffer(words, np.uint8),

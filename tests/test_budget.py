@@ -40,7 +40,9 @@ def test_the_setting_that_raises_the_budget_is_named_and_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels = np.arange(40_000) % 2
-    np.savez_compressed(tmp_path / "own.npz", x=np.zeros((40_000, 30, 30), np.uint8), y=labels)
+    pictures = np.zeros((40_000, 30, 30), np.uint8)
+    pictures[::1000] = 1
+    np.savez_compressed(tmp_path / "own.npz", x=pictures, y=labels)
     with pytest.raises(BadInput, match=r"own\.npz would take 0\.13 GiB .* set FEDAUDIT_MAX_GIB=2 "):
         load("own", data_dir=tmp_path)
     monkeypatch.setenv("FEDAUDIT_MAX_GIB", "2")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedaudit.live.audited import audit_samples, fair_split, join_audits
     from fedaudit.live.canaries import CanaryClients
     from fedaudit.live.recorder import record
+    from fedaudit.live.splitting import split_dataset
     from fedaudit.live.unlearning import unlearning
     from fedaudit.metrics.evaluate import evaluate
     from fedaudit.observe.views import seen_from
@@ -110,6 +111,7 @@ _DOORS = {
     "record": "fedaudit.live.recorder:record",
     "run_study": "fedaudit.study.running.run:run_study",
     "seen_from": "fedaudit.observe.views:seen_from",
+    "split_dataset": "fedaudit.live.splitting:split_dataset",
     "simulate": "fedaudit.fl.simulate:simulate",
     "study_from": "fedaudit.study.settings.values:study_from",
     "unlearning": "fedaudit.live.unlearning:unlearning",
@@ -176,6 +178,7 @@ __all__ = [
     "run_study",
     "seen_from",
     "simulate",
+    "split_dataset",
     "study_from",
     "tasks",
     "unlearning",

@@ -15,6 +15,7 @@ from numpy import ndarray
 from PIL import Image
 from sklearn.datasets import load_digits
 
+import fedaudit
 from fedaudit.core.errors import BadInput, Damaged, Refusal
 from fedaudit.datasets.catalog import FORMATS, SOURCES, load
 from fedaudit.datasets.dataset import Dataset
@@ -423,6 +424,70 @@ def store_pictures(folder: Path, names: dict[str, int], *, side: int = 4) -> Non
         path = folder / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (side, side), (level, 0, 0)).save(path)
+
+
+def saved(folder: Path, pictures: list[Image.Image], suffix: str = ".png") -> Path:
+    for at, picture in enumerate(pictures):
+        (folder / "shades" / str(at % 2)).mkdir(parents=True, exist_ok=True)
+        picture.save(folder / "shades" / str(at % 2) / f"{at}{suffix}")
+    return folder
+
+
+def shades(kind: type, most: int) -> list[Image.Image]:
+    levels: ndarray = np.linspace(0, most, 12).astype(kind)
+    return [Image.fromarray(np.full((4, 4), level)) for level in levels]
+
+
+class TestModesOfPictures:
+    @pytest.mark.parametrize("grey", [True, False])
+    @pytest.mark.parametrize("suffix", [".png", ".tif", ".pgm"])
+    def test_pictures_of_sixteen_bits_are_scaled_by_their_range(
+        self, suffix: str, grey: bool, tmp_path: Path
+    ) -> None:
+        fine_folder = saved(tmp_path / "16", shades(np.uint16, 65535), suffix)
+        plain_folder = saved(tmp_path / "8", shades(np.uint8, 255))
+        options = {"grey": grey, "standardise": False}
+        fine = load("images:shades", seed=1, data_dir=fine_folder, **options)
+        plain = load("images:shades", seed=1, data_dir=plain_folder, **options)
+        levels = {len(set(one.train.features.flatten().tolist())) for one in (fine, plain)}
+        assert levels == {10}
+        assert torch.allclose(fine.train.features, plain.train.features, atol=1.01 / 255)
+
+    @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK"])
+    def test_pictures_of_eight_bits_keep_their_range_in_every_mode(
+        self, mode: str, tmp_path: Path
+    ) -> None:
+        pictures = [one.convert(mode) for one in shades(np.uint8, 255)]
+        folder = saved(tmp_path, pictures, ".tif" if mode == "CMYK" else ".png")
+        dataset = load("images:shades", seed=1, data_dir=folder, grey=True, standardise=False)
+        values = torch.cat([dataset.train.features, dataset.test.features])
+        assert [values.min().item(), values.max().item()] == [0, 1]
+
+    @pytest.mark.parametrize("kind", [np.float32, np.int32])
+    def test_pictures_without_a_fixed_range_are_refused_by_their_mode(
+        self, kind: type, tmp_path: Path
+    ) -> None:
+        folder = saved(tmp_path, shades(kind, 1000), ".tif")
+        with pytest.raises(BadInput, match=r"a picture has the mode [FI], whose values"):
+            load("images:shades", seed=1, data_dir=folder)
+
+    def test_pictures_that_are_all_white_are_refused(self, tmp_path: Path) -> None:
+        white = [Image.new("L", (4, 4), 255) for _ in range(12)]
+        with pytest.raises(BadInput, match="training samples of 'shades' have the same features"):
+            load("images:shades", seed=1, data_dir=saved(tmp_path, white))
+
+    def test_arrays_that_are_all_the_same_are_refused_at_every_source(self, tmp_path: Path) -> None:
+        y = np.arange(12) % 3
+        np.savez(tmp_path / "flat.npz", x=np.tile(np.arange(4.0), (12, 1)), y=y)
+        with pytest.raises(BadInput, match="training samples of 'flat' have the same features"):
+            load("npz:flat", seed=1, data_dir=tmp_path)
+        with pytest.raises(BadInput, match="have the same features"):
+            fedaudit.datasets.samples(np.ones((12, 4)), y)(seed=1)
+        store_idx(tmp_path / "flat")
+        flat = tmp_path / "flat" / "train-images-idx3-ubyte.gz"
+        flat.write_bytes(gzip.compress(idx(np.zeros_like(IMAGES[:9]))))
+        with pytest.raises(BadInput, match="have the same features"):
+            load("idx:flat", seed=1, data_dir=tmp_path)
 
 
 class TestImageFolder:

@@ -263,7 +263,12 @@ def assembled(
     group: Int[Tensor, " samples"] | None = None,
     group_names: tuple[str, ...] = (),
 ) -> Dataset:
-    """A data set from scaled features and targets that were checked before."""
+    """A data set from scaled features and targets that were checked before.
+
+    Raises:
+        BadInput: All training samples have the same features.
+    """
+    refuse_constant(scaled.train, f"training samples of {name!r}")
     return Dataset(
         name,
         numbered(scaled.train, y_train),
@@ -273,6 +278,22 @@ def assembled(
         group,
         group_names,
     )
+
+
+def refuse_constant(features: Shaped[Tensor, "samples ..."], what: str) -> None:
+    """Raise if several samples all have the same features, such as pictures read as white.
+
+    Raises:
+        BadInput: They have.
+    """
+    # Two samples nearly always differ, and the others are then never compared.
+    if len(features) > 1 and all(
+        bool((part == features[:1]).all()) for part in (features[:2], features)
+    ):
+        raise BadInput(
+            f"all {len(features)} {what} have the same features, so that nothing can be learned "
+            "from them; check how they are read and scaled"
+        )
 
 
 def checked_labels(what: str, labels: AnyArray) -> Int[ndarray, " samples"]:

@@ -1,8 +1,9 @@
 """The samples of an audit of somebody's federation, and who trains on them."""
 
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -10,12 +11,14 @@ from jaxtyping import Int
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.modules import SUPPORTED
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.summaries import summary
 from fedaudit.core.values import NOBODY, ClientId, Samples
-from fedaudit.datasets.draws.audit_set import AuditSet, all_but
+from fedaudit.datasets.arrays import refuse_constant
+from fedaudit.datasets.copies import number_rows, occur_in_several
+from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.recording import ByClient, Called, numbers_of
 from fedaudit.observe.tensors import read_tensors, write_tensors
 
@@ -70,75 +73,191 @@ class Split(NamedTuple):
         write_tensors({n: torch.from_numpy(value) for n, value in self.part.items()}, Path(path))
 
 
-def audit_samples(members: ByClient[Labelled], unseen: Labelled, *, seed: int = 1) -> AuditSet:
-    """Samples to be audited, where who trains on what was settled elsewhere.
+def audit_samples(
+    members: ByClient[Labelled],
+    unseen: Labelled,
+    *,
+    training: ByClient[Labelled] | None = None,
+    copies: Literal["refuse", "drop"] = "refuse",
+    seed: int = 1,
+) -> AuditSet:
+    """Samples to be audited, if who trains on what is settled already.
 
-    Whatever tells members from unseen samples by their looks (another hospital, another year)
-    will pass for leakage; a control with a classifier that sees inputs alone warns of that. Bounds
-    on epsilon rest on a fair draw, and are not given: see :func:`fair_split`.
+    Anything that distinguishes members from unseen samples by their looks (another hospital,
+    another year) passes for leakage; a control with a classifier of inputs alone warns of that.
+    Bounds on epsilon rest on a fair draw and are not given: see :func:`fair_split`.
 
     Args:
         members: For each client, by number or name, some samples that it trains on.
-        unseen: Samples of the same kind that nobody trains on.
-        seed: Decides the order, which says nothing about them.
+        unseen: Samples of the same kind that no client trains on.
+        training: All samples that each client trains on, to check members and unseen samples;
+            nothing of them is kept. None checks members and unseen samples against each other only.
+        copies: Whether exact copies (same features and target) between members and unseen samples,
+            between clients and within either are refused, or left out with a warning that counts
+            them: all that are on two sides, and all but one of the others.
+        seed: Decides the order, which is independent of who is a member.
 
     Raises:
-        BadInput: There are no samples of a kind, or features and labels do not fit together.
+        BadInput: There are no samples of a kind, features and labels do not fit together, there are
+            exact copies, an unseen sample is trained on, or a member is not.
     """
+    if copies not in ("refuse", "drop"):
+        raise unknown_name("treatment of copies", str(copies), ["refuse", "drop"])
     if not members:
         raise BadInput("an audit needs members: give some samples that a client trains on")
     parts = {client: _samples(data, f"client {client}") for client, data in members.items()}
     numbers = _numbers(parts)
-    owners = [np.full(len(part), numbers[client]) for client, part in parts.items()]
     nobody = _samples(unseen, "unseen")
+    if training is not None:
+        _check_training(parts, nobody, training)
+    owners = [np.full(len(part), numbers[client]) for client, part in parts.items()]
     owner = np.concatenate([*owners, np.full(len(nobody), NOBODY)])
-    return _shuffled(
-        Samples.joined(*parts.values(), nobody), owner, np.full(len(owner), NOBODY), seed
+    whole = Samples.joined(*parts.values(), nobody)
+    panel = np.full(len(owner), NOBODY)
+    kept = _without_copies(whole, owner, panel, refused=copies == "refuse")
+    return _shuffled(whole.take(torch.from_numpy(kept)), owner[kept], panel[kept], seed)
+
+
+def _check_training(
+    members: Mapping[Called, Samples], unseen: Samples, training: ByClient[Labelled]
+) -> None:
+    trained = {client: _samples(data, f"client {client}") for client, data in training.items()}
+    if unknown := [client for client in members if client not in trained]:
+        raise BadInput(f"training has no samples of client {unknown[0]}; give those of all clients")
+    rows = number_rows(*members.values(), unseen, *trained.values())
+    unseen_rows, trained_rows = rows[len(members)], rows[len(members) + 1 :]
+    seen = int(np.isin(unseen_rows, np.concatenate(trained_rows)).sum())
+    if seen:
+        raise BadInput(
+            f"{seen} of {len(unseen_rows)} unseen samples are exact copies of samples that clients "
+            "train on; leave them out"
+        )
+    by_client = dict(zip(trained, trained_rows, strict=True))
+    for client, own in zip(members, rows, strict=False):
+        absent = int((~np.isin(own, by_client[client])).sum())
+        if absent:
+            raise BadInput(
+                f"{absent} of {len(own)} members of client {client} are not among the samples that "
+                "it trains on; give members as they are trained on"
+            )
+
+
+def _without_copies(
+    samples: Samples,
+    owner: Int[ndarray, " samples"],
+    panel: Int[ndarray, " samples"],
+    *,
+    refused: bool = False,
+) -> Int[ndarray, " kept"]:
+    """Return the positions of samples without exact copies that belong to another side.
+
+    Of copies on one side (with the same owner and panel) the first is kept.
+    """
+    (rows,) = number_rows(samples)
+    _, first, place = np.unique(rows, return_index=True, return_inverse=True)
+    differs = (owner != owner[first][place]) | (panel != panel[first][place])
+    is_shared = np.isin(rows, rows[differs])
+    is_repeated = ~is_shared & (np.arange(len(rows)) != first[place])
+    shared, repeated = int(is_shared.sum()), int(is_repeated.sum())
+    if not shared + repeated:
+        return np.arange(len(rows))
+    with_unseen = is_shared & np.isin(rows, rows[(owner == NOBODY)])
+    what = (
+        f"{shared} of {len(rows)} audited samples have an exact copy on another side "
+        f"({int((with_unseen & (owner == NOBODY)).sum())} unseen samples among them), and "
+        f"{repeated} repeat a sample of the same side"
     )
+    if refused:
+        raise BadInput(
+            f"{what}; a sample with a copy elsewhere is member and non-member at once: leave "
+            'copies out, or pass copies="drop"'
+        )
+    kept = np.flatnonzero(~is_shared & ~is_repeated)
+    if not len(kept):
+        raise BadInput(f"{what}, so that none is left; give samples that differ")
+    warnings.warn(f"{what}; they are left out of the audit", stacklevel=3)
+    return kept
 
 
-def fair_split(data: ByClient[Labelled], *, audited: int = 300, seed: int = 1) -> Split:
+def fair_split(
+    data: ByClient[Labelled], *, audited: int | Mapping[Called, int] = 300, seed: int = 1
+) -> Split:
     """Sets samples of each client aside by the toss of a coin, before anybody trains.
 
     Of each client ``audited`` samples are drawn, and a fair coin decides for each whether the
     client trains on it or nobody does. Members and unseen samples then differ in nothing else, and
     bounds on epsilon can be given.
 
+    Exact copies within a client's data are one sample: one coin decides for all of them. Audited
+    samples with a copy in another client's data are left out of the audit, with a warning that
+    counts them.
+
     A client that splits its own data alone gets the same as in a split of everybody's; see
     :func:`join_audits`.
 
     Args:
         data: All samples of each client, by number or name.
-        audited: Samples drawn of each client; about half of them are lost to training.
+        audited: Samples drawn of each client, or the number for each client; about half of them
+            are lost to training.
         seed: Of the draw.
 
     Raises:
-        BadInput: A client has too few samples.
+        BadInput: A client has too few samples that differ.
 
     Source: Steinke, Nasr and Jagielski 2023 (independent inclusion).
     """
+    numbers = _numbers(data)
+    whole = {client: _samples(given, f"client {client}") for client, given in data.items()}
+    if not whole:
+        raise BadInput("an audit needs clients: give the samples of at least one")
+    rows = dict(zip(whole, number_rows(*whole.values()), strict=True))
+    shared = occur_in_several(list(rows.values()))
     train: dict[Called, Int[ndarray, " samples"]] = {}
     samples, owners, panels = [], [], []
-    numbers = _numbers(data)
-    for client, given in data.items():
-        every = _samples(given, f"client {client}")
-        if not 0 < audited < len(every):
-            raise BadInput(
-                f"{audited} samples of client {client} cannot be audited: it has {len(every)}, and "
-                "is to keep some; lower audited"
-            )
-        number = numbers[client]
+    left_out = 0
+    for client, every in whole.items():
+        number, own = numbers[client], rows[client]
+        count = audited_of(client, audited)
         rng = seeded_numpy(seed, "fair split", number)
-        drawn = rng.permutation(len(every))[:audited]
-        member = rng.random(audited) < 0.5
-        train[client] = all_but(len(every), drawn[~member])
-        samples.append(every.take(torch.from_numpy(drawn)))
-        owners.append(np.where(member, number, NOBODY))
-        panels.append(np.full(audited, number))
-    if not samples:
-        raise BadInput("an audit needs clients: give the samples of at least one")
-    whole = Samples.joined(*samples)
-    return Split(train, _shuffled(whole, np.concatenate(owners), np.concatenate(panels), seed))
+        order = rng.permutation(len(every))
+        # The first of each group of copies, in the order drawn.
+        drawn = order[np.sort(np.unique(own[order], return_index=True)[1])]
+        if not 0 < count < len(drawn):
+            raise BadInput(
+                f"{count} samples of client {client} cannot be audited: it has {len(every)}, of "
+                f"which {len(drawn)} differ, and is to keep some; lower audited"
+            )
+        drawn = drawn[:count]
+        member = rng.random(count) < 0.5
+        train[client] = np.flatnonzero(~np.isin(own, own[drawn[~member]]))
+        alone = ~np.isin(own[drawn], shared)
+        left_out += int((~alone).sum())
+        samples.append(every.take(torch.from_numpy(drawn[alone])))
+        owners.append(np.where(member, number, NOBODY)[alone])
+        panels.append(np.full(int(alone.sum()), number))
+    if left_out:
+        what = f"{left_out} audited samples have an exact copy in another client's data"
+        if not sum(map(len, samples)):
+            raise BadInput(f"{what}, so that none is left; give clients samples that differ")
+        warnings.warn(f"{what}; they are left out of the audit", stacklevel=2)
+    together = Samples.joined(*samples)
+    return Split(train, _shuffled(together, np.concatenate(owners), np.concatenate(panels), seed))
+
+
+def audited_of(client: Called, audited: int | Mapping[Called, int]) -> int:
+    """Return how many samples of a client are audited.
+
+    Raises:
+        BadInput: There is no number for the client.
+    """
+    if not isinstance(audited, Mapping):
+        return audited
+    if client not in audited:
+        raise BadInput(
+            f"audited has no number for client {client}; it has one for "
+            f"{', '.join(map(str, audited)) or 'none'}"
+        )
+    return audited[client]
 
 
 def join_audits(parts: Iterable[Part], *, seed: int = 1) -> AuditSet:
@@ -147,7 +266,8 @@ def join_audits(parts: Iterable[Part], *, seed: int = 1) -> AuditSet:
     A client needs nobody's data for :func:`fair_split` but its own: what is drawn depends on its
     number, on how many samples it has and on the seed. With one seed everywhere, the joined audit
     set is that of a split of all clients' data at once; bounds on epsilon are given all the same
-    where clients have seeds of their own.
+    where clients have seeds of their own. Samples with an exact copy in another part are left out,
+    with a warning that counts them; copies among samples that are not audited cannot be seen.
 
     Args:
         parts: Of the clients, each :attr:`Split.part` or the file that :meth:`Split.save` wrote;
@@ -155,8 +275,8 @@ def join_audits(parts: Iterable[Part], *, seed: int = 1) -> AuditSet:
         seed: With which the clients split.
 
     Raises:
-        BadInput: There are no parts, one is none, two are of one client, or their samples differ
-            in shape.
+        BadInput: There are no parts, one is none, two are of one client, their samples differ
+            in shape, or all of them have copies.
         Damaged: A file cannot be read.
     """
     read = [_part(one, f"part {place}", seed) for place, one in enumerate(parts, 1)]
@@ -178,12 +298,11 @@ def join_audits(parts: Iterable[Part], *, seed: int = 1) -> AuditSet:
                 f"samples of {first.name} have the shape {shapes[0]} and those of {part.name} "
                 f"{shapes[1]}; all clients give them as the model takes them"
             )
-    return _shuffled(
-        Samples.joined(*(part.samples for part in read)),
-        np.concatenate([part.owner for part in read]),
-        np.concatenate([part.panel for part in read]),
-        seed,
-    )
+    whole = Samples.joined(*(part.samples for part in read))
+    owner = np.concatenate([part.owner for part in read])
+    panel = np.concatenate([part.panel for part in read])
+    kept = _without_copies(whole, owner, panel)
+    return _shuffled(whole.take(torch.from_numpy(kept)), owner[kept], panel[kept], seed)
 
 
 class _Read(NamedTuple):
@@ -209,7 +328,9 @@ def _part(given: Part, name: str, seed: int) -> _Read:
     labels = torch.as_tensor(given["labels"])
     samples = _samples((inputs or given[_FEATURES], given.get(_TARGETS, labels)), name)
     if _TARGETS in given:
-        samples = samples.replace(labels=_samples((labels[:, None], labels), name).labels)
+        samples = samples.replace(
+            labels=_samples((torch.arange(labels.numel())[:, None], labels), name).labels
+        )
     owner, panel = (torch.as_tensor(given[key]) for key in ("owner", "panel"))
     clients = sorted({*owner.tolist(), *panel.tolist()} - {NOBODY})
     told = all(t.dtype == torch.int64 and t.shape == (len(samples),) for t in (owner, panel))
@@ -274,6 +395,8 @@ def _samples(given: Labelled, whose: str) -> Samples:
                 f"the features {name + ' ' if name else ''}of {whose} are {part.dtype} and not all "
                 "finite numbers; leave out what is not"
             )
+    if len(inputs) == 1:
+        refuse_constant(next(iter(inputs.values())), f"samples of {whose}")
     taken = {n: part.float() if part.is_floating_point() else part for n, part in inputs.items()}
     return Samples(taken if named else taken[""], targets, torch.arange(len(targets)))
 

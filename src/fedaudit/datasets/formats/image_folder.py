@@ -42,7 +42,8 @@ def stacked(
             where they come from elsewhere.
 
     Raises:
-        BadInput: Pictures of several sizes, or more or larger ones than can be held.
+        BadInput: Pictures of several sizes, more or larger ones than can be held, or a mode whose
+            values have no fixed range.
     """
     block: UInt8[ndarray, "samples height width channels"] | None = None
     for at, picture in enumerate(pictures):
@@ -84,13 +85,38 @@ def _pixels(
     from PIL import Image
 
     check_size(picture)
-    converted = picture.convert("L" if grey else "RGB")
+    converted = _of_eight_bits(picture).convert("L" if grey else "RGB")
     if size:
         converted = converted.resize((size, size), Image.Resampling.BILINEAR)
     pixels = np.asarray(converted, dtype=np.uint8)
     return pixels[..., None] if grey else pixels
 
 
+def _of_eight_bits(picture: "Image.Image") -> "Image.Image":
+    """Scale a grey picture of 16 bits to 8, which Pillow would clip to white instead.
+
+    Raises:
+        BadInput: The mode has no fixed range to scale by, such as 32-bit numbers.
+    """
+    from PIL import Image
+
+    # A 16-bit PNG or PGM opens as I;16 or, in earlier versions of Pillow, as I.
+    sixteen = picture.mode.startswith("I;16") or (
+        picture.mode == "I" and picture.format in ("PNG", "PPM")
+    )
+    if sixteen:
+        values = np.asarray(picture).astype(np.uint32)
+        return Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8))
+    if picture.mode not in _MODES:
+        raise BadInput(
+            f"a picture has the mode {picture.mode}, whose values have no fixed range; pictures "
+            f"of 8 or 16 bits a channel are read ({', '.join(_MODES)}, I;16): convert it to one"
+        )
+    return picture
+
+
+_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "La", "RGBa")
+"""Modes of 8 bits a channel, whose conversion to grey or colour keeps the range."""
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp"}
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 """Whatever a file's name: of the others, some are handed to programs outside."""

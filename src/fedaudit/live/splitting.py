@@ -1,0 +1,275 @@
+"""Fair splits of torch data sets, data loaders and pandas tables, in place of arrays."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import contextmanager
+from copy import copy
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+)
+
+from fedaudit.core.errors import BadInput, type_of, unknown_name
+from fedaudit.live.audited import Labelled, Split, audited_of, fair_split
+from fedaudit.live.recording import Called
+
+Data: TypeAlias = Any
+"""A torch data set or loader, or a pandas table."""
+_LABELS = ("label", "labels", "target", "y")
+_PROBED = 32
+"""Items read twice: a flip of probability one half goes unnoticed once in four billion times."""
+
+
+class DatasetSplit(NamedTuple):
+    """Data sets to train on, and the audited samples.
+
+    Attributes:
+        train: What each client may train on, of the kind that was given: a Subset, a DataLoader or
+            a table. Of one data set without a client's name, that alone.
+        split: Positions and audited samples; see :class:`fedaudit.live.audited.Split`.
+    """
+
+    train: Any
+    split: Split
+
+
+def split_dataset(
+    dataset: Data | Mapping[Called, Data],
+    audited: int | Mapping[Called, int] = 300,
+    *,
+    transform: Callable[[Any], Any] | None = None,
+    features: str | list[str] | None = None,
+    label: str | None = None,
+    client: Called = 0,
+    seed: int = 1,
+) -> DatasetSplit:
+    """Split data sets by the toss of a coin, as :func:`fair_split` splits arrays.
+
+    Every item is read once, to find exact copies.
+
+    Args:
+        dataset: A torch Dataset, DataLoader or pandas DataFrame, or one for each client. Items are
+            pairs of features and label, or dictionaries.
+        audited: Samples drawn of each client, or the number for each client: never more than half
+            of its samples.
+        transform: Turns features (of a table: all columns but the label) into what the model takes,
+            as in evaluation. A data set's ``transform`` attribute is replaced for reading only; the
+            training part keeps its own. Needed if that one is random.
+        features: Fields or columns of the features; None for all but the label.
+        label: Field or column of the label; None for the usual names.
+        client: Number or name of the client whose data set it is, unless a mapping is given.
+        seed: Of the draw.
+
+    Raises:
+        BadInput: A data set without length or positions, items that differ from one read to the
+            next, columns that hold no numbers, or too few samples.
+
+    Examples:
+        >>> from torch.utils.data import TensorDataset
+        >>> data = TensorDataset(torch.rand(40, 3), torch.arange(40) % 2)
+        >>> train, split = split_dataset(data, audited=10)
+        >>> len(split.audit), type(train).__name__
+        (10, 'Subset')
+    """
+    several = isinstance(dataset, Mapping)
+    by_client = dict(cast(Mapping[Called, Data], dataset)) if several else {client: dataset}
+    if several and {"train", "test"} <= set(map(str, by_client)):
+        raise BadInput(
+            "a dictionary has one data set for each client, and this one has the parts train and "
+            "test; give the training part"
+        )
+    data, counts = {}, {}
+    for name, one in by_client.items():
+        data[name] = _read(one, transform, features, label, f"client {name}")
+        counts[name] = min(audited_of(name, audited), len(data[name][1]) // 2)
+    split = fair_split(cast(Mapping[int, Labelled], data), audited=counts, seed=seed)
+    train = {name: _subset(by_client[name], split.train[name]) for name in by_client}
+    return DatasetSplit(train if several else train[client], split)
+
+
+def _read(
+    data: Data,
+    transform: Callable[[Any], Any] | None,
+    features: str | list[str] | None,
+    label: str | None,
+    whose: str,
+) -> Labelled:
+    if hasattr(data, "iloc") and hasattr(data, "columns"):
+        return _of_table(data, transform, features, label, whose)
+    if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
+        if not isinstance(data.sampler, SequentialSampler | RandomSampler):
+            raise BadInput(
+                f"the loader of {whose} draws by {type_of(data.sampler)}, so that it may leave "
+                "samples out; give the data set that it trains on"
+            )
+        data = data.dataset
+    if isinstance(data, IterableDataset) or not (
+        isinstance(data, Sized) and hasattr(data, "__getitem__")
+    ):
+        raise BadInput(
+            f"the data of {whose} are {type_of(data)}, of which single samples cannot be set "
+            "aside; give a Dataset with a length and positions, a DataLoader or a DataFrame"
+        )
+    source = data if transform is None else _with_transform(data, transform)
+    with _random_state_kept():
+        probed = range(min(_PROBED, len(data)))
+        pairs = [_pair(source[at], features, label, whose) for at in range(len(data))]
+        again = [_pair(source[at], features, label, whose) for at in probed]
+    if any(not _same(pairs[at], again[at]) for at in probed):
+        raise BadInput(
+            f"items of {whose} differ from one read to the next, by a random transform; pass "
+            "transform= with the one that models are evaluated with"
+        )
+    names = pairs[0][0].keys() if pairs else ()
+    try:
+        inputs = {n: torch.stack([x[n] for x, _ in pairs]) for n in names}
+        return inputs.get("", inputs), torch.stack([y for _, y in pairs])
+    except (KeyError, RuntimeError) as error:
+        raise BadInput(
+            f"items of {whose} differ in shape or fields ({error}); pass a transform= that gives "
+            "all the same, such as one that resizes or pads"
+        ) from error
+
+
+class _Transformed:
+    """A data set whose features go through a function."""
+
+    def __init__(self, data: Data, transform: Callable[[Any], Any]) -> None:
+        self.data, self.transform = data, transform
+
+    def __getitem__(self, at: int) -> object:
+        item = self.data[at]
+        if isinstance(item, Mapping):
+            return self.transform(item)
+        return (self.transform(item[0]), *item[1:])
+
+
+def _with_transform(data: Data, transform: Callable[[Any], Any]) -> Data:
+    """Return the data set with another transform; its own is left as it is."""
+    if isinstance(data, Subset):
+        return Subset(_with_transform(data.dataset, transform), data.indices)
+    if hasattr(data, "transform") and not callable(getattr(type(data), "transform", None)):
+        replaced = copy(data)
+        replaced.transform = transform
+        return replaced
+    return _Transformed(data, transform)
+
+
+def _pair(
+    item: Any, features: str | list[str] | None, label: str | None, whose: str
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Features by name ("" for a single tensor) and the label of one item."""
+    if isinstance(item, Mapping):
+        target = _label_of(list(item), label)
+        chosen = [features] if isinstance(features, str) else features
+        names = [name for name in item if name != target] if chosen is None else chosen
+        absent = [name for name in names if name not in item]
+        if absent:
+            raise unknown_name("field of features", absent[0], list(item))
+        tensors = {name: _tensor(item[name], name, whose) for name in names}
+        x = {"": tensors[names[0]]} if len(names) == 1 else tensors
+        return x, _tensor(item[target], target, whose)
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        size = f" of {len(item)}" if isinstance(item, tuple | list) else ""
+        raise BadInput(
+            f"items of {whose} are {type_of(item)}{size}; they are to be pairs of features and "
+            "label, or dictionaries of what the model takes by name and the label"
+        )
+    return {"": _tensor(item[0], "features", whose)}, _tensor(item[1], "label", whose)
+
+
+def _tensor(value: Any, name: str, whose: str) -> Tensor:
+    if not isinstance(value, Tensor | np.ndarray | np.generic | int | float | list | tuple):
+        raise BadInput(
+            f"{name} of {whose} is {type_of(value)}; pass transform= that makes a tensor of it, "
+            "or name fields of numbers with features= and label="
+        )
+    try:
+        # A copy, since arrays of tables and files may not be writable.
+        given = np.array(value) if isinstance(value, np.ndarray) else value
+        return torch.as_tensor(given).detach().cpu()
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{name} of {whose} holds no numbers ({error}); number them") from error
+
+
+def _label_of(names: list[Any], label: str | None) -> Any:
+    found = [name for name in (_LABELS if label is None else (label,)) if name in names]
+    if not found:
+        raise BadInput(
+            f"none of {', '.join(map(str, names))} is {label or ' or '.join(_LABELS)}; name the "
+            "label with label="
+        )
+    return found[0]
+
+
+def _of_table(
+    table: Any,
+    transform: Callable[[Any], Any] | None,
+    features: str | list[str] | None,
+    label: str | None,
+    whose: str,
+) -> Labelled:
+    target = _label_of(list(table.columns), label)
+    chosen = [features] if isinstance(features, str) else features
+    names = [name for name in table.columns if name != target] if chosen is None else chosen
+    if absent := [name for name in names if name not in table.columns]:
+        raise unknown_name("column", str(absent[0]), list(map(str, table.columns)))
+    x, y = table[names], table[target]
+    columns = [y] if transform is not None else [y, *(x[name] for name in names)]
+    for column in columns:
+        if getattr(column.dtype, "kind", "O") not in "biuf" or column.isna().any():
+            raise BadInput(
+                f"column {column.name!r} of {whose} has the type {column.dtype} and "
+                f"{int(column.isna().sum())} missing values; encode it as numbers without gaps, "
+                "or pass transform= for features"
+            )
+    values = x.to_numpy(dtype=np.float32) if transform is None else transform(x)
+    values = values.toarray() if hasattr(values, "toarray") else values
+    whole = np.float32 if y.dtype.kind == "f" else np.int64
+    return torch.from_numpy(np.array(values)), torch.from_numpy(np.array(y, dtype=whole))
+
+
+def _subset(data: Data, kept: Any) -> Data:
+    if hasattr(data, "iloc"):
+        return data.iloc[kept]
+    if not isinstance(data, DataLoader):
+        return Subset(cast("Dataset[Any]", data), kept.tolist())
+    return DataLoader(
+        Subset(data.dataset, kept.tolist()),
+        batch_size=data.batch_size,
+        shuffle=isinstance(data.sampler, RandomSampler),
+        num_workers=data.num_workers,
+        collate_fn=data.collate_fn,
+        pin_memory=data.pin_memory,
+        drop_last=data.drop_last,
+        generator=data.generator,
+        worker_init_fn=data.worker_init_fn,
+    )
+
+
+def _same(one: tuple[dict[str, Tensor], Tensor], other: tuple[dict[str, Tensor], Tensor]) -> bool:
+    first, second = ([*x.values(), y] for x, y in (one, other))
+    return len(first) == len(second) and all(
+        torch.equal(a, b) for a, b in zip(first, second, strict=True)
+    )
+
+
+@contextmanager
+def _random_state_kept() -> Iterator[None]:
+    """Leave the random state of torch, numpy and Python as it was."""
+    plain, drawn = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(plain)
+        np.random.set_state(drawn)  # noqa: NPY002

@@ -1,0 +1,168 @@
+"""Exact copies among the samples of an audit."""
+
+import warnings
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import fedaudit
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import NOBODY, Samples
+from fedaudit.datasets.copies import number_rows
+
+RNG = torch.Generator().manual_seed(0)
+
+
+def pair(count: int) -> tuple[Tensor, Tensor]:
+    return torch.rand(count, 6, generator=RNG), torch.arange(count) % 2
+
+
+def joined(*parts: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
+
+
+def first(part: tuple[Tensor, Tensor], count: int) -> tuple[Tensor, Tensor]:
+    return part[0][:count], part[1][:count]
+
+
+MEMBERS, UNSEEN, OTHERS = pair(30), pair(30), pair(30)
+
+
+def test_unseen_samples_that_are_members_are_refused_by_their_number() -> None:
+    with pytest.raises(BadInput, match=r"20 of 70 .* \(10 unseen samples among them\)"):
+        fedaudit.audit_samples({0: MEMBERS}, joined(UNSEEN, first(MEMBERS, 10)))
+
+
+def test_members_given_as_unseen_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"60 of 60 audited samples have an exact copy"):
+        fedaudit.audit_samples({0: MEMBERS}, MEMBERS)
+
+
+def test_members_of_two_clients_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"10 of 95 audited samples have an exact copy"):
+        fedaudit.audit_samples({0: MEMBERS, 1: joined(OTHERS, first(MEMBERS, 5))}, UNSEEN)
+
+
+def test_a_sample_given_twice_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"0 of 63 .* and 3 repeat a sample of the same side"):
+        fedaudit.audit_samples({0: joined(MEMBERS, first(MEMBERS, 3))}, UNSEEN)
+
+
+def test_copies_are_dropped_from_both_sides_with_their_number() -> None:
+    with pytest.warns(UserWarning, match="20 of 70 audited samples"):
+        audit = fedaudit.audit_samples(
+            {0: MEMBERS}, joined(UNSEEN, first(MEMBERS, 10)), copies="drop"
+        )
+    assert ((audit.owner == 0).sum(), (audit.owner == NOBODY).sum()) == (20, 30)
+    with pytest.warns(UserWarning, match="3 repeat"):
+        audit = fedaudit.audit_samples(
+            {0: joined(MEMBERS, first(MEMBERS, 3))}, UNSEEN, copies="drop"
+        )
+    assert ((audit.owner == 0).sum(), (audit.owner == NOBODY).sum()) == (30, 30)
+
+
+def test_a_copy_with_another_label_or_a_changed_value_is_no_copy() -> None:
+    x, y = MEMBERS
+    moved = x.clone()
+    moved[:, 0] += 1e-3
+    assert len(fedaudit.audit_samples({0: MEMBERS}, (x, 1 - y))) == 60
+    assert len(fedaudit.audit_samples({0: MEMBERS}, (moved, y))) == 60
+
+
+def test_another_type_of_number_hides_no_copy() -> None:
+    x, y = MEMBERS
+    with pytest.raises(BadInput, match="60 of 60"):
+        fedaudit.audit_samples({0: MEMBERS}, (x.double().numpy(), y.to(torch.uint8)))
+
+
+def test_unseen_samples_that_any_client_trains_on_are_refused() -> None:
+    training = {0: joined(MEMBERS, pair(50)), 1: joined(OTHERS, first(UNSEEN, 4))}
+    with pytest.raises(BadInput, match="4 of 30 unseen samples are exact copies"):
+        fedaudit.audit_samples({0: MEMBERS}, UNSEEN, training=training)
+    with pytest.raises(BadInput, match="30 of 30 members of client 1 are not among"):
+        fedaudit.audit_samples({1: MEMBERS}, UNSEEN, training={1: OTHERS})
+    with pytest.raises(BadInput, match="training has no samples of client 1"):
+        fedaudit.audit_samples({1: MEMBERS}, UNSEEN, training={0: OTHERS})
+    sound = {0: joined(MEMBERS, OTHERS)}
+    assert len(fedaudit.audit_samples({0: MEMBERS}, UNSEEN, training=sound)) == 60
+
+
+def test_one_coin_decides_for_all_copies_within_a_client() -> None:
+    x, y = joined(MEMBERS, MEMBERS, MEMBERS)
+    split = fedaudit.fair_split({0: (x, y)}, audited=20)
+    assert len(split.audit) == 20
+    kept = {tuple(row.tolist()) for row in x[split.train[0]]}
+    features = split.audit.samples.features
+    unseen = {
+        tuple(row.tolist()) for row in features[torch.from_numpy(split.audit.owner) == NOBODY]
+    }
+    members = {tuple(row.tolist()) for row in features[torch.from_numpy(split.audit.owner) == 0]}
+    assert unseen
+    assert not unseen & kept
+    assert members <= kept
+    assert len(split.train[0]) == 90 - 3 * len(unseen)
+
+
+def test_a_client_with_too_few_samples_that_differ_is_refused() -> None:
+    with pytest.raises(BadInput, match="it has 90, of which 30 differ"):
+        fedaudit.fair_split({0: joined(MEMBERS, MEMBERS, MEMBERS)}, audited=40)
+
+
+def test_audited_samples_that_another_client_has_too_are_left_out_with_their_number() -> None:
+    with pytest.warns(UserWarning, match="an exact copy in another client's data") as warned:
+        split = fedaudit.fair_split({0: MEMBERS, 1: joined(OTHERS, first(MEMBERS, 15))}, audited=15)
+    features = {tuple(row.tolist()) for row in split.audit.samples.features}
+    assert not features & {tuple(row.tolist()) for row in MEMBERS[0][:15]}
+    assert str(30 - len(split.audit)) in str(warned[0].message)
+
+
+def test_clients_that_share_all_samples_are_refused() -> None:
+    with pytest.raises(BadInput, match="so that none is left"):
+        fedaudit.fair_split({0: MEMBERS, 1: MEMBERS}, audited=10)
+
+
+def test_joined_parts_leave_out_what_two_clients_audit(tmp_path: Path) -> None:
+    parts = [fedaudit.fair_split({client: MEMBERS}, audited=25).part for client in (0, 1)]
+    with pytest.warns(UserWarning, match="audited samples have an exact copy on another side"):
+        audit = fedaudit.join_audits(parts)
+    (rows,) = number_rows(audit.samples)
+    assert len(set(rows.tolist())) == len(audit) == 10
+
+
+def test_a_split_without_copies_warns_of_nothing_and_takes_a_number_for_each_client() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        split = fedaudit.fair_split({"a": MEMBERS, "b": OTHERS}, audited={"a": 5, "b": 20})
+    assert sorted(np.unique(split.audit.panel, return_counts=True)[1].tolist()) == [5, 20]
+    with pytest.raises(BadInput, match="audited has no number for client b"):
+        fedaudit.fair_split({"a": MEMBERS, "b": OTHERS}, audited={"a": 5})
+
+
+def test_rows_are_numbered_exactly_and_fast() -> None:
+    x = torch.randint(0, 3, (20_000, 6), generator=RNG)
+    expected = np.unique(x.numpy(), axis=0)
+    (rows,) = number_rows(Samples(x, torch.zeros(20_000).long()))
+    assert len(np.unique(rows)) == len(expected)
+    pictures = torch.rand(4_000, 3072)
+    pictures[3_999] = pictures[7]
+    began = perf_counter()
+    (rows,) = number_rows(Samples(pictures, torch.zeros(4_000).long()))
+    assert perf_counter() - began < 2
+    assert rows[3_999] == rows[7]
+    assert len(np.unique(rows)) == 3_999
+
+
+def test_signs_at_two_places_are_no_copy_and_minus_zero_is_zero() -> None:
+    x = torch.tensor([[1.0, 2.0], [-1.0, -2.0], [0.0, 1.0], [-0.0, 1.0]], dtype=torch.float64)
+    (rows,) = number_rows(Samples(x, torch.zeros(4).long()))
+    assert rows[0] != rows[1]
+    assert rows[2] == rows[3]
+
+
+def test_samples_that_are_all_the_same_are_refused() -> None:
+    with pytest.raises(BadInput, match="all 30 samples of client 0 have the same features"):
+        fedaudit.fair_split({0: (torch.ones(30, 4), torch.arange(30) % 2)}, audited=10)

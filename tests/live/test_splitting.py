@@ -1,0 +1,165 @@
+"""Fair splits of torch data sets, loaders and tables."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+)
+
+import fedaudit
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import NOBODY
+
+pd = pytest.importorskip("pandas")
+
+X, Y = torch.rand(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
+TABLE = pd.DataFrame(X.numpy(), columns=list("abcd")).assign(label=Y.numpy())
+
+
+class Items(Dataset[Any]):
+    """Pictures as some libraries have them."""
+
+    def __init__(self, form: str = "pair", transform: Any = None) -> None:
+        self.form, self.transform = form, transform
+
+    def __len__(self) -> int:
+        return len(Y)
+
+    def __getitem__(self, at: int) -> object:
+        x = X[at].numpy() if self.transform is None else self.transform(X[at].numpy())
+        if self.form == "dictionary":
+            return {"img": x, "label": int(Y[at])}
+        if self.form == "tokens":
+            ids = torch.arange(at, at + 4)
+            return {"input_ids": ids, "attention_mask": ids > 0, "labels": int(Y[at])}
+        return (x, int(Y[at]), "file") if self.form == "triple" else (x, int(Y[at]))
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[object]:
+        return iter(zip(X, Y, strict=True))
+
+
+def flipped(x: np.ndarray) -> Tensor:
+    return torch.from_numpy(x.copy()).flip(0) if torch.rand(()) < 0.5 else torch.from_numpy(x)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TensorDataset(X, Y),
+        Items(),
+        Items("dictionary"),
+        Subset(TensorDataset(torch.cat([X, X]), torch.cat([Y, Y])), range(60)),
+        ConcatDataset([TensorDataset(X[:20], Y[:20]), TensorDataset(X[20:], Y[20:])]),
+        DataLoader(Items(), batch_size=7, shuffle=True),
+        TABLE,
+    ],
+    ids=["tensors", "items", "dictionary", "subset", "concat", "loader", "table"],
+)
+def test_every_kind_of_data_is_split_as_its_arrays_are(data: Any) -> None:
+    arrays = fedaudit.fair_split({0: (X, Y)}, audited=20)
+    train, split = fedaudit.split_dataset(data, 20)
+    assert split.train[0].tolist() == arrays.train[0].tolist()
+    assert torch.equal(split.audit.samples.features, arrays.audit.samples.features)
+    assert torch.equal(split.audit.samples.targets, arrays.audit.samples.targets)
+    assert split.audit.owner.tolist() == arrays.audit.owner.tolist()
+    kept = sum(len(y) for _, y in train) if isinstance(train, DataLoader) else len(train)
+    assert kept == 60 - int((split.audit.owner == NOBODY).sum())
+
+
+def test_training_parts_are_of_the_kind_given() -> None:
+    loader, split = fedaudit.split_dataset(DataLoader(Items(), batch_size=7, shuffle=True), 20)
+    assert isinstance(loader, DataLoader)
+    assert loader.batch_size == 7
+    assert sum(len(y) for _, y in loader) == len(split.train[0])
+    assert isinstance(fedaudit.split_dataset(Items(), 20).train, Subset)
+    table = fedaudit.split_dataset(TABLE, 20).train
+    assert list(table.columns) == list(TABLE.columns)
+    assert table.equals(TABLE.loc[table.index])
+
+
+def test_several_clients_audit_at_most_half_of_what_each_has() -> None:
+    sets = {"a": Subset(Items(), range(10)), "b": Subset(Items(), range(10, 60))}
+    train, split = fedaudit.split_dataset(sets, 20)
+    assert sorted(np.unique(split.audit.panel, return_counts=True)[1].tolist()) == [5, 20]
+    assert set(train) == {"a", "b"}
+    split = fedaudit.split_dataset(sets, {"a": 3, "b": 100}).split
+    assert sorted(np.unique(split.audit.panel, return_counts=True)[1].tolist()) == [3, 25]
+
+
+def test_inputs_by_name_stay_apart() -> None:
+    split = fedaudit.split_dataset(Items("tokens"), 20).split
+    assert split.audit.samples.inputs is not None
+    assert [one.name for one in split.audit.samples.inputs.fields] == [
+        "input_ids",
+        "attention_mask",
+    ]
+
+
+def test_a_random_transform_is_refused_and_one_for_evaluation_taken_instead() -> None:
+    data = Items(transform=flipped)
+    with pytest.raises(BadInput, match="differ from one read to the next"):
+        fedaudit.split_dataset(data, 20)
+    train, split = fedaudit.split_dataset(Subset(data, range(60)), 20, transform=torch.from_numpy)
+    assert data.transform is flipped
+    assert train.dataset.dataset is data
+    plain = fedaudit.split_dataset(Items(), 20).split
+    assert torch.equal(split.audit.samples.features, plain.audit.samples.features)
+
+
+def test_reading_leaves_random_states_as_they_were() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    fedaudit.split_dataset(Items(transform=lambda x: x + 0 * torch.rand(()).item()), 20)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_a_table_with_text_goes_through_a_transform_or_is_refused_by_column() -> None:
+    table = TABLE.assign(town=["x", "y"] * 30)
+    with pytest.raises(BadInput, match="column 'town' of client 0"):
+        fedaudit.split_dataset(table, 20)
+    split = fedaudit.split_dataset(table, 20, features=list("abcd")).split
+    assert split.audit.samples.features.shape == (20, 4)
+    split = fedaudit.split_dataset(
+        table, 20, transform=lambda x: x.drop(columns="town").to_numpy()
+    ).split
+    assert split.audit.samples.features.shape == (20, 4)
+    with pytest.raises(BadInput, match="1 missing values"):
+        fedaudit.split_dataset(TABLE.assign(a=TABLE["a"].mask(TABLE.index == 3)), 20)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (Stream(), "of which single samples cannot be set"),
+        (DataLoader(Stream()), "of which single samples cannot be set"),
+        (DataLoader(Items(), sampler=SubsetRandomSampler(range(9))), "may leave samples out"),
+        (Items("triple"), "tuple of 3; they are to be pairs"),
+        (Items(transform=str), "pass transform= that makes a tensor"),
+        ({"train": Items(), "test": Items()}, "give the training part"),
+        (TABLE.rename(columns={"label": "disease"}), "name the label with label="),
+        (X, "they are to be pairs"),
+    ],
+)
+def test_data_that_cannot_be_split_are_refused_with_the_remedy(data: Any, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        fedaudit.split_dataset(data, 20)
+
+
+def test_copies_in_a_data_set_share_one_coin() -> None:
+    twice = TensorDataset(torch.cat([X, X]), torch.cat([Y, Y]))
+    train, split = fedaudit.split_dataset(twice, 20)
+    assert len(train) == 120 - 2 * int((split.audit.owner == NOBODY).sum())
