@@ -136,7 +136,7 @@ class ControlResult(Part):
 
     Attributes:
         control: "permuted members", "untrained model", "blind classifier", "planted leak", "claimed
-            epsilon", "retrained federation".
+            epsilon", "retrained federation", "exact copies".
         expected: What a sound run gives, in words.
         passed: Whether it did; None where it could not be run.
     """

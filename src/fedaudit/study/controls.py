@@ -35,6 +35,7 @@ from fedaudit.observe.views import View, as_one, seen_from, view_named
 from fedaudit.results.record import ControlResult
 from fedaudit.signals.measure import measure_by_block, measure_round
 from fedaudit.study.extensions.references import References
+from fedaudit.study.figures.copies import exact_copies
 from fedaudit.study.figures.source import posteriors, source_queries
 from fedaudit.study.figures.truth import Findings, TargetTruth, mean_by, target_truth
 from fedaudit.study.setup.parts import Setup, Work
@@ -78,7 +79,7 @@ def controls(
     phase = f"seed {setup.seed}: controls"
     blind = _BLIND_AGAINST if setup.study.figures.blind_classifier else {}
     # Some may not be possible, so that there are at most this many.
-    total = len(setup.study.audit.targets) * (2 * len(setup.on_membership) + len(blind))
+    total = len(setup.study.audit.targets) * (2 * len(setup.on_membership) + len(blind) + 1)
     progress(phase, 0, total)
     for done, result in enumerate(_controls(setup, findings, device), 1):
         yield result
@@ -87,6 +88,7 @@ def controls(
 
 
 def _controls(setup: Setup, findings: Findings, device: torch.device) -> Iterator[ControlResult]:
+    yield from exact_copies(setup)
     for target in setup.study.audit.targets:
         truth = target_truth(setup, target)
         yield from _permuted(setup, truth, findings)

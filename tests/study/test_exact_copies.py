@@ -1,0 +1,42 @@
+"""Exact copies of training samples among the non-members of a study."""
+
+import pytest
+import torch
+
+import fedaudit as fa
+from fedaudit.results.record import ControlResult
+
+
+def copies_of(samples: fa.Samples) -> list[ControlResult]:
+    run = fa.audit(
+        fa.Federation(
+            data=samples,
+            clients=2,
+            model=fa.models.MLP(hidden="4"),
+            algorithm=fa.algorithms.FedAvg(rounds=1, epochs=1, lr=0.1, batch_size=32),
+        ),
+        attacks=["blackbox-loss"],
+        audit=fa.Audit(samples=60, background=100),
+    )
+    return [one for one in run.record.controls if one.control == "exact copies"]
+
+
+@pytest.fixture(scope="module")
+def rows() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(300, 4, generator=generator), torch.arange(300) % 2
+
+
+def test_a_study_of_samples_that_all_occur_twice_says_so(
+    rows: tuple[torch.Tensor, torch.Tensor],
+) -> None:
+    x, y = rows
+    found = copies_of(fa.Samples(torch.cat([x, x]), torch.cat([y, y])))
+    assert found
+    assert all(one.passed is False and "are exact copies" in one.note for one in found)
+
+
+def test_a_study_without_copies_has_no_such_control(
+    rows: tuple[torch.Tensor, torch.Tensor],
+) -> None:
+    assert copies_of(fa.Samples(*rows)) == []
