@@ -1,5 +1,7 @@
 """Fair splits of torch data sets, loaders and tables."""
 
+import doctest
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -163,3 +165,9 @@ def test_copies_in_a_data_set_share_one_coin() -> None:
     twice = TensorDataset(torch.cat([X, X]), torch.cat([Y, Y]))
     train, split = fedaudit.split_dataset(twice, 20)
     assert len(train) == 120 - 2 * int((split.audit.owner == NOBODY).sum())
+
+
+def test_the_example_in_the_documentation_runs() -> None:
+    failed, tried = doctest.testmod(sys.modules[fedaudit.split_dataset.__module__])
+    assert failed == 0
+    assert tried > 2

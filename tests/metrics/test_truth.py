@@ -1,5 +1,7 @@
 """Membership given in every form that users have it in."""
 
+import doctest
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -139,3 +141,9 @@ def test_table_columns_in_different_orders_are_refused(entry: Callable[..., obje
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(BadInput, match="unknown origins in, out; known: member, other_client"):
         evaluate(SCORES, ["in", "in", "out", "in", "out", "out"])
+
+
+def test_the_example_in_the_documentation_runs() -> None:
+    failed, tried = doctest.testmod(sys.modules[evaluate.__module__])
+    assert failed == 0
+    assert tried > 2

@@ -74,7 +74,9 @@ def split_dataset(
             next, columns that hold no numbers, or too few samples.
 
     Examples:
+        >>> import torch
         >>> from torch.utils.data import TensorDataset
+        >>> from fedaudit import split_dataset
         >>> data = TensorDataset(torch.rand(40, 3), torch.arange(40) % 2)
         >>> train, split = split_dataset(data, audited=10)
         >>> len(split.audit), type(train).__name__

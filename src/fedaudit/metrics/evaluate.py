@@ -53,6 +53,7 @@ def evaluate(
             members and non-members is missing altogether.
 
     Examples:
+        >>> from fedaudit import evaluate
         >>> found = evaluate([0.9, 0.8, 0.1, 0.2], [True, True, False, False], fprs=(0.5,))
         >>> next(one.value for one in found if (one.contrast, one.metric) == ("unseen", "auc"))
         1.0
