@@ -260,7 +260,13 @@ def _attacked(
         watched=Watched(
             untrained=read_untrained(folder, recording.key, len(audit)),
             config=config,
-            missing=tuple(_missing(told, left, blind=blind)),
+            missing=(
+                *(
+                    f"What training reveals about {plain(name)}: {plain(why)}"
+                    for name, why in recording.unaudited.items()
+                ),
+                *_missing(told, left, blind=blind),
+            ),
             names=recording.names,
         ),
     )

@@ -470,6 +470,7 @@ def record(
         classes=net.classes if chosen.classes else int(samples.samples.labels.max()) + 1,
         task={"name": chosen.name, "options": dict(chosen.settings)},
         sizes={number_of(client): size for client, size in (sizes or {}).items()},
+        unaudited=dict(samples.unaudited),
         model=net.architecture.name,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )

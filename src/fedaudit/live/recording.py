@@ -36,7 +36,7 @@ _NAMED = range(10**8, 10**9)
 Called: TypeAlias = ClientId | str
 """A client as other people's loops call it: by number, or by name."""
 Value = TypeVar("Value")
-ByClient: TypeAlias = Mapping[ClientId, Value] | Mapping[str, Value]
+ByClient: TypeAlias = Mapping[ClientId, Value] | Mapping[str, Value] | Mapping[Called, Value]
 
 Client = Annotated[int, Field(ge=0, le=10**15)]
 Clients = Annotated[tuple[Client, ...], Field(max_length=_MOST_CLIENTS)]
@@ -58,6 +58,7 @@ class Recording(Part):
         classes: Number of outputs of the model.
         sizes: Training samples of each client, as far as they are told.
         names: Of clients that are called by name, by their numbers.
+        unaudited: Clients that declined the audit or gave no part that fits, with the reason.
         model: The model in words: its class.
         started: Date and time.
     """
@@ -77,6 +78,9 @@ class Recording(Part):
     sizes: dict[Client, Whole] = Field(default_factory=dict)
     names: Annotated[
         dict[Client, Annotated[str, Field(max_length=200)]], Field(max_length=_MOST_CLIENTS)
+    ] = Field(default_factory=dict)
+    unaudited: Annotated[
+        dict[Annotated[str, Field(max_length=300)], Text], Field(max_length=_MOST_CLIENTS)
     ] = Field(default_factory=dict)
     model: Annotated[str, Field(max_length=500)] = ""
     started: Annotated[str, Field(max_length=40)] = ""

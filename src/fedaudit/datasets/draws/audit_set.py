@@ -31,6 +31,7 @@ class AuditSet:
         group: Group of each sample (a protected attribute), if the data set has one.
         subject: Number of the person that each sample is of, where fair draws were about people
             and all of their samples; None where they were about single samples.
+        unaudited: Clients that declined the audit or gave no part that fits, with the reason.
     """
 
     samples: Samples
@@ -38,6 +39,7 @@ class AuditSet:
     panel: Int[ndarray, " samples"]
     group: Int[ndarray, " samples"] | None = None
     subject: Int[ndarray, " samples"] | None = None
+    unaudited: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.samples)

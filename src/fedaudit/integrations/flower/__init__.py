@@ -3,9 +3,9 @@
 Server: :class:`RecordingStrategy` around a strategy, or :class:`RecordingGrid` around the grid of a
 loop of its own. Client: :func:`identity_mod` says who a reply is from, :func:`defense_mod` defends
 what is uploaded. :func:`gathered_audit` asks clients for their parts of an audit, which they answer
-by :func:`audit_reply`. :func:`study_server` and :func:`study_client` are a whole study of fedaudit
-as a Flower app. Flower's older interface, with its secure aggregation, is in
-:mod:`fedaudit.integrations.flower.secure_sum`.
+by :func:`audit_mod` or :func:`audit_reply`, or decline. :func:`study_server` and
+:func:`study_client` are a whole study of fedaudit as a Flower app. Flower's older interface, with
+its secure aggregation, is in :mod:`fedaudit.integrations.flower.secure_sum`.
 
 Each is imported when it is first used: in a deployment every message starts a process of a client,
 which needs none of what measures.
@@ -24,20 +24,24 @@ if find_spec("flwr") is None:
 if TYPE_CHECKING:
     from fedaudit.integrations.flower.client_app import study_client
     from fedaudit.integrations.flower.defending import defense_mod
-    from fedaudit.integrations.flower.recording import (
-        RecordingGrid,
-        RecordingStrategy,
-        gathered_audit,
+    from fedaudit.integrations.flower.gathering import gathered_audit
+    from fedaudit.integrations.flower.recording import RecordingGrid, RecordingStrategy
+    from fedaudit.integrations.flower.replies import (
+        audit_decline,
+        audit_mod,
+        audit_reply,
+        identity_mod,
     )
-    from fedaudit.integrations.flower.replies import audit_reply, identity_mod
     from fedaudit.integrations.flower.server_app import study_server
 
 _DOORS = {
     "RecordingGrid": "recording",
     "RecordingStrategy": "recording",
+    "audit_decline": "replies",
+    "audit_mod": "replies",
     "audit_reply": "replies",
     "defense_mod": "defending",
-    "gathered_audit": "recording",
+    "gathered_audit": "gathering",
     "identity_mod": "replies",
     "study_client": "client_app",
     "study_server": "server_app",
@@ -46,6 +50,8 @@ _DOORS = {
 __all__ = [
     "RecordingGrid",
     "RecordingStrategy",
+    "audit_decline",
+    "audit_mod",
     "audit_reply",
     "defense_mod",
     "gathered_audit",

@@ -1,11 +1,13 @@
 """Contents of Flower's messages, as fedaudit needs them."""
 
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message
 
 from fedaudit.core.errors import BadInput
+from fedaudit.integrations.flower.replies import OLDER_METRICS
+from fedaudit.integrations.reported import is_evaluation, training_metrics
 from fedaudit.live.weights import array_from
 
 Arrays: TypeAlias = dict[str, np.ndarray] | list[np.ndarray]
@@ -13,6 +15,7 @@ Arrays: TypeAlias = dict[str, np.ndarray] | list[np.ndarray]
 
 _ROUND = "server-round"
 _WEIGHTS = ("num-examples", "num_examples")
+_HEAVIEST = 1e15
 
 
 def is_training(message: Message) -> bool:
@@ -69,10 +72,45 @@ def array_of(sent: Array) -> np.ndarray:
 
 
 def weight_of(reply: Message, key: str) -> float | None:
-    """Weight of a client in the average, as it says itself; None where it does not."""
+    """Return the weight in the average that a client gives itself; None if it gives none.
+
+    Args:
+        reply: The client's.
+        key: Name of the metric; ``num-examples`` and ``num_examples`` are read as well.
+
+    Raises:
+        BadInput: It is no number from 0 to 1e15.
+    """
     for record in reply.content.metric_records.values():
         for name in (key, *_WEIGHTS):
-            said = record.get(name)
-            if isinstance(said, int | float):
-                return float(said)
+            if name in record:
+                return _weight(name, record[name])
     return None
+
+
+def _weight(name: str, value: object) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # Whole numbers beyond a float's range are compared before they are converted.
+    if is_number and 0 <= cast("float", value) <= _HEAVIEST:
+        return float(cast("float", value))
+    raise BadInput(f"its {name} is {str(value)[:80]!r}, and a weight is a number from 0 to 1e15")
+
+
+def metrics_of(reply: Message) -> dict[str, float]:
+    """Return the training loss and accuracy that a client reports in its reply.
+
+    Args:
+        reply: To a message of training, of either interface.
+
+    Returns:
+        "loss" and "accuracy", as far as they are there. Metrics of records named after an
+        evaluation (``eval``, ``val``, ``test``) are left out.
+    """
+    records = {**reply.content.metric_records}
+    if OLDER_METRICS in reply.content.config_records:
+        records[OLDER_METRICS] = reply.content.config_records[OLDER_METRICS]
+    values: dict[str, object] = {}
+    for name, record in records.items():
+        if not is_evaluation(name):
+            values |= dict(record)
+    return training_metrics(values)

@@ -19,7 +19,8 @@ from fedaudit.integrations.flower.contents import (
     round_of,
     weight_of,
 )
-from fedaudit.integrations.flower.replies import PARTITION
+from fedaudit.integrations.flower.replies import PARTITION, client_in
+from fedaudit.live.recording import ByClient, number_of
 from fedaudit.live.weights import tensor_of
 from fedaudit.observe.round import Update
 
@@ -33,7 +34,7 @@ def defense_mod(
     *,
     seed: int | None = None,
     rounds: int = 0,
-    weights: Mapping[ClientId, float] | None = None,
+    weights: ByClient[float] | None = None,
 ) -> Mod:
     """Client mod that applies a defense to what a client uploads.
 
@@ -59,6 +60,7 @@ def defense_mod(
     architecture = Architecture(type(module).__name__, lambda: copy.deepcopy(module))
     like = Model.of(architecture, module)
     names = tuple(module.state_dict())
+    shares = None if weights is None else {number_of(c): share for c, share in weights.items()}
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         came = record_of(message) if is_training(message) and message.has_content() else None
@@ -71,14 +73,14 @@ def defense_mod(
         if leaving is None:
             raise BadInput("the reply carries no arrays to defend; put the mod on training alone")
         local = _tensors(leaving, names)
-        turn = _turn(message, context, _model(like, received), seed, rounds, weights)
+        turn = _turn(message, context, _model(like, received), seed, rounds, shares)
         own = copy.deepcopy(defense)
         if STATE in context.state.array_records:
             kept = context.state.array_records[STATE]
             own.restore({n: tensor_of(array_of(a), f"the state {n!r}") for n, a in kept.items()})
         buffers = {name: local[name].to(value) for name, value in like.buffers.items()}
         change = plus(_model(like, local).params, turn.received.params, -1.0)
-        samples = int(weight_of(reply, "num-examples") or 0)
+        samples = _samples(reply)
         sent = own.upload(Update(change, buffers, samples=samples), turn)
         assert isinstance(sent, Update)
         local |= plus(turn.received.params, sent.values) | sent.buffers
@@ -93,7 +95,7 @@ def defense_mod(
     return mod
 
 
-def _refuse(defense: Defense, seed: int | None, weights: Mapping[ClientId, float] | None) -> None:
+def _refuse(defense: Defense, seed: int | None, weights: ByClient[float] | None) -> None:
     name = type(defense).__name__
     elsewhere = [hook for hook in _IN_TRAINING if defense.acts_in(hook)]
     if elsewhere:
@@ -118,13 +120,13 @@ def _turn(
     rounds: int,
     weights: Mapping[ClientId, float] | None,
 ) -> Turn:
-    partition = context.node_config.get(PARTITION)
-    if partition is None and seed is not None:
+    called = client_in(context.node_config.get(PARTITION))
+    if called is None and seed is not None:
         raise BadInput(
             "clients with a common seed would all draw the same: this node has no partition-id; "
             "give it one, or leave the seed out"
         )
-    client = int(partition) if partition is not None else 0
+    client = 0 if called is None else number_of(called)
     cohort: Collection[ClientId] = sorted(weights) if weights is not None else (client,)
     return Turn(
         round=round_of(message) or 1,
@@ -135,6 +137,13 @@ def _turn(
         seed=secrets.randbits(62) if seed is None else seed,
         received=received,
     )
+
+
+def _samples(reply: Message) -> int:
+    try:
+        return int(weight_of(reply, "num-examples") or 0)
+    except BadInput:
+        return 0
 
 
 def _names(record: ArrayRecord, names: tuple[str, ...]) -> tuple[str, ...]:

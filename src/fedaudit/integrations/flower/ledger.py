@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
@@ -10,33 +11,30 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.values import ClientId
 from fedaudit.integrations.flower.contents import (
     Arrays,
     arrays_of,
+    metrics_of,
     record_of,
     weight_of,
 )
-from fedaudit.integrations.flower.replies import PARTITION
+from fedaudit.integrations.flower.replies import PARTITION, client_in
 from fedaudit.live.recorder import Recorder
+from fedaudit.live.recording import Called, refuse_otherwise_called
 
-_LARGEST = 10**15
-"""Of the numbers that a recording takes for clients."""
+_SILENT = (
+    "{count} of {replies} replies do not say which client they are from; add identity_mod to the "
+    'mods of the ClientApp, and start a SuperNode with --node-config "partition-id=..."'
+)
+_TWICE = "several nodes say that they are client {client}; give each a partition-id"
 
 
-def client_of(reply: Message) -> ClientId | None:
-    """Which client says that it sent a reply; None where none does."""
+def client_of(reply: Message) -> Called | None:
+    """Return the client that says it sent a reply; None if none does."""
     if not reply.has_content():
         return None
-    said = (record.get(PARTITION) for record in reply.content.config_records.values())
-    return next((client for one in said if (client := client_in(one)) is not None), None)
-
-
-def client_in(said: object) -> ClientId | None:
-    """The client that is meant by what a node says of itself; None for no number of a client."""
-    if isinstance(said, bool) or not isinstance(said, int):
-        return None
-    return said if 0 <= said <= _LARGEST else None
+    values = (record.get(PARTITION) for record in reply.content.config_records.values())
+    return next((client for one in values if (client := client_in(one)) is not None), None)
 
 
 Node = TypeVar("Node", int, str)
@@ -45,7 +43,7 @@ Node = TypeVar("Node", int, str)
 class _Claim(NamedTuple):
     """Which client a node has said it is, and in which round first."""
 
-    client: ClientId
+    client: Called
     round: int
 
 
@@ -59,15 +57,15 @@ class Claims(Generic[Node]):
 
     def __init__(self) -> None:
         self._claims: dict[Node, _Claim] = {}
-        self._holders: dict[ClientId, Node] = {}
+        self._holders: dict[Called, Node] = {}
         self._replaced: set[Node] = set()
 
     @property
-    def clients(self) -> Mapping[Node, ClientId]:
+    def clients(self) -> Mapping[Node, Called]:
         """For each node the client that it said first that it is."""
         return {node: claim.client for node, claim in self._claims.items()}
 
-    def hear(self, node: Node, client: ClientId, index: int) -> str:
+    def hear(self, node: Node, client: Called, index: int) -> str:
         """A node says which client it is.
 
         Args:
@@ -161,7 +159,9 @@ class _Page:
     weights: dict[int, float] = field(default_factory=dict)
     answered: set[int] = field(default_factory=set)
     lost: dict[int, str] = field(default_factory=dict)
-    doubted: dict[int, str] = field(default_factory=dict)
+    reported: dict[int, dict[str, float]] = field(default_factory=dict)
+    excluded: dict[int, str] = field(default_factory=dict)
+    misnamed: dict[int, str] = field(default_factory=dict)
     fault: str = ""
 
     def node_of(self, reply: Message) -> int:
@@ -223,47 +223,62 @@ class FlowerLedger:
                 page.lost[node] = (reply.error.reason or "") if reply.has_error() else ""
                 continue
             page.answered.add(node)
-            client = client_of(reply)
-            doubt = "" if client is None else self._claims.hear(node, client, self._number(page))
-            if doubt:
-                page.doubted[node] = doubt
             try:
                 self._read(page, node, reply)
             # Whatever it is: no audit may end another's training.
             except Exception as error:
-                page.fault = page.fault or f"a reply cannot be read: {error}"
+                page.excluded.setdefault(node, f"its reply cannot be read: {error}")
 
     def _number(self, page: _Page) -> int:
-        """The round as it is recorded."""
+        """Return the round as it is recorded."""
         return page.index + (self._shift or 0)
 
     def _read(self, page: _Page, node: int, reply: Message) -> None:
         if not self._recorder.sees_uploads:
             return
+        self._identify(page, node, reply)
         record = record_of(reply)
-        if record is not None:
-            page.uploads[node] = arrays_of(record)
+        if record is None or not len(record):
+            raise BadInput("it carries no arrays")
+        page.uploads[node] = arrays_of(record)
+        page.reported[node] = metrics_of(reply)
         weight = weight_of(reply, self._weighted_by)
         if weight is not None:
             page.weights[node] = weight
 
+    def _identify(self, page: _Page, node: int, reply: Message) -> None:
+        client = client_of(reply)
+        if client is None:
+            return
+        try:
+            refuse_otherwise_called([client], self._recorder.recording.targets)
+        except BadInput as error:
+            known = node in self._claims.clients
+            (page.excluded if known else page.misnamed)[node] = str(error)
+            return
+        doubt = self._claims.hear(node, client, self._number(page))
+        if doubt:
+            page.excluded[node] = doubt
+
     def close(self, after: ArrayRecord | None = None) -> None:
-        """The round is over; ``after`` is the model that it ended with, where that is known."""
+        """End the round; ``after`` is the model that it ended with, if that is known."""
         page, self._page = self._page, None
         if page is None or not page.messages:
             return
         index = self._number(page)
         asked = {message.metadata.dst_node_id for message in page.messages}
-        names = {n: c for n, c in self._claims.clients.items() if n not in page.doubted}
+        names = self._claims.clients
         known = {names[node] for node in asked if node in names}
-        unnamed = sum(node not in names for node in asked - page.answered | {*page.doubted})
+        unnamed = sum(node not in names for node in asked)
         fault = page.fault or self._fault(page)
-        clients = {} if fault else {node: names[node] for node in page.uploads}
-        sent: Arrays | dict[ClientId, Arrays] = []
+        uploads, excluded, note = self._sorted(page, names)
+        if self._recorder.sees_uploads and not uploads:
+            fault = fault or next(iter(excluded.values()), "") or note
+        sent: Arrays | dict[Called, Arrays] = []
         ended: Arrays | None = None
         try:
             if not fault:
-                sent = self._sent(page, clients)
+                sent = self._sent(page, uploads)
                 ended = arrays_of(after) if after else None
         except (ValueError, TypeError, KeyError) as error:
             fault = f"the model that was sent cannot be read: {error}"
@@ -274,47 +289,50 @@ class FlowerLedger:
         if not self._recorder.sees_uploads:
             self._recorder.round(index, sent=sent, after=ended)
             return
-        weighed = page.weights.keys() >= clients.keys()
+        weights = {client: page.weights[n] for client, n in uploads.items() if n in page.weights}
         self._recorder.round(
             index,
             sent=sent,
-            uploads={client: page.uploads[node] for node, client in clients.items()},
-            weights={c: page.weights[node] for node, c in clients.items()} if weighed else None,
+            uploads={client: page.uploads[node] for client, node in uploads.items()},
+            weights=weights if sum(weights.values()) > 0 else None,
             asked=known,
             unnamed=unnamed,
             after=ended,
+            excluded=excluded,
+            note=note,
         )
 
+    def _sorted(
+        self, page: _Page, names: Mapping[int, Called]
+    ) -> tuple[dict[Called, int], dict[Called, str], str]:
+        """Return the node of each client to measure, why others are excluded, and a note."""
+        faults = {**_unweighted(page), **_unsent(page), **page.excluded}
+        nodes = sorted(page.answered, key=lambda node: str(names.get(node)))
+        sound = [node for node in nodes if node in names and node not in faults]
+        excluded = {names[node]: why for node, why in faults.items() if node in names}
+        counts = Counter(names[node] for node in sound)
+        excluded |= {c: _TWICE.format(client=c) for c, count in counts.items() if count > 1}
+        uploads = {names[node]: node for node in sound if names[node] not in excluded}
+        unknown = [node for node in nodes if node not in names]
+        note = next((page.misnamed[node] for node in unknown if node in page.misnamed), "")
+        if unknown and not note:
+            note = _SILENT.format(count=len(unknown), replies=len(nodes))
+        return uploads, excluded, note
+
     def _fault(self, page: _Page) -> str:
-        """Reason why a round cannot be recorded; empty if it can."""
+        """Return why a round cannot be recorded; empty if it can."""
         if not page.sent:
             return "no model was sent"
         if not page.answered:
             return f"no client answered{_because(page.lost)}"
-        if not self._recorder.sees_uploads:
-            return ""
-        if page.doubted:
-            return next(iter(page.doubted.values()))
-        clients_of = self._claims.clients
-        silent = [node for node in page.uploads if node not in clients_of]
-        if silent:
-            return (
-                f"{len(silent)} of {len(page.uploads)} replies do not say which client they are "
-                "from; add identity_mod to the mods of the ClientApp, and start a SuperNode with "
-                '--node-config "partition-id=..."'
-            )
-        clients = [clients_of[node] for node in page.uploads]
-        twice = sorted({client for client in clients if clients.count(client) > 1})
-        if twice:
-            return f"several nodes say that they are client {twice[0]}; give each a partition-id"
-        if not page.uploads:
+        if self._recorder.sees_uploads and not page.uploads and not page.excluded:
             return "no reply carries arrays"
         return ""
 
-    def _sent(self, page: _Page, clients: dict[int, ClientId]) -> Arrays | dict[ClientId, Arrays]:
-        if not clients or _is_one(page.sent.values()):
+    def _sent(self, page: _Page, uploads: Mapping[Called, int]) -> Arrays | dict[Called, Arrays]:
+        if not uploads or _is_one(page.sent.values()):
             return arrays_of(next(iter(page.sent.values())))
-        return {client: arrays_of(page.sent[node]) for node, client in clients.items()}
+        return {client: arrays_of(page.sent[node]) for client, node in uploads.items()}
 
     def _only_model(self, messages: Sequence[Message]) -> ArrayRecord | None:
         """The model that all are sent next, which the round before has ended with."""
@@ -323,6 +341,20 @@ class FlowerLedger:
         except BadInput:
             return None
         return records[0] if records and _is_one(records) else None
+
+
+def _unweighted(page: _Page) -> dict[int, str]:
+    """Return why replies without a weight are excluded, if most replies of the round have one."""
+    without = [node for node in page.uploads if node not in page.weights]
+    # A few weights among many replies without are not what the server averages by.
+    if len(without) >= len(page.weights):
+        page.weights.clear()
+        return {}
+    return dict.fromkeys(without, "it gives no num-examples, as the others do")
+
+
+def _unsent(page: _Page) -> dict[int, str]:
+    return {node: "it was sent no model" for node in page.answered if node not in page.sent}
 
 
 def _is_one(records: Iterable[ArrayRecord]) -> bool:

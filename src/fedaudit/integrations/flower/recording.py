@@ -1,22 +1,21 @@
 """A strategy of Flower's, or the grid of a loop without strategy, with a recorder beside it."""
 
+import warnings
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedaudit.core.errors import BadInput
-from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.integrations.flower.contents import arrays_of, is_training, record_of, round_of
-from fedaudit.integrations.flower.ledger import ExpectedNodes, FlowerLedger, there_of
-from fedaudit.integrations.flower.replies import ACTION, PART
-from fedaudit.live.audited import join_audits
+from fedaudit.integrations.flower.contents import is_training, record_of, round_of
+from fedaudit.integrations.flower.ledger import ExpectedNodes, FlowerLedger
+from fedaudit.integrations.flower.replies import ACTION, without_identity
+from fedaudit.integrations.guard import warn_of_errors
 from fedaudit.live.recorder import Recorder
-from fedaudit.results.text import plain
 
 if TYPE_CHECKING:
     from flwr.supercore.run import Run
@@ -68,9 +67,11 @@ class RecordingStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """As the inner strategy, once all nodes are there; notes who is sent what."""
-        self._nodes.await_all(grid)
+        with self._guarded():
+            self._nodes.await_all(grid)
         messages = list(self._configure(server_round, arrays, config, grid))
-        self._ledger.ask(server_round, messages)
+        with self._guarded():
+            self._ledger.ask(server_round, messages)
         return messages
 
     def aggregate_train(
@@ -79,9 +80,11 @@ class RecordingStrategy(Strategy):
         """As the inner strategy; notes who answered what, and what became of it."""
         heard = list(replies)
         # Before the inner strategy, which may clip replies where they are.
-        self._ledger.hear(heard)
+        with self._guarded():
+            self._ledger.hear(heard)
         arrays, metrics = self._aggregate(server_round, heard)
-        self._ledger.close(arrays)
+        with self._guarded():
+            self._ledger.close(arrays)
         return arrays, metrics
 
     def configure_evaluate(
@@ -129,9 +132,29 @@ class RecordingStrategy(Strategy):
         finally:
             for hook in ("configure_train", "aggregate_train"):
                 vars(inner).pop(hook, None)
-            if self._ledger.heard:  # the inner strategy could make nothing of the replies
-                self._ledger.close()
-            self.recorder.close()
+            with self._guarded():
+                if self._ledger.heard:  # the inner strategy could make nothing of the replies
+                    self._ledger.close()
+                self.recorder.close()
+
+    def _guarded(self) -> AbstractContextManager[None]:
+        return warn_of_errors(_NOT_RECORDED, strict=self.recorder.strict)
+
+
+_NOT_RECORDED = "the training goes on, and something of it is not recorded"
+_VERTICAL = (
+    "clients answer queries with arrays before anything was trained, as in vertical federated "
+    "learning or split learning, where they send embeddings or activations and no model; a "
+    "recorder measures models and updates of one network that all clients train, so that no round "
+    "of this run can be recorded"
+)
+
+
+def _answers_query_with_arrays(reply: Message) -> bool:
+    kind = reply.metadata.message_type
+    if not kind.startswith("query") or kind == f"query.{ACTION}" or not reply.has_content():
+        return False
+    return any(len(record) for record in reply.content.array_records.values())
 
 
 def _refuse_older(inner: object) -> None:
@@ -183,6 +206,7 @@ class RecordingGrid(Grid):
         self._nodes = ExpectedNodes(recorder, nodes, patience)
         self._ledger = FlowerLedger(recorder, weighted_by=weighted_by)
         self._waited, self._rounds = False, 0
+        self._rounds_seen, self._told = False, set[str]()
 
     def __enter__(self) -> "RecordingGrid":
         return self
@@ -201,9 +225,12 @@ class RecordingGrid(Grid):
         return getattr(self.inner, name)
 
     def close(self) -> None:
-        """Records the last round, and ends the recording."""
-        self._ledger.close()
-        self.recorder.close()
+        """Record the last round, and end the recording."""
+        with self._guarded():
+            if not self._rounds_seen:
+                self._tell("no message of the type train was sent, so nothing is recorded")
+            self._ledger.close()
+            self.recorder.close()
 
     def set_run(self, run: "Run") -> None:
         """As the inner grid."""
@@ -229,7 +256,8 @@ class RecordingGrid(Grid):
         """As the inner grid, once all nodes are there."""
         if not self._waited:
             self._waited = True
-            self._nodes.await_all(self.inner)
+            with self._guarded():
+                self._nodes.await_all(self.inner)
         return self.inner.get_node_ids()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -241,7 +269,7 @@ class RecordingGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """As the inner grid; notes who answers what."""
         replies = list(self.inner.pull_messages(message_ids))
-        self._ledger.hear(one for one in replies if is_training(one))
+        self._hear(replies)
         return replies
 
     def send_and_receive(
@@ -251,12 +279,38 @@ class RecordingGrid(Grid):
         sent = list(messages)
         self._note(sent)
         replies = list(self.inner.send_and_receive(sent, timeout=timeout))
-        self._ledger.hear(one for one in replies if is_training(one))
+        self._hear(replies)
         return replies
 
+    def _guarded(self) -> AbstractContextManager[None]:
+        return warn_of_errors(_NOT_RECORDED, strict=self.recorder.strict)
+
+    def _hear(self, replies: list[Message]) -> None:
+        with self._guarded():
+            self._ledger.hear(one for one in replies if is_training(one))
+            if not self._rounds_seen and any(map(_answers_query_with_arrays, replies)):
+                self._tell(_VERTICAL)
+        # Older strategies may add up every metric, and a client's name is none.
+        for one in replies:
+            without_identity(one)
+
+    def _tell(self, text: str) -> None:
+        """Warn once, or raise if the recording is strict."""
+        if text in self._told:
+            return
+        self._told.add(text)
+        if self.recorder.strict:
+            raise BadInput(text)
+        warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=5)
+
     def _note(self, messages: list[Message]) -> None:
+        with self._guarded():
+            self._note_sent(messages)
+
+    def _note_sent(self, messages: list[Message]) -> None:
         training = [one for one in messages if is_training(one)]
         if training:
+            self._rounds_seen = True
             said = round_of(training[0])
             self._rounds = self._next() if said is None else said
             self._ledger.ask(self._rounds, training)
@@ -270,57 +324,3 @@ class RecordingGrid(Grid):
     def _next(self) -> int:
         goes_on = self._ledger.index is not None and not self._ledger.heard
         return self._rounds if goes_on else self._rounds + 1
-
-
-def gathered_audit(
-    grid: Grid, *, nodes: int, patience: float = 60.0, timeout: float = 600.0, seed: int = 1
-) -> AuditSet:
-    """The audit set of all clients, each of which is asked for its part before anybody trains.
-
-    Args:
-        grid: What ``main`` of a ServerApp is given.
-        nodes: How many clients there are, which are waited for.
-        patience: Seconds for which nodes are waited for.
-        timeout: Seconds in which they have to answer.
-        seed: With which clients split; see :func:`fedaudit.join_audits`.
-
-    Raises:
-        BadInput: Fewer nodes have come, one does not answer with a part, or parts do not fit
-            together.
-    """
-    found = there_of(grid, nodes, patience)
-    if len(found) < nodes:
-        raise BadInput(
-            f"{len(found)} of {nodes} nodes are there after {patience:g} seconds, and all of them "
-            f"have a part of the audit; start the others, give more patience, or say "
-            f"nodes={len(found)}"
-        )
-    asked = [Message(RecordDict(), node, f"query.{ACTION}") for node in found]
-    replies = list(grid.send_and_receive(asked, timeout=timeout))
-    _refuse_lost(replies, len(asked))
-    return join_audits([_part(one) for one in replies], seed=seed)
-
-
-def _part(reply: Message) -> dict[str, np.ndarray]:
-    record = reply.content.array_records.get(PART)
-    if record is None:
-        raise BadInput(
-            f"node {reply.metadata.src_node_id} answers without a part of the audit; return "
-            f'audit_reply(message, split) from @app.query("{ACTION}")'
-        )
-    found = arrays_of(record)
-    return found if isinstance(found, dict) else {}
-
-
-def _refuse_lost(replies: Iterable[Message], asked: int) -> None:
-    """All parts are needed, and nothing has been trained yet that could be lost."""
-    answered = [one for one in replies if one.has_content()]
-    if len(answered) == asked:
-        return
-    reasons = [one.error.reason or "" for one in replies if one.has_error()]
-    why = next((plain(reason.strip().splitlines()[-1]) for reason in reasons if reason.strip()), "")
-    raise BadInput(
-        f"{len(answered)} of {asked} nodes answered when asked for their part of the audit"
-        f"{f' ({why[:300]})' if why else ''}; every ClientApp needs "
-        f'@app.query("{ACTION}"), which returns audit_reply(message, split)'
-    )

@@ -18,10 +18,11 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.values import ClientId
-from fedaudit.integrations.flower.ledger import Claims, client_in
-from fedaudit.integrations.flower.replies import PARTITION
+from fedaudit.integrations.flower.ledger import Claims
+from fedaudit.integrations.flower.replies import PARTITION, client_in
+from fedaudit.integrations.guard import warn_of_errors
 from fedaudit.live.recorder import Recorder
+from fedaudit.live.recording import Called
 
 Fitted: TypeAlias = list[tuple[ClientProxy, FitRes]]
 Evaluated: TypeAlias = list[tuple[ClientProxy, EvaluateRes]]
@@ -64,8 +65,9 @@ class SumRecordingStrategy(Strategy):
     ) -> list[tuple[ClientProxy, FitIns]]:
         """As the inner strategy; notes who is sent the model."""
         chosen = self.inner.configure_fit(server_round, parameters, client_manager)
-        self._asked = tuple(proxy.cid for proxy, _ in chosen)
-        self._sent = list(parameters_to_ndarrays(parameters))
+        with warn_of_errors("a round is not recorded", strict=self.recorder.strict):
+            self._asked, self._sent = tuple(proxy.cid for proxy, _ in chosen), []
+            self._sent = list(parameters_to_ndarrays(parameters))
         return chosen
 
     def aggregate_fit(
@@ -75,7 +77,11 @@ class SumRecordingStrategy(Strategy):
         failures: Sequence[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """As the inner strategy; tells the recorder of the mean."""
-        self._record(server_round, results)
+        with warn_of_errors("a round is not recorded", strict=self.recorder.strict):
+            self._record(server_round, results)
+        for _, result in results:
+            # Strategies may average every metric, and a client's name is none.
+            result.metrics.pop(PARTITION, None)
         return self.inner.aggregate_fit(server_round, results, list(failures))
 
     def configure_evaluate(
@@ -129,7 +135,7 @@ class SumRecordingStrategy(Strategy):
             unnamed=unnamed,
         )
 
-    def _fault(self, results: Fitted, known: Sequence[ClientId]) -> str:
+    def _fault(self, results: Fitted, known: Sequence[Called]) -> str:
         """Reason why a round cannot be recorded; empty if it can."""
         if not results:
             return "no client answered"

@@ -1,0 +1,420 @@
+"""A client of Flower that errs or lies is left out by name; the others are measured as before."""
+
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
+
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.strategy import FedAvg as OlderFedAvg
+from flwr.server.workflow import DefaultWorkflow
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+
+from fedaudit.core.errors import BadInput
+from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
+from fedaudit.integrations.flower.replies import client_in
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.audited import fair_split
+from fedaudit.live.recorder import Recorder, record
+from fedaudit.live.recording import RoundEntry, number_of, read_recording, read_round_log
+from fedaudit.observe.measurements import read_measured
+from tests.integrations.federation import CLIENTS, StubGrid, client_app, initial
+from tests.integrations.test_flower_older import context, strategy
+from tests.integrations.test_flower_secure_sum import Client
+from tests.live.federation import data, network, recorder
+from tests.study.studies import SMALL
+
+Spoils = Callable[[Message], None]
+CULPRIT = 1
+
+
+class Deaf(FedAvg):
+    """Makes nothing of what comes back, so that nothing a client sends disturbs the server."""
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        return None, None
+
+
+class OlderDeaf(OlderFedAvg):
+    def aggregate_fit(self, *given: object) -> tuple[None, dict[str, float]]:  # type: ignore[override]
+        return None, {}
+
+
+def spoiling(spoils: Spoils) -> ClientAppCallable:
+    """What one client sends is spoilt after everything else was added to it."""
+
+    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        reply = call_next(message, context)
+        training = message.metadata.message_type == "train" and reply.has_content()
+        if training and context.node_config["partition-id"] == CULPRIT:
+            spoils(reply)
+        return reply
+
+    return mod  # type: ignore[return-value]
+
+
+def newer(folder: Path, spoils: Spoils) -> None:
+    made = recorder(folder, strict=False, attacks=("blackbox-loss", "avg-cosine"))
+    grid = StubGrid(client_app([spoiling(spoils), identity_mod]))  # type: ignore[list-item]
+    RecordingStrategy(Deaf(), made).start(grid, initial(), num_rounds=1)
+
+
+def older(folder: Path, spoils: Spoils) -> None:
+    made = recorder(folder, strict=False, attacks=("blackbox-loss", "avg-cosine"))
+    app = ClientApp(
+        lambda one: Client(one).to_client(),
+        mods=[spoiling(spoils), identity_mod],  # type: ignore[list-item]
+    )
+    inner = strategy()
+    inner.__class__ = OlderDeaf
+    with RecordingGrid(StubGrid(app), made) as grid:
+        DefaultWorkflow()(grid, LegacyContext(context(), ServerConfig(num_rounds=1), inner))
+
+
+INTERFACES = {"newer": newer, "older": older}
+
+
+def arrays_of(reply: Message) -> ArrayRecord:
+    return next(iter(reply.content.array_records.values()))
+
+
+def weights_of(reply: Message) -> MetricRecord:
+    return next(iter(reply.content.metric_records.values()))
+
+
+def without_weight(reply: Message) -> None:
+    for key in [*weights_of(reply)]:
+        del weights_of(reply)[key]
+
+
+def weighing(value: object) -> Spoils:
+    def spoil(reply: Message) -> None:
+        for key in [*weights_of(reply)]:
+            weights_of(reply)[key] = value  # type: ignore[assignment]
+
+    return spoil
+
+
+def with_arrays(**arrays: Array) -> Spoils:
+    return lambda reply: arrays_of(reply).update(arrays)
+
+
+def no_arrays(reply: Message) -> None:
+    for key in [*reply.content.array_records]:
+        del reply.content[key]
+
+
+def two_models(reply: Message) -> None:
+    reply.content["another"] = ArrayRecord([np.zeros(2)])
+
+
+def empty_model(reply: Message) -> None:
+    arrays_of(reply).clear()
+
+
+def no_array(reply: Message) -> None:
+    first = next(iter(arrays_of(reply)))
+    arrays_of(reply)[first] = Array("float32", (2,), "numpy.ndarray", b"nonsense")
+
+
+EXCLUDED: dict[str, tuple[Spoils, str]] = {
+    "no weight": (without_weight, "no num-examples"),
+    "a negative weight": (weighing(-3), "'-3'"),
+    "a weight that is no number": (weighing(math.nan), "'nan'"),
+    "an infinite weight": (weighing(math.inf), "'inf'"),
+    "a huge weight": (weighing(10**400), "a number from 0 to 1e15"),
+    "a list of weights": (weighing([1, 2]), r"'\[1, 2\]'"),
+    "no arrays": (no_arrays, "carries no arrays"),
+    "two models": (two_models, "2 sets of arrays"),
+    "a model without arrays": (empty_model, "carries no arrays"),
+    "bytes that are no array": (no_array, "should be an array is none"),
+}
+
+
+def losses(folder: Path) -> dict[int, Tensor]:
+    (stored,) = read_measured(folder)
+    values = stored.measured.signals["loss"]
+    return dict(zip(stored.measured.clients, values, strict=True))
+
+
+def only(folder: Path) -> RoundEntry:
+    (entry,) = read_round_log(folder)
+    return entry
+
+
+BOTH = [(fault, interface) for fault in EXCLUDED for interface in INTERFACES]
+# Without these records Flower's older server ends by itself, whatever records.
+FATAL = [("no weight", "older"), ("no arrays", "older")]
+
+
+@pytest.mark.parametrize(("fault", "interface"), [one for one in BOTH if one not in FATAL])
+def test_a_faulty_reply_leaves_out_its_client_by_name_and_nobody_else(
+    fault: str, interface: str, tmp_path: Path
+) -> None:
+    spoils, why = EXCLUDED[fault]
+    INTERFACES[interface](tmp_path / "sound", lambda reply: None)
+    with pytest.warns(RuntimeWarning, match=rf"(?s)without client {CULPRIT}: .*{why}"):
+        INTERFACES[interface](tmp_path / "faulty", spoils)
+    entry = only(tmp_path / "faulty")
+    assert (entry.measured, entry.answered, [*entry.excluded]) == (True, (0, 1, 2), [CULPRIT])
+    sound, faulty = losses(tmp_path / "sound"), losses(tmp_path / "faulty")
+    assert [*faulty] == [0, 2]
+    assert all(torch.equal(faulty[client], sound[client]) for client in faulty)
+
+
+def unidentified(reply: Message) -> None:
+    del reply.content["fedaudit"]
+    for one in reply.content.config_records.values():
+        one.pop("partition-id", None)
+
+
+def identified(value: object) -> Spoils:
+    def spoil(reply: Message) -> None:
+        unidentified(reply)
+        reply.content["fedaudit"] = ConfigRecord({"partition-id": value})  # type: ignore[dict-item]
+
+    return spoil
+
+
+UNKNOWN = {
+    "no partition-id": (unidentified, "1 of 3 replies do not say which client"),
+    "a name where others have numbers": (identified("north"), "'north' is called by name"),
+    "a negative number": (identified(-1), "1 of 3 replies do not say"),
+    "a fraction": (identified(2.7), "'2.7' is called by name"),
+    "bytes": (identified(b"\x00"), "1 of 3 replies do not say"),
+    "a list": (identified([1, 2]), "1 of 3 replies do not say"),
+}
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("fault", UNKNOWN)
+def test_a_reply_of_an_unknown_client_is_noted_and_the_others_are_measured(
+    fault: str, interface: str, tmp_path: Path
+) -> None:
+    spoils, why = UNKNOWN[fault]
+    with pytest.warns(RuntimeWarning, match=f"round 1 is not recorded in full: .*{why}"):
+        INTERFACES[interface](tmp_path, spoils)
+    entry = only(tmp_path)
+    assert (entry.measured, entry.answered, entry.unnamed) == (True, (0, 2), 1)
+    assert [*losses(tmp_path)] == [0, 2]
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_a_reply_with_another_clients_number_leaves_out_that_client_alone(
+    interface: str, tmp_path: Path
+) -> None:
+    with pytest.warns(RuntimeWarning, match="without client 2: several nodes say .* client 2"):
+        INTERFACES[interface](tmp_path, identified(2))
+    assert [*losses(tmp_path)] == [0]
+    assert [*only(tmp_path).excluded] == [2]
+
+
+@pytest.mark.parametrize("kind", ["<U3", "|V4", "<M8[s]", "<c8"])
+def test_arrays_without_real_numbers_are_named_and_end_no_training(
+    kind: str, tmp_path: Path
+) -> None:
+    spoils = with_arrays(**{"1.weight": Array(np.zeros((10, 64), kind))})
+    with pytest.warns(RuntimeWarning, match="client 1.* '1.weight', which holds"):
+        newer(tmp_path, spoils)
+
+
+def test_a_client_that_alone_gives_a_weight_does_not_leave_out_the_others(tmp_path: Path) -> None:
+    def unweighted(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        reply = call_next(message, context)
+        training = message.metadata.message_type == "train"
+        if training and context.node_config["partition-id"] != CULPRIT:
+            without_weight(reply)
+        return reply
+
+    made = recorder(tmp_path)
+    RecordingStrategy(Deaf(), made).start(
+        StubGrid(client_app([identity_mod, unweighted])), initial(), num_rounds=1
+    )
+    assert only(tmp_path).excluded == {}
+
+
+def test_a_strict_recording_ends_with_a_faulty_reply(tmp_path: Path) -> None:
+    grid = StubGrid(client_app([spoiling(no_arrays), identity_mod]))  # type: ignore[list-item]
+    with pytest.raises(BadInput, match="carries no arrays"):
+        RecordingStrategy(Deaf(), recorder(tmp_path)).start(grid, initial(), num_rounds=1)
+
+
+def test_a_server_whose_recorder_breaks_goes_on_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: object, **named: object) -> None:
+        raise OSError("the disk is gone")
+
+    for method in ("round", "missed", "begin_at", "close"):
+        monkeypatch.setattr(Recorder, method, broken)
+    made = recorder(tmp_path, strict=False)
+    with pytest.warns(RuntimeWarning, match="the training goes on, .* the disk is gone"):
+        found = RecordingStrategy(FedAvg(), made).start(
+            StubGrid(client_app([identity_mod])), initial(), num_rounds=2
+        )
+    assert found.arrays
+
+
+@pytest.mark.parametrize(
+    ("value", "client"),
+    [
+        (0, 0),
+        ("3", 3),
+        (" 3 ", 3),
+        (2.0, 2),
+        (2.7, "2.7"),
+        ("north", "north"),
+        ("site-3", "site-3"),
+        (True, None),
+        (-1, None),
+        (10**16, None),
+        (math.nan, None),
+        (math.inf, None),
+        ("", None),
+        (" ", None),
+        ("a\nb", None),
+        ("9" * 5000, None),
+        ("n" * 201, None),
+        (None, None),
+        (b"1", None),
+        ([1], None),
+    ],
+)
+def test_a_partition_id_is_a_number_or_a_name(value: object, client: object) -> None:
+    assert client_in(value) == client
+
+
+def config_of(value: object) -> dict[str, object]:
+    return {} if value is None else {"partition-id": value}
+
+
+@pytest.mark.parametrize("value", [None, True, -1, math.nan, b"1", "", "a\nb", object()])
+def test_identity_mod_never_raises_and_passes_the_reply_on(value: object) -> None:
+    reply = Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), 1, "train")
+    node = Context(1, 1, config_of(value), RecordDict(), {})  # type: ignore[arg-type]
+    if value is None:
+        assert identity_mod(reply, node, lambda message, context: message) is reply
+    else:
+        with pytest.warns(RuntimeWarning, match="does not say which client it is from"):
+            assert identity_mod(reply, node, lambda message, context: message) is reply
+    assert "fedaudit" not in reply.content
+
+
+def named_audit() -> dict[str, tuple[Tensor, Tensor]]:
+    audit = data().split.audit
+    mine = {place: np.flatnonzero(audit.panel == place) for place in range(CLIENTS)}
+    x, y = audit.samples.features, audit.samples.labels
+    return {name: (x[mine[place]], y[mine[place]]) for place, name in enumerate(NAMES)}
+
+
+NAMES = ("hospital-a", "clinic 7", "2.7")
+
+
+def test_clients_that_nodes_call_by_name_are_recorded_and_attacked_by_name(tmp_path: Path) -> None:
+    audit = fair_split(named_audit(), audited=40).audit
+    made = record(tmp_path / "r", network, audit, attacks=("blackbox-loss",), strict=True)
+    names = dict(enumerate(NAMES))
+
+    def naming(message: Message, node: Context, call_next: ClientAppCallable) -> Message:
+        name = names[int(node.node_config["partition-id"])]
+        named = Context(1, node.node_id, {"partition-id": name}, RecordDict(), {})
+        return identity_mod(message, named, lambda message, _: call_next(message, node))
+
+    RecordingStrategy(FedAvg(), made).start(StubGrid(client_app([naming])), initial(), num_rounds=2)
+    expected = {number_of(name): name for name in NAMES}
+    assert read_recording(tmp_path / "r").names == expected
+    assert only_last(tmp_path / "r").answered == tuple(sorted(expected))
+    found = attack_recording(tmp_path / "r", (), tmp_path / "out", figures=SMALL["figures"])
+    assert {one.target for one in found.findings} >= {*expected}
+
+
+def only_last(folder: Path) -> RoundEntry:
+    return read_round_log(folder)[-1]
+
+
+def test_an_older_strategy_that_adds_up_every_metric_does_not_meet_a_clients_name(
+    tmp_path: Path,
+) -> None:
+    def added(metrics: list[tuple[int, dict[str, float]]]) -> dict[str, float]:
+        return {key: sum(one[key] * count for count, one in metrics) for key in metrics[0][1]}
+
+    def naming(message: Message, node: Context, call_next: ClientAppCallable) -> Message:
+        named = Context(1, node.node_id, {"partition-id": "north"}, RecordDict(), {})
+        return identity_mod(message, named, lambda message, _: call_next(message, node))
+
+    inner = strategy()
+    inner.fit_metrics_aggregation_fn = added  # type: ignore[assignment]
+    app = ClientApp(lambda one: Client(one).to_client(), mods=[naming])
+    legacy = LegacyContext(context(), ServerConfig(num_rounds=1), inner)
+    grid = RecordingGrid(StubGrid(app), recorder(tmp_path, strict=False))
+    with pytest.warns(RuntimeWarning, match="is called by name"), grid:
+        DefaultWorkflow()(grid, legacy)
+    assert legacy.history.metrics_distributed_fit == {}
+
+
+def embedding_app() -> ClientApp:
+    """A client of vertical federated learning: embeddings out, gradients in."""
+    app = ClientApp(mods=[identity_mod])
+
+    @app.query("generate_embeddings")
+    def embed(message: Message, context: Context) -> Message:
+        content = RecordDict({"embedding": ArrayRecord([np.zeros((4, 2), np.float32)])})
+        return Message(content, reply_to=message)
+
+    @app.train("apply_gradients")
+    def apply(message: Message, context: Context) -> Message:
+        return Message(RecordDict(), reply_to=message)
+
+    return app
+
+
+def vertical(grid: Grid, rounds: int) -> int:
+    done = 0
+    for index in range(1, rounds + 1):
+        for kind in ("query.generate_embeddings", "train.apply_gradients"):
+            config = ConfigRecord({"server-round": index})
+            arrays = ArrayRecord([np.full((4, 2), index, np.float32)])
+            content = {"config": config, **({"gradients": arrays} if "train" in kind else {})}
+            nodes = list(grid.get_node_ids())
+            grid.send_and_receive([Message(RecordDict(content), node, kind) for node in nodes])
+        done += 1
+    return done
+
+
+def test_vertical_federated_learning_is_named_in_its_first_round_and_trains_on(
+    tmp_path: Path,
+) -> None:
+    grid = RecordingGrid(StubGrid(embedding_app()), recorder(tmp_path, strict=False))
+    with pytest.warns(RuntimeWarning) as warned, grid:
+        assert vertical(grid, 4) == 4
+    assert "vertical federated learning or split learning" in str(warned[0].message)
+    assert "round 1 is not recorded: " in str(warned[1].message)
+    assert not any(one.measured for one in read_round_log(tmp_path))
+    with pytest.raises(BadInput, match="vertical federated learning"):
+        vertical(RecordingGrid(StubGrid(embedding_app()), recorder(tmp_path / "s")), 4)
+
+
+def test_a_grid_that_sees_no_training_says_that_nothing_is_recorded(tmp_path: Path) -> None:
+    grid = RecordingGrid(StubGrid(client_app()), recorder(tmp_path, strict=False))
+    with pytest.warns(RuntimeWarning, match="no message of the type train was sent"):
+        grid.close()

@@ -1,0 +1,223 @@
+"""Clients of Flower hand over their parts of an audit, decline, or are absent."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
+
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
+from flwr.client import Client, NumPyClient
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+from fedaudit.core.errors import BadInput
+from fedaudit.integrations.flower import (
+    RecordingStrategy,
+    audit_decline,
+    audit_mod,
+    audit_reply,
+    gathered_audit,
+    identity_mod,
+)
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.audited import Split, fair_split
+from fedaudit.live.recorder import record
+from fedaudit.live.recording import read_recording
+from tests.integrations.federation import CLIENTS, StubGrid, client_app, initial
+from tests.live.federation import data, network
+from tests.study.studies import SMALL
+
+Answer = Callable[[Message, Context], Message]
+
+
+def split_of(context: Context, shape: tuple[int, ...] = (2,)) -> Split:
+    client = int(context.node_config["partition-id"])
+    return fair_split({client: samples(client, 40, shape)}, audited=20)
+
+
+def samples(client: int, count: int, shape: tuple[int, ...] = (2,)) -> tuple[Tensor, Tensor]:
+    """Samples whose features lie within the unit above the client's number."""
+    rng = torch.Generator().manual_seed(client)
+    return client + torch.rand((count, *shape), generator=rng), torch.zeros(count).long()
+
+
+def answering(place: int, answer: Answer) -> ClientApp:
+    """All clients hand over their parts, but the one at a place, which answers otherwise."""
+    app = ClientApp(mods=[identity_mod])
+
+    @app.query("audit")
+    def audit(message: Message, context: Context) -> Message:
+        if context.node_config["partition-id"] == place:
+            return answer(message, context)
+        return audit_reply(message, split_of(context))
+
+    return app
+
+
+def trainer() -> Client:
+    return NumPyClient().to_client()
+
+
+def handing_over() -> ClientApp:
+    return answering(-1, lambda message, context: message)
+
+
+def test_clients_hand_over_their_parts_of_an_audit_before_they_train() -> None:
+    grid = StubGrid(handing_over(), late=2)
+    audit = gathered_audit(grid, nodes=CLIENTS, patience=10.0)
+    assert [message.metadata.message_type for message in grid.sent] == ["query.audit"] * CLIENTS
+    assert sorted(set(audit.panel.tolist())) == list(range(CLIENTS))
+    assert audit.samples.features[:, 0].floor().tolist() == audit.panel.tolist()
+    assert all(int((audit.panel == client).sum()) == 20 for client in range(CLIENTS))
+    assert audit.unaudited == {}
+
+
+def replying(content: RecordDict) -> Answer:
+    return lambda message, context: Message(content, reply_to=message)
+
+
+def raising(message: Message, context: Context) -> Message:
+    return Message(Error(1, "the disk is full"), reply_to=message)
+
+
+def of_another_shape(message: Message, context: Context) -> Message:
+    return audit_reply(message, split_of(context, (3,)))
+
+
+def of_another_client(message: Message, context: Context) -> Message:
+    return audit_reply(message, fair_split({5: samples(5, 9)}, audited=4))
+
+
+OTHER_ANSWERS = {
+    "declines": (lambda m, c: audit_decline(m), "declined"),
+    "declines and says why": (lambda m, c: audit_decline(m, "no consent"), "declined: no consent"),
+    "answers with an error": (raising, r"an error \(the disk is full\)"),
+    "answers with nothing": (replying(RecordDict()), "without a part"),
+    "sends no part": (
+        replying(RecordDict({"fedaudit.part": ArrayRecord([np.zeros(2)])})),
+        "without",
+    ),
+    "sends half a part": (
+        replying(RecordDict({"fedaudit.part": ArrayRecord({"labels": Array(np.zeros(2))})})),
+        "no 'owner'",
+    ),
+    "sends samples of another shape": (of_another_shape, r"features \(3,\).*most are features"),
+    "sends the part of another client": (of_another_client, "of another client"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_ANSWERS)
+@pytest.mark.parametrize("place", range(CLIENTS))
+def test_one_client_that_hands_over_no_part_is_named_and_the_others_are_audited(
+    kind: str, place: int
+) -> None:
+    answer, why = OTHER_ANSWERS[kind]
+    with pytest.warns(RuntimeWarning, match=f"1 of 3 clients are not audited.*{why}"):
+        audit = gathered_audit(StubGrid(answering(place, answer)), nodes=CLIENTS)
+    assert sorted(set(audit.panel.tolist())) == [one for one in range(CLIENTS) if one != place]
+    assert len(audit.unaudited) == 1
+
+
+def test_two_nodes_of_one_client_are_both_named() -> None:
+    grid = StubGrid(handing_over())
+    first, second, _ = grid.contexts.values()
+    second.node_config["partition-id"] = first.node_config["partition-id"] = 0
+    with pytest.warns(RuntimeWarning, match="a part of the same client"):
+        audit = gathered_audit(grid, nodes=CLIENTS)
+    assert set(audit.panel.tolist()) == {2}
+
+
+def test_nodes_that_are_down_are_named_and_the_others_are_audited() -> None:
+    with pytest.warns(RuntimeWarning, match="2 of 5 clients .* 2 nodes: not there after 0 seconds"):
+        audit = gathered_audit(StubGrid(handing_over()), nodes=5, patience=0.0)
+    assert len(audit) == 60
+
+
+def test_a_node_that_does_not_answer_in_time_is_named() -> None:
+    class Slow(StubGrid):
+        def pull_messages(self, message_ids):  # type: ignore[no-untyped-def]
+            return list(super().pull_messages(message_ids))[:2]
+
+    with pytest.warns(RuntimeWarning, match="1 node: no answer within 600 seconds"):
+        audit = gathered_audit(Slow(handing_over()), nodes=CLIENTS)
+    assert len(audit) == 40
+
+
+def test_an_audit_below_its_quorum_is_refused_before_anybody_trains() -> None:
+    with pytest.raises(BadInput, match=r"3 of 5 .* the quorum is 4 .*2 nodes: not there"):
+        gathered_audit(StubGrid(handing_over()), nodes=5, quorum=4, patience=0.0)
+    app = ClientApp(lambda context: trainer(), mods=[audit_mod(lambda context: None)])
+    with pytest.raises(BadInput, match=r"0 of 3 .* a ClientApp needs @app.query"):
+        gathered_audit(StubGrid(app), nodes=CLIENTS)
+    with pytest.raises(BadInput, match="from 1 to nodes=3, got 0"):
+        gathered_audit(StubGrid(handing_over()), nodes=3, quorum=0)
+
+
+def test_an_app_of_a_client_function_hands_over_its_part_by_a_mod() -> None:
+    app = ClientApp(lambda context: trainer(), mods=[audit_mod(split_of)])
+    audit = gathered_audit(StubGrid(app), nodes=CLIENTS)
+    assert sorted(set(audit.panel.tolist())) == list(range(CLIENTS))
+
+
+def test_a_client_whose_split_is_none_declines_and_one_whose_split_fails_says_so() -> None:
+    def split(context: Context) -> Split | None:
+        client = context.node_config["partition-id"]
+        if client == 2:
+            raise OSError("no such file")
+        return split_of(context) if client else None
+
+    app = ClientApp(lambda context: trainer(), mods=[identity_mod, audit_mod(split)])
+    with pytest.warns(RuntimeWarning) as warned:
+        audit = gathered_audit(StubGrid(app), nodes=CLIENTS)
+    assert audit.unaudited == {
+        "client 0": "declined",
+        "client 2": "declined: its part cannot be made: no such file",
+    }
+    assert len(warned) == 1
+
+
+def test_messages_of_training_pass_the_mod_that_hands_over_parts(tmp_path: Path) -> None:
+    app = client_app([identity_mod, audit_mod(split_of)])
+    assert FedAvg().start(StubGrid(app), initial(), num_rounds=1).arrays
+
+
+def test_who_declined_is_in_the_recording_and_in_the_record(tmp_path: Path) -> None:
+    digits = data().split
+
+    app = client_app([identity_mod])
+
+    @app.query("audit")
+    def part(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        if client == 2:
+            return audit_decline(message)
+        mine = np.flatnonzero(digits.audit.panel == client)
+        x, y = digits.audit.samples.features[mine], digits.audit.samples.labels[mine]
+        return audit_reply(message, fair_split({client: (x, y)}, audited=40))
+
+    grid = StubGrid(app)
+    with pytest.warns(RuntimeWarning, match="client 2: declined"):
+        audit = gathered_audit(grid, nodes=CLIENTS)
+    recorder = record(tmp_path / "r", network, audit, attacks=("blackbox-loss",), strict=True)
+    RecordingStrategy(FedAvg(), recorder).start(grid, initial(), num_rounds=2)
+    assert read_recording(tmp_path / "r").unaudited == {"client 2": "declined"}
+    found = attack_recording(tmp_path / "r", (), tmp_path / "out", figures=SMALL["figures"])
+    assert "What training reveals about client 2: declined" in found.untested
+    assert {one.target for one in found.findings} >= {0, 1}
+    assert 2 not in {one.target for one in found.findings}
+
+
+def test_names_of_clients_are_those_of_their_nodes() -> None:
+    def split(context: Context) -> Split:
+        name = str(context.node_config["partition-id"])
+        return fair_split({name: samples(sum(map(ord, name)), 9)}, audited=4)
+
+    grid = StubGrid(ClientApp(lambda context: trainer(), mods=[identity_mod, audit_mod(split)]))
+    for context, name in zip(grid.contexts.values(), ("north", "south", "2.7"), strict=True):
+        context.node_config["partition-id"] = name
+    assert len(gathered_audit(grid, nodes=CLIENTS)) == 12
