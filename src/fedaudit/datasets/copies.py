@@ -1,5 +1,7 @@
 """Exact copies among samples: rows whose features and targets are the same, byte by byte."""
 
+from math import prod
+
 import numpy as np
 from jaxtyping import Int, Shaped, UInt64
 from numpy import ndarray
@@ -52,7 +54,8 @@ def _hashes(samples: Samples) -> UInt64[ndarray, " samples"]:
 
 
 def _rows(tensor: Tensor) -> Shaped[ndarray, "samples values"]:
-    return tensor.detach().cpu().reshape(len(tensor), -1).numpy()
+    # Torch infers no width where there are no rows.
+    return tensor.detach().cpu().reshape(len(tensor), prod(tensor.shape[1:])).numpy()
 
 
 def _words(rows: Shaped[ndarray, "samples values"]) -> Shaped[ndarray, "samples words"]:

@@ -44,6 +44,7 @@ OF_A_RECORDING = frozenset({"name", "key", "view", "every", "keep", "attacks", "
     "model",
     "started",
     "task",
+    "unaudited",
 }
 """What stands in its table ``recording``."""
 _NEVER_REFUSED = frozenset({"source", "clusters", "utility"})
