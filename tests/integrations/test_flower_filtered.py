@@ -9,9 +9,10 @@ from torch import nn
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
 
+import flwr.client.mod as older
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
-from flwr.clientapp.typing import ClientAppCallable
+from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from fedaudit.core.errors import BadInput
 from fedaudit.defenses.clip import ClientDP
@@ -76,6 +77,57 @@ def test_a_defense_of_fedaudit_as_a_mod_is_sound() -> None:
     mod = defense_mod(ClientDP(1.0, 0.8), network)
     audit = check_dp(mod, sensitivity=1.0, sigma=0.8, shape_from=network, calls=32)
     assert audit.verdict is FilterVerdict.SOUND, str(audit)
+
+
+def older_local_dp() -> older.LocalDpMod:
+    return older.LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=5.0, delta=1e-5)
+
+
+def test_clipping_mods_of_flowers_older_interface_are_sound() -> None:
+    for mod in (older.fixedclipping_mod, older.adaptiveclipping_mod):
+        audit = check_dp(mod, sensitivity=0.5, sigma=0.0, calls=16)
+        assert audit.verdict is FilterVerdict.SOUND, str(audit)
+
+
+def test_local_dp_of_the_older_interface_is_judged_like_that_of_the_newer() -> None:
+    audit = check_dp(older_local_dp, sensitivity=1.0, sigma=MULTIPLIER)
+    assert audit.verdict is FilterVerdict.SOUND, str(audit)
+    audit = check_dp(older_local_dp, sensitivity=1.0, sigma=MULTIPLIER / 4)
+    assert audit.verdict is FilterVerdict.SOUND, str(audit)
+    audit = check_dp(older_local_dp, sensitivity=1.0, sigma=MULTIPLIER * 4)
+    assert audit.verdict is not FilterVerdict.SOUND, str(audit)
+
+
+@pytest.mark.parametrize("mod", [older.arrays_size_mod, older.message_size_mod])
+def test_a_mod_of_the_older_interface_that_only_reports_does_not_clip(mod: Mod) -> None:
+    assert failed(check_dp(mod, sensitivity=0.5, sigma=0.0, calls=16)) == {
+        "largest move of the output"
+    }
+
+
+def noised_by_records(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """A mod of somebody's own for a NumPyClient: noise without clipping."""
+    came = message.content.array_records["fitins.parameters"]
+    reply = call_next(message, context)
+    sent = reply.content.array_records["fitres.parameters"]
+    assert len(came) == len(sent)
+    for name, array in sent.items():
+        value = array.numpy()
+        sent[name] = Array((value + np.random.normal(0, 0.8, value.shape)).astype(value.dtype))  # noqa: NPY002
+    return reply
+
+
+def test_a_mod_of_ones_own_for_the_older_interface_is_found_out() -> None:
+    audit = check_dp(noised_by_records, sensitivity=1.0, sigma=0.8, calls=16)
+    assert failed(audit) == {"largest move of the output"}
+
+
+def test_a_key_error_of_another_kind_is_the_mods_own() -> None:
+    def asking(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        raise KeyError("secret")
+
+    with pytest.raises((BadInput, KeyError), match="secret"):
+        check_dp(asking, sensitivity=1.0, sigma=0.0)
 
 
 def noised(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

@@ -25,6 +25,7 @@ from nvflare.job_config.defs import FilterType
 
 from fedaudit.core.errors import BadInput
 from fedaudit.integrations.nvflare import RecordingFilter
+from fedaudit.integrations.nvflare.filter import upload_in
 from fedaudit.integrations.nvflare.ledger import Makes
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recorder import Recorder, record
@@ -177,16 +178,16 @@ def test_a_site_that_fails_and_one_that_says_nothing_are_in_the_record(tmp_path:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (message(DataKind.METRICS, {"accuracy": 0.5}), "site-0 .* data of the kind METRICS"),
+        (message(DataKind.METRICS, {"accuracy": 0.5}), "client 0: .* data of the kind METRICS"),
         (
             message(DataKind.WEIGHTS, {"a": 1}, **{MetaKey.PROCESSED_ALGORITHM: "CKKS"}),
-            "the upload of site-0 cannot be read: its arrays are CKKS",
+            "client 0: its upload cannot be read: its arrays are CKKS",
         ),
         (message(DataKind.WEIGHTS, {}), "data of the kind WEIGHTS without arrays"),
         (Shareable(), "it carries no DXO"),
     ],
 )
-def test_what_cannot_be_read_is_named_and_costs_the_round_alone(
+def test_what_cannot_be_read_of_the_only_site_is_named_and_costs_the_round_alone(
     content: Shareable, says: str, tmp_path: Path
 ) -> None:
     made = server(tmp_path)
@@ -200,6 +201,54 @@ def test_what_cannot_be_read_is_named_and_costs_the_round_alone(
     assert re.search(says, line)
     assert [one.measured for one in read_round_log(tmp_path / "recording")] == [False, True]
     assert made.panics == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        message(DataKind.METRICS, {"accuracy": 0.5}),
+        message(DataKind.WEIGHTS, {"a": 1}, **{MetaKey.PROCESSED_ALGORITHM: "CKKS"}),
+        message(DataKind.WEIGHTS, {}),
+        message(DataKind.WEIGHT_DIFF, {"new": np.zeros(2)}),
+        message(DataKind.COLLECTION, {"a": DXO(DataKind.WEIGHTS, {"a": np.zeros(2)})}),
+        message(DataKind.ANALYTIC, {"a": np.zeros(2)}),
+        Shareable(),
+    ],
+)
+def test_a_site_that_sends_no_model_is_left_out_and_the_others_are_measured(
+    content: Shareable, tmp_path: Path
+) -> None:
+    made = server(tmp_path)
+    live = next(watched())
+    for site in names():
+        made.send(0, site, model_of(live))
+    made.receive(0, "site-0", whole(live, 0))
+    made.receive(0, "site-1", content)
+    made.receive(0, "site-2", difference(live, 2))
+    made.update(numpy_of(live.after))
+    made.event(EventType.ABOUT_TO_END_RUN)
+    assert "round 1 is recorded without client 1: its upload cannot be read" in made.log[0]
+    (entry,) = read_round_log(tmp_path / "recording")
+    assert (entry.measured, entry.answered, [*entry.excluded]) == (True, (0, 1, 2), [1])
+    assert made.panics == []
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reported"),
+    [
+        ({"train_loss": 0.25, "train_acc": 0.9}, {"loss": 0.25, "accuracy": 0.9}),
+        # Metrics beside weights are of the received model, by NVFlare's convention.
+        ({"accuracy": 0.5, "loss": 1.0, "val_loss": 1.0}, {}),
+        ({"train_loss": "low", "train_accuracy": None}, {}),
+        (0.5, {}),
+        (None, {}),
+    ],
+)
+def test_only_metrics_of_training_are_read_of_a_site(
+    metrics: object, reported: dict[str, float]
+) -> None:
+    content = message(DataKind.WEIGHTS, {"a": np.zeros(1)}, **{MetaKey.INITIAL_METRICS: metrics})
+    assert upload_in(content).reported == reported
 
 
 @pytest.mark.parametrize("steps", [10**400, float("nan"), -1, True, "many"])

@@ -12,8 +12,9 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput
 from fedaudit.integrations.nvflare.ledger import NvflareLedger, Upload, client_of, made, name_of
 from fedaudit.live.attack import attack_recording
+from fedaudit.live.audited import fair_split
 from fedaudit.live.recorder import Recorder, record
-from fedaudit.live.recording import RoundEntry, read_round_log
+from fedaudit.live.recording import RoundEntry, number_of, read_recording, read_round_log
 from tests.live.federation import data, measured, network, recorder, rounds
 from tests.study.studies import SMALL
 
@@ -159,20 +160,21 @@ def test_results_of_rounds_that_are_over_and_second_results_are_passed_over(tmp_
         (Upload({"1.bias": np.zeros(16, "<U3")}, difference=True), "1.bias holds no numbers"),
         (
             Upload({"1.bias": torch.zeros(16).to(torch.float8_e4m3fn)}, difference=True),
-            "the upload of site-1 cannot be read",
+            "client 1: its upload cannot be read",
         ),
         (upload(**{"1.bias": np.array([None] * 16)}), "'1.bias', which holds no numbers"),
         (Upload({}), "none of the parameters"),
         (upload(new=np.zeros(3)), "has 'new', which the model"),
     ],
 )
-def test_nonsense_costs_the_round_and_says_why(back: Upload, says: str, tmp_path: Path) -> None:
+def test_a_site_that_sends_nonsense_is_named_with_the_reason(
+    back: Upload, says: str, tmp_path: Path
+) -> None:
     ledger = asked(tmp_path, "site-0", "site-1")
     ledger.hear("site-0", upload())
     ledger.hear("site-1", back)
     with pytest.warns(RuntimeWarning, match=says):
         ledger.end()
-    assert not told(tmp_path).measured
     assert told(tmp_path).answered == (0, 1)
 
 
@@ -244,17 +246,87 @@ def test_a_site_is_the_client_whose_number_it_has() -> None:
         client_of("site-1", {"north": 3})
 
 
-def test_two_sites_of_one_number_and_a_site_of_none_are_not_recorded(tmp_path: Path) -> None:
-    for folder, sites, says in (
-        ("twice", ("north-1", "south-1"), "several sites are client 1"),
-        ("none", ("site-1", "south"), "'south' ends with no number"),
-    ):
-        ledger = asked(tmp_path / folder, *sites)
-        for site in sites:
-            ledger.hear(site, upload())
-        with pytest.warns(RuntimeWarning, match=says):
+def test_two_sites_of_one_number_leave_out_that_client_alone(tmp_path: Path) -> None:
+    ledger = asked(tmp_path, "north-1", "south-1", "site-0")
+    for site in ("north-1", "south-1", "site-0"):
+        ledger.hear(site, upload())
+    with pytest.warns(RuntimeWarning, match="without client 1: several sites are client 1: north"):
+        ledger.end()
+    entry = told(tmp_path)
+    assert (entry.measured, entry.answered, [*entry.excluded]) == (True, (0, 1), [1])
+
+
+def test_a_site_of_no_client_is_noted_and_the_others_are_measured(tmp_path: Path) -> None:
+    ledger = asked(tmp_path, "site-1", "south")
+    for site in ("site-1", "south"):
+        ledger.hear(site, upload())
+    with pytest.warns(RuntimeWarning, match="recorded in full: the name 'south' ends with no num"):
+        ledger.end()
+    entry = told(tmp_path)
+    assert (entry.measured, entry.answered, entry.unnamed) == (True, (1,), 1)
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        upload(**{"1.weight": object()}),
+        Upload({"new": np.zeros(3)}, difference=True),
+        Upload({"1.bias": np.zeros(3)}, difference=True),
+        Upload({"1.bias": np.zeros(16, "<U3")}, difference=True),
+        Upload({"1.bias": torch.zeros(16).to(torch.float8_e4m3fn)}, difference=True),
+        None,
+    ],
+)
+def test_a_faulty_site_is_left_out_and_the_others_are_measured_to_the_digit(
+    back: Upload | None, tmp_path: Path
+) -> None:
+    for folder, spoilt in (("sound", False), ("faulty", True)):
+        ledger = asked(tmp_path / folder, "site-0", "site-1", "site-2", attacks=("blackbox-loss",))
+        ledger.hear("site-0", upload())
+        ledger.hear("site-1", upload() if not spoilt else back, fault="no DXO" if spoilt else "")
+        ledger.hear("site-2", upload())
+        if spoilt:
+            with pytest.warns(RuntimeWarning, match="round 1 is recorded without client 1: "):
+                ledger.end()
+        else:
             ledger.end()
-        assert told(tmp_path / folder).answered == (1,)
+    entry = told(tmp_path / "faulty")
+    assert (entry.measured, entry.answered, [*entry.excluded]) == (True, (0, 1, 2), [1])
+    (sound,), (faulty,) = (measured(tmp_path / folder).values() for folder in ("sound", "faulty"))
+    assert torch.equal(faulty, sound[[0, 2]])
+
+
+def test_a_site_whose_task_cannot_be_read_is_left_out_alone(tmp_path: Path) -> None:
+    ledger = asked(tmp_path, "site-0")
+    ledger.ask(1, "other", "site-1", None, fault="what site-1 was sent cannot be read: a diff")
+    ledger.ask(1, "third", "site-2", {"1.bias": "text"})  # type: ignore[dict-item]
+    for task in ("site-0", "other", "third"):
+        ledger.hear(task, upload())
+    with pytest.warns(RuntimeWarning, match="without client [12]: what"):
+        ledger.end()
+    assert [*told(tmp_path).excluded] == [1, 2]
+    assert told(tmp_path).measured
+
+
+def test_sites_are_the_clients_of_their_names_where_names_are_audited(tmp_path: Path) -> None:
+    audit = data().split.audit
+    parts = {place: np.flatnonzero(audit.panel == place) for place in range(2)}
+    x, y = audit.samples.features, audit.samples.labels
+    names = ("charite", "site-2")
+    split = fair_split({n: (x[parts[p]], y[parts[p]]) for p, n in enumerate(names)}, audited=40)
+    made = record(tmp_path, network, split.audit, attacks=("blackbox-loss",), strict=True)
+    ledger = NvflareLedger(made)
+    for site in (*names, "declined"):
+        ledger.ask(1, site, site, sent())
+        ledger.hear(site, upload())
+    ledger.end()
+    numbers = {number_of(name): name for name in (*names, "declined")}
+    assert read_recording(tmp_path).names == numbers
+    assert told(tmp_path).answered == tuple(sorted(numbers))
+
+
+def test_a_site_may_be_the_client_of_another_name(tmp_path: Path) -> None:
+    assert client_of("north", {"north": "charite"}) == "charite"
 
 
 HERE = __name__

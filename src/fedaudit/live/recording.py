@@ -138,6 +138,11 @@ def numbers_of(clients: Iterable[Called]) -> dict[Called, ClientId]:
     return numbers
 
 
+def is_of_name(number: ClientId) -> bool:
+    """Return True if a client's number is that of a name."""
+    return number in _NAMED
+
+
 def refuse_otherwise_called(clients: Iterable[Called], audited: Iterable[ClientId]) -> None:
     """Refuses names where audited clients have numbers, and numbers where they have names.
 
@@ -146,7 +151,7 @@ def refuse_otherwise_called(clients: Iterable[Called], audited: Iterable[ClientI
     Raises:
         BadInput: There are such.
     """
-    named = {number in _NAMED for number in audited}
+    named = {is_of_name(number) for number in audited}
     for client in clients:
         number = number_of(client)
         by_name = isinstance(client, str) and number in _NAMED

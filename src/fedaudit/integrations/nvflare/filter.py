@@ -18,8 +18,9 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.job_config.defs import FilterType, JobTargetType
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.values import ClientId
 from fedaudit.integrations.nvflare.ledger import Arrays, Makes, NvflareLedger, Upload, made, name_of
+from fedaudit.integrations.reported import training_metrics
+from fedaudit.live.recording import Called
 
 if TYPE_CHECKING:
     from nvflare.job_config.api import FedJob, JobCtx
@@ -67,7 +68,8 @@ def upload_in(result: Shareable) -> Upload:
     dxo = _dxo(result)
     if dxo.data_kind not in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
         raise BadInput(f"it is {_named(dxo)}; a recorder reads {_WHOLE} and {_DIFFERENCE}")
-    return Upload(_arrays(dxo), dxo.data_kind == DataKind.WEIGHT_DIFF, _weight(dxo))
+    is_difference = dxo.data_kind == DataKind.WEIGHT_DIFF
+    return Upload(_arrays(dxo), is_difference, _weight(dxo), _reported(dxo))
 
 
 _HEAVIEST = 1e300
@@ -102,6 +104,13 @@ def _weight(dxo: DXO) -> float:
     return float(said) if number and 0 < said <= _HEAVIEST else 1.0
 
 
+def _reported(dxo: DXO) -> dict[str, float]:
+    metrics = dxo.get_meta_prop(MetaKey.INITIAL_METRICS)
+    # By NVFlare's convention, metrics beside weights are the received model's on validation data:
+    # only names that speak of training are on training data.
+    return training_metrics(metrics, bare=False) if isinstance(metrics, Mapping) else {}
+
+
 def _named(dxo: DXO) -> str:
     return f"data of the kind {getattr(dxo.data_kind, 'value', dxo.data_kind)}"
 
@@ -123,7 +132,7 @@ class RecordingFilter(Filter):
         self,
         recorder: Makes | str,
         folder: Path | str,
-        sites: Mapping[str, ClientId] | None = None,
+        sites: Mapping[str, Called] | None = None,
         task: str = "train",
     ) -> None:
         """Describes a recording.
@@ -132,7 +141,8 @@ class RecordingFilter(Filter):
             recorder: Makes the recorder for a folder: a function of a module that the server can
                 import, or its name as ``module:function``.
             folder: For the recording, on the server; from the present folder on if it is relative.
-            sites: Which client each site is, by name; the number that a name ends with by default.
+            sites: Which client each site is, by name. By default a site is the client of its own
+                name where the audited clients have names, and else of the number it ends with.
             task: Name of the task in which sites train.
 
         Raises:
@@ -230,7 +240,8 @@ def _ask(ledger: NvflareLedger, fl_ctx: FLContext) -> None:
     index = round_of(task)
     try:
         model = model_in(task)
-    except BadInput as error:
+    # Whatever it is: the site is named with the reason.
+    except Exception as error:
         ledger.ask(index, number, site, None, fault=f"what {site} was sent cannot be read: {error}")
     else:
         ledger.ask(index, number, site, model)
@@ -246,7 +257,8 @@ def _hear(ledger: NvflareLedger, result: Shareable, fl_ctx: FLContext) -> None:
     else:
         try:
             upload = upload_in(result)
-        except BadInput as unread:
+        # Whatever it is: the site has answered, and is named with the reason.
+        except Exception as unread:
             ledger.hear(number, None, fault=str(unread))
         else:
             ledger.hear(number, upload)

@@ -4,7 +4,7 @@ Nothing here knows NVFlare.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +16,7 @@ import torch
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.values import ClientId
 from fedaudit.live.recorder import Recorder
+from fedaudit.live.recording import Called, is_of_name, refuse_otherwise_called
 from fedaudit.live.weights import Array, tensor_of
 
 Arrays: TypeAlias = Mapping[str, Array]
@@ -31,12 +32,14 @@ class Upload(NamedTuple):
     Attributes:
         arrays: By name.
         difference: Whether they are to be added to what was sent, instead of standing for it.
-        weight: What the site weighs in the average, as it says itself; 1 where it does not.
+        weight: Weight in the average that the site gives itself; 1 if it gives none.
+        reported: Training loss and accuracy that the site reports.
     """
 
     arrays: Arrays
     difference: bool = False
     weight: float = 1.0
+    reported: Mapping[str, float] = {}
 
 
 @dataclass
@@ -49,8 +52,9 @@ class _Page:
     uploads: dict[str, Arrays] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
     answered: set[str] = field(default_factory=set)
+    reported: dict[str, Mapping[str, float]] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
-    fault: str = ""
+    excluded: dict[str, str] = field(default_factory=dict)
 
 
 class NvflareLedger:
@@ -60,7 +64,7 @@ class NvflareLedger:
     and raises only if it is strict.
     """
 
-    def __init__(self, recorder: Recorder, sites: Mapping[str, ClientId] | None = None) -> None:
+    def __init__(self, recorder: Recorder, sites: Mapping[str, Called] | None = None) -> None:
         self._recorder, self._sites = recorder, sites
         self._page: _Page | None = None
         self._begun = False
@@ -102,9 +106,13 @@ class NvflareLedger:
             self._recorder.begin_at(index, "a run of NVFlare")
         page = self._page = self._page or _Page(index)
         page.sites[task] = site
-        page.fault = page.fault or fault
-        if model is not None:
+        if model is None or fault:
+            page.excluded[task] = fault or "it was sent no model"
+            return
+        try:
             page.sent[task] = _once(model, page.sent)
+        except ValueError as error:
+            page.excluded[task] = f"what it was sent cannot be read: {error}"
 
     def hear(self, task: str, upload: Upload | None, *, fault: str = "") -> None:
         """A task's result comes back; of a round that is over, it is passed over.
@@ -123,10 +131,12 @@ class NvflareLedger:
             try:
                 page.uploads[task] = _whole(upload, page.sent.get(task))
                 page.weights[task] = upload.weight
-            except (ValueError, TypeError, RuntimeError) as error:
+                page.reported[task] = upload.reported
+            # Whatever it is: no audit may end another's training.
+            except Exception as error:
                 fault = str(error)
-        if fault and not page.fault:
-            page.fault = f"the upload of {page.sites[task]} cannot be read: {fault}"
+        if fault:
+            page.excluded.setdefault(task, f"its upload cannot be read: {fault}")
 
     def lose(self, task: str, reason: str) -> None:
         """A task ends in an error."""
@@ -143,24 +153,32 @@ class NvflareLedger:
         page, self._page = self._page, None
         if page is None:
             return
-        clients, fault = self._clients(page)
-        fault = page.fault or fault or self._fault(page)
-        asked = set(clients.values())
+        clients, unknown = self._clients(page)
+        asked, unnamed = set(clients.values()), len(page.sites) - len(clients)
+        tasks, excluded = _sorted(page, clients)
+        fault = self._fault(page)
+        if self.reads_uploads and not tasks:
+            fault = fault or _first(excluded, unknown)
         if fault:
             answered = {clients[task] for task in page.answered if task in clients}
-            self._recorder.missed(page.index, fault, asked=asked, answered=answered)
+            self._recorder.missed(
+                page.index, fault, asked=asked, answered=answered, unnamed=unnamed
+            )
         elif not self.reads_uploads:
             self._recorder.round(page.index, sent=next(iter(page.sent.values())), after=after)
         else:
-            models = {clients[task]: model for task, model in page.sent.items()}
+            models = {client: page.sent[task] for client, task in tasks.items()}
             one = len({id(model) for model in models.values()}) == 1
             self._recorder.round(
                 page.index,
                 sent=next(iter(models.values())) if one else models,
-                uploads={clients[task]: arrays for task, arrays in page.uploads.items()},
-                weights={clients[task]: weight for task, weight in page.weights.items()},
+                uploads={client: page.uploads[task] for client, task in tasks.items()},
+                weights={client: page.weights[task] for client, task in tasks.items()},
                 asked=asked,
+                unnamed=unnamed,
                 after=after,
+                excluded=excluded,
+                note=unknown,
             )
 
     def end(self) -> None:
@@ -174,29 +192,24 @@ class NvflareLedger:
         finally:
             self._recorder.close()
 
-    def _clients(self, page: _Page) -> tuple[dict[str, ClientId], str]:
-        """The clients of a round by task, as far as they are known, and why others are not."""
-        found: dict[str, ClientId] = {}
+    def _clients(self, page: _Page) -> tuple[dict[str, Called], str]:
+        """Return the client of each task, as far as they are known, and why others are not."""
+        clients: dict[str, Called] = {}
         fault = ""
+        targets = self._recorder.recording.targets
         for task, site in page.sites.items():
             try:
-                found[task] = client_of(site, self._sites)
+                client = client_of(site, self._sites, targets)
+                refuse_otherwise_called([client], targets)
+                clients[task] = client
             except BadInput as error:
                 fault = fault or str(error)
-        names = {(client, page.sites[task]) for task, client in found.items()}
-        numbers = [client for client, _ in names]
-        twice = sorted({client for client in numbers if numbers.count(client) > 1})
-        if twice:
-            fault = fault or (
-                f"several sites are client {twice[0]}; give each its number with "
-                "sites={name: number}"
-            )
-        return found, fault
+        return clients, fault
 
     def _fault(self, page: _Page) -> str:
-        """Reason why a round cannot be recorded; empty if it can."""
+        """Return why a round cannot be recorded; empty if it can."""
         if not page.sent:
-            return "no model was sent"
+            return next(iter(page.excluded.values()), "no model was sent")
         if not page.answered:
             reasons = sorted({reason for reason in page.lost.values() if reason})
             said = f" ({len(page.lost)} errors, such as {reasons[0]!r})" if reasons else ""
@@ -204,25 +217,59 @@ class NvflareLedger:
         return ""
 
 
-def client_of(site: str, sites: Mapping[str, ClientId] | None) -> ClientId:
-    """The number of the client that a site is.
+def _sorted(
+    page: _Page, clients: Mapping[str, Called]
+) -> tuple[dict[Called, str], dict[Called, str]]:
+    """Return the task of each client to measure, and why others that answered are excluded."""
+    sites: dict[Called, set[str]] = {}
+    for task, client in clients.items():
+        sites.setdefault(client, set()).add(page.sites[task])
+    tasks, excluded = dict[Called, str](), dict[Called, str]()
+    for task, client in clients.items():
+        if task not in page.answered:
+            continue
+        if len(sites[client]) > 1:
+            excluded[client] = (
+                f"several sites are client {client}: {', '.join(sorted(sites[client]))}; give each "
+                "its own number or name with sites={name: client}"
+            )
+        elif task in page.excluded:
+            excluded[client] = page.excluded[task]
+        elif task in page.uploads:
+            tasks[client] = task
+    return {c: task for c, task in tasks.items() if c not in excluded}, excluded
+
+
+def _first(excluded: Mapping[Called, str], unknown: str) -> str:
+    return next((f"client {client}: {why}" for client, why in excluded.items()), unknown)
+
+
+def client_of(
+    site: str, sites: Mapping[str, Called] | None, audited: Collection[ClientId] = ()
+) -> Called:
+    """Return the client that a site is.
 
     Args:
         site: Its name.
-        sites: Numbers by name; the number that a name ends with if not given.
+        sites: Numbers or names by the site's name. Without it, a site is the client of its name
+            where audited clients have names, and otherwise that of the number its name ends with.
+        audited: Numbers of the audited clients.
 
     Raises:
-        BadInput: It has none.
+        BadInput: It is none of the sites, or its name ends with no number.
     """
     if sites is not None:
         if site not in sites:
             raise BadInput(f"{site!r} is not among the sites that were given: {', '.join(sites)}")
         return sites[site]
+    if site and any(map(is_of_name, audited)):
+        return site
     found = _LAST_NUMBER.search(site)
     if found is None:
         raise BadInput(
-            f"the name {site!r} ends with no number to tell which client it is; give each site its "
-            "number with sites={name: number}"
+            f"the name {site!r} ends with no number to tell which client it is; audit clients "
+            "under the names of their sites, or say which client each site is with "
+            "sites={name: client}"
         )
     return int(found[1])
 
