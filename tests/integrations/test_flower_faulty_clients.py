@@ -20,8 +20,10 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
+from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
+from flwr.common import Parameters, Scalar, ndarrays_to_parameters
 from flwr.server import LegacyContext, ServerConfig
 from flwr.server.strategy import FedAvg as OlderFedAvg
 from flwr.server.workflow import DefaultWorkflow
@@ -29,6 +31,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedaudit.core.errors import BadInput
+from fedaudit.integrations.common_model import share_no_shape
 from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
 from fedaudit.integrations.flower.replies import client_in
 from fedaudit.live.attack import attack_recording
@@ -407,11 +410,63 @@ def test_vertical_federated_learning_is_named_in_its_first_round_and_trains_on(
     grid = RecordingGrid(StubGrid(embedding_app()), recorder(tmp_path, strict=False))
     with pytest.warns(RuntimeWarning) as warned, grid:
         assert vertical(grid, 4) == 4
-    assert "vertical federated learning or split learning" in str(warned[0].message)
+    assert "vertical federated learning or split" in str(warned[0].message)
     assert "round 1 is not recorded: " in str(warned[1].message)
     assert not any(one.measured for one in read_round_log(tmp_path))
     with pytest.raises(BadInput, match="vertical federated learning"):
         vertical(RecordingGrid(StubGrid(embedding_app()), recorder(tmp_path / "s")), 4)
+
+
+class Embedding(NumPyClient):
+    """A client of vertical federated learning in the older interface, as in Flower's example."""
+
+    def fit(
+        self, parameters: list[np.ndarray], config: dict[str, Scalar]
+    ) -> tuple[list[np.ndarray], int, dict[str, Scalar]]:
+        return [np.ones((5, 4), np.float32)], 1, {}
+
+
+class Head(OlderFedAvg):
+    def aggregate_fit(self, *given: object) -> tuple[Parameters, dict[str, float]]:  # type: ignore[override]
+        gradients = [np.zeros((5, 4), np.float32) for _ in range(CLIENTS)]
+        return ndarrays_to_parameters(gradients), {"accuracy": 50.0}
+
+
+def test_embeddings_in_the_older_interface_are_named_in_the_first_round_and_train_on(
+    tmp_path: Path,
+) -> None:
+    start = ndarrays_to_parameters([np.zeros((1, 12)), np.zeros(1)])
+    inner = Head(fraction_evaluate=0.0, initial_parameters=start)
+    app = ClientApp(lambda one: Embedding().to_client(), mods=[identity_mod])
+    made = record(tmp_path, network, data().split.audit, attacks=("blackbox-loss",))
+    grid = RecordingGrid(StubGrid(app), made)
+    legacy = LegacyContext(context(), ServerConfig(num_rounds=4), inner)
+    with pytest.warns(RuntimeWarning) as warned, grid:
+        DefaultWorkflow()(grid, legacy)
+    said = "round 1 is not recorded: clients send something other than the model"
+    assert said in str(warned[0].message)
+    assert [one.measured for one in read_round_log(tmp_path)] == [False] * 4
+
+
+@pytest.mark.parametrize(
+    ("sent", "uploads", "foreign"),
+    [
+        ([(3, 2)], [[(3, 2)]], False),
+        ([(3, 2)], [[(4, 4)], [(3, 2)]], False),
+        # Batch normalisation or a head that stays at the client.
+        ([(3, 2), (5,)], [[(3, 2)], [(3, 2)]], False),
+        ([(3, 2)], [[(4, 4)], [(4, 4), (4,)]], True),
+        # A gradient has the shape of the weights, a Hessian has not.
+        ([(3, 1)], [[(3, 1), (3, 3)]], False),
+        ([], [[(3, 2)]], False),
+        ([(3, 2)], [], False),
+    ],
+)
+def test_uploads_of_which_no_array_has_a_shape_of_the_model_are_no_model(
+    sent: list[tuple[int, ...]], uploads: list[list[tuple[int, ...]]], foreign: bool
+) -> None:
+    arrays = [[np.zeros(shape) for shape in one] for one in (sent, *uploads)]
+    assert share_no_shape(arrays[:1], arrays[1:]) == foreign
 
 
 def test_a_grid_that_sees_no_training_says_that_nothing_is_recorded(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from fedaudit.core.errors import BadInput
+from fedaudit.integrations.common_model import NO_COMMON_MODEL, share_no_shape
 from fedaudit.integrations.flower.contents import (
     Arrays,
     arrays_of,
@@ -278,8 +279,12 @@ class FlowerLedger:
         ended: Arrays | None = None
         try:
             if not fault:
-                sent = self._sent(page, uploads)
+                models = self._models(page, uploads)
+                one = len({id(model) for model in models.values()}) == 1
+                sent = next(iter(models.values())) if one else models
                 ended = arrays_of(after) if after else None
+                came = [page.uploads[node] for node in uploads.values()]
+                fault = NO_COMMON_MODEL if share_no_shape(models.values(), came) else ""
         except (ValueError, TypeError, KeyError) as error:
             fault = f"the model that was sent cannot be read: {error}"
         if fault:
@@ -329,9 +334,10 @@ class FlowerLedger:
             return "no reply carries arrays"
         return ""
 
-    def _sent(self, page: _Page, uploads: Mapping[Called, int]) -> Arrays | dict[Called, Arrays]:
+    def _models(self, page: _Page, uploads: Mapping[Called, int]) -> dict[Called, Arrays]:
+        """Return the model that each client was sent, one object if all were sent the same."""
         if not uploads or _is_one(page.sent.values()):
-            return arrays_of(next(iter(page.sent.values())))
+            return dict.fromkeys(uploads or [0], arrays_of(next(iter(page.sent.values()))))
         return {client: arrays_of(page.sent[node]) for client, node in uploads.items()}
 
     def _only_model(self, messages: Sequence[Message]) -> ArrayRecord | None:

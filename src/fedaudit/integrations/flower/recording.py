@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedaudit.core.errors import BadInput
+from fedaudit.integrations.common_model import NO_COMMON_MODEL
 from fedaudit.integrations.flower.contents import is_training, record_of, round_of
 from fedaudit.integrations.flower.ledger import ExpectedNodes, FlowerLedger
 from fedaudit.integrations.flower.replies import ACTION, without_identity
@@ -142,12 +143,6 @@ class RecordingStrategy(Strategy):
 
 
 _NOT_RECORDED = "the training goes on, and something of it is not recorded"
-_VERTICAL = (
-    "clients answer queries with arrays before anything was trained, as in vertical federated "
-    "learning or split learning, where they send embeddings or activations and no model; a "
-    "recorder measures models and updates of one network that all clients train, so that no round "
-    "of this run can be recorded"
-)
 
 
 def _answers_query_with_arrays(reply: Message) -> bool:
@@ -289,7 +284,7 @@ class RecordingGrid(Grid):
         with self._guarded():
             self._ledger.hear(one for one in replies if is_training(one))
             if not self._rounds_seen and any(map(_answers_query_with_arrays, replies)):
-                self._tell(_VERTICAL)
+                self._tell(NO_COMMON_MODEL)
         # Older strategies may add up every metric, and a client's name is none.
         for one in replies:
             without_identity(one)

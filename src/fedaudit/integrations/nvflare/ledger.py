@@ -15,6 +15,7 @@ import torch
 
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.values import ClientId
+from fedaudit.integrations.common_model import NO_COMMON_MODEL, share_no_shape
 from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import Called, is_of_name, refuse_otherwise_called
 from fedaudit.live.weights import Array, tensor_of
@@ -159,6 +160,9 @@ class NvflareLedger:
         fault = self._fault(page)
         if self.reads_uploads and not tasks:
             fault = fault or _first(excluded, unknown)
+        sent = [page.sent[task] for task in tasks.values()]
+        if share_no_shape(sent, [page.uploads[task] for task in tasks.values()]):
+            fault = fault or NO_COMMON_MODEL
         if fault:
             answered = {clients[task] for task in page.answered if task in clients}
             self._recorder.missed(
