@@ -24,6 +24,7 @@ from fedaudit.results.text import plain
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.controls import untrained_rounds
 from fedaudit.study.figures.accuracy import accuracy_notes, evaluation_split
+from fedaudit.study.figures.reported import reported_notes
 from fedaudit.study.setup.parts import Setup
 
 _EVERY = 5.0
@@ -229,8 +230,9 @@ class Measuring:
             write_round(self._folder, seen, self._recording.keep)
             notes = {"complete": str(entry.complete), "run": self._recording.key}
             notes |= accuracy_notes(self._setup, self._evaluation, seen, self._device)
+            notes |= reported_notes(entry.reported, self._evaluation.own, seen, self._device)
         write_measured(self._folder, measured, notes)
-        self._note(entry.model_copy(update={"measured": True}))
+        self._note(entry.model_copy(update={"measured": True, "reported": {}}))
         return monotonic() - began
 
     def _measure_file(self, path: Path) -> None:

@@ -3,7 +3,7 @@
 import re
 import secrets
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -62,6 +62,7 @@ from fedaudit.observe.layout import MAX_ROUND, Keep
 from fedaudit.observe.round import Round
 from fedaudit.observe.views import seen_from, view_named
 from fedaudit.results.text import plain
+from fedaudit.study.figures.reported import Metric, metrics_in
 
 _LONGEST_NAME = 200
 
@@ -145,6 +146,7 @@ class Recorder:
         after: Weights | None = None,
         excluded: ByClient[str] | None = None,
         note: str = "",
+        reported: ByClient[Mapping[str, float]] | None = None,
     ) -> None:
         """Records one round; rounds that were recorded before are passed over.
 
@@ -164,6 +166,9 @@ class Recorder:
             excluded: Clients that answered with an upload that cannot be read, and why. The round
                 is measured without them, and the log names them.
             note: What was wrong with the uploads of clients that are not known.
+            reported: Accuracy ("accuracy", as a share or in percent) and mean loss ("loss") on its
+                training data that a client computed with the model it uploads. They are compared
+                with the recorder's own figures on the client's audited members.
 
         Raises:
             BadInput: Something does not fit, and the recording is strict.
@@ -181,6 +186,7 @@ class Recorder:
             asked_numbers = [numbers[client] for client in asked or ()]
             entry = round_entry(index, asked_numbers, {*came, *reasons}, unnamed, reasons, note)
             self._refuse_incomplete(entry)
+            entry = entry.model_copy(update={"reported": self._reported(reported or {}, came)})
             self._hear(entry, Answers(sent, came, shares, after))
             for called, why in (excluded or {}).items():
                 self._warn(plain(f"round {index} is recorded without client {called}: {why}"), why)
@@ -304,6 +310,21 @@ class Recorder:
         reason = next(iter(entry.excluded.values()), entry.note)
         if reason and (self._strict or self.recording.view == "sum"):
             raise BadInput(reason)
+
+    def _reported(
+        self, reported: ByClient[Mapping[str, float]], answered: Collection[ClientId]
+    ) -> dict[ClientId, dict[Metric, float]]:
+        """The usable metrics of audited clients, by number; a client chooses what it reports."""
+        # A gradient is taken at the model that was sent, of which the upload says nothing.
+        if self._uploads == "gradients":
+            return {}
+        audited = {*self.recording.targets} & {*answered}
+        metrics = dict[ClientId, dict[Metric, float]]()
+        for client, values in reported.items():
+            # A metric that cannot be used costs no round.
+            with suppress(BadInput):
+                metrics[number_of(client)] = metrics_in(values)
+        return {client: metrics[client] for client in sorted(audited) if metrics.get(client)}
 
     def _hear(self, entry: RoundEntry, given: Answers) -> None:
         if not given.uploads:

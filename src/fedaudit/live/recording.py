@@ -26,6 +26,7 @@ from fedaudit.core.values import ClientId
 from fedaudit.observe.layout import MAX_ROUND, Keep
 from fedaudit.results.fields import Part, Whole
 from fedaudit.results.text import plain
+from fedaudit.study.figures.reported import Metric
 from fedaudit.study.settings.sections import TaskSection
 from fedaudit.study.settings.values import refusal_of
 
@@ -41,6 +42,7 @@ ByClient: TypeAlias = Mapping[ClientId, Value] | Mapping[str, Value] | Mapping[C
 Client = Annotated[int, Field(ge=0, le=10**15)]
 Clients = Annotated[tuple[Client, ...], Field(max_length=_MOST_CLIENTS)]
 Text = Annotated[str, Field(max_length=2000)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Recording(Part):
@@ -235,6 +237,7 @@ class RoundEntry(Part):
         unnamed: How many more were sent something, did not answer, and never said who they are.
         note: What went wrong; empty for nothing.
         excluded: Clients that answered and whose upload was not measured, with the reason.
+        reported: Training metrics that audited clients reported, until the round is measured.
     """
 
     round: Annotated[int, Field(ge=1, le=MAX_ROUND)]
@@ -244,6 +247,7 @@ class RoundEntry(Part):
     unnamed: Whole = 0
     note: Text = ""
     excluded: dict[Client, Text] = Field(default_factory=dict)
+    reported: dict[Client, dict[Metric, Finite]] = Field(default_factory=dict)
 
     @property
     def complete(self) -> bool:

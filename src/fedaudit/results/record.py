@@ -137,7 +137,8 @@ class ControlResult(Part):
 
     Attributes:
         control: "permuted members", "untrained model", "blind classifier", "planted leak", "claimed
-            epsilon", "retrained federation", "exact copies".
+            epsilon", "retrained federation", "exact copies",
+            "reported training metrics", "peer updates".
         expected: What a sound run gives, in words.
         passed: Whether it did; None where it could not be run.
     """

@@ -1,0 +1,159 @@
+"""Training metrics that clients report are compared with those of the uploads that are measured."""
+
+import io
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+import fedaudit
+from fedaudit.core.modules import outputs_of
+from fedaudit.core.values import Model
+from fedaudit.gate.evaluate import evaluate_policy
+from fedaudit.gate.outcome import Outcome
+from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
+from fedaudit.live.measuring import When
+from fedaudit.live.recorder import record
+from fedaudit.live.recording import read_round_log
+from fedaudit.live.weights import Kind
+from fedaudit.report.terminal import print_record
+from fedaudit.results.record import ControlResult, Record
+from fedaudit.study.figures.reported import metrics_in
+from tests.live.federation import NET, data, network, rounds
+
+AUDIT = data().split.audit
+QUICK = {"permutations": 20, "blind_classifier": False}
+Metrics = Mapping[str, object]
+Report = Callable[[int, int, dict[str, float]], Metrics]
+
+
+def honest(number: int, client: int, metrics: dict[str, float]) -> Metrics:
+    return metrics
+
+
+def on_training_data(params: dict[str, torch.Tensor], client: int) -> dict[str, float]:
+    samples = data().clients[client]
+    outputs = outputs_of(Model(NET, params), samples.features)
+    return {
+        "accuracy": float((outputs.argmax(1) == samples.labels).float().mean()),
+        "loss": float(nn.functional.cross_entropy(outputs, samples.labels)),
+    }
+
+
+def attacked(
+    folder: Path,
+    report: Report = honest,
+    make: Callable[[], nn.Module] = network,
+    *,
+    measure: When = "now",
+    kind: Kind = "models",
+    view: str = "uploads",
+) -> Record:
+    with record(
+        folder,
+        make,
+        AUDIT,
+        attacks=["blackbox-loss"],
+        strict=True,
+        measure=measure,
+        uploads=kind,
+        view=view,
+    ) as recorder:
+        for one in rounds():
+            reported = {
+                c: report(one.number, c, on_training_data(params, c))
+                for c, params in one.uploads.items()
+            }
+            uploads = one.uploads
+            if kind != "models":
+                uploads = {
+                    c: {n: value - one.sent[n] for n, value in params.items()}
+                    for c, params in uploads.items()
+                }
+            recorder.round(one.number, sent=one.sent, uploads=uploads, reported=reported)  # type: ignore[arg-type]
+    return fedaudit.attack_recording(folder, [], folder / "attacked", figures=QUICK)
+
+
+def reconciled(record: Record) -> dict[int | None, ControlResult]:
+    return {c.target: c for c in record.controls if c.control == "reported training metrics"}
+
+
+class OtherInput(nn.Module):
+    """The clients' network on other input than theirs, as where their loader normalises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, part in network().named_children():
+            self.add_module(name, part)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shifted = 1 - x
+        for part in self.children():
+            shifted = part(shifted)
+        return shifted
+
+
+@pytest.mark.parametrize("measure", ["now", "beside", "after"])
+def test_honest_metrics_pass_whenever_rounds_are_measured(measure: When, tmp_path: Path) -> None:
+    controls = reconciled(attacked(tmp_path, measure=measure))
+    assert {c: one.passed for c, one in controls.items()} == {0: True, 1: True, 2: True}
+    assert "accuracy reported" in controls[0].note
+    assert not any(entry.reported for entry in read_round_log(tmp_path))
+
+
+def test_a_client_whose_loader_normalises_is_an_alarm_by_name(tmp_path: Path) -> None:
+    record = attacked(tmp_path, make=OtherInput)
+    controls = reconciled(record)
+    assert {c: one.passed for c, one in controls.items()} == {0: False, 1: False, 2: False}
+    assert "normalises" in controls[0].note
+    assert "reported 0.75, measured 0.02" in controls[0].note
+    verdict = evaluate_policy(record, policy_from(DEFAULT_POLICY, source="the default"))
+    (check,) = [one for one in verdict.checks if "reported training metrics" in one.name]
+    assert check.outcome is Outcome.INCONCLUSIVE
+    assert verdict.outcome is not Outcome.PASS
+    with io.StringIO() as text:
+        print_record(record, Console(file=text, width=200))
+        assert re.search(r"✗ [0-9]+ of [0-9]+ controls hold", text.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("report", "expected"),
+    [
+        pytest.param(lambda n, c, m: {"accuracy": m["accuracy"] * 100}, True, id="percent"),
+        pytest.param(lambda n, c, m: {"loss": m["loss"]}, True, id="loss alone"),
+        pytest.param(lambda n, c, m: {"accuracy": 0.3, "loss": 4.0}, True, id="epoch average"),
+        pytest.param(lambda n, c, m: {"loss": m["loss"] / 64}, None, id="divided once more"),
+        pytest.param(
+            lambda n, c, m: {"loss": 0.1**n * m["loss"]}, False, id="loss of another network"
+        ),
+        pytest.param(lambda n, c, m: {"loss": m["loss"] * 64}, True, id="sum"),
+    ],
+)
+def test_metrics_of_other_kinds_are_read(
+    report: Report, expected: bool | None, tmp_path: Path
+) -> None:
+    make = OtherInput if expected is False else network
+    found = reconciled(attacked(tmp_path, report, make))
+    assert {one.passed for one in found.values()} == {expected}
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), -1, 300, "high", None, [1], 10**400, torch.zeros(2)]
+)
+def test_a_metric_that_no_client_can_have_costs_no_round(value: object, tmp_path: Path) -> None:
+    assert metrics_in({"accuracy": value}) == {}
+    record = attacked(tmp_path, lambda n, c, m: {"accuracy": value} if c == 1 else m)
+    assert sorted(c or 0 for c in reconciled(record)) == [0, 2]
+    assert [one.measured for one in read_round_log(tmp_path)] == [True] * 4
+
+
+def test_changes_are_compared_and_gradients_and_sums_are_not(tmp_path: Path) -> None:
+    assert {c.passed for c in reconciled(attacked(tmp_path / "u", kind="updates")).values()} == {
+        True
+    }
+    assert not reconciled(attacked(tmp_path / "g", kind="gradients"))
+    assert not reconciled(attacked(tmp_path / "s", view="sum"))
