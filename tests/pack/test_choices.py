@@ -92,7 +92,7 @@ def test_attacks_that_the_receivers_policy_names_are_enough(run: Path, tmp_path:
         ("fprs", (0.5,)),
         ("nobody_is_a_member", True),
         ("evaluation", "redraw"),
-        ("metrics", ("partial_auc",)),
+        ("most_exposed", 1),
     ],
 )
 def test_a_setting_of_figures_that_is_not_the_runs_is_named(

@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedaudit.pack.suppressing import suppressed
-from fedaudit.results.estimate import Estimate
-from fedaudit.results.record import ClientRow, OtherClients, Record, replaced
+from fedaudit.pack.suppressing import suppressed, wrongly_blank
+from fedaudit.results.estimate import Estimate, Interval
+from fedaudit.results.record import ClientRow, OtherClients, Record
 from fedaudit.results.sources import ClassSuccess
 from tests.gate.parts import auc, found, tpr
 from tests.report.records import record, source, with_sources
@@ -30,13 +30,19 @@ def test_the_samples_that_stand_out_are_gone_and_so_are_their_scores() -> None:
 
 
 def test_groups_are_shown_from_the_stated_size_on() -> None:
-    sizes = [(9, 100), (100, 9), (10, 10)]
+    sizes = [(9, 100), (100, 9), (100, 100)]
+    whole = [
+        one.model_copy(update={"n_members": 209, "n_nonmembers": 209})
+        for one in FULL.estimates
+        if not one.by
+    ]
+    first = FULL.groups[0].model_copy(update={"by": "class", "contrast": "mixed"})
     rows = [
-        FULL.groups[0].model_copy(update={"n_members": n, "n_nonmembers": m, "group": f"{n},{m}"})
+        first.model_copy(update={"n_members": n, "n_nonmembers": m, "group": f"{n},{m}"})
         for n, m in sizes
     ]
-    given, counts = suppressed(replaced(FULL, rows), 10)
-    assert [row.group for row in given.groups] == ["10,10"]
+    given, counts = suppressed(FULL.model_copy(update={"estimates": [*whole, *rows]}), 10)
+    assert [row.group for row in given.groups] == ["100,100"]
     assert counts["groups"] == 2
 
 
@@ -73,10 +79,11 @@ def test_a_client_with_few_of_a_class_shows_no_classes_and_a_small_client_is_gon
 def test_how_few_audited_samples_a_client_holds_is_not_told() -> None:
     rows = [
         ClientRow(client=n, samples=100, audited=audited, class_counts=[100])
-        for n, audited in enumerate((0, 9, 10))
+        for n, audited in enumerate((0, 9, 10, 30))
     ]
     given = suppressed(FULL.model_copy(update={"clients": rows}), 10)
-    assert [row.audited for row in given.record.clients] == [0, None, 10]
+    # The client with 10 too: the number over all clients is known, and 9 would follow from it.
+    assert [row.audited for row in given.record.clients] == [0, None, None, 30]
     assert suppressed(given.record, 10).record == given.record
 
 
@@ -110,11 +117,13 @@ def test_clients_without_a_row_go_with_the_smallest_of_them() -> None:
 def test_sources_lose_small_classes_and_go_with_their_figures_where_few_were_asked() -> None:
     classes = [
         ClassSuccess(label=0, samples=9, right=1),
-        ClassSuccess(label=1, samples=99, right=1),
+        ClassSuccess(label=1, samples=11, right=1),
+        ClassSuccess(label=2, samples=100, right=1),
     ]
     one = with_sources(source("sia", classes=classes))
     given = suppressed(one, 10).record
-    assert [row.label for row in given.sources[0].classes] == [1]
+    # The class of 11 too: samples and answers over all classes are known.
+    assert [row.label for row in given.sources[0].classes] == [2]
     none = suppressed(one, 13).record  # 120 samples of 10 clients are 12 of each
     assert none.sources == []
     assert none.where(topic="source") == []
@@ -141,3 +150,38 @@ def test_a_curve_of_a_suppressed_figure_cannot_be_put_back() -> None:
     )
     given = suppressed(found(few, curves=[curve])).record
     assert suppressed(given.model_copy(update={"curves": [curve]})).counts["curves"] == 1
+
+
+def test_sizes_of_small_clients_are_not_in_the_settings() -> None:
+    config: dict[str, object] = {"name": "x", "recording": {"sizes": {"0": 100, "1": 9}}}
+    given = suppressed(FULL.model_copy(update={"config": config}), 10).record
+    assert given.config["recording"] == {"sizes": {"0": 100}}
+
+
+def test_limits_that_a_suppressed_figure_follows_from_are_gone() -> None:
+    further = Interval(low=0.5, high=0.9, method="t")
+    few = auc(0.4, 0.9, n_members=9, seed=None)
+    few = few.model_copy(update={"further": further, "labels_alone": 0.7})
+    (given,) = suppressed(found(few), 10).record.findings
+    assert (given.further, given.labels_alone, given.tests) == (None, None, [])
+
+
+def test_a_figure_that_a_suppressed_one_follows_from_is_suppressed_and_rightly_blank() -> None:
+    sizes = {"unseen": 40, "other_client": 9, "mixed": 49}
+    figures = [
+        auc(0.4, 0.9, n_members=40, n_nonmembers=n, contrast=contrast, seed=seed)
+        for contrast, n in sizes.items()
+        for seed in (1, 2)
+    ]
+    given = suppressed(found(*figures), 10).record
+    assert {one.contrast for one in given.findings if one.value is not None} == {"unseen"}
+    assert wrongly_blank(given, 10) == []
+    blank = {"value": None, "low": None, "high": None, "note": given.findings[-1].note}
+    false = [one.model_copy(update=blank) for one in given.findings]
+    assert len(wrongly_blank(given.model_copy(update={"estimates": false}), 10)) == 4
+
+
+def test_a_mean_over_runs_goes_with_the_run_on_few_samples() -> None:
+    runs = [auc(0.4, 0.9, n_members=n, seed=seed) for seed, n in ((1, 9), (2, 40), (None, 49))]
+    given = suppressed(found(*runs), 10).record
+    assert [one.seed for one in given.findings if one.value is not None] == [2]

@@ -1,14 +1,27 @@
 """A record without what is about single samples or small groups of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from fedaudit.pack.complementary import (
+    Place,
+    group_of,
+    hidden_classes,
+    hidden_of,
+    place_of,
+)
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ClientRow, OtherClients, Record
 from fedaudit.results.sources import SourceResult
 from fedaudit.results.unlearning import UNLEARNING
 
 _SUPPRESSED = "suppressed: fewer than "
+
+_FOLLOWS = (
+    *("value", "low", "high", "at_threshold", "further", "ceiling", "realised_fpr"),
+    "labels_alone",
+)
+"""Fields of a figure that show its value or follow from the same samples."""
 
 SMALLEST_GROUP = 10
 """Fewer samples than this are a small group, unless somebody says otherwise."""
@@ -34,14 +47,17 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
     few of each client, and classes of those that had too few. A figure on too few samples loses its
     value, its curve and the trajectories of its client; a client with few of some class loses its
     class counts, and one with few audited samples their number. Of people, they and not their
-    samples are counted. To suppress the same once more changes nothing.
+    samples are counted. What a suppressed figure would follow from goes too, see
+    :mod:`fedaudit.pack.complementary`. To suppress the same once more changes nothing.
 
     Args:
         record: Any.
         smallest: Samples that a group must have to be shown.
     """
     whole, parts = record.findings, record.groups
-    findings = [_figure(figure, smallest) for figure in whole]
+    unlearned = record.where(topic=UNLEARNING)
+    places, small, few = hidden_of(record, smallest)
+    findings = [_figure(figure, smallest, places) for figure in whole]
     # Also what was suppressed before, so that nothing that goes with it can be put back.
     hidden = [figure for figure in findings if is_suppressed(figure)]
     curves = {(f.attack, f.defense, f.contrast, f.target, f.seed) for f in hidden}
@@ -63,20 +79,21 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
         "histograms": [],
         "exposed": [],
         "usage": [],
-        "clients": [_client(row, smallest) for row in record.clients if row.samples >= smallest],
+        "clients": [
+            _client(row, smallest, few) for row in record.clients if row.samples >= smallest
+        ],
         "sources": [
             _source(one, smallest)
             for one in record.sources
             if (one.attack, one.defense, one.view) not in owners
         ],
     }
-    groups = [one for one in parts if min(one.n_members, one.n_nonmembers) >= smallest]
+    groups = [one for one in parts if group_of(one) not in small]
     counts = {name: _touched(getattr(record, name), rows) for name, rows in lists.items()}
-    unlearned = record.where(topic=UNLEARNING)
-    gone = sum(_figure(one, smallest) is not one for one in unlearned)
+    gone = sum(_figure(one, smallest, places) is not one for one in unlearned)
     counts |= {"findings": _touched(whole, findings) + gone, "groups": _touched(parts, groups)}
     others = [
-        _figure(one, smallest) if one.topic == UNLEARNING else one
+        _figure(one, smallest, places) if one.topic == UNLEARNING else one
         for one in record.others
         if one.topic != "source" or (one.attack, one.defense, one.view) not in owners
     ]
@@ -89,16 +106,16 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
     kept = [*findings, *singles, *groups, *others]
     together = _other_clients(record.other_clients, smallest)
     counts["clients"] += together is not record.other_clients
-    update = {**lists, "estimates": kept, "other_clients": together}
+    config = _config(record.config, smallest)
+    update = {**lists, "estimates": kept, "other_clients": together, "config": config}
     return Suppressed(record.model_copy(update=update), counts)
 
 
-def _figure(figure: Estimate, smallest: int) -> Estimate:
-    counts = (figure.n_members, figure.n_nonmembers)
-    if figure.value is None or not any(counts) or min(counts) >= smallest:
+def _figure(figure: Estimate, smallest: int, places: Collection[Place]) -> Estimate:
+    if figure.value is None or place_of(figure) not in places:
         return figure
-    nothing = dict.fromkeys(("value", "low", "high", "at_threshold", "ceiling", "realised_fpr"))
-    return figure.model_copy(update={**nothing, "tests": [], "note": _note(smallest)})
+    nothing = dict.fromkeys(_FOLLOWS)
+    return figure.model_copy(update={**nothing, "tests": [], "note": _note_on(figure, smallest)})
 
 
 def is_suppressed(figure: Estimate) -> bool:
@@ -152,32 +169,42 @@ def wrongly_blank(record: Record, smallest: int) -> list[Estimate]:
         smallest: Samples that a group must have to be shown.
     """
     blank = [figure for figure in record.findings if is_suppressed(figure)]
-    note = _note(smallest)
+    places = hidden_of(record, smallest).places
     return [
-        one
-        for one in blank
-        if one.note != note
-        or min(one.n_members, one.n_nonmembers) >= smallest
-        or not (one.n_members or one.n_nonmembers)
+        one for one in blank if one.note != _note_on(one, smallest) or place_of(one) not in places
     ]
 
 
-def _note(smallest: int) -> str:
-    return f"{_SUPPRESSED}{smallest} samples on a side"
+def _note_on(figure: Estimate, smallest: int) -> str:
+    if min(figure.n_members, figure.n_nonmembers) < smallest:
+        return f"{_SUPPRESSED}{smallest} samples on a side"
+    return f"{_SUPPRESSED}{smallest} samples on a side of a part, which would follow from this"
 
 
-def _client(row: ClientRow, smallest: int) -> ClientRow:
+def _client(row: ClientRow, smallest: int, few: Collection[int]) -> ClientRow:
     gone: dict[str, object] = {}
     if any(0 < count < smallest for count in row.class_counts):
         gone["class_counts"] = []
-    if row.audited is not None and 0 < row.audited < smallest:
+    if row.audited is not None and row.client in few:
         gone["audited"] = None
     return row.model_copy(update=gone) if gone else row
 
 
+def _config(config: dict[str, object], smallest: int) -> dict[str, object]:
+    """Return settings without sizes of small clients, which a live recording lists."""
+    recording = config.get("recording")
+    sizes = recording.get("sizes") if isinstance(recording, dict) else None
+    if not isinstance(recording, dict) or not isinstance(sizes, dict):
+        return config
+    shown = {
+        client: size for client, size in sizes.items() if isinstance(size, int) and size >= smallest
+    }
+    return {**config, "recording": {**recording, "sizes": shown}}
+
+
 def _other_clients(row: OtherClients | None, smallest: int) -> OtherClients | None:
     """The row unless it tells the size of a client that is too small for one of its own."""
-    if row is None or row.fewest < smallest:
+    if row is None or row.fewest < smallest or 0 < row.audited < smallest:
         return None
     if not any(0 < count < smallest for count in row.class_counts):
         return row
@@ -185,7 +212,9 @@ def _other_clients(row: OtherClients | None, smallest: int) -> OtherClients | No
 
 
 def _source(one: SourceResult, smallest: int) -> SourceResult:
-    shown = [row for row in one.classes if not 0 < row.samples < smallest]
+    counts = {row.label: row.samples for row in one.classes}
+    small = hidden_classes(counts, one.samples, smallest)
+    shown = [row for row in one.classes if row.label not in small]
     return one if len(shown) == len(one.classes) else one.model_copy(update={"classes": shown})
 
 
