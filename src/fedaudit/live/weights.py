@@ -12,6 +12,7 @@ from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.params import plus, scaled, weighted_sum
 from fedaudit.core.values import ClientId, Model, Params
 from fedaudit.live.adapters import sent_names
+from fedaudit.live.names import NameTable
 from fedaudit.live.recording import ByClient, RoundEntry, number_of
 from fedaudit.observe.round import Exposed, Round
 
@@ -74,9 +75,6 @@ Array: TypeAlias = Tensor | np.ndarray
 Weights: TypeAlias = nn.Module | Model | Mapping[str, Array] | Sequence[Array]
 """A module, a state dict, or its values in their order (as Flower's clients send them)."""
 
-_WRAPPED = ("module.", "_orig_mod.")
-"""What DataParallel and the compiler put before every name."""
-
 _PART_ONLY = (
     "where clients send a part of the network alone (adapters such as LoRA), give it by name, or "
     "freeze the rest in the model given to the recorder"
@@ -97,7 +95,10 @@ class Shape:
         own = model.architecture.built().named_parameters()
         self._frozen = {n: value.detach() for n, value in own if not value.requires_grad}
         self._sent_as = sent_names(module)
-        self._known = {*self._order, *model.params, *model.buffers, *self._sent_as}
+        buffers = [name for name, _ in module.named_buffers()]
+        self._names = NameTable(
+            {*self._order, *buffers, *model.params, *self._sent_as}, model.params
+        )
 
     @property
     def numbers(self) -> int:
@@ -171,17 +172,10 @@ class Shape:
         if isinstance(weights, Model):
             return {**weights.params, **weights.buffers}
         if isinstance(weights, nn.Module):
-            return self._by_own_names(self._unwrapped({**weights.state_dict()}), whose)
+            # A module also has the buffers that its state dict leaves out.
+            return self._by_own_names(dict(weights.named_buffers()) | weights.state_dict(), whose)
         if isinstance(weights, Mapping):
-            found = self._unwrapped(dict(weights))
-            known = self._known
-            unknown = next((name for name in found if name not in known), None)
-            if unknown is not None:
-                raise BadInput(
-                    f"{whose} has {str(unknown)[:200]!r}, which the model that was given to the "
-                    f"recorder has not; it has {', '.join([*self.model.params][:6])} ..."
-                )
-            return self._by_own_names(found, whose)
+            return self._by_own_names(weights, whose)
         if not _is_listed(weights):
             raise BadInput(
                 f"{whose} is {type_of(weights)}; give a module, a state dict, or a list of "
@@ -198,16 +192,17 @@ class Shape:
         return dict(zip(self._order, weights, strict=True))
 
     def _by_own_names(self, named: Mapping[str, Array], whose: str) -> dict[str, Array]:
-        """By the network's own names, where PEFT has sent them under its."""
+        """Return values by the network's own names, where wrappers or PEFT use others."""
+        self._names.refuse_too_many(named.keys(), whose)
         found: dict[str, Array] = {}
-        for name, value in named.items():
+        for key, name in self._names.matched(named.keys(), whose).items():
             own = self._sent_as.get(name, name)
             if own in found:
                 raise BadInput(
                     f"{whose} has {own[:200]!r} under two names; send the adapters alone, or "
                     "all of the state dict"
                 )
-            found[own] = value
+            found[own] = named[key]
         return found
 
     def _refuse_other_order(self, whose: str) -> None:
@@ -217,16 +212,6 @@ class Shape:
                 f"{whose} is a list, and PEFT sends this model's adapters in another order than "
                 "that of its parameters; send them by name"
             )
-
-    def _unwrapped(self, named: dict[str, Array]) -> dict[str, Array]:
-        """By the network's own names, without what wrappers put before all of them."""
-        # Other people's keys need not be text.
-        while named and not named.keys() & self._known:
-            start = next((one for one in _WRAPPED if str(next(iter(named))).startswith(one)), None)
-            if start is None or not all(str(name).startswith(start) for name in named):
-                break
-            named = {str(name).removeprefix(start): value for name, value in named.items()}
-        return named
 
 
 def is_array(value: object) -> bool:

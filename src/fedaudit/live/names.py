@@ -1,0 +1,141 @@
+"""Names of parameters in uploads, matched with those of the network given to a recorder.
+
+Wrappers change names: Opacus puts "_module." before them, Lightning the attribute that holds the
+network, FSDP "_fsdp_wrapped_module." also in the middle.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from fedaudit.core.errors import BadInput, type_of
+
+_WRAPPERS = frozenset(
+    {
+        "module",
+        "_module",
+        "_orig_mod",
+        "_fsdp_wrapped_module",
+        "_checkpoint_wrapped_module",
+    }
+)
+"""Attributes under which DataParallel, Opacus, the compiler, FSDP and checkpointing hold a part."""
+
+_BESIDE_NETWORK = frozenset({"n_averaged"})
+"""What torch's AveragedModel counts; no part of the network."""
+
+_MORE_CHARACTERS = 1000
+_TIMES_KEYS, _MORE_KEYS = 4, 1000
+"""Longer names and more keys are refused before any work: a client chooses them."""
+
+
+class NameTable:
+    """Names of one network's parameters and buffers, and how wrapped ones are matched with them."""
+
+    def __init__(self, known: Iterable[str], trained: Iterable[str]) -> None:
+        """Index the names.
+
+        Args:
+            known: Every name that an upload may use.
+            trained: Names of the trained parameters, for messages.
+        """
+        self._known, self._trained = frozenset(known), tuple(trained)
+        self._longest = _MORE_CHARACTERS + max(map(len, self._known), default=0)
+        self._most_keys = _TIMES_KEYS * len(self._known) + _MORE_KEYS
+        # Names that differ in wrappers alone can only be matched as they are.
+        self._unwrapped = dict[str, str]()
+        self._shared = set[str]()
+        for name in sorted(self._known):
+            short = _without_wrappers(name)
+            if self._unwrapped.setdefault(short, name) != name:
+                self._shared.add(short)
+
+    def refuse_too_many(self, keys: Collection[object], whose: str) -> None:
+        """Raise if there are more keys, or longer ones, than any wrapper makes.
+
+        Args:
+            keys: Those of an upload.
+            whose: Whose upload it is, for messages.
+
+        Raises:
+            BadInput: There are.
+        """
+        if len(keys) > self._most_keys:
+            raise BadInput(
+                f"{whose} has {len(keys):,} names, and the model given to the recorder "
+                f"{len(self._known)}; send the model's state dict"
+            )
+        for key in keys:
+            if not isinstance(key, str):
+                raise BadInput(
+                    f"{whose} has {str(key)[:80]!r} ({type_of(key)}) as a name; name parameters "
+                    "as the model's state dict does"
+                )
+            if len(key) > self._longest:
+                raise BadInput(
+                    f"{whose} has a name of {len(key):,} characters, {key[:40]!r} ...; name "
+                    "parameters as the model's state dict does"
+                )
+
+    def matched(self, keys: Collection[str], whose: str) -> Mapping[str, str]:
+        """Return the network's own name for each key.
+
+        Wrappers are left out of names, and one prefix that all keys share or lack.
+
+        Args:
+            keys: Names in an upload, checked by :meth:`refuse_too_many`.
+            whose: Whose upload it is, for messages.
+
+        Raises:
+            BadInput: A key fits no name, or several.
+        """
+        if self._known.issuperset(keys):
+            return {key: key for key in keys}
+        short = {key: _without_wrappers(key) for key in keys if key not in _BESIDE_NETWORK}
+        if any(one not in self._unwrapped for one in short.values()):
+            short = self._with_prefix(short, whose)
+        ambiguous = next((key for key, one in short.items() if one in self._shared), None)
+        if ambiguous is not None:
+            raise BadInput(
+                f"{whose} has {ambiguous!r}, which fits several names of the model given to the "
+                "recorder; name parameters as the model's state dict does"
+            )
+        return {key: self._unwrapped[one] for key, one in short.items()}
+
+    def _with_prefix(self, short: Mapping[str, str], whose: str) -> dict[str, str]:
+        """Names without a prefix that all share, or with one that all lack."""
+        first = min(short.values(), key=len, default="")
+        shared = [
+            first[: -len(name)] for name in self._unwrapped if name and first.endswith(f".{name}")
+        ]
+        lacking = [
+            name[: -len(first)] for name in self._unwrapped if first and name.endswith(f".{first}")
+        ]
+        fits = [
+            {key: one.removeprefix(prefix) for key, one in short.items()}
+            for prefix in shared
+            if all(
+                one.startswith(prefix) and one[len(prefix) :] in self._unwrapped
+                for one in short.values()
+            )
+        ]
+        fits += [
+            {key: prefix + one for key, one in short.items()}
+            for prefix in lacking
+            if all(prefix + one in self._unwrapped for one in short.values())
+        ]
+        if len(fits) == 1:
+            return fits[0]
+        if fits:
+            raise BadInput(
+                f"{whose} has {first[:200]!r}, which fits {len(fits)} parts of the model given to "
+                "the recorder; name parameters as the model's state dict does"
+            )
+        unknown = next(key for key, one in short.items() if one not in self._unwrapped)
+        raise BadInput(
+            f"{whose} has {unknown[:200]!r}, which the model that was given to the recorder has "
+            f"not; it has {', '.join(self._trained[:6])} ..., and no prefix makes all names fit"
+        )
+
+
+def _without_wrappers(name: str) -> str:
+    *path, last = name.split(".")
+    return ".".join([part for part in path if part not in _WRAPPERS] + [last])
