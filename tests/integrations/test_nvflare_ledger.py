@@ -308,6 +308,24 @@ def test_a_site_whose_task_cannot_be_read_is_left_out_alone(tmp_path: Path) -> N
     assert told(tmp_path).measured
 
 
+@pytest.mark.parametrize("reads_metrics", [True, False])
+def test_a_site_that_reports_a_far_better_accuracy_fails_the_control_by_name(
+    reads_metrics: bool, tmp_path: Path
+) -> None:
+    made = recorder(tmp_path / "r", attacks=("blackbox-loss",))
+    ledger = NvflareLedger(made, reads_metrics=reads_metrics)
+    noise = {name: np.zeros_like(value) for name, value in sent().items()}
+    for index in (1, 2):
+        for client, metrics in enumerate(({"accuracy": 0.99}, {"accuracy": 0.01}, {})):
+            ledger.ask(index, f"{index} {client}", f"site-{client}", sent())
+            ledger.hear(f"{index} {client}", Upload(noise, reported=metrics))
+    ledger.end()
+    found = attack_recording(tmp_path / "r", (), tmp_path / "out", figures=SMALL["figures"])
+    controls = [one for one in found.controls if one.control == "reported training metrics"]
+    expected = {0: False, 1: True} if reads_metrics else {}
+    assert {one.target: one.passed for one in controls} == expected
+
+
 def test_sites_are_the_clients_of_their_names_where_names_are_audited(tmp_path: Path) -> None:
     audit = data().split.audit
     parts = {place: np.flatnonzero(audit.panel == place) for place in range(2)}

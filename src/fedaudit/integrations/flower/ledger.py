@@ -178,8 +178,9 @@ class FlowerLedger:
     and raises only if it is strict.
     """
 
-    def __init__(self, recorder: Recorder, *, weighted_by: str) -> None:
+    def __init__(self, recorder: Recorder, *, weighted_by: str, reads_metrics: bool) -> None:
         self._recorder, self._weighted_by = recorder, weighted_by
+        self._reads_metrics = reads_metrics
         self._claims = Claims[int]()
         self._page: _Page | None = None
         self._shift: int | None = None
@@ -242,7 +243,8 @@ class FlowerLedger:
         if record is None or not len(record):
             raise BadInput("it carries no arrays")
         page.uploads[node] = arrays_of(record)
-        page.reported[node] = metrics_of(reply)
+        if self._reads_metrics:
+            page.reported[node] = metrics_of(reply)
         weight = weight_of(reply, self._weighted_by)
         if weight is not None:
             page.weights[node] = weight
@@ -305,6 +307,7 @@ class FlowerLedger:
             after=ended,
             excluded=excluded,
             note=note,
+            reported={client: page.reported.get(node, {}) for client, node in uploads.items()},
         )
 
     def _sorted(

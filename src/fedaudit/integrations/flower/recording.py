@@ -38,6 +38,7 @@ class RecordingStrategy(Strategy):
         *,
         nodes: int | None = None,
         patience: float = 60.0,
+        reads_metrics: bool = True,
     ) -> None:
         """Wraps a strategy.
 
@@ -48,6 +49,8 @@ class RecordingStrategy(Strategy):
                 audited by default.
             patience: Seconds for which nodes are waited for. Then it is warned of, and goes on
                 with those that are there; a strict recording stops.
+            reads_metrics: Whether training metrics in replies are compared with the recorder's own
+                figures. Turn it off where mods add noise or clip after clients computed them.
 
         Raises:
             BadInput: Fewer nodes than audited clients, or a strategy of another interface.
@@ -57,7 +60,7 @@ class RecordingStrategy(Strategy):
         self._configure, self._aggregate = inner.configure_train, inner.aggregate_train
         self._nodes = ExpectedNodes(recorder, nodes, patience)
         key = getattr(inner, "weighted_by_key", "num-examples")
-        self._ledger = FlowerLedger(recorder, weighted_by=key)
+        self._ledger = FlowerLedger(recorder, weighted_by=key, reads_metrics=reads_metrics)
 
     def __getattr__(self, name: str) -> object:
         if name == "inner":  # not there yet while an instance is copied or unpickled
@@ -184,6 +187,7 @@ class RecordingGrid(Grid):
         nodes: int | None = None,
         patience: float = 60.0,
         weighted_by: str = "num-examples",
+        reads_metrics: bool = True,
     ) -> None:
         """Wraps a grid.
 
@@ -193,13 +197,14 @@ class RecordingGrid(Grid):
             nodes: As for :class:`fedaudit.integrations.flower.RecordingStrategy`.
             patience: As there.
             weighted_by: The metric of a reply that says what it weighs in the average.
+            reads_metrics: As there.
 
         Raises:
             BadInput: Fewer nodes than audited clients.
         """
         self.inner, self.recorder = inner, recorder
         self._nodes = ExpectedNodes(recorder, nodes, patience)
-        self._ledger = FlowerLedger(recorder, weighted_by=weighted_by)
+        self._ledger = FlowerLedger(recorder, weighted_by=weighted_by, reads_metrics=reads_metrics)
         self._waited, self._rounds = False, 0
         self._rounds_seen, self._told = False, set[str]()
 

@@ -134,6 +134,7 @@ class RecordingFilter(Filter):
         folder: Path | str,
         sites: Mapping[str, Called] | None = None,
         task: str = "train",
+        reads_metrics: bool = True,
     ) -> None:
         """Describes a recording.
 
@@ -144,6 +145,8 @@ class RecordingFilter(Filter):
             sites: Which client each site is, by name. By default a site is the client of its own
                 name where the audited clients have names, and else of the number it ends with.
             task: Name of the task in which sites train.
+            reads_metrics: Whether training metrics of sites are compared with the recorder's own
+                figures. Turn it off where filters of sites add noise or clip.
 
         Raises:
             BadInput: The function cannot be found by name.
@@ -152,7 +155,7 @@ class RecordingFilter(Filter):
         # The job's description is read from attributes of the names of arguments.
         self.recorder, self.folder = name_of(recorder), str(Path(folder).absolute())
         self.sites = None if sites is None else dict(sites)
-        self.task = task
+        self.task, self.reads_metrics = task, reads_metrics
         self._ledger: NvflareLedger | None = None
         self._lock: threading.RLock | None = None
 
@@ -195,7 +198,11 @@ class RecordingFilter(Filter):
     def _start(self, fl_ctx: FLContext) -> None:
         self._lock = threading.RLock()
         try:
-            self._ledger = NvflareLedger(made(self.recorder, Path(self.folder)), self.sites)
+            self._ledger = NvflareLedger(
+                made(self.recorder, Path(self.folder)),
+                self.sites,
+                reads_metrics=self.reads_metrics,
+            )
         # Whatever it is: nobody has trained yet, and a recording was asked for.
         except Exception as error:
             self.system_panic(f"fedaudit: the run cannot be recorded: {error}", fl_ctx)

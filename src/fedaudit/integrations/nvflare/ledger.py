@@ -65,8 +65,15 @@ class NvflareLedger:
     and raises only if it is strict.
     """
 
-    def __init__(self, recorder: Recorder, sites: Mapping[str, Called] | None = None) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        sites: Mapping[str, Called] | None = None,
+        *,
+        reads_metrics: bool = True,
+    ) -> None:
         self._recorder, self._sites = recorder, sites
+        self._reads_metrics = reads_metrics
         self._page: _Page | None = None
         self._begun = False
 
@@ -132,7 +139,7 @@ class NvflareLedger:
             try:
                 page.uploads[task] = _whole(upload, page.sent.get(task))
                 page.weights[task] = upload.weight
-                page.reported[task] = upload.reported
+                page.reported[task] = upload.reported if self._reads_metrics else {}
             # Whatever it is: no audit may end another's training.
             except Exception as error:
                 fault = str(error)
@@ -183,6 +190,7 @@ class NvflareLedger:
                 after=after,
                 excluded=excluded,
                 note=unknown,
+                reported={client: page.reported[task] for client, task in tasks.items()},
             )
 
     def end(self) -> None:

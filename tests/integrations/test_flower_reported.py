@@ -1,0 +1,101 @@
+"""What Flower's clients say of their own training is compared with what the recorder measures."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
+
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.workflow import DefaultWorkflow
+from flwr.serverapp.strategy import FedAvg
+
+from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
+from fedaudit.integrations.flower.contents import metrics_of
+from fedaudit.live.attack import attack_recording
+from tests.integrations.federation import StubGrid, client_app, initial
+from tests.integrations.test_flower_older import context, strategy
+from tests.integrations.test_flower_secure_sum import Client
+from tests.live.federation import recorder
+from tests.study.studies import SMALL
+
+CONTROL = "reported training metrics"
+
+
+def reporting(accuracy: dict[int, float], record: str, key: str) -> Mod:
+    """Clients report an accuracy in a record of metrics, under a key."""
+
+    def mod(message: Message, node: Context, call_next: ClientAppCallable) -> Message:
+        reply = call_next(message, node)
+        client = int(node.node_config["partition-id"])
+        if message.metadata.message_type == "train" and client in accuracy:
+            reply.content[record][key] = accuracy[client]
+        return reply
+
+    return mod
+
+
+def verdicts(folder: Path) -> dict[int | None, bool | None]:
+    found = attack_recording(folder, (), folder / "out", figures=SMALL["figures"])
+    return {one.target: one.passed for one in found.controls if one.control == CONTROL}
+
+
+@pytest.mark.parametrize("key", ["train_acc", "train-accuracy", "accuracy"])
+def test_a_reported_accuracy_far_above_the_measured_one_fails_the_control_by_name(
+    key: str, tmp_path: Path
+) -> None:
+    made = recorder(tmp_path / "r", attacks=("blackbox-loss",))
+    app = client_app([identity_mod, reporting({0: 0.99, 1: 0.1}, "metrics", key)])
+    RecordingStrategy(NoMetrics(), made).start(StubGrid(app), initial(), num_rounds=2)
+    assert verdicts(tmp_path / "r") == {0: False, 1: True}
+
+
+def test_a_reported_accuracy_is_read_in_the_older_interface(tmp_path: Path) -> None:
+    made = recorder(tmp_path / "r", attacks=("blackbox-loss",))
+    mods = [identity_mod, reporting({0: 0.99, 1: 0.1}, "fitres.metrics", "train_acc")]
+    app = ClientApp(lambda one: Client(one).to_client(), mods=mods)
+    with RecordingGrid(StubGrid(app), made) as grid:
+        DefaultWorkflow()(grid, LegacyContext(context(), ServerConfig(num_rounds=2), strategy()))
+    assert verdicts(tmp_path / "r") == {0: False, 1: True}
+
+
+def test_an_accuracy_on_validation_data_is_not_compared(tmp_path: Path) -> None:
+    made = recorder(tmp_path / "r", attacks=("blackbox-loss",))
+    app = client_app([identity_mod, reporting({0: 0.99}, "metrics", "val_accuracy")])
+    RecordingStrategy(NoMetrics(), made).start(StubGrid(app), initial(), num_rounds=2)
+    assert verdicts(tmp_path / "r") == {}
+
+
+def test_metrics_of_clients_whose_mods_add_noise_need_not_be_compared(tmp_path: Path) -> None:
+    made = recorder(tmp_path / "r", attacks=("blackbox-loss",))
+    app = client_app([identity_mod, reporting({0: 0.99}, "metrics", "train_acc")])
+    strategy = RecordingStrategy(NoMetrics(), made, reads_metrics=False)
+    strategy.start(StubGrid(app), initial(), num_rounds=2)
+    assert verdicts(tmp_path / "r") == {}
+
+
+class NoMetrics(FedAvg):
+    """Flower refuses to average metrics that not all clients report."""
+
+    def aggregate_train(self, server_round, replies):  # type: ignore[no-untyped-def]
+        sound = list(replies)
+        for one in sound:
+            kept = {"num-examples": one.content["metrics"]["num-examples"]}
+            one.content["metrics"] = MetricRecord(kept)
+        return super().aggregate_train(server_round, sound)
+
+
+def reply(content: dict[str, MetricRecord | ConfigRecord]) -> Message:
+    return Message(RecordDict(content), 1, "train")
+
+
+def test_metrics_are_found_in_any_record_of_training_and_in_no_other() -> None:
+    loss = MetricRecord({"loss": 1.0})
+    assert metrics_of(reply({"mine": loss})) == {"loss": 1.0}
+    assert metrics_of(reply({"val": loss})) == {}
+    assert metrics_of(reply({"fitres.metrics": ConfigRecord({"train_loss": 1.0})})) == {"loss": 1.0}
+    assert metrics_of(reply({"config": ConfigRecord({"train_loss": 1.0})})) == {}
+    assert metrics_of(reply({})) == {}
