@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedaudit.core.errors import BadInput
-from fedaudit.integrations.common_model import share_no_shape
+from fedaudit.integrations.common_model import refuse_not_finite, share_no_shape
 from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
 from fedaudit.integrations.flower.replies import client_in
 from fedaudit.live.attack import attack_recording
@@ -118,10 +119,6 @@ def weighing(value: object) -> Spoils:
     return spoil
 
 
-def with_arrays(**arrays: Array) -> Spoils:
-    return lambda reply: arrays_of(reply).update(arrays)
-
-
 def no_arrays(reply: Message) -> None:
     for key in [*reply.content.array_records]:
         del reply.content[key]
@@ -140,6 +137,25 @@ def no_array(reply: Message) -> None:
     arrays_of(reply)[first] = Array("float32", (2,), "numpy.ndarray", b"nonsense")
 
 
+def filled(value: float) -> Spoils:
+    """The last value of the first array is another."""
+
+    def spoil(reply: Message) -> None:
+        name = next(iter(arrays_of(reply)))
+        array = arrays_of(reply)[name].numpy().copy()
+        array.flat[-1] = value
+        arrays_of(reply)[name] = Array(array)
+
+    return spoil
+
+
+def of_kind(kind: str) -> Spoils:
+    def spoil(reply: Message) -> None:
+        arrays_of(reply)[next(iter(arrays_of(reply)))] = Array(np.zeros((10, 64), kind))
+
+    return spoil
+
+
 EXCLUDED: dict[str, tuple[Spoils, str]] = {
     "no weight": (without_weight, "no num-examples"),
     "a negative weight": (weighing(-3), "'-3'"),
@@ -150,6 +166,12 @@ EXCLUDED: dict[str, tuple[Spoils, str]] = {
     "no arrays": (no_arrays, "carries no arrays"),
     "two models": (two_models, "2 sets of arrays"),
     "a model without arrays": (empty_model, "carries no arrays"),
+    "one value that is NaN": (filled(math.nan), "has values that are not finite numbers"),
+    "one infinite value": (filled(-math.inf), "has values that are not finite numbers"),
+    "texts": (of_kind("<U3"), "holds no numbers"),
+    "dates": (of_kind("<M8[s]"), "holds no numbers"),
+    "records": (of_kind("|V4"), "holds no numbers"),
+    "complex numbers": (of_kind("<c8"), "holds complex numbers"),
     "bytes that are no array": (no_array, "should be an array is none"),
 }
 
@@ -230,15 +252,6 @@ def test_a_reply_with_another_clients_number_leaves_out_that_client_alone(
         INTERFACES[interface](tmp_path, identified(2))
     assert [*losses(tmp_path)] == [0]
     assert [*only(tmp_path).excluded] == [2]
-
-
-@pytest.mark.parametrize("kind", ["<U3", "|V4", "<M8[s]", "<c8"])
-def test_arrays_without_real_numbers_are_named_and_end_no_training(
-    kind: str, tmp_path: Path
-) -> None:
-    spoils = with_arrays(**{"1.weight": Array(np.zeros((10, 64), kind))})
-    with pytest.warns(RuntimeWarning, match="client 1.* '1.weight', which holds"):
-        newer(tmp_path, spoils)
 
 
 def test_a_client_that_alone_gives_a_weight_does_not_leave_out_the_others(tmp_path: Path) -> None:
@@ -467,6 +480,19 @@ def test_uploads_of_which_no_array_has_a_shape_of_the_model_are_no_model(
 ) -> None:
     arrays = [[np.zeros(shape) for shape in one] for one in (sent, *uploads)]
     assert share_no_shape(arrays[:1], arrays[1:]) == foreign
+
+
+def test_values_that_are_not_finite_are_let_pass_where_they_came_back_as_they_were_sent() -> None:
+    mask: dict[str, Tensor | np.ndarray] = {
+        "mask": np.array([0.0, -np.inf], np.float32),
+        "weight": np.ones(2),
+    }
+    refuse_not_finite(mask, lambda: mask)
+    refuse_not_finite({**mask, "count": np.array(3)}, lambda: {**mask, "weight": np.zeros(2)})
+    others: list[dict[str, Tensor | np.ndarray]] = [{}, {"mask": np.zeros(2)}, {"mask": np.ones(3)}]
+    for sent in (None, *others):
+        with pytest.raises(BadInput, match="'mask' has values that are not finite"):
+            refuse_not_finite(mask, Mock(return_value=sent))
 
 
 def test_a_grid_that_sees_no_training_says_that_nothing_is_recorded(tmp_path: Path) -> None:

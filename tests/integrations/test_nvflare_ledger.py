@@ -162,7 +162,7 @@ def test_results_of_rounds_that_are_over_and_second_results_are_passed_over(tmp_
             Upload({"1.bias": torch.zeros(16).to(torch.float8_e4m3fn)}, difference=True),
             "client 1: its upload cannot be read",
         ),
-        (upload(**{"1.bias": np.array([None] * 16)}), "'1.bias', which holds no numbers"),
+        (upload(**{"1.bias": np.array([None] * 16)}), "'1.bias' holds no numbers"),
         (Upload({}), "none of the parameters"),
         (upload(new=np.zeros(3)), "has 'new', which the model"),
     ],
@@ -274,6 +274,9 @@ def test_a_site_of_no_client_is_noted_and_the_others_are_measured(tmp_path: Path
         Upload({"1.bias": np.zeros(3)}, difference=True),
         Upload({"1.bias": np.zeros(16, "<U3")}, difference=True),
         Upload({"1.bias": torch.zeros(16).to(torch.float8_e4m3fn)}, difference=True),
+        Upload({"1.bias": np.full(16, np.nan, np.float32)}, difference=True),
+        upload(**{"1.bias": torch.full((16,), torch.inf)}),
+        upload(**{"1.bias": np.array([None] * 16)}),
         None,
     ],
 )

@@ -1,7 +1,13 @@
-"""Check that what clients send back has the form of the model that they were sent."""
+"""Checks of what clients send back against the model that they were sent."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
+
+import numpy as np
+from torch import Tensor
+
+from fedaudit.core.errors import BadInput
+from fedaudit.live.weights import tensor_of
 
 
 class Shaped(Protocol):
@@ -12,6 +18,7 @@ class Shaped(Protocol):
         """Length of each axis."""
 
 
+Values: TypeAlias = Mapping[str, Tensor | np.ndarray] | Sequence[np.ndarray]
 Arrays: TypeAlias = Mapping[str, Shaped] | Sequence[Shaped]
 
 NO_COMMON_MODEL = (
@@ -21,6 +28,41 @@ NO_COMMON_MODEL = (
     "measures models and updates of one network that all clients train, so that no round of such a "
     "run can be recorded"
 )
+
+
+def refuse_not_finite(upload: Values, sent: Callable[[], Values | None]) -> None:
+    """Raise if an upload holds NaN or infinite values, or no real numbers at all.
+
+    An array that came back as it was sent may hold them: some masks are buffers of minus infinity.
+
+    Args:
+        upload: What a client sends back.
+        sent: Returns the model that it was sent; called only if there are such values.
+
+    Raises:
+        BadInput: It does.
+    """
+    for name, value in _items(upload):
+        tensor = tensor_of(value, f"its {name!r}")
+        if not tensor.is_floating_point() or bool(tensor.isfinite().all()):
+            continue
+        known = dict(_items(sent() or {})).get(name)
+        is_same = known is not None and np.array_equal(
+            _numbers(value), _numbers(known), equal_nan=True
+        )
+        if not is_same:
+            raise BadInput(f"its {name!r} has values that are not finite numbers")
+
+
+def _numbers(value: Tensor | np.ndarray) -> np.ndarray:
+    found: np.ndarray = tensor_of(value, "it").double().numpy()
+    return found
+
+
+def _items(arrays: Values) -> Iterable[tuple[str, Tensor | np.ndarray]]:
+    if isinstance(arrays, Mapping):
+        return arrays.items()
+    return ((str(place), value) for place, value in enumerate(arrays))
 
 
 def share_no_shape(sent: Iterable[Arrays], uploads: Collection[Arrays]) -> bool:

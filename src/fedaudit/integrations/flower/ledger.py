@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from fedaudit.core.errors import BadInput
-from fedaudit.integrations.common_model import NO_COMMON_MODEL, share_no_shape
+from fedaudit.integrations.common_model import NO_COMMON_MODEL, refuse_not_finite, share_no_shape
 from fedaudit.integrations.flower.contents import (
     Arrays,
     arrays_of,
@@ -242,7 +242,8 @@ class FlowerLedger:
         record = record_of(reply)
         if record is None or not len(record):
             raise BadInput("it carries no arrays")
-        page.uploads[node] = arrays_of(record)
+        upload = page.uploads[node] = arrays_of(record)
+        refuse_not_finite(upload, lambda: arrays_of(page.sent[node]) if node in page.sent else None)
         if self._reads_metrics:
             page.reported[node] = metrics_of(reply)
         weight = weight_of(reply, self._weighted_by)

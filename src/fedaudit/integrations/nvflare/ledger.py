@@ -15,7 +15,7 @@ import torch
 
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.values import ClientId
-from fedaudit.integrations.common_model import NO_COMMON_MODEL, share_no_shape
+from fedaudit.integrations.common_model import NO_COMMON_MODEL, refuse_not_finite, share_no_shape
 from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import Called, is_of_name, refuse_otherwise_called
 from fedaudit.live.weights import Array, tensor_of
@@ -137,7 +137,8 @@ class NvflareLedger:
         page.lost.pop(task, None)
         if upload is not None and self.reads_uploads:
             try:
-                page.uploads[task] = _whole(upload, page.sent.get(task))
+                whole = page.uploads[task] = _whole(upload, page.sent.get(task))
+                refuse_not_finite(whole, lambda: page.sent.get(task))
                 page.weights[task] = upload.weight
                 page.reported[task] = upload.reported if self._reads_metrics else {}
             # Whatever it is: no audit may end another's training.
