@@ -70,7 +70,7 @@ def with_(changed: Mapping[str, np.ndarray]) -> Callable[[int], Arrays]:
     [
         (with_({"2.lora": np.zeros(2)}), "has '2.lora', which the model .* has not; it has 2.we"),
         (with_({"2.bias": np.zeros(9)}), r"has '2.bias' of shape \(9,\), .* recorder \(10,\)"),
-        (without("2.bias"), r"sent different parts of the model \(1 and 2 of its 2 trained"),
+        (without("2.bias"), "client 0.s upload lacks 2.bias, which clients train"),
         (lambda site: {"0.bias": np.zeros(8)}, "no array has the shape of one that they"),
     ],
 )

@@ -1,6 +1,6 @@
 """Names of parameters fit the network whatever wraps it, and no name costs the server time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import monotonic
 
 import pytest
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Architecture, Model
+from fedaudit.live.unsent import Unsent
 from fedaudit.live.weights import Shape
 
 
@@ -27,9 +28,9 @@ class Holding(nn.Module):
         self.add_module(attribute, held)
 
 
-def shape(build: Callable[[], nn.Module] = Net) -> Shape:
-    module = build()
-    return Shape(Model.of(Architecture("net", build), module), module)
+def shape(build: Callable[[], nn.Module] = Net, declared: Collection[str] = ()) -> Shape:
+    module, unsent = build(), Unsent(declared=frozenset(declared))
+    return Shape(Model.of(Architecture("net", build), module), module, unsent)
 
 
 def trained() -> Net:
@@ -81,7 +82,7 @@ def test_a_recorder_that_is_given_the_wrapper_reads_the_network_inside() -> None
 
 
 def test_parts_of_the_network_with_a_prefix_are_read() -> None:
-    whole = shape()
+    whole = shape(declared=["body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias"])
     sent = whole.model_of(trained(), whose="sent")
     part = {"model.head.weight": torch.ones(2, 3), "model.head.bias": torch.ones(2)}
     found = whole.model_of(part, whose="it", sent=sent)

@@ -36,6 +36,7 @@ _Key: TypeAlias = tuple[Architecture, str, torch.device]
 class _Kept(NamedTuple):
     build: Callable[[], nn.Module]
     module: nn.Module
+    filled: set[str]
 
 
 def loaded(model: Model, use: str, device: torch.device = CPU) -> nn.Module:
@@ -52,11 +53,15 @@ def loaded(model: Model, use: str, device: torch.device = CPU) -> nn.Module:
     """
     modules: dict[_Key, _Kept] = _kept.__dict__.setdefault("modules", {})
     key, build = (model.architecture, use, device), model.architecture.build
-    if key not in modules or not _same(modules[key].build, build):
+    kept = modules.get(key)
+    # What another model has filled and this one does not would otherwise be that model's.
+    if kept is None or not _same(kept.build, build) or kept.filled - model.buffers.keys():
         built = model.architecture.built().to(device)
         # The order in memory is chosen for CPUs.
-        modules[key] = _Kept(build, laid_out(built) if device.type == "cpu" else built)
-    module = model.load_into(modules[key].module)
+        module = laid_out(built) if device.type == "cpu" else built
+        kept = modules[key] = _Kept(build, module, set())
+    kept.filled.update(model.buffers)
+    module = model.load_into(kept.module)
     for name, buffer in module.named_buffers():
         if name.endswith("num_batches_tracked"):
             # Batch normalisation that averages over all batches weighs them by this count:

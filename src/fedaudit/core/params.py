@@ -73,6 +73,12 @@ def weighted_sum(parts: Sequence[Mapping[str, Tensor]], weights: Sequence[float]
     return total
 
 
+def common(parts: Sequence[Mapping[str, Tensor]]) -> list[Params]:
+    """The entries that all parts have, of each part."""
+    names = [name for name in parts[0] if all(name in part for part in parts)]
+    return [{name: part[name] for name in names} for part in parts]
+
+
 def norm(params: Mapping[str, Tensor]) -> float:
     """Euclidean length of all entries together."""
     return float(flat(params).norm()) if params else 0.0

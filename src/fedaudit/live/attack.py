@@ -20,6 +20,7 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.files import read_audit, read_untrained
 from fedaudit.live.recording import Recording, RoundEntry, read_recording, read_round_log
+from fedaudit.live.unsent import ESTIMATED
 from fedaudit.live.waiting import waiting
 from fedaudit.observe.measurements import Stored, fault_in, read_measured, tell_of_unhashed
 from fedaudit.observe.round import EVERYBODY
@@ -265,6 +266,7 @@ def _attacked(
                     f"What training reveals about {plain(name)}: {plain(why)}"
                     for name, why in recording.unaudited.items()
                 ),
+                *_not_uploaded(recording, stored),
                 *_missing(told, left, blind=blind),
             ),
             names=recording.names,
@@ -355,6 +357,25 @@ def _missing(told: Sequence[RoundEntry], left: Collection[int], *, blind: bool) 
             "Whether inputs alone tell members from others: the recording keeps no samples."
         )
     return found
+
+
+def _not_uploaded(recording: Recording, stored: Sequence[Stored]) -> list[str]:
+    """Notes for readers on values of the clients' models that nobody sent."""
+    notes = []
+    if recording.not_uploaded:
+        listed = plain(", ".join(recording.not_uploaded[:_MOST_NAMED]))
+        notes.append(
+            f"What stays at the clients ({listed}): it was measured as it was sent, and not as the "
+            "clients have it."
+        )
+    estimated = [one for one in stored if ESTIMATED in one.notes]
+    if estimated:
+        notes.append(
+            f"The clients' own running statistics of {plain(estimated[0].notes[ESTIMATED])}, which "
+            f"they do not send: in {_rounds([one.measured.index for one in estimated])} they were "
+            "estimated on audited samples."
+        )
+    return notes
 
 
 def _rounds(numbers: Sequence[int]) -> str:

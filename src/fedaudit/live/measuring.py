@@ -14,6 +14,7 @@ from fedaudit.core.progress import size_of, time_of
 from fedaudit.engines.local import one_thread
 from fedaudit.live.beside import MOST_WAITING, Beside, Outcome, is_left_alone
 from fedaudit.live.recording import Recording, RoundEntry
+from fedaudit.live.unsent import ESTIMATED, estimated_layers, named_few, with_estimates
 from fedaudit.live.waiting import clear, hand_over, read_waiting, waiting
 from fedaudit.live.weights import Shape
 from fedaudit.observe.kept_files import write_round
@@ -221,14 +222,17 @@ class Measuring:
     def _measured(self, seen: Round, entry: RoundEntry) -> float:
         """Measures a round; says how many seconds it took."""
         began = monotonic()
-        samples = self._setup.deal.audit.samples
+        audit, unsent = self._setup.deal.audit, self._shape.unsent
+        layers = estimated_layers(seen, unsent)
         # The same digits in whichever process it is.
         with one_thread():
+            seen = with_estimates(seen, unsent, audit, self._device)
             measured = measure_round(
-                seen, self._setup.signals, samples, workers=self._workers, device=self._device
+                seen, self._setup.signals, audit.samples, workers=self._workers, device=self._device
             )
             write_round(self._folder, seen, self._recording.keep)
             notes = {"complete": str(entry.complete), "run": self._recording.key}
+            notes |= {ESTIMATED: named_few(layers)} if layers else {}
             notes |= accuracy_notes(self._setup, self._evaluation, seen, self._device)
             notes |= reported_notes(entry.reported, self._evaluation.own, seen, self._device)
         write_measured(self._folder, measured, notes)

@@ -1,7 +1,7 @@
 """Networks that clients of somebody's federation train, as fedaudit describes them."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -20,6 +20,7 @@ from fedaudit.core.tasks import (
 )
 from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet
+from fedaudit.live.unsent import unsent_in
 from fedaudit.live.weights import Shape
 
 Given: TypeAlias = nn.Module | Callable[[], nn.Module]
@@ -49,7 +50,9 @@ class Network(NamedTuple):
     classes: int
 
 
-def network_of(model: Given, samples: AuditSet, task: Task) -> Network:
+def network_of(
+    model: Given, samples: AuditSet, task: Task, not_uploaded: Collection[str] = ()
+) -> Network:
     """Describes a network; a module that is given is left as it is.
 
     Where a network returns an object or dictionary with ``logits``, these are its outputs. One
@@ -61,6 +64,7 @@ def network_of(model: Given, samples: AuditSet, task: Task) -> Network:
         model: A module, or what makes one.
         samples: That it is to be run on.
         task: What it is trained for.
+        not_uploaded: Names or patterns of values that clients do not upload.
 
     Raises:
         BadInput: It is no network of torch, or gives no outputs that the task takes.
@@ -80,7 +84,8 @@ def network_of(model: Given, samples: AuditSet, task: Task) -> Network:
         )
         known = Model(architecture, plain.params, plain.buffers)
         outputs = refuse_unfit(known, samples.samples)
-    return Network(architecture, Shape(known, made), outputs)
+        unsent = unsent_in(known, samples.samples, not_uploaded)
+    return Network(architecture, Shape(known, made, unsent), outputs)
 
 
 def _made(model: Given) -> tuple[nn.Module, Callable[[], nn.Module]]:

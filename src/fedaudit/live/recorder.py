@@ -48,6 +48,7 @@ from fedaudit.live.recording import (
     round_entry,
     write_recording,
 )
+from fedaudit.live.unsent import estimated_layers, named_few
 from fedaudit.live.waiting import waiting
 from fedaudit.live.weights import (
     Answers,
@@ -359,10 +360,18 @@ class Recorder:
             self._note(entry)
         else:
             client = self.recording.targets[0]
-            self._measure(round_of_globals(entry, base, after, client), entry)
+            self._measure(round_of_globals(entry, base, after, client, self._shape), entry)
 
     def _measure(self, round: Round, entry: RoundEntry) -> None:
         (seen,) = seen_from([round], self._setup.view)
+        layers = estimated_layers(seen, self._shape.unsent)
+        if layers:
+            self._warn(
+                f"running statistics of {plain(named_few(layers))} are not in what clients send; "
+                "they are estimated for each model on audited samples, and the report says so; "
+                "send the whole state dict to measure the clients' own",
+                "estimated statistics",
+            )
         self._measuring.take(seen, entry)
         self._past.add(entry.round)
 
@@ -419,6 +428,7 @@ def record(
     sizes: ByClient[int] | None = None,
     loss: PerSampleLoss = cross_entropy,
     task: str | Task | PerSampleLoss = CLASSIFICATION,
+    not_uploaded: Collection[str] = (),
     keep_samples: bool = True,
     strict: bool = False,
     measure: When = "now",
@@ -449,6 +459,9 @@ def record(
             not cross-entropy.
         task: What clients train for: a name ("next-token"), what ``fedaudit.tasks`` makes, or a
             loss of your own, of (outputs, targets) with a number a sample.
+        not_uploaded: Names, or patterns such as "head.*", of parameters and buffers that stay at
+            the clients. They are measured as they were sent, else as in ``model``. Others that
+            uploads lack are refused, except running statistics, which are estimated.
         keep_samples: Keeps the audited samples' features in the recording, which the control
             with a classifier that sees inputs alone needs. Without, the recording holds none.
         strict: Whether a round that cannot be recorded stops the loop. By default it is warned
@@ -478,7 +491,7 @@ def record(
         refuse_otherwise_called(called, samples.owner[samples.owner >= 0].tolist())
     owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))
     samples = replace(samples, samples=samples_of_task(samples.samples, chosen))
-    net = network_of(model, samples, chosen)
+    net = network_of(model, samples, chosen, not_uploaded)
     given = recording_of(
         name=name or _named_after(folder),
         key=secrets.token_hex(16),
@@ -491,6 +504,7 @@ def record(
         classes=net.classes if chosen.classes else int(samples.samples.labels.max()) + 1,
         task={"name": chosen.name, "options": dict(chosen.settings)},
         sizes={number_of(client): size for client, size in (sizes or {}).items()},
+        not_uploaded=tuple(not_uploaded),
         unaudited=dict(samples.unaudited),
         model=net.architecture.name,
         started=datetime.now(UTC).isoformat(timespec="seconds"),

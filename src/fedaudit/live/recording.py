@@ -59,6 +59,7 @@ class Recording(Part):
         targets: Clients under audit.
         classes: Number of outputs of the model.
         sizes: Training samples of each client, as far as they are told.
+        not_uploaded: Parameters and buffers that the user says clients do not upload.
         names: Of clients that are called by name, by their numbers.
         unaudited: Clients that declined the audit or gave no part that fits, with the reason.
         model: The model in words: its class.
@@ -78,6 +79,7 @@ class Recording(Part):
     classes: Annotated[int, Field(ge=1, le=10**7)]
     task: TaskSection = TaskSection()
     sizes: dict[Client, Whole] = Field(default_factory=dict)
+    not_uploaded: Annotated[tuple[Text, ...], Field(max_length=_MOST_CLIENTS)] = ()
     names: Annotated[
         dict[Client, Annotated[str, Field(max_length=200)]], Field(max_length=_MOST_CLIENTS)
     ] = Field(default_factory=dict)

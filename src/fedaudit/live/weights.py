@@ -1,6 +1,8 @@
 """Parameters, arrays and rounds as other people's loops hold them, brought into fedaudit's form."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from math import inf
 from typing import Literal, NamedTuple, TypeAlias, TypeGuard, cast, get_args
 
@@ -9,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, type_of, unknown_name
-from fedaudit.core.params import plus, scaled, weighted_sum
+from fedaudit.core.params import common, plus, scaled, weighted_sum
 from fedaudit.core.values import ClientId, Model, Params
 from fedaudit.live.adapters import sent_names
 from fedaudit.live.names import NameTable
 from fedaudit.live.recording import ByClient, RoundEntry, number_of
+from fedaudit.live.unsent import Unsent, named_few
 from fedaudit.observe.round import Exposed, Round
 
 
@@ -81,16 +84,20 @@ _PART_ONLY = (
 )
 
 
+_NOTHING_UNSENT = Unsent()
+
+
 class Shape:
     """Form of parameters: names, shapes and order of one module.
 
     Attributes:
         model: A model of the architecture, for its names and shapes, and for buffers that no state
             dict holds.
+        unsent: Values that need care where uploads lack them.
     """
 
-    def __init__(self, model: Model, module: nn.Module) -> None:
-        self.model = model
+    def __init__(self, model: Model, module: nn.Module, unsent: Unsent = _NOTHING_UNSENT) -> None:
+        self.model, self.unsent = model, unsent
         self._order = tuple(module.state_dict())
         own = model.architecture.built().named_parameters()
         self._frozen = {n: value.detach() for n, value in own if not value.requires_grad}
@@ -119,23 +126,76 @@ class Shape:
             BadInput: They do not fit the architecture.
         """
         named, known = self._named(weights, whose), sent or self.model
-        if sent is not None and not named.keys() & sent.params.keys():
-            raise BadInput(f"{whose} has none of the parameters that clients train")
-        rest = {} if sent is None else sent.params
+        if sent is not None:
+            self._refuse_unsent(named, whose)
+        optional = self.unsent.declared | self.unsent.untrainable
         params = {
-            n: rest[n] if n in rest and n not in named else _like(named, n, value, whose)
+            n: known.params[n]
+            if n in optional and n not in named
+            else _like(named, n, value, whose)
             for n, value in self.model.params.items()
         }
-        buffers = {
-            n: _like(named, n, value, whose) if n in named else known.buffers[n].clone()
-            for n, value in self.model.buffers.items()
-        }
+        buffers = self._buffers(named, known, whose)
         for name, value in self._frozen.items():
             if name in named:
                 given = _like(named, name, value, whose)
                 # What is as the recorder knows it need not be kept for each client.
-                buffers |= {} if torch.equal(given, value) else {name: given}
+                usual = torch.equal(given, value) and name not in known.buffers
+                buffers |= {} if usual else {name: given}
+            elif name in known.buffers:
+                buffers[name] = known.buffers[name]
+            else:
+                self._refuse_drawn(name, whose)
         return Model(self.model.architecture, params, buffers)
+
+    def _buffers(self, named: Mapping[str, Array], known: Model, whose: str) -> Params:
+        """Return buffers, without running statistics that nobody sent."""
+        buffers: Params = {}
+        for name, value in self.model.buffers.items():
+            if name in named:
+                buffers[name] = _like(named, name, value, whose)
+            elif name in self.unsent.declared:
+                buffers[name] = known.buffers.get(name, value).clone()
+            elif name in self.unsent.changing:
+                raise _unsent_refusal(whose, [name], "which training changes")
+            elif name not in self.unsent.statistics:
+                if known is self.model:
+                    self._refuse_drawn(name, whose)
+                buffers[name] = known.buffers[name].clone()
+        if {*self.unsent.declared} & self.unsent.statistics and self.unsent.are_untrained(buffers):
+            # A declared layer that the recorder knows untrained only: better estimated.
+            buffers = {n: v for n, v in buffers.items() if n not in self.unsent.statistics}
+        return buffers
+
+    def _refuse_unsent(self, named: Mapping[str, Array], whose: str) -> None:
+        """Raise if an upload lacks parameters that clients train."""
+        if not named.keys() & self.model.params.keys():
+            raise BadInput(f"{whose} has none of the parameters that clients train")
+        known = named.keys() | self.unsent.declared | self.unsent.untrainable
+        lacking = [name for name in self.model.params if name not in known]
+        if lacking:
+            raise _unsent_refusal(whose, lacking, "which clients train")
+
+    @cached_property
+    def _drawn(self) -> frozenset[str]:
+        """Frozen parameters and constant buffers that differ each time the network is built."""
+        first, second = (self.model.architecture.built(seed) for seed in (0, 1))
+        there = dict(second.named_parameters()) | dict(second.named_buffers())
+        constant = {*self._frozen, *self.model.buffers} - self.unsent.statistics
+        pairs = (*first.named_parameters(), *first.named_buffers())
+        return frozenset(
+            name
+            for name, value in pairs
+            if name in constant and not torch.equal(value, there[name])
+        )
+
+    def _refuse_drawn(self, name: str, whose: str) -> None:
+        """Raise if a value that nobody sent is drawn at random by what makes the network."""
+        if name in self._drawn and name not in self.unsent.declared:
+            raise BadInput(
+                f"{whose} lacks {name!r}, which is drawn at random whenever the network is built, "
+                "so that the clients' values are not known; give record the clients' module"
+            )
 
     def change_of(self, weights: Weights, *, whose: str) -> Params:
         """A change or gradient of trainable parameters; buffers need not be in it.
@@ -148,8 +208,7 @@ class Shape:
             BadInput: It does not fit the architecture.
         """
         named = self._named(weights, whose)
-        if not named.keys() & self.model.params.keys():
-            raise BadInput(f"{whose} has none of the parameters that clients train")
+        self._refuse_unsent(named, whose)
         return {
             name: _like(named, name, value, whose) if name in named else torch.zeros_like(value)
             for name, value in self.model.params.items()
@@ -184,12 +243,22 @@ class Shape:
         if len(weights) == len(self.model.params):
             self._refuse_other_order(whose)
             return dict(zip(self.model.params, weights, strict=True))
+        for names in self._shorter_lists:
+            if len(weights) == len(names):
+                return dict(zip(names, weights, strict=True))
         if len(weights) != len(self._order):
             raise BadInput(
                 f"{whose} has {len(weights)} arrays, and the model's state dict "
                 f"{len(self._order)}: {', '.join(self._order[:6])} ...; {_PART_ONLY}"
             )
         return dict(zip(self._order, weights, strict=True))
+
+    @cached_property
+    def _shorter_lists(self) -> tuple[tuple[str, ...], ...]:
+        """Names of values in lists without those that the user declares not to be uploaded."""
+        declared = self.unsent.declared
+        whole = (tuple(self.model.params), self._order) if declared else ()
+        return tuple(tuple(name for name in one if name not in declared) for one in whole)
 
     def _by_own_names(self, named: Mapping[str, Array], whose: str) -> dict[str, Array]:
         """Return values by the network's own names, where wrappers or PEFT use others."""
@@ -212,6 +281,14 @@ class Shape:
                 f"{whose} is a list, and PEFT sends this model's adapters in another order than "
                 "that of its parameters; send them by name"
             )
+
+
+def _unsent_refusal(whose: str, names: Collection[str], why: str) -> BadInput:
+    return BadInput(
+        f"{whose} lacks {named_few(names)}, {why}, so that the clients' values are not known; "
+        "freeze them in the model given to record if clients do not train them, or name them in "
+        "record(not_uploaded=[...]) if they stay at the clients"
+    )
 
 
 def is_array(value: object) -> bool:
@@ -292,14 +369,60 @@ def round_of_uploads(
     clients = sorted(given.uploads)
     bases = _bases(given.sent, clients, shape)
     whole = {c: _exposed(bases[c], given.uploads[c], shape, kind, c) for c in clients}
+    whole, carried = _trained_statistics(whole, shape, kind)
     moved = _moved(given.uploads, shape)
     exposed = {c: _of_part(one, moved) for c, one in whole.items()}
     shares = _shares(clients, given.weights or _usual_shares(clients, sizes))
     if given.after is None:
         after = _mean(whole, shares)
     else:
-        after = shape.model_of(given.after, whose="after")
+        after = _base_statistics(shape.model_of(given.after, whose="after"), shape, carried=carried)
     return _round(entry, exposed, shares, after)
+
+
+def _trained_statistics(
+    whole: Mapping[ClientId, Exposed], shape: Shape, kind: Kind
+) -> tuple[dict[ClientId, Exposed], bool]:
+    """Take away running statistics that are nobody's, and say whether uploads carry them.
+
+    What is left out is estimated where the round is measured. Each client is judged by itself.
+    """
+    unsent = shape.unsent
+    if not unsent.statistics:
+        return dict(whole), True
+    locals_ = {
+        client: None
+        if one.local is None
+        else unsent.without_statistics(one.local)
+        if unsent.are_untrained(one.local.buffers)
+        else one.local
+        for client, one in whole.items()
+    }
+    with_them = [m is not None and unsent.has_statistics(m) for m in locals_.values()]
+    carried = kind == "models" and 2 * sum(with_them) >= len(with_them)
+    bases = {
+        id(one.base): _base_statistics(one.base, shape, carried=carried)
+        for one in whole.values()
+        if one.base is not None
+    }
+    found = {}
+    for client, one in whole.items():
+        base, local = bases.get(id(one.base)), locals_[client]
+        if kind != "models" and base is not None and local is not None:
+            local = replace(local, buffers=base.buffers)
+        found[client] = replace(one, base=base, local=local)
+    return found, carried
+
+
+def _base_statistics(model: Model, shape: Shape, *, carried: bool) -> Model:
+    """The model without running statistics that no client can have had a part in."""
+    unsent, own = shape.unsent, shape.model.buffers
+    if carried or not unsent.has_statistics(model):
+        return model
+    untouched = all(torch.equal(model.buffers[name], own[name]) for name in unsent.statistics)
+    if untouched or unsent.are_untrained(model.buffers):
+        return unsent.without_statistics(model)
+    return model
 
 
 def _moved(uploads: Mapping[ClientId, Weights], shape: Shape) -> tuple[str, ...]:
@@ -333,7 +456,9 @@ def _part(model: Model | None, moved: tuple[str, ...]) -> Model | None:
     return Model(model.architecture, own, {**model.buffers, **rest})
 
 
-def round_of_globals(entry: RoundEntry, base: Model, after: Model, client: ClientId) -> Round:
+def round_of_globals(
+    entry: RoundEntry, base: Model, after: Model, client: ClientId, shape: Shape
+) -> Round:
     """A round of which the global models before and after it are known, and no uploads.
 
     Args:
@@ -341,7 +466,12 @@ def round_of_globals(entry: RoundEntry, base: Model, after: Model, client: Clien
         base: The model that was sent.
         after: The one that followed.
         client: That stands for all; views without uploads forget it.
+        shape: What parameters are like.
     """
+    if shape.unsent.are_untrained(after.buffers):
+        after = shape.unsent.without_statistics(after)
+    if not shape.unsent.has_statistics(after):
+        base = shape.unsent.without_statistics(base)
     change = plus(after.params, base.params, -1.0)
     return _round(entry, {client: Exposed(base, after, change)}, {client: 1.0}, after)
 
@@ -417,5 +547,5 @@ def _mean(exposed: Mapping[ClientId, Exposed], shares: Mapping[ClientId, float])
     first = next(iter(locals_.values()))
     weights = [shares[client] for client in locals_]
     params = weighted_sum([one.params for one in locals_.values()], weights)
-    buffers = weighted_sum([one.buffers for one in locals_.values()], weights)
+    buffers = weighted_sum(common([one.buffers for one in locals_.values()]), weights)
     return Model(first.architecture, params, buffers)

@@ -9,7 +9,7 @@ import torch
 
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.importing import named
-from fedaudit.core.params import plus, weighted_sum
+from fedaudit.core.params import common, plus, weighted_sum
 from fedaudit.core.values import ClientId, Model, Sees
 from fedaudit.observe.round import EVERYBODY, Exposed, Round
 
@@ -101,7 +101,7 @@ def _mean(parts: list[Exposed], shares: list[float]) -> Exposed:
             "theirs cannot be attacked; merge only clients that train the same model"
         )
     update = weighted_sum(updates, shares)
-    buffers = weighted_sum([model.buffers for model in locals_], shares)
+    buffers = weighted_sum(common([model.buffers for model in locals_]), shares)
     local = Model(first.base.architecture, plus(first.base.params, update), buffers)
     scale = _scale_of_sum([part.gradient_scale for part in parts], shares)
     return Exposed(first.base, local, update, scale)

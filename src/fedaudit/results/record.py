@@ -45,6 +45,7 @@ OF_A_RECORDING = frozenset({"name", "key", "view", "every", "keep", "attacks", "
     "started",
     "task",
     "unaudited",
+    "not_uploaded",
 }
 """What stands in its table ``recording``."""
 _NEVER_REFUSED = frozenset({"source", "clusters", "utility"})

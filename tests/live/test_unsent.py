@@ -1,0 +1,359 @@
+"""What clients train and do not send is estimated, declared or refused, and never made up."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from functools import cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
+
+import fedaudit
+from fedaudit.core.errors import BadInput
+from fedaudit.live.audited import Split
+from fedaudit.live.measuring import When
+from fedaudit.live.recorder import record
+from fedaudit.live.weights import Kind
+from fedaudit.results.record import Record
+from tests.live.federation import measured
+
+ROUNDS = 3
+QUICK = {"permutations": 20, "blind_classifier": False}
+ATTACKS = ["loss-series"]
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+def network(momentum: float | None = 0.1) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return nn.Sequential(
+            nn.Linear(64, 128),
+            nn.BatchNorm1d(128, momentum=momentum),
+            nn.ReLU(),
+            nn.Linear(128, 10),
+        )
+
+
+@cache
+def split() -> Split:
+    digits = load_digits()
+    # Pixels far from a mean of 0 and a variance of 1, as of images that nobody has scaled.
+    x, y = torch.tensor(digits.data, dtype=torch.float32) * 4, torch.tensor(digits.target)
+    y = (y + torch.randint(0, 10, y.shape, generator=torch.Generator().manual_seed(1))) % 10
+    return fedaudit.fair_split({c: (x[c:360:3], y[c:360:3]) for c in range(3)}, audited=80)
+
+
+def local(net: nn.Module, client: int) -> nn.Module:
+    """A client that trains on the audited samples that it keeps."""
+    own, samples = deepcopy(net).train(), split().audit.samples
+    mine = torch.from_numpy(split().audit.owner == client)
+    x, y = samples.features[mine], samples.labels[mine]
+    optimizer = torch.optim.SGD(own.parameters(), lr=0.1, momentum=0.9)
+    with torch.random.fork_rng():
+        torch.manual_seed(client)
+        for _ in range(25):
+            for rows in torch.randperm(len(x)).tensor_split(3):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(own(x[rows]), y[rows]).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+    return own
+
+
+class Trained(NamedTuple):
+    sent: nn.Module
+    uploads: dict[int, nn.Module]
+
+
+@cache
+def rounds() -> tuple[Trained, ...]:
+    found, net = [], network()
+    for _ in range(ROUNDS):
+        one = Trained(deepcopy(net), {c: local(net, c) for c in range(3)})
+        states = [upload.state_dict() for upload in one.uploads.values()]
+        net.load_state_dict(
+            {n: torch.stack([s[n].float() for s in states]).mean(0) for n in states[0]}
+        )
+        found.append(one)
+    return tuple(found)
+
+
+def parameters(net: nn.Module) -> list[Tensor]:
+    return [value.detach().clone() for value in net.parameters()]
+
+
+def without_statistics(net: nn.Module) -> dict[str, Tensor]:
+    return {n: v for n, v in net.state_dict().items() if not n.endswith(STATISTICS)}
+
+
+def server_side(net: nn.Module) -> nn.Module:
+    """A module that the server fills with parameters, and whose statistics nobody fills."""
+    made = network()
+    made.load_state_dict(without_statistics(net), strict=False)
+    return made
+
+
+Form = Callable[[nn.Module], object]
+
+
+def recorded(
+    folder: Path,
+    upload: Form,
+    sent: Form | None = None,
+    *,
+    make: Callable[[], nn.Module] = network,
+    **settings: object,
+) -> None:
+    how = {"attacks": ATTACKS, "strict": True, **settings}
+    with record(folder, make, split().audit, **how) as recorder:  # type: ignore[arg-type]
+        for number, one in enumerate(rounds(), 1):
+            uploads = {c: upload(net) for c, net in one.uploads.items()}
+            recorder.round(number, sent=(sent or upload)(one.sent), uploads=uploads)  # type: ignore[arg-type]
+
+
+def attacked(folder: Path) -> Record:
+    return fedaudit.attack_recording(folder, [], folder / "attacked", figures=QUICK)
+
+
+def auc(record: Record) -> float:
+    figures = record.where(topic="membership", metric="auc", contrast="unseen")
+    values = [one.value for one in figures if one.target is not None and one.value is not None]
+    return sum(values) / len(values)
+
+
+FORMS: dict[str, tuple[Form, Form]] = {
+    "lists of parameters": (parameters, parameters),
+    "mappings without statistics": (without_statistics, without_statistics),
+    "lists, and the server's module": (parameters, server_side),
+    "modules that the server has filled": (server_side, server_side),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        recorded(folder, lambda net: net)
+    return folder
+
+
+def test_whole_modules_are_measured_as_they_are(whole: Path) -> None:
+    record = attacked(whole)
+    assert auc(record) > 0.9
+    assert not any("running statistics" in one for one in record.untested)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_statistics_that_never_travel_are_estimated_and_named(
+    form: str, whole: Path, tmp_path: Path
+) -> None:
+    upload, sent = FORMS[form]
+    with pytest.warns(RuntimeWarning, match=r"running statistics of 1 are not in what clients"):
+        recorded(tmp_path, upload, sent)
+    record = attacked(tmp_path)
+    assert auc(record) == pytest.approx(auc(attacked(whole)), abs=0.05)
+    assert any("running statistics of 1, which" in one for one in record.untested)
+
+
+@pytest.mark.filterwarnings("ignore:fedaudit. running statistics")
+@pytest.mark.parametrize("measure", ["beside", "after"])
+def test_estimates_do_not_depend_on_when_rounds_are_measured(measure: When, tmp_path: Path) -> None:
+    recorded(tmp_path / "now", parameters, keep="full")
+    recorded(tmp_path / "other", parameters, keep="full", measure=measure)
+    now, other = measured(tmp_path / "now"), measured(tmp_path / "other")
+    assert now.keys() == other.keys()
+    assert all(torch.equal(now[key], other[key]) for key in now)
+
+
+@pytest.mark.filterwarnings("ignore:fedaudit. running statistics")
+@pytest.mark.parametrize("view", ["sum", "globals", "final"])
+def test_every_view_has_estimates(view: str, tmp_path: Path) -> None:
+    names = ["blackbox-loss"]
+    if view == "sum":
+        recorded(tmp_path, parameters, view=view, attacks=names)
+    else:
+        with record(tmp_path, network, split().audit, view=view, attacks=names) as recorder:
+            for number, one in enumerate(rounds(), 1):
+                recorder.round(number, sent=server_side(one.sent))
+    assert any("running statistics" in one for one in attacked(tmp_path).untested)
+
+
+@pytest.mark.filterwarnings("ignore:fedaudit. running statistics")
+def test_one_client_without_statistics_leaves_the_others_as_they_are(
+    whole: Path, tmp_path: Path
+) -> None:
+    with record(tmp_path, network, split().audit, attacks=ATTACKS, strict=True) as recorder:
+        for number, one in enumerate(rounds(), 1):
+            uploads = {c: server_side(net) if c == 2 else net for c, net in one.uploads.items()}
+            recorder.round(number, sent=one.sent, uploads=uploads)
+    found, expected = measured(tmp_path), measured(whole)
+    for key, values in found.items():
+        assert torch.equal(values[:2], expected[key][:2])
+        assert not torch.equal(values[2], expected[key][2])
+
+
+@pytest.mark.filterwarnings("ignore:fedaudit. running statistics")
+@pytest.mark.parametrize("kind", ["updates", "gradients"])
+def test_changes_take_statistics_that_were_sent_and_others_are_estimated(
+    kind: Kind, tmp_path: Path
+) -> None:
+    sign = 1 if kind == "updates" else -1
+    with record(
+        tmp_path, network, split().audit, attacks=ATTACKS, uploads=kind, strict=True
+    ) as recorder:
+        for number, one in enumerate(rounds(), 1):
+            uploads = {
+                c: {
+                    n: sign * (value.detach() - one.sent.get_parameter(n).detach())
+                    for n, value in net.named_parameters()
+                }
+                for c, net in one.uploads.items()
+            }
+            recorder.round(number, sent=one.sent, uploads=uploads)
+    (estimated,) = [one for one in attacked(tmp_path).untested if "running statistics" in one]
+    assert "in round 1 they" in estimated, "later ones were sent, and are not the recorder's own"
+
+
+@pytest.mark.filterwarnings("ignore:fedaudit. running statistics")
+def test_personal_layers_are_refused_in_the_first_round_by_name_unless_declared(
+    tmp_path: Path,
+) -> None:
+    def without_norm(net: nn.Module) -> dict[str, Tensor]:
+        return {n: v for n, v in net.state_dict().items() if not n.startswith("1.")}
+
+    with pytest.raises(BadInput, match=r"lacks 1.bias, 1.weight, which clients train.*not_upl"):
+        recorded(tmp_path / "refused", without_norm, lambda net: net)
+    with pytest.raises(BadInput, match=r"the model sent lacks '1.weight'"):
+        recorded(tmp_path / "neither", without_norm)
+    for number, form in enumerate((without_norm, lambda net: [*without_norm(net).values()])):
+        recorded(tmp_path / f"{number}", form, not_uploaded=["1.*"])
+        record = attacked(tmp_path / f"{number}")
+        assert any("stays at the clients (1.*)" in one for one in record.untested)
+
+
+@pytest.mark.parametrize("kind", ["updates", "gradients"])
+def test_a_head_that_changes_lack_is_refused_by_name(kind: Kind, tmp_path: Path) -> None:
+    one = rounds()[0]
+    body = {n: torch.zeros_like(v) for n, v in one.sent.named_parameters() if n[0] != "3"}
+    how = {"attacks": ATTACKS, "uploads": kind, "strict": True}
+    with (
+        record(tmp_path, network, split().audit, **how) as recorder,  # type: ignore[arg-type]
+        pytest.raises(BadInput, match=r"upload lacks 3.bias, 3.weight, which clients train"),
+    ):
+        recorder.round(1, sent=one.sent, uploads=dict.fromkeys(range(3), body))
+
+
+def test_a_frozen_part_need_not_travel_and_is_taken_as_it_was_sent(tmp_path: Path) -> None:
+    def frozen() -> nn.Module:
+        net = network()
+        for name, value in net.named_parameters():
+            value.requires_grad_(name.startswith("3."))
+        return net
+
+    def head(net: nn.Module) -> dict[str, Tensor]:
+        return {n: v.detach() for n, v in net.named_parameters() if n.startswith("3.")}
+
+    # Statistics between frozen layers are frozen too: no client trains them.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        recorded(tmp_path / "part", head, lambda net: net, make=frozen)
+        recorded(
+            tmp_path / "all",
+            lambda net: net.state_dict() | rounds()[0].sent.state_dict() | head(net),
+            lambda net: net,
+            make=frozen,
+        )
+    first = {k: v for k, v in measured(tmp_path / "part").items() if k[0] == 1}
+    expected = measured(tmp_path / "all")
+    assert all(torch.equal(values, expected[key]) for key, values in first.items())
+
+
+def test_a_name_that_the_network_has_not_cannot_be_declared(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"not_uploaded has 'bn1.\*', and the model has no such"):
+        recorded(tmp_path, parameters, not_uploaded=["bn1.*"])
+
+
+class Counting(nn.Module):
+    """Has buffers of every kind that a parameter list leaves out."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.shift: Tensor
+        self.kind, self.layer = kind, nn.Linear(64, 10)
+        start = torch.randn(10) if kind == "random" else torch.arange(10.0)
+        self.register_buffer("shift", start, persistent=kind != "not in the state dict")
+        if kind == "unused parameter":
+            self.unused = nn.Parameter(torch.ones(3))
+        if kind == "spectral norm":
+            spectral_norm(self.layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layer(x)
+        if self.kind == "own statistics" and self.training:
+            self.shift = 0.9 * self.shift + 0.1 * found.detach().mean(0)
+        return found + self.shift
+
+
+def trained_lists(kind: str) -> Iterator[tuple[list[Tensor], dict[int, list[Tensor]]]]:
+    net = Counting(kind)
+    named = {n: v for n, v in net.named_parameters() if n != "unused"}
+    values = [value.detach().clone() for value in named.values()]
+    yield values, {c: [value + 0.1 for value in values] for c in range(3)}
+
+
+@pytest.mark.parametrize("kind", ["constant", "not in the state dict"])
+def test_constant_buffers_need_not_travel(kind: str, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with record(tmp_path, partial(Counting, kind), split().audit, strict=True) as recorder:
+            for sent, uploads in trained_lists(kind):
+                recorder.round(1, sent=sent, uploads=uploads)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("own statistics", r"lacks shift, which training changes.*not_uploaded"),
+        ("spectral norm", r"lacks layer.parametrizations.weight.0._[uv], which training changes"),
+        ("random", r"lacks 'shift', which is drawn at random whenever the network is built"),
+    ],
+)
+def test_buffers_that_nobody_knows_are_refused_by_name(
+    kind: str, message: str, tmp_path: Path
+) -> None:
+    make = partial(Counting, kind)
+    with record(tmp_path / "refused", make, split().audit, strict=True) as recorder:
+        for sent, uploads in trained_lists(kind):
+            with pytest.raises(BadInput, match=message):
+                recorder.round(1, sent=sent, uploads=uploads)
+    names = ["shift"] if kind != "spectral norm" else ["*._u", "*._v"]
+    with record(
+        tmp_path / "declared", make, split().audit, strict=True, not_uploaded=names
+    ) as recorder:
+        for sent, uploads in trained_lists(kind):
+            recorder.round(1, sent=sent, uploads=uploads)
+
+
+def test_a_parameter_without_a_gradient_need_not_travel(tmp_path: Path) -> None:
+    make = partial(Counting, "unused parameter")
+    with record(tmp_path, make, split().audit, strict=True) as recorder:
+        state = {n: v for n, v in make().state_dict().items() if n != "unused"}
+        recorder.round(1, sent=make(), uploads=dict.fromkeys(range(3), state))
+
+
+@pytest.mark.filterwarnings("ignore:fedaudit. running statistics")
+def test_clients_that_send_different_parts_cannot_be_averaged(tmp_path: Path) -> None:
+    one = rounds()[0]
+    parts = {c: dict(net.named_parameters()) for c, net in one.uploads.items()}
+    parts[2] = {n: v for n, v in parts[2].items() if n != "3.bias"}
+    how = {"attacks": ATTACKS, "strict": True, "not_uploaded": ["3.bias"]}
+    with (
+        record(tmp_path, network, split().audit, **how) as recorder,  # type: ignore[arg-type]
+        pytest.raises(BadInput, match=r"different parts of the model \(6 and 5 of its 6"),
+    ):
+        recorder.round(1, sent=one.sent, uploads=parts)
