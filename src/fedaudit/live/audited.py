@@ -105,9 +105,9 @@ def audit_samples(
         raise unknown_name("treatment of copies", str(copies), ["refuse", "drop"])
     if not members:
         raise BadInput("an audit needs members: give some samples that a client trains on")
-    parts = {client: _samples(data, f"client {client}") for client, data in members.items()}
+    parts = {client: labelled_samples(data, f"client {client}") for client, data in members.items()}
     numbers = _numbers(parts)
-    nobody = _samples(unseen, "unseen")
+    nobody = labelled_samples(unseen, "unseen")
     if training is not None:
         _check_training(parts, nobody, training)
     owners = [np.full(len(part), numbers[client]) for client, part in parts.items()]
@@ -121,7 +121,9 @@ def audit_samples(
 def _check_training(
     members: Mapping[Called, Samples], unseen: Samples, training: ByClient[Labelled]
 ) -> None:
-    trained = {client: _samples(data, f"client {client}") for client, data in training.items()}
+    trained = {
+        client: labelled_samples(data, f"client {client}") for client, data in training.items()
+    }
     if unknown := [client for client in members if client not in trained]:
         raise BadInput(f"training has no samples of client {unknown[0]}; give those of all clients")
     rows = number_rows(*members.values(), unseen, *trained.values())
@@ -207,7 +209,7 @@ def fair_split(
     Source: Steinke, Nasr and Jagielski 2023 (independent inclusion).
     """
     numbers = _numbers(data)
-    whole = {client: _samples(given, f"client {client}") for client, given in data.items()}
+    whole = {client: labelled_samples(given, f"client {client}") for client, given in data.items()}
     if not whole:
         raise BadInput("an audit needs clients: give the samples of at least one")
     rows = dict(zip(whole, number_rows(*whole.values()), strict=True))
@@ -326,10 +328,10 @@ def _part(given: Part, name: str, seed: int) -> _Read:
             "fair_split(...).part is, or the file that its save wrote"
         )
     labels = torch.as_tensor(given["labels"])
-    samples = _samples((inputs or given[_FEATURES], given.get(_TARGETS, labels)), name)
+    samples = labelled_samples((inputs or given[_FEATURES], given.get(_TARGETS, labels)), name)
     if _TARGETS in given:
         samples = samples.replace(
-            labels=_samples((torch.arange(labels.numel())[:, None], labels), name).labels
+            labels=labelled_samples((torch.arange(labels.numel())[:, None], labels), name).labels
         )
     owner, panel = (torch.as_tensor(given[key]) for key in ("owner", "panel"))
     clients = sorted({*owner.tolist(), *panel.tolist()} - {NOBODY})
@@ -365,7 +367,16 @@ def _numbers(clients: Iterable[Called]) -> dict[Called, ClientId]:
     return numbers
 
 
-def _samples(given: Labelled, whose: str) -> Samples:
+def labelled_samples(given: Labelled, whose: str) -> Samples:
+    """Return features and targets as samples.
+
+    Args:
+        given: Features, or several inputs by name, and targets.
+        whose: For messages.
+
+    Raises:
+        BadInput: They do not fit together, or are not finite numbers.
+    """
     try:
         given_features, given_targets = given
         named = isinstance(given_features, Mapping)

@@ -2,13 +2,12 @@
 
 from typing import NamedTuple
 
-import torch
 from torch import nn
 
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.tasks import CLASSIFICATION, Task
-from fedaudit.core.values import NOBODY, Samples
-from fedaudit.live.audited import Labelled, audit_samples
+from fedaudit.core.values import NOBODY
+from fedaudit.live.audited import Labelled, audit_samples, labelled_samples
 from fedaudit.live.network import network_of
 from fedaudit.metrics.unlearning import Unlearned, require_margin, unlearned
 
@@ -71,7 +70,7 @@ def unlearning(
     """
     require_margin(margin)
     samples = audit_samples({0: forgotten}, unseen)
-    beside = None if test is None else _tested(test)
+    beside = None if test is None else labelled_samples(test, "test")
     models = {"before": before, "after": after}
     models |= {} if retrained is None else {"retrained": retrained}
     scores, utility = {}, {}
@@ -91,9 +90,3 @@ def unlearning(
         margin=margin,
     )
     return UnlearnedModel(figures, utility, task.utility.name)
-
-
-def _tested(test: Labelled) -> Samples:
-    """Test samples, as audited ones are made: of a client and of nobody, of which one half is."""
-    both = audit_samples({0: test}, test)
-    return both.samples.take(torch.from_numpy(both.owner != NOBODY))
