@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, type_of
-from fedaudit.core.modules import SUPPORTED, as_taken, outputs_tried, refuse_unfit
+from fedaudit.core.modules import as_taken, outputs_tried, refuse_unfit
 from fedaudit.core.tasks import (
     CLASSIFICATION,
     PerSampleLoss,
@@ -20,6 +20,7 @@ from fedaudit.core.tasks import (
 )
 from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet
+from fedaudit.live.probabilities import refuse_probabilities
 from fedaudit.live.unsent import unsent_in
 from fedaudit.live.weights import Shape
 
@@ -32,8 +33,6 @@ _GIVE = (
     "intercept_]"
 )
 _FEW = 3
-_FAR = 100.0
-"""Samples so many times as large drive a logit out of [0, 1], and no sigmoid."""
 
 
 class Network(NamedTuple):
@@ -84,6 +83,7 @@ def network_of(
         )
         known = Model(architecture, plain.params, plain.buffers)
         outputs = refuse_unfit(known, samples.samples)
+        refuse_probabilities(known, samples.samples)
         unsent = unsent_in(known, samples.samples, not_uploaded)
     return Network(architecture, Shape(known, made, unsent), outputs)
 
@@ -116,17 +116,32 @@ def _made_plain(make: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _drawn_anew(like: nn.Module) -> nn.Module:
+    """Return an untrained copy: layers are reset, and what no reset changes is drawn anew."""
     module = copy.deepcopy(like)
     for part in module.modules():
-        reset = getattr(part, "reset_parameters", None)
-        if callable(reset):
-            reset()
-    # What is frozen was trained before, and is as much of the network as its layers are.
+        own = [*part.parameters(recurse=False)]
+        if own and not any(value.requires_grad for value in own):
+            continue
+        # torch's attention and transformers have a private one.
+        for name in ("reset_parameters", "_reset_parameters"):
+            reset = getattr(part, name, None)
+            if callable(reset):
+                reset()
+                break
     with torch.no_grad():
         for new, old in zip(module.parameters(), like.parameters(), strict=True):
             if not old.requires_grad:
+                # What is frozen was trained before, and is as much of the network as its layers.
                 new.copy_(old)
+            elif torch.equal(new, old) and _varies(old):
+                # With the spread of the old values, so that outputs keep their scale.
+                new.normal_(float(old.mean()), float(old.std()))
     return module
+
+
+def _varies(value: Tensor) -> bool:
+    """True if entries differ; a reset leaves those of a constant as they were."""
+    return value.numel() > 1 and bool((value != value.reshape(-1)[0]).any())
 
 
 def _plain(module: nn.Module) -> nn.Module:
@@ -159,7 +174,7 @@ def _as_logits(
     """Functions from the model's outputs to logits, and the loss of these.
 
     Raises:
-        BadInput: It cannot be run, or gives probabilities.
+        BadInput: It cannot be run.
     """
     name, module = model.architecture.name, model.module()
     few = as_taken(samples.features[:_FEW], model)
@@ -171,28 +186,10 @@ def _as_logits(
         if not isinstance(found, Tensor) or len(found) != len(few):
             return hooks, loss
         if found.numel() == len(few) and found.ndim in (1, 2) and int(samples.labels.max()) < 2:
-            far = [outputs_tried(module, name, scale * few) for scale in (-_FAR, _FAR)]
-            values = [_named(one) if hooks else one for one in (found, *far)]
-            if all(isinstance(one, Tensor) and _shares(one) for one in values):
-                raise _probabilities(name, "sigmoid")
             flat = found.ndim == 1
             own = loss if loss is cross_entropy else partial(_of_one, loss, flat)
             return (*hooks, _two_logits), own
-    rows = found.ndim == 2 and found.shape[1] > 1 and _shares(found)
-    if rows and loss is cross_entropy and bool(((found.sum(1) - 1).abs() < 1e-4).all()):
-        raise _probabilities(name, "softmax")
     return hooks, loss
-
-
-def _probabilities(name: str, last: str) -> BadInput:
-    return BadInput(
-        f"model {name!r} returns probabilities; {SUPPORTED}: give a subclass whose forward leaves "
-        f"the {last} out"
-    )
-
-
-def _shares(values: Tensor) -> bool:
-    return bool(((values >= 0) & (values <= 1)).all())
 
 
 def _named(outputs: object) -> object:
