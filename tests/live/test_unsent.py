@@ -357,3 +357,52 @@ def test_clients_that_send_different_parts_cannot_be_averaged(tmp_path: Path) ->
         pytest.raises(BadInput, match=r"different parts of the model \(6 and 5 of its 6"),
     ):
         recorder.round(1, sent=one.sent, uploads=parts)
+
+
+@pytest.mark.filterwarnings("ignore:fedaudit. running statistics")
+@pytest.mark.parametrize("statistics", ["estimated", "of another network"])
+def test_clients_own_accuracy_tells_whether_statistics_are_theirs(
+    statistics: str, tmp_path: Path
+) -> None:
+    def another(net: nn.Module) -> dict[str, Tensor]:
+        state = dict(net.state_dict())
+        return state | {"1.running_mean": state["1.running_mean"] + 200}
+
+    samples, owner = split().audit.samples, torch.from_numpy(split().audit.owner)
+    send: Form = parameters if statistics == "estimated" else another
+    with record(tmp_path, network, split().audit, attacks=ATTACKS, strict=True) as recorder:
+        for number, one in enumerate(rounds(), 1):
+            reported = {}
+            for client, net in one.uploads.items():
+                mine = owner == client
+                right = net.eval()(samples.features[mine]).argmax(1) == samples.labels[mine]
+                reported[client] = {"accuracy": float(right.float().mean())}
+            uploads = {c: send(net) for c, net in one.uploads.items()}
+            recorder.round(number, sent=send(one.sent), uploads=uploads, reported=reported)  # type: ignore[arg-type]
+    controls = [c for c in attacked(tmp_path).controls if c.control == "reported training metrics"]
+    assert {c.passed for c in controls} == {statistics == "estimated"}
+
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "without weights": lambda: nn.BatchNorm1d(16, affine=False),
+    "plain means": lambda: nn.BatchNorm1d(16, momentum=None),
+    "synchronised": lambda: nn.SyncBatchNorm(16),
+    "of instances": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 16)), nn.InstanceNorm1d(1, track_running_stats=True), nn.Flatten()
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_statistics_of_every_normalisation_of_torch_are_estimated(
+    kind: str, tmp_path: Path
+) -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 16), LAYERS[kind](), nn.Linear(16, 10))
+
+    net = make()
+    with (
+        record(tmp_path, make, split().audit, attacks=ATTACKS, strict=True) as recorder,
+        pytest.warns(RuntimeWarning, match=r"running statistics of 1(\.1)? are not in what"),
+    ):
+        recorder.round(1, sent=parameters(net), uploads={c: parameters(net) for c in range(3)})
