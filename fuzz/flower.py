@@ -70,7 +70,7 @@ def reply(content: bytes) -> None:
     came = _message(content)
     vars(came.metadata)["_reply_to_message_id"] = "1"
     listening = Listening()
-    ledger = FlowerLedger(listening, weighted_by="num-examples")
+    ledger = FlowerLedger(listening, weighted_by="num-examples", reads_metrics=True)
     ledger.ask(1, [sent])
     ledger.hear([came])
     ledger.close()
