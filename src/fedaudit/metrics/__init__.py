@@ -79,6 +79,13 @@ from fedaudit.metrics.rates import (
     true_fpr_range,
 )
 from fedaudit.metrics.roc import Roc, TprAtFpr, auc, roc_curve, thin, tpr_at_fpr
+from fedaudit.metrics.stratified import (
+    labels_alone_auc,
+    matched_in_class,
+    scaled_within,
+    stratified_above_chance,
+    stratified_auc,
+)
 from fedaudit.metrics.table import METRICS, Evaluated, Metric
 from fedaudit.metrics.unlearning import Unlearned, unlearned
 from fedaudit.metrics.utility import (
@@ -150,10 +157,12 @@ __all__ = [
     "hypervolume",
     "hypervolume_over_seeds",
     "inconclusive",
+    "labels_alone_auc",
     "limits_at_threshold",
     "limits_of_rate",
     "lower_limit",
     "lower_rate_limit",
+    "matched_in_class",
     "most_exposed",
     "n_needed",
     "n_to_bound",
@@ -168,7 +177,10 @@ __all__ = [
     "rate_limits",
     "redraw",
     "roc_curve",
+    "scaled_within",
     "share",
+    "stratified_above_chance",
+    "stratified_auc",
     "summed",
     "thin",
     "tpr_at_fpr",

@@ -11,6 +11,7 @@ from fedaudit.core.metric_names import AUC
 from fedaudit.core.origin import Origin
 from fedaudit.metrics.intervals import require_confidence
 from fedaudit.metrics.roc import as_scores
+from fedaudit.metrics.stratified import scaled_within
 from fedaudit.metrics.table import EVERY_EVALUATION, METRICS, Contrast, Evaluated, Exact, Metric
 from fedaudit.metrics.truth import as_origins, refuse_misaligned
 
@@ -30,6 +31,8 @@ def evaluate(
     seed: int = 0,
     confidence: float = 0.95,
     origin_codes: bool = False,
+    contrasts: Sequence[str] = tuple(CONTRASTS),
+    strata: npt.ArrayLike | None = None,
 ) -> list[Evaluated]:
     """All headline figures of one attack on one target client, contrast by contrast.
 
@@ -47,10 +50,14 @@ def evaluate(
         confidence: Confidence of every interval, in (0, 1).
         origin_codes: Whether numbers are ``Origin`` values even if no 2 is among them. Without,
             0 and 1 alone are refused, since 1 often stands for a member.
+        contrasts: Kinds of non-members to compare with, of ``CONTRASTS``.
+        strata: Compares each member with non-members of its own stratum only, such as the client
+            whose coin decided about both. The AUC is that of pairs within strata; rates and the
+            balanced accuracy use scores that are scaled within each stratum.
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, an origin is unknown or ambiguous, or one of
-            members and non-members is missing altogether.
+        BadInput: Lengths differ, a score is NaN, an origin is unknown or ambiguous, one of
+            members and non-members is missing altogether, or no stratum has both.
 
     Examples:
         >>> from fedaudit import evaluate
@@ -64,9 +71,13 @@ def evaluate(
     if seed < 0:
         raise BadInput(f"a seed is 0 or larger, got {seed}")
     figures: list[Evaluated] = []
+    if strata is not None:
+        values = scaled_within(values, strata)
     for place, name in enumerate(CONTRASTS):
+        if name not in contrasts:
+            continue
         rng = np.random.default_rng([seed, place])
-        contrast = _contrast(name, values, sources, rng, confidence, fprs)
+        contrast = _contrast(name, values, sources, rng, confidence, fprs, strata)
         if contrast.n_nonmembers:
             for metric in EVERY_EVALUATION:
                 figures += METRICS[metric].figures(metric, contrast)
@@ -84,6 +95,7 @@ def estimates(
     rng: np.random.Generator,
     confidence: float = 0.95,
     origin_codes: bool = False,
+    contrasts: Sequence[str] = tuple(CONTRASTS),
 ) -> list[Evaluated]:
     """A metric of one attack on one target client, contrast by contrast.
 
@@ -95,14 +107,16 @@ def estimates(
         rng: Draws samples anew.
         confidence: Of the interval.
         origin_codes: As in :func:`evaluate`.
+        contrasts: Kinds of non-members to compare with, of ``CONTRASTS``.
 
     Raises:
         BadInput: The metric gives no finite number.
     """
     values = as_scores(scores)
     sources = as_origins(origin, len(values), codes=origin_codes)
-    contrasts = (_contrast(one, values, sources, rng, confidence) for one in CONTRASTS)
-    return [figure for one in contrasts for figure in metric.figures(name, one)]
+    asked = (one for one in CONTRASTS if one in contrasts)
+    made = (_contrast(one, values, sources, rng, confidence) for one in asked)
+    return [figure for one in made for figure in metric.figures(name, one)]
 
 
 def _contrast(
@@ -112,12 +126,14 @@ def _contrast(
     rng: np.random.Generator,
     confidence: float,
     fprs: Sequence[float] = (),
+    strata: npt.ArrayLike | None = None,
 ) -> Contrast:
     against = CONTRASTS[name]
     chosen = np.isin(sources, [Origin.MEMBER, *against])
     is_member = sources[chosen] == Origin.MEMBER
     note = _note(sources, against)
-    return Contrast(name, scores[chosen], is_member, confidence, rng, fprs, note)
+    within = None if strata is None else np.asarray(strata)[chosen]
+    return Contrast(name, scores[chosen], is_member, confidence, rng, fprs, note, within)
 
 
 def _origins(

@@ -11,7 +11,7 @@ from statistics import NormalDist
 from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import named
@@ -23,6 +23,7 @@ from fedaudit.metrics.intervals import percent
 from fedaudit.metrics.rate_limits import limits_at_threshold, rate_limits
 from fedaudit.metrics.rates import inconclusive, true_fpr_range
 from fedaudit.metrics.roc import allowed_false_positives, tpr_at_fpr
+from fedaudit.metrics.stratified import stratified_above_chance, stratified_auc
 
 OfScores: TypeAlias = Callable[[Float[np.ndarray, " samples"], Bool[np.ndarray, " samples"]], float]
 """From scores, larger for likelier members, and membership to a number."""
@@ -83,6 +84,8 @@ class Contrast:
         rng: Draws samples anew, or splits them.
         fprs: False-positive rates to report at.
         note: On non-members of an origin that are missing.
+        strata: Where pairs are compared within strata, the stratum of each sample; scores are then
+            on a scale that strata share.
     """
 
     name: str
@@ -92,6 +95,7 @@ class Contrast:
     rng: np.random.Generator
     fprs: Sequence[float] = ()
     note: str = ""
+    strata: Shaped[np.ndarray, " samples"] | None = None
 
     @property
     def n_members(self) -> int:
@@ -179,8 +183,15 @@ class Exact:
 
 
 def _auc(contrast: Contrast) -> list[Evaluated]:
-    scores, is_member = contrast.scores, contrast.is_member
-    value, low, high, method = auc_interval(scores, is_member, confidence=contrast.confidence)
+    scores, is_member, strata = contrast.scores, contrast.is_member, contrast.strata
+    level = contrast.confidence
+    if strata is None:
+        found = auc_interval(scores, is_member, confidence=level)
+        p_value = above_chance(scores, is_member)
+    else:
+        found = stratified_auc(scores, is_member, strata, confidence=level)
+        p_value = stratified_above_chance(scores, is_member, strata)
+    value, low, high, method = found
     figure = Evaluated(
         contrast.name,
         AUC,
@@ -191,7 +202,7 @@ def _auc(contrast: Contrast) -> list[Evaluated]:
         n_members=contrast.n_members,
         n_nonmembers=contrast.n_nonmembers,
         note=contrast.note,
-        p_value=above_chance(scores, is_member),
+        p_value=p_value,
     )
     return [figure]
 

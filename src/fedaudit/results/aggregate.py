@@ -156,6 +156,7 @@ def over_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -> E
             "n_members": sum(figure.n_members for figure in figures),
             "n_nonmembers": sum(figure.n_nonmembers for figure in figures),
             "samples": sum(figure.samples for figure in figures),
+            "labels_alone": _mean_of_known([figure.labels_alone for figure in given]),
             "realised_fpr": None,
             "at_threshold": None
             if used is None

@@ -121,8 +121,8 @@ class Estimate(Coordinates):
             nothing but membership. Where it is False, differences between clients or pools of
             samples may be part of the figure; no headline or gate rests on it if there is a fair
             one.
-        labels_alone: AUC of the best score that sees labels and no model, by leaving one out; None
-            where it was not computed.
+        labels_alone: AUC of the best score that sees labels and no model, learned on one half of
+            the samples and judged on the other; None where it was not computed.
         realised_fpr: False-positive rate really reached at the threshold, for rates at one.
         ceiling: The most this figure could have been with a perfect attack; of numbers of clients
             how many there are.

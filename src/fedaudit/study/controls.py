@@ -27,7 +27,7 @@ from fedaudit.core.values import ClientId, Model, Params, Samples, Sees
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.metrics import auc_interval, blind_classifier, permuted_membership
+from fedaudit.metrics import BlindResult, auc_interval, blind_classifier, permuted_membership
 from fedaudit.metrics.source import inferred_source, source_null, source_success
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import Exposed, Round
@@ -54,6 +54,8 @@ _BLIND_AGAINST = {
 
 _SPREADS = 5
 """So far above shuffled owners no sound control lies, once in millions."""
+_NO_POWER = 0.85
+"""A classifier of inputs whose AUC may be above this rules out too little to count as a check."""
 _PLANTED_CONFIDENCE = 0.99
 _CANARIES = 100
 _REPEATS = 5
@@ -161,9 +163,20 @@ def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
             value=blind.auc,
             low=blind.low,
             high=blind.high,
-            passed=not blind.shifted,
-            note=f"against {against}: {blind.classifier}, {blind.method}",
+            passed=_blind_outcome(blind),
+            note=f"against {against}: {blind.classifier}, {blind.method}"
+            + ("" if blind.shifted or blind.high <= _NO_POWER else _TOO_FEW),
         )
+
+
+_TOO_FEW = "; too few samples to tell: audit more"
+
+
+def _blind_outcome(blind: BlindResult) -> bool | None:
+    """False where inputs alone separate the sides, None where so few samples could not show it."""
+    if blind.shifted:
+        return False
+    return True if blind.high <= _NO_POWER else None
 
 
 def _as_columns(features: Tensor) -> Tensor:

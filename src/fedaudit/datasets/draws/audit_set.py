@@ -31,6 +31,8 @@ class AuditSet:
         group: Group of each sample (a protected attribute), if the data set has one.
         subject: Number of the person that each sample is of, where fair draws were about people
             and all of their samples; None where they were about single samples.
+        drawn_for: The target with whose label distribution each sample was drawn, or ``NOBODY``;
+            None where that is the panel.
         unaudited: Clients that declined the audit or gave no part that fits, with the reason.
     """
 
@@ -40,6 +42,7 @@ class AuditSet:
     group: Int[ndarray, " samples"] | None = None
     subject: Int[ndarray, " samples"] | None = None
     unaudited: Mapping[str, str] = field(default_factory=dict, repr=False)
+    drawn_for: Int[ndarray, " samples"] | None = None
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -57,6 +60,16 @@ class AuditSet:
         """
         decided: Bool[ndarray, " samples"] = self.panel == target
         return decided
+
+    def drawn_with(self, target: ClientId) -> Bool[ndarray, " samples"]:
+        """Return which samples were drawn with this target's label distribution.
+
+        All samples of its fair draw are, and so are the extra non-members of that draw.
+        """
+        drawn: Bool[ndarray, " samples"] = (
+            self.panel if self.drawn_for is None else self.drawn_for
+        ) == target
+        return drawn
 
     def origin(self, target: ClientId) -> Int[ndarray, " samples"]:
         """Provenance of each sample as seen from the target: values of :class:`Origin`."""
@@ -123,12 +136,14 @@ class Audited(NamedTuple):
         owner: Who trains on each.
         panel: For which target that was a fair draw.
         subject: Of which person each is, where the draw was about people.
+        drawn_for: As of :class:`AuditSet`.
     """
 
     ids: Int[ndarray, " audited"]
     owner: Int[ndarray, " audited"]
     panel: Int[ndarray, " audited"]
     subject: Int[ndarray, " audited"] | None = None
+    drawn_for: Int[ndarray, " audited"] | None = None
 
 
 def dealt(
@@ -166,7 +181,8 @@ def dealt(
     group = None if dataset.group is None else dataset.group[samples.ids].numpy()
     subject = None if audited.subject is None else audited.subject[order]
     owner, panel = audited.owner[order], audited.panel[order]
-    return Deal(clients, AuditSet(samples, owner, panel, group, subject))
+    drawn_for = None if audited.drawn_for is None else audited.drawn_for[order]
+    return Deal(clients, AuditSet(samples, owner, panel, group, subject, drawn_for=drawn_for))
 
 
 def check_targets(clients: int, targets: Sequence[ClientId]) -> None:

@@ -73,9 +73,8 @@ def draw(
     all samples of one that falls to it, or with ``clients_per_person`` above 1 a share, as a
     hospital has a share of the records of a patient who visits several.
 
-    With several targets each has a panel of its own, drawn with its label distribution. Samples of
-    another target's panel count by their owner like any other; only a target's own panel is
-    fair for it.
+    With several targets each has its own panel, drawn with its label distribution. Only that panel
+    is fair for the target: where label distributions differ, its figures leave other panels out.
 
     Args:
         dataset: Its training part is drawn from; its test part stays untouched.
@@ -266,7 +265,8 @@ def _assigned(
         is_fair = np.arange(len(panel.positions)) < n_fair
         fair_for.append(np.where(is_fair, panel.target, NOBODY))
     positions = np.concatenate([panel.positions for panel in panels])
-    return Audited(positions, np.concatenate(owners), np.concatenate(fair_for))
+    drawn_for = np.repeat([panel.target for panel in panels], [len(p.positions) for p in panels])
+    return Audited(positions, np.concatenate(owners), np.concatenate(fair_for), drawn_for=drawn_for)
 
 
 def _owners(

@@ -29,15 +29,22 @@ from fedaudit.metrics import (
     one_run_epsilon,
     redraw,
     roc_curve,
+    scaled_within,
     thin,
 )
 from fedaudit.metrics.evaluate import CONTRASTS, estimates
-from fedaudit.metrics.intervals import LimitsAt
 from fedaudit.metrics.table import metric_named
 from fedaudit.observe.measurements import Measurements
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
-from fedaudit.study.figures.truth import Findings, TargetTruth, UnitTruth, target_truth
+from fedaudit.study.figures.truth import (
+    Comparison,
+    Findings,
+    TargetTruth,
+    UnitTruth,
+    has_equal_clients,
+    target_truth,
+)
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.defenses import assigns_classes
 from fedaudit.study.setup.parts import Setup
@@ -78,9 +85,11 @@ def analyse(
     phase, done = f"seed {setup.seed}: attacks", 0
     total = len(setup.study.audit.targets) * len(setup.on_membership)
     progress(phase, done, total)
+    audited = list[UnitTruth]()
     for target in setup.study.audit.targets:
         truth = target_truth(setup, target)
         units = truth.units
+        audited.append(units)
         cubes = {name: _as_evaluated(setup, m, truth) for name, m in measured.items()}
         for name, cube in cubes.items():
             findings.trajectories.extend(_trajectories(setup, name, cube, truth))
@@ -96,6 +105,50 @@ def analyse(
                 findings.groups.extend(_groups(setup, name, of_samples, truth))
             done += 1
             progress(phase, done, total)
+    if not has_equal_clients(setup):
+        _add_pooled(setup, audited, findings)
+
+
+def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) -> None:
+    """Add figures over all audited clients, each compared with its own non-members only.
+
+    A client with a few dozen audited samples settles nothing by itself. Only units whose membership
+    a fair draw decided are pooled.
+    """
+    for name in setup.on_membership:
+        parts = [
+            (scores[one.fair], one.origin[one.fair], np.full(int(one.fair.sum()), one.target))
+            for one in audited
+            if (scores := findings.scores.get((setup.seed, one.target, name))) is not None
+            and {Origin.MEMBER, Origin.UNSEEN} <= set(one.origin[one.fair].tolist())
+        ]
+        if len(parts) < 2 or setup.study.figures.evaluation == "redraw":
+            continue
+        scores, origin, client = (np.concatenate(column) for column in zip(*parts, strict=True))
+        of = AttackRun(name, setup.study.defense.label, setup.view.name, setup.seed)
+        for contrast, against in CONTRASTS.items():
+            chosen = np.isin(origin, [Origin.MEMBER, *against])
+            is_member = origin[chosen] == Origin.MEMBER
+            if is_member.all() or (contrast == "mixed" and not (origin == against[0]).any()):
+                continue
+            for estimate in evaluate(
+                scores[chosen],
+                origin[chosen],
+                fprs=setup.study.figures.fprs,
+                seed=setup.seed,
+                origin_codes=True,
+                contrasts=(contrast,),
+                strata=client[chosen],
+            ):
+                if estimate.p_value is not None:
+                    findings.p_values[len(findings.figures)] = estimate.p_value
+                rate = rate_of(estimate.metric)
+                if rate is not None and estimate.value is not None:
+                    scaled = scaled_within(scores[chosen], client[chosen])
+                    limits = limits_of_rate(scaled, is_member, rate)
+                    findings.limits[len(findings.figures)] = limits
+                pooled = Comparison(chosen, within="client")
+                findings.figures.append(_figure(of, audited[0], estimate, pooled, over_all=True))
 
 
 def _as_evaluated(setup: Setup, m: Measurements, truth: TargetTruth) -> Measurements:
@@ -171,10 +224,13 @@ def _add_figures(
     add_figures(of, scores, truth, findings, study.figures.fprs)
     for metric in study.figures.metrics:
         rng = seeded_numpy(setup.seed, "metric", metric, truth.target, name)
-        found = estimates(
-            metric, metric_named(metric), scores, truth.origin, rng=rng, origin_codes=True
-        )
-        findings.figures += [_figure(of, truth, one) for one in found]
+        made = metric_named(metric)
+        for contrast, compared in truth.comparisons.items():
+            units, origin = scores[compared.chosen], truth.origin[compared.chosen]
+            found = estimates(
+                metric, made, units, origin, rng=rng, origin_codes=True, contrasts=(contrast,)
+            )
+            findings.figures += [_figure(of, truth, one, compared) for one in found]
     epsilon = _epsilon(setup, name, scores, truth)
     if epsilon is not None:
         findings.figures.append(epsilon)
@@ -196,21 +252,35 @@ def add_figures(
         findings: Grown in place.
         fprs: False-positive rates to report at.
     """
-    for estimate in evaluate(scores, truth.origin, fprs=fprs, seed=of.seed, origin_codes=True):
-        if estimate.p_value is not None and not _repeats(estimate.contrast, truth):
-            findings.p_values[len(findings.figures)] = estimate.p_value
-        rate = rate_of(estimate.metric)
-        if rate is not None and estimate.value is not None:
-            findings.limits[len(findings.figures)] = _limits_of(rate, estimate, scores, truth)
-        findings.figures.append(_figure(of, truth, estimate))
+    for contrast, compared in truth.comparisons.items():
+        units, origin = scores[compared.chosen], truth.origin[compared.chosen]
+        is_member = truth.is_member[compared.chosen]
+        if not is_member.any():
+            findings.figures.append(_figure(of, truth, _without_a_class(contrast), compared))
+            continue
+        if is_member.all():
+            # No such non-members: the evaluation says so.
+            units, origin = scores, truth.origin
+        for estimate in evaluate(
+            units, origin, fprs=fprs, seed=of.seed, origin_codes=True, contrasts=(contrast,)
+        ):
+            if estimate.p_value is not None and not _repeats(estimate.contrast, truth):
+                findings.p_values[len(findings.figures)] = estimate.p_value
+            rate = rate_of(estimate.metric)
+            if rate is not None and estimate.value is not None:
+                limits = limits_of_rate(units, is_member, rate)
+                findings.limits[len(findings.figures)] = limits
+            findings.figures.append(_figure(of, truth, estimate, compared))
 
 
-def _limits_of(
-    rate: float, estimate: Evaluated, scores: Float[ndarray, " units"], truth: UnitTruth
-) -> LimitsAt:
-    """Limits of a true-positive rate at any errors."""
-    kept = np.isin(truth.origin, [Origin.MEMBER, *CONTRASTS[estimate.contrast]])
-    return limits_of_rate(scores[kept], truth.is_member[kept], rate)
+def _without_a_class(contrast: str) -> Evaluated:
+    return Evaluated(
+        contrast,
+        AUC,
+        value=None,
+        note="inconclusive: no class has both members and such non-members, and label "
+        "distributions alone would distinguish them",
+    )
 
 
 def _repeats(contrast: str, truth: UnitTruth) -> bool:
@@ -219,13 +289,23 @@ def _repeats(contrast: str, truth: UnitTruth) -> bool:
     return contrast == "mixed" and missing
 
 
-def _figure(of: AttackRun, truth: UnitTruth, estimate: Evaluated) -> Estimate:
+def _figure(
+    of: AttackRun,
+    truth: UnitTruth,
+    estimate: Evaluated,
+    compared: Comparison,
+    *,
+    over_all: bool = False,
+) -> Estimate:
     return Estimate(
         **of._asdict(),
         unit=truth.unit,
-        target=truth.target,
+        target=None if over_all else truth.target,
         contrast=estimate.contrast,
         metric=estimate.metric,
+        within=compared.within,
+        fair=compared.fair,
+        labels_alone=compared.labels_alone if estimate.metric == AUC else None,
         value=estimate.value,
         low=estimate.low,
         high=estimate.high,
@@ -339,8 +419,9 @@ def _add_pictures(
 ) -> None:
     """Curves, histogram and the most exposed members of one attack."""
     where = _where(setup.study, name, truth.target, setup.seed)
-    for contrast, against in CONTRASTS.items():
-        chosen = np.isin(truth.origin, [Origin.MEMBER, *against])
+    for contrast, compared in truth.comparisons.items():
+        chosen = compared.chosen
+        # Both sides are there, or neither is.
         if truth.is_member[chosen].all():
             continue
         roc = thin(roc_curve(scores[chosen], truth.is_member[chosen]), _CURVE_POINTS)

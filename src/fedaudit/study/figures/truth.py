@@ -1,7 +1,9 @@
 """One target's audited samples with the truth about them, and what was found so far."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -10,15 +12,34 @@ from numpy import ndarray
 from fedaudit.core.origin import Origin
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId
+from fedaudit.metrics import labels_alone_auc, matched_in_class
+from fedaudit.metrics.evaluate import CONTRASTS
 from fedaudit.metrics.intervals import LimitsAt
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
 from fedaudit.study.setup.parts import Setup
 
 
+class Comparison(NamedTuple):
+    """The members and non-members of one contrast.
+
+    Attributes:
+        chosen: Which units are compared.
+        fair: Whether one draw decided between members and these non-members.
+        within: "class" where both sides are matched in their classes, "client" where only units of
+            one client's draw are compared.
+        labels_alone: AUC of the best score that sees labels only; None where it is not known.
+    """
+
+    chosen: Bool[ndarray, " units"]
+    fair: bool = True
+    within: Literal["", "class", "client"] = ""
+    labels_alone: float | None = None
+
+
 @dataclass(frozen=True)
 class UnitTruth:
-    """Everything about one target's audited units that their scores are held against.
+    """Everything about one target's audited units that their scores are compared with.
 
     Attributes:
         target: The client under audit.
@@ -41,6 +62,17 @@ class UnitTruth:
         members: Bool[ndarray, " units"] = self.origin == Origin.MEMBER
         return members
 
+    @cached_property
+    def comparisons(self) -> Mapping[str, Comparison]:
+        """Members and non-members of each contrast."""
+        return {name: Comparison(self._among(name)) for name in CONTRASTS}
+
+    def _among(self, contrast: str) -> Bool[ndarray, " units"]:
+        chosen: Bool[ndarray, " units"] = np.isin(
+            self.origin, [Origin.MEMBER, *CONTRASTS[contrast]]
+        )
+        return chosen
+
 
 @dataclass(frozen=True)
 class TargetTruth(UnitTruth):
@@ -51,12 +83,42 @@ class TargetTruth(UnitTruth):
         labels: Their classes.
         owners: Who trained on them.
         subject: Of which person each is, where people are the units of the audit.
+        unfair: Origins of non-members that no draw for this target decided about.
+        matched: Whether members and unfair non-members are matched in their classes.
+        has_classes: Whether labels are classes.
+        seed: Root seed of the draws behind comparisons.
     """
 
     kept: Int[ndarray, " units"]
     labels: Int[ndarray, " units"]
     owners: Int[ndarray, " units"]
     subject: Int[ndarray, " units"] | None = None
+    unfair: frozenset[Origin] = frozenset()
+    matched: bool = False
+    has_classes: bool = False
+    seed: int = 0
+
+    @cached_property
+    def comparisons(self) -> Mapping[str, Comparison]:
+        """Members and non-members of each contrast, matched in their classes where need be."""
+        return {name: self._comparison(name) for name in CONTRASTS}
+
+    def _comparison(self, contrast: str) -> Comparison:
+        chosen, is_member = self._among(contrast), self.is_member
+        present = {Origin(int(one)) for one in np.unique(self.origin[chosen & ~is_member])}
+        fair = not present & self.unfair
+        within: Literal["", "class"] = ""
+        if not fair and self.matched and present:
+            rng = seeded_numpy(self.seed, "matched in class", self.target, contrast)
+            places = np.flatnonzero(chosen)
+            kept = matched_in_class(self.labels[places], is_member[places], rng=rng)
+            chosen = np.isin(np.arange(len(chosen)), places[kept])
+            within = "class"
+        alone = None
+        if self.has_classes:
+            rng = seeded_numpy(self.seed, "labels alone", self.target, contrast)
+            alone = labels_alone_auc(self.labels[chosen], is_member[chosen], rng=rng)
+        return Comparison(chosen, fair, within, alone)
 
     @property
     def units(self) -> UnitTruth:
@@ -131,7 +193,9 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     """The audited samples as one target's figures see them.
 
     With people for units, those of other targets' panels are left out: of a person every figure
-    is of a coin that was tossed for this target.
+    is of a coin that was tossed for this target. So are single samples that another target's draw
+    decided about, unless all clients have one label distribution: each draw follows the label
+    distribution of its target, which would pass for membership.
 
     Where a shift makes clients differ, other clients' samples are left out: the shift
     alone distinguishes them from the target's. So are a malicious client's own, which it knows and
@@ -145,6 +209,12 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     wanted = np.ones(len(origin), dtype=bool)
     if audit.subject is not None:
         wanted &= audit.fair_for(target)
+    own, alike = audit.drawn_with(target), has_equal_clients(setup)
+    decided = set(np.unique(origin[own & audit.fair_for(target)]).tolist())
+    drawn = {Origin.MEMBER, Origin.UNSEEN} <= decided
+    if drawn and not alike:
+        settled = np.isin(origin, [one for one in Origin if one in decided])
+        wanted &= own | ~settled
     if setup.study.shift is not None:
         wanted &= origin != Origin.OTHER_CLIENT
     if setup.study.attacker is not None:
@@ -165,9 +235,16 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
         chosen = seeded_numpy(setup.seed, "nobody", target).permutation(count) < count // 2
         origin = np.where(chosen[unit], Origin.MEMBER, Origin.UNSEEN)
         fair = np.zeros_like(fair)
+    unfair = {Origin.OTHER_CLIENT, Origin.UNSEEN} - (decided if drawn else set())
+    task = setup.algorithm.architecture.task
+    nobody = setup.study.figures.nobody_is_a_member
     return TargetTruth(
         target=target,
         unit="sample",
+        unfair=frozenset() if alike or nobody else frozenset(unfair),
+        matched=setup.watched is not None and bool(task.classes),
+        has_classes=bool(task.classes),
+        seed=setup.seed,
         origin=origin,
         kept=kept,
         fair=fair,
@@ -176,6 +253,12 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
         ids=audit.samples.ids.numpy()[kept],
         subject=subject,
     )
+
+
+def has_equal_clients(setup: Setup) -> bool:
+    """Return True if every client is known to have the same label distribution and features."""
+    study = setup.study
+    return setup.watched is None and study.partition.scheme == "iid" and study.shift is None
 
 
 def origin_of(setup: Setup, target: ClientId) -> Int[ndarray, " samples"]:

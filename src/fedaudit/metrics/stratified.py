@@ -1,0 +1,257 @@
+"""Comparisons of members and non-members that do not mistake other differences for membership.
+
+Clients of a federation differ in their label distributions. Members of one client and non-members
+from elsewhere then differ before anything is trained. Pairs are therefore compared within a client,
+or members and non-members are matched in their classes, and the AUC of the labels alone is stated.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import scipy as sp
+from jaxtyping import Bool, Float, Int
+
+from fedaudit.core.errors import BadInput
+from fedaudit.metrics.delong import FEWEST_DISORDERED, AucInterval
+from fedaudit.metrics.intervals import clopper_pearson, percent, require_confidence
+from fedaudit.metrics.roc import as_scores, auc, ranked, sides, within_side
+from fedaudit.metrics.truth import as_truth
+
+_SPLITS = 20
+"""Random halvings behind the AUC of labels alone; their mean has a spread of about .01 for 100
+samples a side."""
+_MOST_RATIO = 20
+"""Non-members for each member that matching tries; more of them narrow no interval by 3 %."""
+
+
+def stratified_auc(
+    scores: npt.ArrayLike,
+    is_member: npt.ArrayLike,
+    strata: npt.ArrayLike,
+    *,
+    confidence: float = 0.95,
+) -> AucInterval:
+    """Compute the AUC over pairs of a member and a non-member of the same stratum.
+
+    Every such pair counts alike, so that the strata weigh as many pairs as they have. Samples are
+    independent. The variance is that of the first-order projection about the common AUC, which is
+    DeLong's for one large stratum, too large by up to a factor of two where strata hold one pair
+    each, and includes what the AUCs of strata differ by.
+
+    Args:
+        scores: One a sample, larger for likelier members; only their order within a stratum counts.
+        is_member: The truth, one a sample.
+        strata: The stratum of each sample, such as the client whose coin decided about it.
+        confidence: Two-sided confidence, in (0, 1).
+
+    Raises:
+        BadInput: Lengths differ, a score is NaN, or no stratum has both members and non-members.
+
+    Source: van Elteren 1960 (comparison within strata); DeLong, DeLong and Clarke-Pearson 1988.
+    Differs: Strata are weighted by their pairs. The interval is made on the logit scale, and where
+        almost every pair is ordered alike it is the exact binomial one for as many disjoint pairs
+        as the strata hold, as in :func:`fedaudit.metrics.auc_interval`.
+    """
+    require_confidence(confidence)
+    parts = _by_stratum(as_scores(scores), is_member, strata)
+    pairs = sum(len(members) * len(others) for members, others in parts)
+    disjoint = sum(min(len(members), len(others)) for members, others in parts)
+    placed = [_placements(members, others) for members, others in parts]
+    value = float(sum(above.sum() * len(below) for above, below in placed) / pairs)
+    variance = (
+        sum(
+            ((len(below) * (above - value)) ** 2).sum()
+            + ((len(above) * (below - value)) ** 2).sum()
+            for above, below in placed
+        )
+        / float(pairs) ** 2
+    )
+    if variance <= 0 or disjoint * min(value, 1 - value) < FEWEST_DISORDERED:
+        low, high = clopper_pearson(disjoint * value, disjoint, confidence=confidence)
+        return AucInterval(value, low, high, f"exact on pairs within strata {percent(confidence)}")
+    reach = -sp.special.ndtri((1 - confidence) / 2) * np.sqrt(variance) / (value * (1 - value))
+    low, high = (
+        float(sp.special.expit(sp.special.logit(value) + side * reach)) for side in (-1, 1)
+    )
+    return AucInterval(value, low, high, f"DeLong within strata {percent(confidence)}")
+
+
+def stratified_above_chance(
+    scores: npt.ArrayLike, is_member: npt.ArrayLike, strata: npt.ArrayLike
+) -> float:
+    """Compute the one-sided p-value of "members do not score higher within their stratum".
+
+    Normal approximation of the sum of the strata's Mann-Whitney statistics, with the exact variance
+    under permutations within strata, ties included.
+
+    Args:
+        scores: As in :func:`stratified_auc`.
+        is_member: The truth, one a sample.
+        strata: The stratum of each sample.
+
+    Raises:
+        BadInput: As in :func:`stratified_auc`.
+
+    Source: van Elteren 1960.
+    Differs: Strata are weighted by their pairs, as in :func:`stratified_auc`.
+    """
+    surplus, variance = 0.0, 0.0
+    for members, others in _by_stratum(as_scores(scores), is_member, strata):
+        ranks = sp.stats.rankdata(np.concatenate([members, others]))
+        size, count = len(ranks), len(members)
+        surplus += float(ranks[:count].sum()) - count * (size + 1) / 2
+        variance += count * (size - count) / size * float(ranks.var(ddof=1)) if size > 1 else 0.0
+    if variance <= 0:
+        return 1.0
+    # Half a rank of continuity correction, as for a single stratum.
+    return float(sp.special.ndtr(-(surplus - 0.5) / np.sqrt(variance)))
+
+
+def scaled_within(
+    scores: Float[np.ndarray, " samples"], strata: npt.ArrayLike
+) -> Float[np.ndarray, " samples"]:
+    """Scale scores by the median and the median absolute deviation of their stratum.
+
+    Membership is not used, so that where a fair coin decided about it, members and non-members stay
+    exchangeable. Infinite scores stay infinite. Where over half of a stratum's scores are equal the
+    standard deviation of its finite scores takes the place of the deviation.
+
+    Args:
+        scores: One a sample.
+        strata: The stratum of each sample.
+    """
+    found = np.array(scores, dtype=np.float64)
+    labels = np.asarray(strata)
+    for stratum in np.unique(labels):
+        inside = labels == stratum
+        values = found[inside]
+        finite = values[np.isfinite(values)]
+        if not len(finite):
+            continue
+        middle = np.median(finite)
+        spread = np.median(np.abs(finite - middle)) or finite.std() or 1.0
+        found[inside] = (values - middle) / spread
+    return found
+
+
+def matched_in_class(
+    labels: Int[np.ndarray, " samples"], is_member: npt.ArrayLike, *, rng: np.random.Generator
+) -> Bool[np.ndarray, " samples"]:
+    """Choose members and non-members that have the same label distribution.
+
+    Of each class as many non-members are drawn for each member, in every class the same number, so
+    that labels alone cannot distinguish the two sides. That number is the one that leaves the
+    narrowest interval; samples beyond it are left out at random.
+
+    Args:
+        labels: The class of each sample.
+        is_member: The truth, one a sample.
+        rng: Draws which samples are left out.
+
+    Returns:
+        True for the samples that are chosen; nowhere if no class has samples on both sides.
+    """
+    truth = as_truth(is_member, len(labels))
+    classes, place = np.unique(labels, return_inverse=True)
+    ours, theirs = (np.bincount(place[side], minlength=len(classes)) for side in (truth, ~truth))
+
+    def members_at(ratio: float) -> Int[np.ndarray, " classes"]:
+        return np.minimum(ours, np.floor(theirs / ratio)).astype(np.int64)
+
+    ratios = [
+        *(1 / step for step in range(_MOST_RATIO, 1, -1)),
+        *(float(step) for step in range(1, _MOST_RATIO + 1)),
+    ]
+    chosen, sizes = None, 0.0
+    for ratio in ratios:
+        members = _in_multiples(members_at(ratio), ratio)
+        total = float(members.sum())
+        # Of m members and r m non-members the variance of an AUC goes with (1 + 1 / r) / m.
+        effective = total * ratio / (1 + ratio)
+        if effective > sizes:
+            chosen, sizes = (members, np.rint(members * ratio).astype(np.int64)), effective
+    mask = np.zeros(len(labels), dtype=bool)
+    if chosen is None:
+        return mask
+    for side, counts in zip((truth, ~truth), chosen, strict=True):
+        for index, count in enumerate(counts):
+            among = np.flatnonzero(side & (place == index))
+            mask[rng.permutation(among)[:count]] = True
+    return mask
+
+
+def _in_multiples(
+    members: Int[np.ndarray, " classes"], ratio: float
+) -> Int[np.ndarray, " classes"]:
+    """Members whose number of non-members is whole."""
+    step = round(1 / ratio) if ratio < 1 else 1
+    return members // step * step
+
+
+def labels_alone_auc(
+    labels: Int[np.ndarray, " samples"], is_member: npt.ArrayLike, *, rng: np.random.Generator
+) -> float | None:
+    """Estimate the AUC of the best score that sees the labels and no model.
+
+    The score of a class is the logarithm of its frequency among members over that among
+    non-members. It is learned on one random half of each side and judged on the other, so that its
+    expectation is .5 where labels say nothing; the mean over several halvings is returned.
+
+    Args:
+        labels: The class of each sample.
+        is_member: The truth, one a sample.
+        rng: Draws the halves.
+
+    Returns:
+        The AUC in [0, 1]; None with fewer than two members or non-members.
+    """
+    truth = as_truth(is_member, len(labels))
+    classes, place = np.unique(labels, return_inverse=True)
+    members, others = np.flatnonzero(truth), np.flatnonzero(~truth)
+    if min(len(members), len(others)) < 2:
+        return None
+    areas = []
+    for _ in range(_SPLITS):
+        halves = [np.array_split(rng.permutation(side), 2) for side in (members, others)]
+        for known, judged in ((0, 1), (1, 0)):
+            rates = [
+                (np.bincount(place[side[known]], minlength=len(classes)) + 0.5)
+                / (len(side[known]) + 0.5 * len(classes))
+                for side in halves
+            ]
+            score = np.log(rates[0] / rates[1])
+            inside = np.concatenate([side[judged] for side in halves])
+            areas.append(auc(score[place[inside]], truth[inside]))
+    return float(np.mean(areas))
+
+
+def _by_stratum(
+    scores: Float[np.ndarray, " samples"], is_member: npt.ArrayLike, strata: npt.ArrayLike
+) -> list[tuple[Float[np.ndarray, " members"], Float[np.ndarray, " nonmembers"]]]:
+    """Return the scores of the members and the non-members of each stratum that has both."""
+    truth, labels = as_truth(is_member, len(scores)), np.asarray(strata)
+    if labels.shape != scores.shape:
+        raise BadInput(
+            f"every sample needs a stratum, got strata of shape {labels.shape} for {len(scores)} "
+            "scores"
+        )
+    parts = []
+    for stratum in np.unique(labels):
+        inside = labels == stratum
+        members, others = scores[inside & truth], scores[inside & ~truth]
+        if len(members) and len(others):
+            parts.append((members, others))
+    if not parts:
+        raise BadInput("no stratum has both members and non-members; nothing can be compared")
+    return parts
+
+
+def _placements(
+    members: Float[np.ndarray, " members"], others: Float[np.ndarray, " nonmembers"]
+) -> tuple[Float[np.ndarray, " members"], Float[np.ndarray, " nonmembers"]]:
+    """Return the share of non-members below each member, and of members above each non-member."""
+    truth = np.arange(len(members) + len(others)) < len(members)
+    first, second = ranked(sides(np.concatenate([members, others]), truth))
+    return (
+        (first - within_side(first)) / len(others),
+        1 - (second - within_side(second)) / len(members),
+    )
