@@ -3,11 +3,13 @@
 A new metric that a policy may limit is a row of :data:`CEILINGS`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from typing import NamedTuple
+
+import numpy as np
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import (
@@ -21,6 +23,7 @@ from fedaudit.core.metric_names import (
     SECURE_SUM_EPSILON_IF_GAUSSIAN,
     TPR,
     chance_of,
+    rate_of,
 )
 from fedaudit.gate.policy import (
     GamesPolicy,
@@ -52,6 +55,7 @@ from fedaudit.gate.verdict import (
 )
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
 from fedaudit.metrics.intervals import FEWEST_RUNS, Limited, too_few_runs
+from fedaudit.metrics.rate_limits import upper_rate_limit
 from fedaudit.report.grid import shortened
 from fedaudit.report.words import client_name, defense_name, metric_name, plural
 from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
@@ -138,11 +142,57 @@ def ceiling_checks(record: Record, policy: Policy, trust: Trust) -> Iterator[Che
         )
         contrasts = table.contrasts if row.contrasts else ("",)
         for (metric, ceiling), contrast in product(each.items(), contrasts):
+            if row.contrasts and contrast in unfair_contrasts(record):
+                continue
             asked = Asked(record, policy, trust, metric, contrast, ceiling)
             held = [row.read(one, ceiling, trust.confidence) for one in row.figures(asked)]
+            if not held and beyond_size(record, policy, metric, contrast):
+                continue
             name = row.name or metric_name(metric)
             name += f" against {CONTRASTS[contrast]}" if contrast else ""
             yield ceiling_check(row.section, name, row.shown or metric, ceiling, held)
+
+
+def unfair_contrasts(record: Record) -> list[str]:
+    """Return the contrasts that are not judged, because others of the record are fair.
+
+    No draw decided between members and those non-members, so that whatever else clients differ by
+    would pass for leakage.
+    """
+    figures = [one for one in record.findings if one.attack and one.value is not None]
+    fair = {one.contrast for one in figures if one.fair}
+    return [name for name in CONTRASTS if fair and name not in fair and _has(figures, name)]
+
+
+def _has(figures: Sequence[Estimate], contrast: str) -> bool:
+    return any(one.contrast == contrast for one in figures)
+
+
+def beyond_size(record: Record, policy: Policy, metric: str, contrast: str) -> bool:
+    """Return True if a rate is not judged because every audit in the record is too small for it."""
+    asked, rate = policy.membership, rate_of(metric)
+    if asked is None or rate is None or asked.small_audits == "inconclusive":
+        return False
+    ceiling = asked.tpr.get(f"{rate:g}")
+    found = [one for one in record.findings if (one.metric, one.contrast) == (metric, contrast)]
+    return ceiling is not None and bool(found) and all(_too_small(f, ceiling) for f in found)
+
+
+def _too_small(figure: Estimate, ceiling: float) -> bool:
+    """Return True if no outcome of the attack could have had an upper limit below the ceiling."""
+    rate = rate_of(figure.metric)
+    if rate is None or (figure.low is not None and figure.low > ceiling):
+        return False
+    if figure.value is None or not (figure.n_members and figure.n_nonmembers):
+        return True
+    return _least_upper_limit(rate, figure.n_members, figure.n_nonmembers) > ceiling
+
+
+@lru_cache(maxsize=4096)
+def _least_upper_limit(rate: float, members: int, nonmembers: int) -> float:
+    """Compute the upper limit of a rate if no member scores above any non-member."""
+    scores = np.concatenate([np.zeros(members), np.ones(nonmembers)])
+    return upper_rate_limit(scores, scores == 0, rate, confidence=0.975)
 
 
 class FigureRun(NamedTuple):
@@ -273,23 +323,66 @@ def _members(asked: Asked) -> Iterator[Judged]:
     assert asked.policy.membership is not None
     ceiling, seeds = asked.ceiling, len(set(asked.record.seeds))
     further = asks_further(asked.policy.membership.seeds)
-    for run, figure in _of_runs(asked):
+    skips_rates = asked.policy.membership.small_audits == "not judged"
+    found = list(_of_runs(asked))
+    pooled = {
+        (run.attack, run.defense, run.seed)
+        for run, figure in found
+        if run.target is None and figure is not None and figure.value is not None
+    }
+    for run, figure in found:
+        if run.target is not None and _is_pooled(asked, run, figure, pooled):
+            continue
+        if figure is not None and skips_rates and _too_small(figure, ceiling):
+            continue
         if figure is None:
             few = further and seeds < FEWEST_RUNS
             yield Judged(str(run), None, too_few_runs(seeds) if few else _MISSING)
             continue
-        doubt = asked.trust.doubt(run.attack, run.target, run.seed) or _unsure(figure, ceiling)
+        doubt = (
+            asked.trust.doubt(run.attack, run.target, run.seed)
+            or _unsure(figure, ceiling)
+            or _uncontrolled(figure, asked.record)
+        )
+        what = str(run) + " over all audited clients" * (run.target is None)
         if further:
-            yield Judged(str(run), *_further(figure, seeds, ceiling, doubt))
+            yield Judged(what, *_further(figure, seeds, ceiling, doubt))
         elif figure.low is None and figure.high is None and figure.at_threshold is not None:
             yield Judged(
-                str(run),
+                what,
                 figure,
                 f"limits are those {AT_THRESHOLD} and none of the rate; attack the recording "
                 "again, or run the study again",
             )
         else:
-            yield Judged(str(run), figure, "", doubt, partial(more_for, figure, ceiling))
+            yield Judged(what, figure, "", doubt, partial(more_for, figure, ceiling))
+
+
+def _is_pooled(
+    asked: Asked,
+    run: FigureRun,
+    figure: Estimate | None,
+    pooled: Collection[tuple[str, str, int | None]],
+) -> bool:
+    """Return True if a client is judged together with the others, and not by itself."""
+    policy = asked.policy.membership
+    if policy is None or policy.clients == "each" or policy.targets:
+        return False
+    above = figure is not None and figure.low is not None and figure.low > asked.ceiling
+    return not above and (run.attack, run.defense, run.seed) in pooled
+
+
+def _uncontrolled(figure: Estimate, record: Record) -> str:
+    """Reason for doubt where no fair draw and no control vouch that only membership differs."""
+    if figure.fair or any(
+        one.control == "blind classifier" and one.passed and one.target in (None, figure.target)
+        for one in record.controls
+    ):
+        return ""
+    return (
+        "no fair draw decided between members and non-members, and no control shows that inputs "
+        "and labels alone do not distinguish them"
+    )
 
 
 def _further(

@@ -4,21 +4,23 @@ from collections.abc import Iterator, Sequence
 
 from fedaudit.core.errors import BadInput
 from fedaudit.gate.ceilings import (
+    beyond_size,
     ceiling_checks,
     judged_attacks,
     judged_points,
     judged_sources,
     point_name,
     proven_epsilon,
+    unfair_contrasts,
 )
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import Policy
 from fedaudit.gate.reasons import correction, of_games, paragraph
 from fedaudit.gate.sample_size import searching
-from fedaudit.gate.trust import control_checks, evidence_checks, trust_in
+from fedaudit.gate.trust import POSITIVE, control_checks, evidence_checks, trust_in
 from fedaudit.gate.verdict import Check, Verdict, concluded, demand
 from fedaudit.report.grid import shortened
-from fedaudit.report.words import cleaned
+from fedaudit.report.words import against, cleaned, metric_name
 from fedaudit.results.games import PointPlayed
 from fedaudit.results.record import Record
 
@@ -110,6 +112,22 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
     """Questions that the policy did not ask, for a reader of a pass."""
     members = any(figure.attack for figure in record.findings)
     found = []
+    if policy.membership is not None:
+        found += [
+            f"{against(contrast)}: no fair draw decided between them and members, so that "
+            "differences between clients would pass for leakage"
+            for contrast in unfair_contrasts(record)
+            if contrast in policy.membership.contrasts
+        ]
+        found += [
+            f"{metric_name(f'tpr@{rate}')} {against(contrast)}: it takes more audited samples"
+            for rate in policy.membership.tpr
+            for contrast in policy.membership.contrasts
+            if contrast not in unfair_contrasts(record)
+            and beyond_size(record, policy, f"tpr@{rate}", contrast)
+        ]
+    if record.watched and POSITIVE in policy.controls.required:
+        found.append("whether the attacks find a planted leak: nobody can plant one in a recording")
     if members and policy.membership is None:
         found.append("who was in the training data (no [membership] in the policy)")
     if record.sources and policy.sources is None:

@@ -43,6 +43,12 @@ class MembershipPolicy(Table):
         contrasts: Kinds of non-members, each judged by itself.
         attacks: Those that must be there, and that are judged; all of the record if empty.
         targets: Audited clients that must be there, and that are judged; all if empty.
+        clients: "each" judges every client by its own limits. "pooled" judges clients that are too
+            small for that together, where the record has a figure over all of them; a client
+            whose own lower limit is above a ceiling fails all the same.
+        small_audits: What becomes of a true-positive rate that this many samples could not show to
+            be below its ceiling even if the attack found no member: "inconclusive", or
+            "not judged", which the verdict says.
         seeds: "each" judges every run by its own limits, "these runs" their mean, "further runs"
             what another run of the procedure would give, which takes five seeds; "mean" is the
             last one's older name.
@@ -58,6 +64,8 @@ class MembershipPolicy(Table):
     contrasts: Annotated[tuple[Contrast, ...], Field(min_length=1)] = ("unseen", "other_client")
     attacks: Names = ()
     targets: Annotated[tuple[Count, ...], Field(max_length=1000)] = ()
+    clients: Literal["each", "pooled"] = "each"
+    small_audits: Literal["inconclusive", "not judged"] = "inconclusive"
     seeds: Over = "each"
     smallest_group: Count = 10
 
@@ -121,7 +129,8 @@ class ControlsPolicy(Table):
     Source attacks have the "untrained model" alone, and models of clusters none.
 
     Attributes:
-        required: Kinds that must be there, and hold, for every attack that is judged.
+        required: Kinds that must be there, and hold, for every attack that is judged. Nobody can
+            plant a leak in a live recording, so that it needs no "planted leak".
         otherwise: What a missing or failed control makes of the gate.
     """
 
@@ -185,7 +194,9 @@ name = "default"
 auc = 0.6
 tpr = { "0.01" = 0.05, "0.001" = 0.02 }   # by false-positive rate
 epsilon = 2.0                             # lower bounds: above it fails, below it proves nothing
-contrasts = ["unseen", "other_client"]    # or "mixed"; each is judged by itself
+contrasts = ["unseen", "other_client"]    # or "mixed"; each is judged by itself, if it is fair
+clients = "pooled"                        # small clients together; or "each"
+small_audits = "not judged"               # rates that need more samples; or "inconclusive"
 seeds = "each"                            # the worst run; or "these runs", "further runs"
 # balanced_accuracy = 0.6
 # group_auc = 0.7                         # the worst class, and against the worst client

@@ -432,7 +432,16 @@ def _without_repeats(figures: list[Estimate]) -> list[Estimate]:
 
 def _most_summarised(figures: list[Estimate]) -> list[Estimate]:
     over_seeds = [figure for figure in figures if figure.seed is None] or figures
-    return [figure for figure in over_seeds if figure.target is None] or over_seeds
+    over_clients = [figure for figure in over_seeds if figure.target is None]
+    if any(figure.within == "client" for figure in over_clients):
+        # Pooled clients first; a single one of them may leak far more than all together.
+        return over_clients + [figure for figure in over_seeds if figure.target is not None]
+    return over_clients or over_seeds
+
+
+def pooled(figures: Iterable[Estimate]) -> list[Estimate]:
+    """Return the figures over all audited clients, each compared within its own draw."""
+    return [one for one in figures if one.target is None and one.within == "client"]
 
 
 def key_of(figure: Estimate) -> Subject:
@@ -465,7 +474,7 @@ def label_among(figure: Estimate, figures: list[Estimate]) -> str:
 
 
 def _label(setting: Setting, varies: list[bool]) -> str:
-    target = "all targets" if setting.target is None else client_name(setting.target)
+    target = "all clients pooled" if setting.target is None else client_name(setting.target)
     seed = "over seeds" if setting.seed is None else f"seed {setting.seed}"
     parts = (defense_name(setting.defense), f"view: {shortened(setting.view)}", target, seed)
     return " · ".join(part for part, differs in zip(parts, varies, strict=True) if differs)

@@ -368,6 +368,8 @@ def _little_can_hide(record: Record, figures: list[Estimate]) -> bool:
     """
     if not figures or any(by_test_alone(figure) for figure in figures):
         return False
+    # Clients that are too small to be judged alone are judged together.
+    figures = evidence.pooled(figures) or figures
     for found in evidence.by_contrast(figures).values():
         given = [figure for figure in found if figure.value is not None]
         if not any(f.metric == AUC for f in given) or not any(rate_of(f.metric) for f in given):
