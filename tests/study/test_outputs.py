@@ -169,7 +169,7 @@ def test_an_attack_shows_how_far_it_is(
     assert "seed 1: attacks " in shown.err
     assert "2/2" in shown.err
     assert "seed 1: controls " in shown.err
-    assert "4/4" in shown.err
+    assert "5/5" in shown.err
     assert "seed 1: controls\n" in shown.out
 
 

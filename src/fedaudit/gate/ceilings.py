@@ -413,7 +413,8 @@ def _groups(asked: Asked) -> Iterator[Judged]:
     assert policy is not None
     groups: dict[str, list[Estimate]] = {}
     for row in record.groups:
-        if not policy.targets or row.target in policy.targets:
+        # Of an unfair contrast nothing is judged: see :func:`unfair_contrasts`.
+        if row.fair and (not policy.targets or row.target in policy.targets):
             groups.setdefault(row.attack, []).append(row)
     for attack in judged_attacks(record, policy):
         rows = groups.get(attack, [])
@@ -441,6 +442,9 @@ def _groups(asked: Asked) -> Iterator[Judged]:
 def _bounds(asked: Asked) -> Iterator[Judged]:
     """Lower bounds, which are never averaged; the error that they share over a study is in them."""
     for run, figure in _of_runs(asked._replace(contrast="unseen"), each=True):
+        if run.target is None:
+            # Each client's coins bound epsilon by themselves.
+            continue
         doubt = asked.trust.doubt(run.attack, run.target, run.seed)
         why = "the record has no such bound" if figure is None else ""
         yield Judged(str(run), figure, why, doubt)

@@ -202,7 +202,8 @@ def labels_alone_auc(
         rng: Draws the halves.
 
     Returns:
-        The AUC in [0, 1]; None with fewer than two members or non-members.
+        The AUC, at least .5 since a score that does worse would not be used; None with fewer than
+        two members or non-members.
     """
     truth = as_truth(is_member, len(labels))
     classes, place = np.unique(labels, return_inverse=True)
@@ -221,7 +222,7 @@ def labels_alone_auc(
             score = np.log(rates[0] / rates[1])
             inside = np.concatenate([side[judged] for side in halves])
             areas.append(auc(score[place[inside]], truth[inside]))
-    return float(np.mean(areas))
+    return max(0.5, float(np.mean(areas)))
 
 
 def _by_stratum(

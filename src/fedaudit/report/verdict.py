@@ -4,6 +4,8 @@ Each function answers one question about a record, and no other module answers i
 """
 
 from collections.abc import Sequence
+from math import exp, log
+from statistics import NormalDist
 from typing import Literal, NamedTuple
 
 from fedaudit.core.metric_names import AUC, CANNOT_TELL, EPSILON, FORMAL_EPSILON, SECURE_SUM_EPSILON
@@ -103,8 +105,24 @@ def hardly_learned(record: Record) -> list[NearGuessing]:
 
 
 def wrong_sign(figures: Sequence[Estimate]) -> list[Estimate]:
-    """Return AUCs whose interval lies below 0.5: the score may have the wrong sign."""
-    return [f for f in figures if f.metric == AUC and f.high is not None and f.high < 0.5]
+    """Return AUCs whose interval lies below 0.5: the score may have the wrong sign.
+
+    Limits are widened for the number of AUCs: of forty 95 % intervals of sound scores at chance
+    level, one lies below 0.5.
+    """
+    areas = [f for f in figures if f.metric == AUC and f.value is not None and f.high is not None]
+    return [one for one in areas if _high_among(one, len(areas)) < 0.5]
+
+
+def _high_among(figure: Estimate, count: int) -> float:
+    """Return the upper 95 % limit of one of several AUCs, such that all hold at once."""
+    value, high = figure.number, figure.high if figure.high is not None else 1.0
+    if not 0 < value <= high < 1:
+        return high
+    # Intervals of AUCs are made on the logit scale.
+    widened = NormalDist().inv_cdf(0.025 / count) / NormalDist().inv_cdf(0.025)
+    logits = [log(share / (1 - share)) for share in (value, high)]
+    return 1 / (1 + exp(-(logits[0] + widened * (logits[1] - logits[0]))))
 
 
 WRONG_SIGN = "members score lower than non-members: the score may have the wrong sign"

@@ -4,7 +4,7 @@ Members are permuted, inputs classified without a model, models attacked that no
 a small twin of the run has a leak that every attack must find.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -37,7 +37,13 @@ from fedaudit.signals.measure import measure_by_block, measure_round
 from fedaudit.study.extensions.references import References
 from fedaudit.study.figures.copies import exact_copies
 from fedaudit.study.figures.source import posteriors, source_queries
-from fedaudit.study.figures.truth import Findings, TargetTruth, mean_by, target_truth
+from fedaudit.study.figures.truth import (
+    Findings,
+    TargetTruth,
+    has_equal_clients,
+    mean_by,
+    target_truth,
+)
 from fedaudit.study.setup.parts import Setup, Work
 
 _FALSE_ALARM = 0.01
@@ -82,6 +88,7 @@ def controls(
     blind = _BLIND_AGAINST if setup.study.figures.blind_classifier else {}
     # Some may not be possible, so that there are at most this many.
     total = len(setup.study.audit.targets) * (2 * len(setup.on_membership) + len(blind) + 1)
+    total += bool(blind) and not has_equal_clients(setup)
     progress(phase, 0, total)
     for done, result in enumerate(_controls(setup, findings, device), 1):
         yield result
@@ -91,8 +98,10 @@ def controls(
 
 def _controls(setup: Setup, findings: Findings, device: torch.device) -> Iterator[ControlResult]:
     yield from exact_copies(setup)
-    for target in setup.study.audit.targets:
-        truth = target_truth(setup, target)
+    truths = [target_truth(setup, target) for target in setup.study.audit.targets]
+    if setup.study.figures.blind_classifier and not has_equal_clients(setup):
+        yield from _blind_over_clients(setup, truths)
+    for truth in truths:
         yield from _permuted(setup, truth, findings)
         if setup.study.figures.blind_classifier:
             yield from _blind(setup, truth)
@@ -136,8 +145,11 @@ def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
         each = np.eye(setup.dataset.classes)[labels]
         features = mean_by(truth.subject, np.concatenate([features.astype(float), each], axis=1))
     for origin, against in _BLIND_AGAINST.items():
-        chosen = np.isin(units.origin, [Origin.MEMBER, origin])
-        if units.is_member[chosen].all():
+        compared = units.comparisons[origin.name.lower()]
+        chosen = compared.chosen
+        # Where other non-members are fair, no figure that counts rests on these.
+        skipped = not compared.fair and units.for_controls.fair
+        if skipped or not chosen.any() or units.is_member[chosen].all():
             continue
         control = partial(
             ControlResult,
@@ -148,35 +160,70 @@ def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
             # The same for both, since tables show one line a kind; the note tells them apart.
             expected="inputs alone do not tell members from non-members",
         )
-        try:
-            blind = blind_classifier(
+        yield _of_inputs(
+            control,
+            against,
+            partial(
+                blind_classifier,
                 features[chosen],
                 units.is_member[chosen],
                 rng=seeded_numpy(setup.seed, "blind", truth.target, int(origin)),
                 labels=labels[chosen] if truth.subject is None else None,
                 confidence=1 - _FALSE_ALARM / (2 * _repetitions(setup)),
-            )
-        except Refusal as refusal:
-            yield control(value=None, passed=None, note=f"against {against}: {refusal}")
-            continue
-        yield control(
-            value=blind.auc,
-            low=blind.low,
-            high=blind.high,
-            passed=_blind_outcome(blind),
-            note=f"against {against}: {blind.classifier}, {blind.method}"
-            + ("" if blind.shifted or blind.high <= _NO_POWER else _TOO_FEW),
+            ),
         )
 
 
-_TOO_FEW = "; too few samples to tell: audit more"
+def _blind_over_clients(setup: Setup, truths: Sequence[TargetTruth]) -> Iterator[ControlResult]:
+    """Yield the control on inputs over the fairly drawn samples of all audited clients.
+
+    One client's may be too few for a classifier to find anything in them.
+    """
+    fair = [
+        one.kept[one.fair & (one.origin != Origin.OTHER_CLIENT)]
+        for one in truths
+        if one.subject is None and one.comparisons["unseen"].fair
+    ]
+    if len(fair) < 2:
+        return
+    places = np.concatenate(fair)
+    audit = setup.deal.audit
+    yield _of_inputs(
+        partial(
+            ControlResult,
+            control="blind classifier",
+            defense=setup.study.defense.label,
+            seed=setup.seed,
+            expected="inputs alone do not tell members from non-members",
+        ),
+        "unseen samples of the same client, over all audited clients",
+        lambda: blind_classifier(
+            _as_columns(audit.samples.features).numpy()[places],
+            audit.owner[places] >= 0,
+            rng=seeded_numpy(setup.seed, "blind over clients"),
+            labels=audit.samples.labels.numpy()[places],
+            confidence=1 - _FALSE_ALARM / (2 * _repetitions(setup)),
+        ),
+    )
 
 
-def _blind_outcome(blind: BlindResult) -> bool | None:
-    """False where inputs alone separate the sides, None where so few samples could not show it."""
-    if blind.shifted:
-        return False
-    return True if blind.high <= _NO_POWER else None
+def _of_inputs(
+    control: Callable[..., ControlResult], against: str, classify: Callable[[], BlindResult]
+) -> ControlResult:
+    """Return the outcome of a classifier of inputs; None if too few samples could not show one."""
+    try:
+        blind = classify()
+    except Refusal as refusal:
+        return control(value=None, passed=None, note=f"against {against}: {refusal}")
+    told = blind.shifted or blind.high <= _NO_POWER
+    return control(
+        value=blind.auc,
+        low=blind.low,
+        high=blind.high,
+        passed=not blind.shifted if told else None,
+        note=f"against {against}: {blind.classifier}, {blind.method}"
+        + ("" if told else "; too few samples to tell, audit more"),
+    )
 
 
 def _as_columns(features: Tensor) -> Tensor:
@@ -212,8 +259,14 @@ def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterat
         except Refusal as refusal:
             yield control(value=None, passed=None, note=str(refusal))
             continue
-        is_member = truth.units.is_member
-        auc = auc_interval(truth.of_units(scores), is_member, confidence=confidence)
+        units = truth.units
+        chosen = units.for_controls.chosen
+        if not 0 < units.is_member[chosen].sum() < chosen.sum():
+            yield control(value=None, passed=None, note="no class has both sides")
+            continue
+        auc = auc_interval(
+            truth.of_units(scores)[chosen], units.is_member[chosen], confidence=confidence
+        )
         yield control(
             value=auc.value,
             low=auc.low,

@@ -497,6 +497,7 @@ def _groups(
                 contrast=contrast,
                 by="class" if by == "class" else "client",
                 group=str(row.group),
+                fair=by == "class" or truth.comparisons["other_client"].fair,
                 target=truth.target,
                 seed=setup.seed,
                 value=row.value,

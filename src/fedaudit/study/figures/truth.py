@@ -67,6 +67,16 @@ class UnitTruth:
         """Members and non-members of each contrast."""
         return {name: Comparison(self._among(name)) for name in CONTRASTS}
 
+    @property
+    def for_controls(self) -> Comparison:
+        """The widest comparison in which nothing but membership is known to differ, if any is.
+
+        Controls on what clients differ by would fail where no figure rests on it.
+        """
+        every, unseen = self.comparisons["mixed"], self.comparisons["unseen"]
+        has_both = 0 < self.is_member[unseen.chosen].sum() < unseen.chosen.sum()
+        return unseen if unseen.fair and has_both and not every.fair else every
+
     def _among(self, contrast: str) -> Bool[ndarray, " units"]:
         chosen: Bool[ndarray, " units"] = np.isin(
             self.origin, [Origin.MEMBER, *CONTRASTS[contrast]]

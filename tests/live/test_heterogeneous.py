@@ -1,0 +1,191 @@
+"""Recordings of clients with different label distributions: no leak where there is none."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedaudit
+from fedaudit.core.origin import Origin
+from fedaudit.gate.evaluate import evaluate_policy
+from fedaudit.gate.outcome import Outcome
+from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
+from fedaudit.live.attack import attack_recording
+from fedaudit.metrics import auc
+from fedaudit.report.text.verdict import verdict
+from fedaudit.results.record import Record
+from fedaudit.study.figures.sample_scores import read_scores
+
+CLASSES, WIDTH = 10, 20
+Data = Mapping[str, tuple[Tensor, Tensor]]
+
+
+def federation(clients: int, samples: int, beta: float, seed: int) -> Data:
+    """Gaussian classes, dealt to sites by a Dirichlet distribution over labels."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(CLASSES, WIDTH))
+    found = {}
+    for client in range(clients):
+        labels = rng.choice(CLASSES, samples, p=rng.dirichlet(np.full(CLASSES, beta)))
+        features = centres[labels] + rng.normal(size=(samples, WIDTH))
+        found[f"site-{client}"] = (
+            torch.tensor(features, dtype=torch.float32),
+            torch.tensor(labels),
+        )
+    return found
+
+
+def audited(
+    data: Data, folder: Path, *, samples: int, epochs: int, seed: int = 1, wrong: str = ""
+) -> Record:
+    """A linear model trained for two rounds; the site ``wrong`` has noisy labels."""
+    if wrong:
+        rng = np.random.default_rng(seed)
+        features, labels = data[wrong]
+        noisy = torch.tensor(rng.integers(0, CLASSES, len(labels)))
+        data = {**data, wrong: (features, noisy)}
+    split = fedaudit.fair_split(data, audited=samples, seed=seed)
+    torch.manual_seed(seed)
+    sent = nn.Linear(WIDTH, CLASSES).state_dict()
+    attacks = ["blackbox-loss", "avg-cosine"]
+    with fedaudit.record(
+        folder / "run",
+        nn.Linear(WIDTH, CLASSES),
+        split.audit,
+        attacks=attacks,
+        log=lambda text: None,
+    ) as recorder:
+        for index in (1, 2):
+            uploads = {
+                site: _trained(sent, *(part[split.train[site]] for part in data[site]), epochs)
+                for site in data
+            }
+            recorder.round(index, sent=sent, uploads=uploads)
+            sent = {n: torch.stack([one[n] for one in uploads.values()]).mean(0) for n in sent}
+    return attack_recording(folder / "run", [], folder / "result")
+
+
+def _trained(
+    sent: Mapping[str, Tensor], features: Tensor, labels: Tensor, epochs: int
+) -> dict[str, Tensor]:
+    model = nn.Linear(WIDTH, CLASSES)
+    model.load_state_dict(dict(sent))
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(epochs):
+        for batch in torch.randperm(len(labels)).split(32):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(model(features[batch]), labels[batch]).backward()
+            optimiser.step()
+    return dict(model.state_dict())
+
+
+@pytest.fixture(scope="module")
+def skewed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, Path]:
+    folder = tmp_path_factory.mktemp("skewed")
+    return audited(federation(6, 1000, 0.3, 1), folder, samples=60, epochs=1), folder
+
+
+def test_clients_with_other_label_distributions_are_no_leak(skewed: tuple[Record, Path]) -> None:
+    record, _ = skewed
+    assert verdict(record).status in ("no leak shown", "inconclusive")
+    outcome = evaluate_policy(record, policy_from(DEFAULT_POLICY)).outcome
+    assert outcome is not Outcome.FAIL
+    assert not [one for one in record.controls if one.passed is False]
+
+
+def test_unseen_samples_of_a_client_are_those_of_its_own_coin(skewed: tuple[Record, Path]) -> None:
+    record, folder = skewed
+    scores = read_scores(folder / "result" / "scores.safetensors")
+    for one in record.where(contrast="unseen", metric="auc", attack="blackbox-loss"):
+        if one.target is None:
+            continue
+        assert one.fair
+        assert one.n_members + one.n_nonmembers == 60
+        kept = scores[1, one.target]
+        chosen = kept.origin != Origin.OTHER_CLIENT
+        is_member = kept.origin[chosen] == Origin.MEMBER
+        assert one.value == pytest.approx(auc(kept.by_attack[one.attack][chosen], is_member))
+
+
+def test_other_clients_samples_are_matched_in_class_and_said_to_be_no_fair_draw(
+    skewed: tuple[Record, Path],
+) -> None:
+    record, _ = skewed
+    others = record.where(contrast="other_client", metric="auc", by="")
+    assert others
+    assert all(one.within == "class" and not one.fair for one in others)
+    found = evaluate_policy(record, policy_from(DEFAULT_POLICY))
+    assert any("no fair draw" in one for one in found.unjudged)
+    assert not any("other clients'" in check.name for check in found.checks)
+
+
+def test_small_clients_are_pooled_each_compared_within_itself(skewed: tuple[Record, Path]) -> None:
+    record, _ = skewed
+    (pooled,) = record.where(attack="blackbox-loss", contrast="unseen", metric="auc", target=None)
+    assert pooled.within == "client"
+    assert pooled.n_members + pooled.n_nonmembers == 6 * 60
+    assert pooled.low is not None
+    assert pooled.high is not None
+    assert pooled.low <= 0.5 <= pooled.high
+
+
+def test_a_leak_of_heterogeneous_clients_is_found(tmp_path: Path) -> None:
+    record = audited(federation(6, 70, 0.3, 2), tmp_path, samples=60, epochs=60)
+    assert verdict(record).status in ("clear leak", "strong leak")
+    assert evaluate_policy(record, policy_from(DEFAULT_POLICY)).outcome is Outcome.FAIL
+
+
+def test_one_client_that_memorises_noisy_labels_is_not_hidden_by_the_others(
+    tmp_path: Path,
+) -> None:
+    data = {**federation(4, 1000, 1.0, 3), "site-9": federation(1, 260, 1.0, 4)["site-0"]}
+    record = audited(data, tmp_path, samples=200, epochs=20, wrong="site-9")
+    best = max(
+        (one for one in record.where(contrast="unseen", metric="auc") if one.target is not None),
+        key=lambda one: one.low or 0.0,
+    )
+    assert record.config["recording"]["names"][str(best.target)] == "site-9"  # type: ignore[index]
+    assert (best.low or 0.0) > 0.6
+    assert "leak" in verdict(record).status
+
+
+def test_a_site_of_thirty_members_passes_no_control_for_want_of_power(tmp_path: Path) -> None:
+    record = audited(federation(3, 300, 1.0, 5), tmp_path, samples=20, epochs=1)
+    alone = [one for one in record.controls if one.control == "blind classifier" and one.target]
+    assert alone
+    assert all(one.passed is None for one in alone if one.value is None or (one.high or 1) > 0.85)
+
+
+def test_an_audit_without_coins_is_matched_in_class_and_names_labels_as_baseline(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(6)
+    centres = rng.normal(size=(CLASSES, WIDTH))
+
+    def drawn(count: int, classes: int) -> tuple[Tensor, Tensor]:
+        labels = rng.integers(0, classes, count)
+        features = centres[labels] + rng.normal(size=(count, WIDTH))
+        return torch.tensor(features, dtype=torch.float32), torch.tensor(labels)
+
+    members = {"a": drawn(200, 3), "b": drawn(200, 6)}
+    audit = fedaudit.audit_samples(members, drawn(400, 10))
+    sent = nn.Linear(WIDTH, CLASSES).state_dict()
+    with fedaudit.record(
+        tmp_path / "run",
+        nn.Linear(WIDTH, CLASSES),
+        audit,
+        attacks=["blackbox-loss"],
+        log=lambda text: None,
+    ) as recorder:
+        uploads = {site: _trained(sent, *members[site], 1) for site in members}
+        recorder.round(1, sent=sent, uploads=uploads)
+    record = attack_recording(tmp_path / "run", [], tmp_path / "result")
+    for one in record.where(contrast="unseen", metric="auc"):
+        assert one.within == "class"
+        assert not one.fair
+        assert one.labels_alone == pytest.approx(0.5, abs=0.06)
+        assert one.low is not None
+        assert one.low <= 0.5

@@ -1,0 +1,137 @@
+"""Comparisons within strata and classes: known answers, a slow method, and simulated coverage."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedaudit.core.errors import BadInput
+from fedaudit.metrics import (
+    auc_interval,
+    evaluate,
+    labels_alone_auc,
+    matched_in_class,
+    scaled_within,
+    stratified_above_chance,
+    stratified_auc,
+)
+
+
+def test_only_pairs_of_one_stratum_count() -> None:
+    scores = [3.0, 1.0, 2.0, 10.0, 11.0]
+    is_member = [True, False, False, True, False]
+    found = stratified_auc(scores, is_member, ["a", "a", "a", "b", "b"])
+    # Both pairs of the first stratum are ordered rightly, the one of the second is not.
+    assert found.value == pytest.approx(2 / 3)
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_the_value_is_the_share_of_ordered_pairs_counted_one_by_one(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(6, 40))
+    scores = rng.integers(0, 5, count).astype(float)
+    truth, strata = rng.random(count) < 0.5, rng.integers(0, 3, count)
+    pairs = [
+        (scores[i] > scores[j]) + 0.5 * (scores[i] == scores[j])
+        for i in np.flatnonzero(truth)
+        for j in np.flatnonzero(~truth)
+        if strata[i] == strata[j]
+    ]
+    if not pairs:
+        with pytest.raises(BadInput, match="no stratum has both"):
+            stratified_auc(scores, truth, strata)
+    else:
+        found = stratified_auc(scores, truth, strata)
+        assert found.value == pytest.approx(np.mean(pairs))
+        assert found.low <= found.value <= found.high
+
+
+def test_one_stratum_gives_the_value_and_nearly_the_limits_of_delong() -> None:
+    rng = np.random.default_rng(1)
+    truth = np.arange(400) < 200
+    scores = rng.normal(size=400) + 0.8 * truth
+    whole, one = auc_interval(scores, truth), stratified_auc(scores, truth, np.zeros(400))
+    assert one.value == pytest.approx(whole.value)
+    assert one.low == pytest.approx(whole.low, abs=1e-3)
+    assert one.high == pytest.approx(whole.high, abs=1e-3)
+
+
+@pytest.mark.parametrize(("strata", "size"), [(40, 2), (20, 6), (8, 60), (3, 200)])
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_limits_hold_for_many_small_strata(strata: int, size: int, shift: float) -> None:
+    """The truth is the AUC of pairs within strata, whose offsets differ widely."""
+    rng, held, runs = np.random.default_rng(strata), 0, 400
+    client = np.repeat(np.arange(strata), size)
+    true = 0.5 if not shift else 0.7602499389  # Phi(1 / sqrt 2)
+    for _ in range(runs):
+        truth = rng.random(len(client)) < 0.5
+        scores = rng.normal(size=len(client)) + shift * truth + 5 * rng.normal(size=strata)[client]
+        found = stratified_auc(scores, truth, client)
+        held += found.low <= true <= found.high
+    assert held / runs >= 0.94 - 2 * 0.011
+
+
+def test_the_test_within_strata_errs_as_often_as_it_says() -> None:
+    rng, client = np.random.default_rng(3), np.repeat(np.arange(12), 10)
+    p_values = np.array(
+        [
+            stratified_above_chance(
+                rng.normal(size=120) + 3 * (client % 2), rng.random(120) < 0.5, client
+            )
+            for _ in range(600)
+        ]
+    )
+    assert (p_values <= 0.05).mean() <= 0.05 + 2 * 0.009
+    assert stratified_above_chance(np.ones(4), [True, False, True, False], [0, 0, 1, 1]) == 1.0
+
+
+def test_rates_of_pooled_clients_hold_their_limits_without_a_leak() -> None:
+    """Clients' scores differ in location and scale; a coin decides about membership."""
+    rng, client, held = np.random.default_rng(5), np.repeat(np.arange(10), 60), 0
+    for _ in range(200):
+        scores = (rng.normal(size=600) * (1 + client)) + 10 * client
+        truth = rng.random(600) < 0.5
+        figures = evaluate(scores, truth, strata=client, contrasts=("unseen",), fprs=(0.1,))
+        rate = next(one for one in figures if one.metric == "tpr@0.1")
+        assert rate.high is not None
+        held += (rate.low or 0.0) <= 0.1 <= rate.high
+    assert held / 200 >= 0.94
+
+
+def test_scaling_leaves_the_order_within_a_stratum_and_infinite_scores_as_they_are() -> None:
+    scaled = scaled_within(np.array([1.0, 2.0, 9.0, np.inf, 100.0, 300.0]), [0, 0, 0, 0, 1, 1])
+    assert scaled.tolist() == [-1.0, 0.0, 7.0, np.inf, -1.0, 1.0]
+    assert scaled_within(np.array([4.0, 4.0]), [0, 0]).tolist() == [0.0, 0.0]
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=50, deadline=None)
+def test_matched_members_and_nonmembers_have_one_label_distribution(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(4, 200))
+    labels = rng.choice(5, count, p=rng.dirichlet(np.ones(5) * 0.5))
+    truth = rng.random(count) < rng.uniform(0.05, 0.95)
+    chosen = matched_in_class(labels, truth, rng=rng)
+    both = set(labels[truth]) & set(labels[~truth])
+    assert chosen.any() == bool(both)
+    if both:
+        ours = np.bincount(labels[chosen & truth], minlength=5)
+        theirs = np.bincount(labels[chosen & ~truth], minlength=5)
+        assert np.allclose(ours * theirs.sum(), theirs * ours.sum())
+
+
+def test_labels_alone_reach_what_they_can_and_nothing_more() -> None:
+    rng = np.random.default_rng(2)
+    truth = np.arange(2000) < 1000
+    # Members are of class 1 with probability .8, others with .2: the best AUC is .8.
+    labels = (rng.random(2000) < np.where(truth, 0.8, 0.2)).astype(int)
+    assert labels_alone_auc(labels, truth, rng=rng) == pytest.approx(0.8, abs=0.03)
+    same = [labels_alone_auc(rng.integers(0, 10, 80), truth[960:1040], rng=rng) for _ in range(50)]
+    assert 0.5 <= np.mean([one for one in same if one is not None]) <= 0.56
+    assert labels_alone_auc(np.array([1, 2]), [True, False], rng=rng) is None
+
+
+def test_strata_of_another_length_are_refused() -> None:
+    with pytest.raises(BadInput, match="every sample needs a stratum"):
+        stratified_auc([1.0, 2.0], [True, False], [1])
