@@ -25,7 +25,7 @@ from fedaudit.defenses.base import Objective
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.training.clipped import clipped_sum
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.live.audited import Split, _samples
+from fedaudit.live.audited import Split, labelled_samples
 from fedaudit.live.weights import Kind, Weights
 from fedaudit.observe.measurements import read_measured
 from fedaudit.signals.gradients import gradient_norms
@@ -407,7 +407,7 @@ def test_samples_that_are_none_are_refused_with_what_to_give(features: Any, labe
     data = {0: (features, labels)}
     with pytest.raises(BadInput, match=r"of client 0 .*(give|leave out)") as refusal:
         # Without the checks of types that tests have, as other people call it.
-        inspect.unwrap(_samples)(data[0], "client 0")
+        inspect.unwrap(labelled_samples)(data[0], "client 0")
     assert "\n" not in str(refusal.value)
 
 

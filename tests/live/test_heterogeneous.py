@@ -60,8 +60,9 @@ def audited(
     ) as recorder:
         for index in (1, 2):
             uploads = {
-                site: _trained(sent, *(part[split.train[site]] for part in data[site]), epochs)
-                for site in data
+                site: _trained(sent, features[rows], labels[rows], epochs)
+                for site, (features, labels) in data.items()
+                for rows in [torch.from_numpy(split.train[site])]
             }
             recorder.round(index, sent=sent, uploads=uploads)
             sent = {n: torch.stack([one[n] for one in uploads.values()]).mean(0) for n in sent}
@@ -75,9 +76,10 @@ def _trained(
     model.load_state_dict(dict(sent))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(epochs):
-        for batch in torch.randperm(len(labels)).split(32):
+        for batch in torch.split(torch.randperm(len(labels)), 32):  # type: ignore[no-untyped-call]
             optimiser.zero_grad()
-            nn.functional.cross_entropy(model(features[batch]), labels[batch]).backward()
+            loss = nn.functional.cross_entropy(model(features[batch]), labels[batch])
+            loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
     return dict(model.state_dict())
 
