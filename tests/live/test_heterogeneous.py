@@ -76,7 +76,7 @@ def _trained(
     model.load_state_dict(dict(sent))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(epochs):
-        for batch in torch.split(torch.randperm(len(labels)), 32):  # type: ignore[no-untyped-call]
+        for batch in torch.split(torch.randperm(len(labels)), 32):
             optimiser.zero_grad()
             loss = nn.functional.cross_entropy(model(features[batch]), labels[batch])
             loss.backward()  # type: ignore[no-untyped-call]

@@ -1,0 +1,172 @@
+"""How often recordings of heterogeneous federations are called a leak, without and with one.
+
+    python -m benchmarks.heterogeneous [--federations 200] [--part none] [--out FILE]
+
+Each federation has its own number of clients (3 to 50), label skew (Dirichlet .1 to 10) and audited
+samples a client (20 to 500), all drawn on a logarithmic scale. Clients train a linear model on
+Gaussian classes for two rounds. In the part "none" nobody trains on an audited sample, so that
+whoever is found is a false alarm. In the parts "skewed" and "equal" clients train on their audited
+members for many epochs, with skewed and with equal label distributions. Prints a table in Markdown;
+``--out`` keeps a line of JSON a federation, and a second start continues after the last one.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import fedaudit
+from fedaudit.gate.evaluate import evaluate_policy
+from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.audited import Split
+from fedaudit.report.evidence import LEAKS
+from fedaudit.report.text.verdict import verdict
+from fedaudit.results.record import Record
+
+ATTACKS = ("blackbox-loss", "avg-cosine", "fedmia-1")
+CLASSES, WIDTH, BACKGROUND = 10, 20, 300
+PARTS = ("none", "skewed", "equal")
+
+
+def main() -> None:
+    """Run the federations of a part and print how many were found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--federations", type=int, default=200)
+    parser.add_argument("--part", choices=PARTS, default="none")
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    found = list(_kept(asked.out)) if asked.out else []
+    for seed in range(len(found), asked.federations):
+        found.append(_federation(seed, asked.part))
+        if asked.out:
+            with asked.out.open("a") as file:
+                file.write(json.dumps(found[-1]) + "\n")
+        print(f"{seed + 1} of {asked.federations}: {found[-1]}", file=sys.stderr)
+    _table(asked.part, found[: asked.federations])
+
+
+def _kept(path: Path) -> Iterator[dict[str, object]]:
+    if path.exists():
+        yield from map(json.loads, path.read_text().splitlines())
+
+
+def _federation(seed: int, part: str) -> dict[str, object]:
+    rng = np.random.default_rng([seed, 13])
+    clients, audited = int(_log(rng, 3, 50)), int(_log(rng, 20, 500))
+    beta = float(_log(rng, 0.1, 10.0))
+    centres = rng.normal(size=(CLASSES, WIDTH))
+    data = {
+        f"site-{client}": _drawn(
+            rng, centres, audited + BACKGROUND, None if part == "equal" else beta
+        )
+        for client in range(clients)
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        split = fedaudit.fair_split(data, audited=audited, seed=seed)
+    with tempfile.TemporaryDirectory() as folder:
+        record = _recorded(Path(folder), data, split, seed, part)
+        outcome = evaluate_policy(record, policy_from(DEFAULT_POLICY)).outcome
+    failed = sorted({one.control for one in record.controls if one.passed is False})
+    status = verdict(record).status
+    return {
+        "clients": clients,
+        "audited": audited,
+        "beta": round(beta, 3),
+        "status": status,
+        "found": status in LEAKS.values(),
+        "gate": str(outcome),
+        "controls": failed,
+    }
+
+
+def _log(rng: np.random.Generator, low: float, high: float) -> float:
+    return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+
+def _drawn(
+    rng: np.random.Generator, centres: np.ndarray, count: int, beta: float | None
+) -> tuple[Tensor, Tensor]:
+    shares = np.full(CLASSES, 1 / CLASSES)
+    if beta is not None:
+        shares = rng.dirichlet(np.full(CLASSES, beta))
+    labels = rng.choice(CLASSES, count, p=shares)
+    features = centres[labels] + rng.normal(size=(count, WIDTH))
+    return torch.tensor(features, dtype=torch.float32), torch.tensor(labels)
+
+
+def _recorded(
+    folder: Path,
+    data: dict[str, tuple[Tensor, Tensor]],
+    split: Split,
+    seed: int,
+    part: str,
+) -> Record:
+    torch.manual_seed(seed)
+    model = nn.Linear(WIDTH, CLASSES)
+    sent = {name: value.clone() for name, value in model.state_dict().items()}
+    held = {site: _trains_on(site, data, split, part) for site in data}
+    with fedaudit.record(
+        folder / "run", model, split.audit, attacks=ATTACKS, log=lambda text: None
+    ) as recorder:
+        for index in (1, 2):
+            uploads = {
+                site: _trained(sent, *held[site], 1 if part == "none" else 20) for site in data
+            }
+            recorder.round(index, sent=sent, uploads=uploads)
+            sent = {n: torch.stack([one[n] for one in uploads.values()]).mean(0) for n in sent}
+    return attack_recording(folder / "run", [], folder / "result")
+
+
+def _trains_on(
+    site: str, data: dict[str, tuple[Tensor, Tensor]], split: Split, part: str
+) -> tuple[Tensor, Tensor]:
+    """Samples that a site trains on: its background alone, or its members and some background."""
+    features, labels = data[site]
+    audited, rows = _audited_rows(features, split), torch.from_numpy(split.train[site])
+    members, background = rows[audited[rows]], rows[~audited[rows]]
+    if part != "none":
+        background = torch.cat([members, background[: BACKGROUND // 10]])
+    return features[background], labels[background]
+
+
+def _audited_rows(features: Tensor, split: Split) -> Tensor:
+    known = {bytes(row.numpy().tobytes()) for row in split.audit.samples.features}
+    return torch.tensor([bytes(row.numpy().tobytes()) in known for row in features])
+
+
+def _trained(
+    sent: dict[str, Tensor], features: Tensor, labels: Tensor, epochs: int
+) -> dict[str, Tensor]:
+    model = nn.Linear(WIDTH, CLASSES)
+    model.load_state_dict(sent)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(epochs):
+        for batch in torch.split(torch.randperm(len(labels)), 32):
+            optimiser.zero_grad()
+            loss = nn.functional.cross_entropy(model(features[batch]), labels[batch])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+    return dict(model.state_dict())
+
+
+def _table(part: str, found: list[dict[str, object]]) -> None:
+    print("| part | federations | called a leak | gate fails | a control fails |")
+    print("| --- | --- | --- | --- | --- |")
+    leaks = sum(bool(one["found"]) for one in found)
+    fails = sum(one["gate"] == "fail" for one in found)
+    controls = sum(bool(one["controls"]) for one in found)
+    shares = [f"{count} ({count / len(found):.1%})" for count in (leaks, fails, controls)]
+    print(f"| {part} | {len(found)} | {' | '.join(shares)} |")
+
+
+if __name__ == "__main__":
+    main()
