@@ -175,6 +175,10 @@ def canaries(
     return with_canaries(nobodys, dataset, seed=seed, targets=targets, kind=kind)
 
 
+AS_PUBLISHED = frozenset({"fedmia_paper", "fedmia_code", "cofedmid"})
+"""Draws whose comparison of members and non-members is kept as a paper has it, although clients
+may differ; their figures say that no draw was fair."""
+
 DRAWS: dict[str, Callable[..., Deal]] = {
     "fair": draw,
     "canaries": canaries,

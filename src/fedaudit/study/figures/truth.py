@@ -12,6 +12,7 @@ from numpy import ndarray
 from fedaudit.core.origin import Origin
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId
+from fedaudit.datasets.draws.fair import AS_PUBLISHED
 from fedaudit.metrics import labels_alone_auc, matched_in_class
 from fedaudit.metrics.evaluate import CONTRASTS
 from fedaudit.metrics.intervals import LimitsAt
@@ -252,7 +253,7 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
         target=target,
         unit="sample",
         unfair=frozenset() if alike or nobody else frozenset(unfair),
-        matched=setup.watched is not None and bool(task.classes),
+        matched=bool(task.classes) and setup.study.audit.draw not in AS_PUBLISHED,
         has_classes=bool(task.classes),
         seed=setup.seed,
         origin=origin,

@@ -1,0 +1,61 @@
+"""Studies of several targets and of every draw where clients have different label distributions."""
+
+from pathlib import Path
+
+import pytest
+
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import Record
+from fedaudit.study.running.run import run_study
+from tests.study.studies import quick_study
+
+SKEWED = {"scheme": "dirichlet", "clients": 4, "options": {"beta": 0.5}}
+EQUAL = {"scheme": "iid", "clients": 4}
+
+
+def run(folder: Path, draw: str, partition: dict[str, object], **audit: object) -> Record:
+    study = quick_study(
+        attacks={"blackbox-loss": {}},
+        audit={"draw": draw, "targets": [0, 1], **audit},
+        partition=partition,
+        training={"rounds": 2},
+    )
+    return run_study(study, folder)
+
+
+def areas(record: Record) -> list[Estimate]:
+    return [one for one in record.findings if one.metric == "auc" and one.value is not None]
+
+
+def test_a_target_is_compared_with_its_own_panel_where_clients_differ(tmp_path: Path) -> None:
+    skewed = areas(run(tmp_path / "skewed", "fair", SKEWED))
+    equal = areas(run(tmp_path / "equal", "fair", EQUAL))
+    assert all(one.fair and not one.within for one in skewed if one.target is not None)
+    assert {one.within for one in skewed if one.target is None} == {"client"}
+    # Where clients are equal by construction, samples of other panels narrow the intervals.
+    assert all(one.target is not None for one in equal)
+    both = [
+        sum(one.n_nonmembers for one in found if one.target == 0 and one.contrast == "mixed")
+        for found in (skewed, equal)
+    ]
+    assert both[0] < both[1]
+
+
+def test_extra_samples_of_a_draw_count_for_their_target_only(tmp_path: Path) -> None:
+    plain = areas(run(tmp_path / "plain", "fair", SKEWED))
+    more = areas(run(tmp_path / "more", "fair", SKEWED, extra_unseen=30))
+    numbers = [
+        {one.target: one.n_nonmembers for one in found if one.contrast == "unseen"}
+        for found in (plain, more)
+    ]
+    for target in (0, 1):
+        assert numbers[1][target] >= numbers[0][target] + 20
+        assert numbers[1][target] <= numbers[0][target] + 45
+
+
+def test_samples_of_the_source_inference_draw_are_matched_in_class(tmp_path: Path) -> None:
+    skewed = run(tmp_path, "sia", SKEWED)
+    found = areas(skewed)
+    assert all(one.within == "class" and not one.fair for one in found)
+    assert all(one.labels_alone == pytest.approx(0.5, abs=0.05) for one in found)
+    assert not [one for one in skewed.controls if one.passed is False]
