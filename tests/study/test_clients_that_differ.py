@@ -6,6 +6,7 @@ import pytest
 
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
+from fedaudit.study.comparing import compared
 from fedaudit.study.running.run import run_study
 from tests.study.studies import quick_study
 
@@ -59,3 +60,29 @@ def test_samples_of_the_source_inference_draw_are_matched_in_class(tmp_path: Pat
     assert all(one.within == "class" and not one.fair for one in found)
     assert all(one.labels_alone == pytest.approx(0.5, abs=0.05) for one in found)
     assert not [one for one in skewed.controls if one.passed is False]
+
+
+def test_pooled_clients_are_no_further_client_of_a_comparison(tmp_path: Path) -> None:
+    record = run(tmp_path, "fair", SKEWED)
+    found = compared([record, record.model_copy(update={"name": "again"})])
+    assert found.entries
+    assert all(set(one.targets) <= {0, 1} for one in found.entries)
+    figures = record.where(attack="blackbox-loss", contrast="unseen", metric="auc", by="")
+    alone = [one.number for one in figures if one.target is not None]
+    entry = next(
+        one
+        for one in found.entries
+        if (one.attack, one.contrast, one.metric) == ("blackbox-loss", "unseen", "auc")
+    )
+    assert entry.value == pytest.approx(sum(alone) / len(alone))
+
+
+def test_defended_and_undefended_clients_are_not_pooled(tmp_path: Path) -> None:
+    study = quick_study(
+        attacks={"blackbox-loss": {}},
+        audit={"targets": [0, 1]},
+        partition=SKEWED,
+        training={"rounds": 2},
+        defense={"name": "mixup", "clients": [0], "options": {"alpha": 0.2}},
+    )
+    assert all(one.target is not None for one in areas(run_study(study, tmp_path)))

@@ -342,9 +342,12 @@ def _differing(flat: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _is_compared(figure: Estimate) -> bool:
-    """True if a figure is one of those that comparisons are of: an attack's AUC or rate."""
+    """Return True for an attack's AUC or rate on one client, or over all in records without these.
+
+    Figures over pooled clients would count each client twice.
+    """
     rate = figure.metric == AUC or figure.metric.startswith("tpr@")
-    return bool(figure.attack) and rate
+    return bool(figure.attack) and rate and figure.within != "client"
 
 
 def _audited(values: Mapping[_Key, Values]) -> set[int | None]:

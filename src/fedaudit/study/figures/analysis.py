@@ -113,8 +113,10 @@ def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) 
     """Add figures over all audited clients, each compared with its own non-members only.
 
     A client with a few dozen audited samples settles nothing by itself. Only units whose membership
-    a fair draw decided are pooled.
+    a fair draw decided are pooled, and only where all clients are defended or none is.
     """
+    if len({one.target in setup.defenses for one in audited}) > 1:
+        return
     for name in setup.on_membership:
         parts = [
             (scores[one.fair], one.origin[one.fair], np.full(int(one.fair.sum()), one.target))
