@@ -26,7 +26,8 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.training.clipped import clipped_sum
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.audited import Split, labelled_samples
-from fedaudit.live.weights import Kind, Weights
+from fedaudit.live.rounds import Kind
+from fedaudit.live.weights import Weights
 from fedaudit.observe.measurements import read_measured
 from fedaudit.signals.gradients import gradient_norms
 from tests.foreign.networks import CLASSES, MEASURED, REFUSED, Case, Dense, OneLogit, Tutorial

@@ -302,7 +302,8 @@ def test_a_recording_is_attacked_like_a_study(
     assert any(f.metric == "epsilon" for f in attacked.findings), "a fair draw gives bounds"
     assert "training" not in attacked.config
     assert attacked.config.keys() <= OF_A_RECORDER
-    assert Recording.model_fields.keys() - {"format", "version", "refused"} == OF_A_RECORDING
+    not_in_config = {"format", "version", "refused", "other_run"}
+    assert Recording.model_fields.keys() - not_in_config == OF_A_RECORDING
 
 
 def test_two_recordings_of_one_run_have_the_same_content_hash(
@@ -641,7 +642,8 @@ def test_what_a_recorder_costs_is_said_once_before_it_works(tmp_path: Path) -> N
         with record(tmp_path, network, AUDIT, attacks=FEW, every=2, log=said.append) as recorder:
             for one in list(rounds())[:2]:
                 recorder.round(one.number, sent=one.sent, uploads=one.uploads)
-    (cost,) = said
+    cost, continued = said
+    assert continued.endswith("continues after round 2")
     assert f"{len(AUDIT)} samples are measured every 2 rounds by 2 signals" in cost
     disk = next((tmp_path / "measured").iterdir()).stat().st_size
     words = re.search(r"about ([\d.]+) s in this process, ([\d.]+) (k?B|bytes) of disk", cost)

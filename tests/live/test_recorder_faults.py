@@ -14,7 +14,7 @@ from fedaudit.core.files import RECORDING_FILE, opened_to_append
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recorder import record
 from fedaudit.live.recording import LOG_FILE, RoundEntry, append_round, read_round_log
-from fedaudit.live.weights import refuse_other_kind
+from fedaudit.live.rounds import refuse_other_kind
 from tests.live.federation import data, network, rounds
 from tests.programs import exit_code
 from tests.study.studies import SMALL
@@ -30,25 +30,38 @@ def recorded(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("told", [{"answered": [-1]}, {"asked": [10**16]}, {"unnamed": -1}])
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"answered": [-1]}, "clients have whole numbers from 0"),
+        ({"asked": [10**16]}, "nobody came"),
+        ({"unnamed": -1}, "rounds have whole num"),
+    ],
+)
 def test_a_missed_round_of_impossible_clients_does_not_end_the_loop(
-    told: dict[str, Any], tmp_path: Path
+    told: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
     with record(tmp_path, network, AUDIT, attacks=FEW) as recorder:
-        with pytest.warns(RuntimeWarning, match=r"round 1 is not recorded: rounds have whole num"):
+        with pytest.warns(RuntimeWarning, match=rf"round 1 is not recorded: {says}"):
             recorder.missed(1, "nobody came", **told)
-        with pytest.warns(RuntimeWarning, match="round 1 is not recorded: nobody came"):
-            recorder.missed(1, "nobody came")
+        with pytest.warns(RuntimeWarning, match="round 2 is not recorded: nobody answered"):
+            recorder.missed(2, "nobody answered")
+        with pytest.warns(RuntimeWarning, match=rf"2 of 2 rounds are not recorded.*{says}"):
+            recorder.close()
 
 
-def test_a_loop_that_raises_warnings_has_its_missed_rounds_in_the_recording(tmp_path: Path) -> None:
-    with record(tmp_path, network, AUDIT, attacks=FEW) as recorder, catch_warnings():
+def test_a_loop_that_raises_warnings_is_not_ended_by_those_of_the_recorder(tmp_path: Path) -> None:
+    said: list[str] = []
+    with catch_warnings():
         simplefilter("error")
-        with pytest.raises(RuntimeWarning, match="nobody came"):
+        with record(tmp_path, network, AUDIT, attacks=FEW, log=said.append) as recorder:
             recorder.missed(1, "nobody came")
-    assert [one.note for one in read_round_log(tmp_path)] == [
-        "round 1 is not recorded: nobody came"
+            recorder.round(2, sent=network(), uploads={0: "no model"})  # type: ignore[arg-type]
+    assert [one.note.partition(";")[0] for one in read_round_log(tmp_path)] == [
+        "round 1 is not recorded: nobody came",
+        "round 2 is not recorded: no upload can be measured",
     ]
+    assert any("warning: round 1 is not recorded: nobody came" in line for line in said)
 
 
 @pytest.mark.parametrize("weight", [math.inf, math.nan, -1.0, 1e308])

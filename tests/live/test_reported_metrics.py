@@ -19,7 +19,7 @@ from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
 from fedaudit.live.measuring import When
 from fedaudit.live.recorder import record
 from fedaudit.live.recording import read_round_log
-from fedaudit.live.weights import Kind
+from fedaudit.live.rounds import Kind
 from fedaudit.report.terminal import print_record
 from fedaudit.results.record import ControlResult, Record
 from fedaudit.study.figures.reported import metrics_in

@@ -296,7 +296,8 @@ def test_a_pack_holds_the_coverage_and_verifying_names_what_is_missing(
     (gone := tmp_path / "gone").mkdir()
     write_record(record.model_copy(update={"coverage": None}), gone / "record.json")
     (whole := tmp_path / "whole").mkdir()
-    shutil.copy(run / "record.json", whole)
+    older = read_record(run / "record.json").model_copy(update={"coverage": None})
+    write_record(older, whole / "record.json")
     assert "coverage" in wrong(held_by(found, run))
     assert "coverage" not in (packed(whole / "record.json", whole) / "manifest.json").read_text()
 

@@ -185,10 +185,6 @@ def covered(**missing: object) -> Record:
             | {"n_missing_uploads": 1},
             "Not measured: 1 upload of client 0",
         ),
-        (
-            {"clients": [ClientCoverage(client=4, answered=0, measured=0)]},
-            "Not measured: every upload of client 4",
-        ),
     ],
 )
 def test_what_was_not_measured_is_named_and_no_leak_shown_is_not_said(

@@ -167,6 +167,7 @@ def attack(
     data_dir: DataDir = None,
     device: DeviceName = "cpu",
     trust: Trust = False,
+    targets: str = "",
 ) -> None:
     """Attack what a study or a live recording has kept, without training anything.
 
@@ -177,6 +178,9 @@ def attack(
     out
         Where record and report go; by default the folder "attacked" in the recording. A record
         of other settings is never replaced.
+    targets
+        Audited clients of a live recording to be attacked, by name or number, with commas between
+        them; all that took part by default.
     """
     with importing():
         from fedaudit.core.devices import device_named
@@ -194,6 +198,7 @@ def attack(
                 recording,
                 names[:first],
                 folder,
+                targets=[one for name in targets.split(",") if (one := name.strip())],
                 figures=changed,
                 trust=trust,
                 progress=progress,
@@ -201,6 +206,11 @@ def attack(
             )
         _finish(found, folder)
         return
+    if targets:
+        raise BadInput(
+            "--targets is of live recordings; a study is attacked on the clients that it names in "
+            "audit.targets"
+        )
     with meant_as(recording, RUN, RECORDING), bars() as progress:
         record = reattack(
             recording,

@@ -153,12 +153,15 @@ class EvidencePolicy(Table):
         least_learned: Share of what guessing leaves to be learned that the training accuracy must
             reach in every run, in [0, 1]; below it the gate is inconclusive, as where a task has
             no accuracy and no attack is above guessing. 0 asks for nothing.
+        sampled_rounds: Whether a live recording counts that measured some rounds only (``every``),
+            so that what clients sent in the others was not looked at.
     """
 
     least_seeds: Count = 1
     views: Names = ()
     confidence: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.95
     least_learned: Share = LEAST_LEARNED
+    sampled_rounds: bool = False
 
 
 class Policy(Table):
@@ -225,6 +228,7 @@ least_seeds = 1
 views = []                                # such as ["uploads"]
 confidence = 0.95
 least_learned = 0.1                       # a model near guessing has nothing to leak
+sampled_rounds = false                    # live recordings that measure some rounds (every > 1)
 """
 """Thresholds are those that a report calls a clear leak; `figures.planted_leak` makes the last
 control. What a release may leak is for its owner to say: copy it and change it."""

@@ -10,8 +10,9 @@ from fedaudit.gate.policy import EvidencePolicy, Policy
 from fedaudit.gate.verdict import Check, demand
 from fedaudit.report.evidence import headline
 from fedaudit.report.grid import shortened
-from fedaudit.report.verdict import WRONG_SIGN, wrong_sign
+from fedaudit.report.verdict import WRONG_SIGN, coverage_gaps, wrong_sign
 from fedaudit.report.words import against, client_name, defense_name, listed, percent, plural
+from fedaudit.results.coverage import Coverage
 from fedaudit.results.guessing import above_chance, near_guessing
 from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY
 from fedaudit.results.record import ControlResult, Record
@@ -21,6 +22,8 @@ POSITIVE = "planted leak"
 OF_SOURCES = ("untrained model",)
 """Controls that attacks on sources have."""
 MOST_NAMED = 5
+_MOST_REASONS = 2
+_LONGEST_REASON = 160
 
 
 _ANY = -1
@@ -123,6 +126,9 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         faults = [] if seen in asked.views else [f"the adversary's view is {shortened(seen)!r}"]
         wanted = listed([shortened(view) for view in asked.views]).replace(" and ", " or ")
         yield demand("evidence", f"an adversary with the view {wanted}", faults, unsettled)
+    if record.coverage is not None:
+        faults = _uncovered(record, record.coverage, sampled=asked.sampled_rounds)
+        yield demand("evidence", "complete coverage", faults, unsettled)
     if policy.membership is not None:
         lower = [
             f"{shortened(one.attack)} {against(one.contrast)}: {WRONG_SIGN}"
@@ -140,6 +146,31 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
     ]
     faults = [f"{shortened(row.name)}: {shortened(row.note or 'it failed', 200)}" for row in broken]
     yield demand("evidence", "every attack carried out", _few(faults), unsettled)
+
+
+def _uncovered(record: Record, coverage: Coverage, *, sampled: bool) -> list[str]:
+    """What was not measured of the audited clients, by client and round."""
+    faults = []
+    if not coverage.is_whole:
+        gaps = coverage_gaps(record)
+        faults = [gaps[:1].lower() + gaps[1:]]
+        faults += [
+            f"round {span.first}{f' to {span.last}' if span.last > span.first else ''}: "
+            f"{shortened(span.reason, _LONGEST_REASON)}"
+            for span in coverage.missing_rounds[:_MOST_REASONS]
+        ]
+        uploads = [one for one in coverage.missing_uploads if one.aggregated]
+        faults += [
+            f"{client_name(one.client)}, round {one.round}: "
+            f"{shortened(one.reason, _LONGEST_REASON)}"
+            for one in uploads[:_MOST_REASONS]
+        ]
+    if coverage.sampled_rounds and not sampled:
+        faults.append(
+            f"every {coverage.every} rounds were measured, and not what clients sent in the "
+            "others; measure every round, or set evidence.sampled_rounds"
+        )
+    return faults
 
 
 def _unsound(record: Record) -> str:

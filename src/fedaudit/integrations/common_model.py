@@ -7,6 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
+from fedaudit.live.rounds import NOT_FINITE
 from fedaudit.live.weights import tensor_of
 
 
@@ -51,7 +52,7 @@ def refuse_not_finite(upload: Values, sent: Callable[[], Values | None]) -> None
             _numbers(value), _numbers(known), equal_nan=True
         )
         if not is_same:
-            raise BadInput(f"its {name!r} has values that are not finite numbers")
+            raise BadInput(f"its {name!r} has {NOT_FINITE}")
 
 
 def _numbers(value: Tensor | np.ndarray) -> np.ndarray:

@@ -18,8 +18,16 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.training.local import LocalTraining
+from fedaudit.live.coverage import coverage_of
 from fedaudit.live.files import read_audit, read_untrained
-from fedaudit.live.recording import Recording, RoundEntry, read_recording, read_round_log
+from fedaudit.live.recording import (
+    Called,
+    Recording,
+    RoundEntry,
+    number_of,
+    read_recording,
+    read_round_log,
+)
 from fedaudit.live.unsent import ESTIMATED
 from fedaudit.live.waiting import waiting
 from fedaudit.observe.measurements import Stored, fault_in, read_measured, tell_of_unhashed
@@ -29,6 +37,7 @@ from fedaudit.results.clusters import EVERYBODY as EVERY_CLIENT
 from fedaudit.results.record import Record
 from fedaudit.results.text import made_plain, plain
 from fedaudit.study.figures.accuracy import counts_fit
+from fedaudit.study.figures.coverage import rounds_with
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import refuse_other_record
 from fedaudit.study.running.record import conclude
@@ -188,6 +197,7 @@ def attack_recording(
     names: Sequence[str],
     out: Path | str,
     *,
+    targets: Collection[Called] = (),
     figures: Mapping[str, object] | None = None,
     trust: bool = False,
     progress: Progress = quiet,
@@ -195,10 +205,13 @@ def attack_recording(
 ) -> Record:
     """Runs attacks on what a recorder measured of somebody's federation.
 
+    Clients are attacked that were measured in at least one round; the record names the others.
+
     Args:
         folder: The recording.
         names: Attacks to run; those that it was made for if empty.
         out: Folder for the record.
+        targets: Clients to be attacked, by number or name; all that are audited if empty.
         figures: Settings of figures to change, by name.
         trust: Import code that the recording names. Else it is refused, since the folder may be
             somebody else's.
@@ -214,7 +227,7 @@ def attack_recording(
     folder = Path(folder)
     with code_named_in(folder, trusted=trust, folder=Path.cwd()):
         _refuse_wrong(figures or {})
-        return _attacked(folder, names, Path(out), figures or {}, progress, log)
+        return _attacked(folder, names, Path(out), targets, figures or {}, progress, log)
 
 
 def _refuse_wrong(figures: Mapping[str, object]) -> None:
@@ -227,6 +240,7 @@ def _attacked(
     folder: Path,
     names: Sequence[str],
     out: Path,
+    targets: Collection[Called],
     figures: Mapping[str, object],
     progress: Progress,
     log: Callable[[str], None],
@@ -237,6 +251,8 @@ def _attacked(
     recording, audit, told = read_recording(folder), read_audit(folder), read_round_log(folder)
     stored = _stored(folder, recording, len(audit))
     tell_of_unhashed(folder, log)
+    wanted_targets = _targets(recording, targets)
+    present = _taking_part(recording, wanted_targets, stored)
     names = catalogued(names)
     unasked = sorted(set(names) - set(recording.attacks))
     if unasked:
@@ -248,10 +264,10 @@ def _attacked(
     blind = audit.samples.features.flatten(1).shape[1] > 0
     if not blind:
         wanted["blind_classifier"] = False
-    config = _config(recording, names, wanted)
+    config = _config(recording.model_copy(update={"targets": wanted_targets}), names, wanted)
     refuse_other_record(out, config)
     run = live_setup(
-        recording,
+        recording.model_copy(update={"targets": present}),
         audit,
         Architecture(recording.model, _no_model, task=recording.measured_task()),
         clients=_clients(stored, told),
@@ -267,9 +283,11 @@ def _attacked(
                     for name, why in recording.unaudited.items()
                 ),
                 *_not_uploaded(recording, stored),
+                *_never_took_part(recording, wanted_targets, present),
                 *_missing(told, left, blind=blind),
             ),
             names=recording.names,
+            coverage=coverage_of(recording, wanted_targets, stored, told, left),
         ),
     )
     for one in stored:
@@ -282,6 +300,57 @@ def _attacked(
     return conclude(
         [run], [stored], out, Work(progress=progress), clock, log, places={SEED: folder}
     )
+
+
+def _targets(recording: Recording, asked: Collection[Called]) -> tuple[ClientId, ...]:
+    """Return the clients that are to be attacked.
+
+    Raises:
+        BadInput: One of them is not audited.
+    """
+    numbers = {number_of(client): client for client in asked}
+    for number, client in numbers.items():
+        if number not in recording.targets:
+            audited = ", ".join(_called(recording, one) for one in recording.targets[:_MOST_NAMED])
+            raise BadInput(f"client {str(client)[:80]!r} is not audited; audited are {audited}")
+    return tuple(client for client in recording.targets if not asked or client in numbers)
+
+
+def _taking_part(
+    recording: Recording, targets: Sequence[ClientId], stored: Sequence[Stored]
+) -> tuple[ClientId, ...]:
+    """Return the targets of whom at least one upload was measured.
+
+    Raises:
+        BadInput: There are none.
+    """
+    present = tuple(c for c in targets if rounds_with(c, [one.measured for one in stored]))
+    if not present:
+        named = ", ".join(_called(recording, client) for client in targets[:_MOST_NAMED])
+        others = sorted({c for one in stored for c in one.measured.clients})
+        met = ", ".join(_called(recording, client) for client in others[:_MOST_NAMED])
+        raise BadInput(
+            f"no upload of an audited client ({named}) was measured, only of {met}; record more "
+            "rounds, or call clients as in the audited samples"
+        )
+    return present
+
+
+def _never_took_part(
+    recording: Recording, targets: Sequence[ClientId], present: Collection[ClientId]
+) -> list[str]:
+    """A note for readers on audited clients of whom nothing was measured."""
+    absent = [_called(recording, client) for client in targets if client not in present]
+    if not absent:
+        return []
+    more = len(absent) - _MOST_NAMED
+    named = ", ".join(absent[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    which = "Client" if len(absent) == 1 else "Clients"
+    return [f"{which} {named}: never took part in a measured round."]
+
+
+def _called(recording: Recording, client: ClientId) -> str:
+    return plain(recording.names.get(client, str(client)))
 
 
 def _stored(folder: Path, recording: Recording, samples: int) -> list[Stored]:
@@ -316,7 +385,7 @@ def _config(
 
     Its keys are among ``OF_A_RECORDER`` of :mod:`fedaudit.results.record`.
     """
-    said = recording.model_dump(mode="json", exclude={"format", "version", "refused"})
+    said = recording.model_dump(mode="json", exclude={"format", "version", "refused", "other_run"})
     known = {"name": recording.name, "recording": said, "figures": dict(figures)}
     if names:
         known["attacks"] = {name: {} for name in names}

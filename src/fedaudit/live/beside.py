@@ -5,18 +5,20 @@ import os
 import select
 import signal
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple, NoReturn
+from types import MappingProxyType
+from typing import NamedTuple, NoReturn, TypeAlias
 
 import torch
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import own_folder, write_whole
+from fedaudit.core.values import ClientId
 from fedaudit.live.waiting import FOLDER, TRAINER, waiting
 
 MOST_WAITING = 4
@@ -32,6 +34,10 @@ _END = b"end"
 _BOTH = signal.SIGINT, signal.SIGTERM
 
 
+Measure: TypeAlias = Callable[[Path], Mapping[ClientId, str]]
+"""Measures the round in a file, and returns the clients that it left out, with the reason."""
+
+
 class Outcome(NamedTuple):
     """A round that the process is done with.
 
@@ -39,11 +45,13 @@ class Outcome(NamedTuple):
         round: Its number.
         seconds: That it took.
         error: Why it could not be measured; empty where it was.
+        faulty: Clients without whom it was measured, with the reason.
     """
 
     round: int
     seconds: float
     error: str
+    faulty: Mapping[ClientId, str] = MappingProxyType({})
 
 
 def refuse_impossible(device: torch.device) -> None:
@@ -86,7 +94,7 @@ class Beside:
     """
 
     def __init__(
-        self, folder: Path, measure: Callable[[Path], None], seconds: float, keeps: Sequence[int]
+        self, folder: Path, measure: Measure, seconds: float, keeps: Sequence[int]
     ) -> None:
         """Starts nothing yet.
 
@@ -190,7 +198,9 @@ class Beside:
         """Takes what the process says; that it is gone shows here as well."""
         try:
             while self._pipe is not None and self._pipe.poll(wait):
-                self._heard.append(Outcome(*json.loads(self._pipe.recv_bytes())))
+                index, seconds, error, faulty = json.loads(self._pipe.recv_bytes())
+                named = {int(client): str(why) for client, why in faulty.items()}
+                self._heard.append(Outcome(index, seconds, error, named))
                 wait = 0.0
         except (EOFError, OSError):
             self._let_go()
@@ -225,7 +235,7 @@ def _undisturbed() -> Iterator[None]:
 def _apart(
     pipe: Connection,
     folder: Path,
-    measure: Callable[[Path], None],
+    measure: Measure,
     keeps: Sequence[int],
     trainer: int,
 ) -> NoReturn:
@@ -241,7 +251,7 @@ def _apart(
 def _serve(
     pipe: Connection,
     folder: Path,
-    measure: Callable[[Path], None],
+    measure: Measure,
     keeps: Sequence[int],
     trainer: int,
 ) -> None:
@@ -283,21 +293,19 @@ def _close_others(keeps: Sequence[int]) -> None:
                 os.dup2(nothing, number)
 
 
-def _measured(
-    pipe: Connection, folder: Path, measure: Callable[[Path], None], done: set[int]
-) -> bool:
+def _measured(pipe: Connection, folder: Path, measure: Measure, done: set[int]) -> bool:
     """Measures the first round that waits, each once; False if there is none."""
     left = [(index, path) for index, path in waiting(folder) if index not in done]
     for index, path in left[:1]:
         done.add(index)
-        began, said = monotonic(), ""
+        began, said, faulty = monotonic(), "", dict[ClientId, str]()
         try:
-            measure(path)
+            faulty |= measure(path)
         # Whatever it is: the next round is another one.
         except Exception as error:
             said = str(error)[:2000] or type(error).__name__
         with suppress(OSError):
-            pipe.send_bytes(json.dumps([index, monotonic() - began, said]).encode())
+            pipe.send_bytes(json.dumps([index, monotonic() - began, said, faulty]).encode())
         return True
     return False
 

@@ -18,7 +18,16 @@ from fedaudit.study.running.folder import STUDY_FILE
 AUDIT_FILE = "audit.safetensors"
 SAMPLES_FILE = "samples.safetensors"
 _UNTRAINED = ("untrained-1", "untrained-2")
-_OF_EACH_START = {"key", "started", "name", "refused", "sizes", "names", "unaudited"}
+_OF_EACH_START = {
+    "key",
+    "started",
+    "name",
+    "refused",
+    "sizes",
+    "names",
+    "unaudited",
+    "other_run",
+}
 
 
 def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:

@@ -11,9 +11,11 @@ import torch
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.locking import Lock, kept_to_this_process
 from fedaudit.core.progress import size_of, time_of
+from fedaudit.core.values import ClientId, Samples
 from fedaudit.engines.local import one_thread
 from fedaudit.live.beside import MOST_WAITING, Beside, Outcome, is_left_alone
 from fedaudit.live.recording import Recording, RoundEntry
+from fedaudit.live.sound import SENT, measure_sound
 from fedaudit.live.unsent import ESTIMATED, estimated_layers, named_few, with_estimates
 from fedaudit.live.waiting import clear, hand_over, read_waiting, waiting
 from fedaudit.live.weights import Shape
@@ -147,7 +149,9 @@ class Measuring:
         if self._beside is not None:
             self._wait_for_room(entry)
         if self._when == "now" or not hand_over(self._folder, seen, entry):
-            self._tell(entry.round, self._measured(seen, entry))
+            began = monotonic()
+            faulty = self._measured(seen, entry)
+            self._outcomes.append(Outcome(entry.round, monotonic() - began, "", faulty))
         elif self._beside is not None:
             self._beside.handed()
 
@@ -219,32 +223,39 @@ class Measuring:
             f"{size_of(disk)} of disk and {size_of(memory)} of memory each time{advice}"
         )
 
-    def _measured(self, seen: Round, entry: RoundEntry) -> float:
-        """Measures a round; says how many seconds it took."""
-        began = monotonic()
+    def _measured(self, seen: Round, entry: RoundEntry) -> dict[ClientId, str]:
+        """Measures a round; returns clients that it had to leave out, with the reason."""
         audit, unsent = self._setup.deal.audit, self._shape.unsent
-        layers = estimated_layers(seen, unsent)
         # The same digits in whichever process it is.
         with one_thread():
-            seen = with_estimates(seen, unsent, audit, self._device)
-            measured = measure_round(
-                seen, self._setup.signals, audit.samples, workers=self._workers, device=self._device
+            measured, seen, faulty = measure_sound(
+                seen, entry.weights, self._of_round, audit.samples
             )
+            layers = estimated_layers(seen, unsent)
+            seen = with_estimates(seen, unsent, audit, self._device)
             write_round(self._folder, seen, self._recording.keep)
             notes = {"complete": str(entry.complete), "run": self._recording.key}
+            notes |= {SENT: entry.sent} if entry.sent else {}
             notes |= {ESTIMATED: named_few(layers)} if layers else {}
             notes |= accuracy_notes(self._setup, self._evaluation, seen, self._device)
             notes |= reported_notes(entry.reported, self._evaluation.own, seen, self._device)
         write_measured(self._folder, measured, notes)
-        self._note(entry.model_copy(update={"measured": True, "reported": {}}))
-        return monotonic() - began
+        self._note(entry.logged(measured=True, excluded={**entry.excluded, **faulty}))
+        return faulty
 
-    def _measure_file(self, path: Path) -> None:
+    def _of_round(self, seen: Round, samples: Samples) -> MeasuredRound:
+        audit, unsent = self._setup.deal.audit, self._shape.unsent
+        seen = with_estimates(seen, unsent, audit, self._device)
+        return measure_round(
+            seen, self._setup.signals, samples, workers=self._workers, device=self._device
+        )
+
+    def _measure_file(self, path: Path) -> dict[ClientId, str]:
         """Measures a round that waits, and takes it away."""
         entry: RoundEntry | None = None
         try:
             seen, entry = read_waiting(path, self._shape.model.architecture)
-            self._measured(seen, entry)
+            faulty = self._measured(seen, entry)
         # Whatever it is: the next round is another one.
         except Exception as error:
             if entry is not None:
@@ -252,17 +263,18 @@ class Measuring:
             path.unlink(missing_ok=True)
             raise
         path.unlink(missing_ok=True)
+        return faulty
 
     def _measure_left(self) -> None:
         """Measures what waits, here and now."""
         left = waiting(self._folder)
         for done, (index, path) in enumerate(left):
-            began, said = monotonic(), ""
+            began, said, faulty = monotonic(), "", dict[ClientId, str]()
             try:
-                self._measure_file(path)
+                faulty = self._measure_file(path)
             except Exception as error:
-                said = str(error)
-            self._outcomes.append(Outcome(index, 0.0, said))
+                said = str(error) or type(error).__name__
+            self._outcomes.append(Outcome(index, 0.0, said, faulty))
             if monotonic() - began >= _EVERY:
                 self._log(f"{done + 1} of {_rounds(len(left))} are measured")
 

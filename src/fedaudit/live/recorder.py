@@ -3,13 +3,13 @@
 import re
 import secrets
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import cast
+from typing import NoReturn, cast
 
 from torch import nn
 
@@ -34,7 +34,9 @@ from fedaudit.live.beside import Outcome, refuse_impossible
 from fedaudit.live.files import claim, write_audit, write_untrained
 from fedaudit.live.measuring import Measuring, When, locked, refuse_other_time
 from fedaudit.live.network import Network, network_of
+from fedaudit.live.participants import Attendance, participants_of, usable_number
 from fedaudit.live.recording import (
+    UPLOAD_VIEWS,
     ByClient,
     Called,
     Recording,
@@ -48,19 +50,23 @@ from fedaudit.live.recording import (
     round_entry,
     write_recording,
 )
-from fedaudit.live.unsent import estimated_layers, named_few
-from fedaudit.live.waiting import waiting
-from fedaudit.live.weights import (
+from fedaudit.live.rounds import (
+    NOT_FINITE,
     Answers,
+    Heard,
     Kind,
     Sent,
-    Weights,
+    bases_of,
+    digest_of_models,
     refuse_other_kind,
     round_of_globals,
     round_of_uploads,
 )
+from fedaudit.live.unsent import estimated_layers, named_few
+from fedaudit.live.waiting import waiting_entries
+from fedaudit.live.weights import Weights
 from fedaudit.observe.layout import MAX_ROUND, Keep
-from fedaudit.observe.round import Round
+from fedaudit.observe.round import EVERYBODY, Round
 from fedaudit.observe.views import seen_from, view_named
 from fedaudit.results.text import plain
 from fedaudit.study.figures.reported import Metric, metrics_in
@@ -87,18 +93,26 @@ class Recorder:
         log: Callable[[str], None],
     ) -> None:
         self._folder, self._shape, self._uploads = folder, net.shape, uploads
-        self._strict, self._told = strict, set[str]()
+        self._strict, self._told, self._log = strict, set[str](), log
         place = device_named(device)
         if measure == "beside":
             refuse_impossible(place)
         self.recording = claim(folder, recording, samples)
         lock = locked(folder, log)
-        left = {index for index, _ in waiting(folder)}
+        left = waiting_entries(folder)
         clients = samples.owner[samples.owner >= 0].tolist()
         self._setup = live_setup(
             self.recording, samples, net.architecture, clients=clients, rounds=(MAX_ROUND,)
         )
-        self._past = {one.round for one in mended_round_log(folder)}
+        self._other_run = ""
+        before = mended_round_log(folder)
+        # A round that failed may be told again.
+        self._past = {one.round: one for one in before if not one.failed}
+        self._attendance = Attendance(
+            {*clients, *self.recording.targets, *self.recording.sizes},
+            [*before, *left.values()],
+            self._called,
+        )
         self._waiting: tuple[Model, RoundEntry] | None = None
         self._measuring = Measuring(
             folder,
@@ -113,13 +127,15 @@ class Recorder:
             failed=self._failed_quietly,
             log=log,
         )
-        if not self._past | left:
+        if not before and not left:
             untrained = self._measuring.untrained()
             # Of one that was begun before and stopped before its first round, not of this one.
             write_untrained(folder, untrained, self.recording.key)
             write_audit(folder, samples, features=keep_samples)
             write_recording(self.recording, folder)
         self._past |= left
+        if self._past:
+            log(f"{self.recording.name}: continues after round {max(self._past)}")
         self._measuring.begin()
         if measure == "now":
             self._listen()
@@ -133,7 +149,12 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._close(finish=error is None)
+        try:
+            self._close(finish=error is None)
+        except Exception:
+            # The error that stops the loop is the one to be seen.
+            if error is None:
+                raise
 
     def round(
         self,
@@ -146,12 +167,16 @@ class Recorder:
         unnamed: int = 0,
         after: Weights | None = None,
         excluded: ByClient[str] | None = None,
+        kept_out: Collection[Called] = (),
         note: str = "",
         reported: ByClient[Mapping[str, float]] | None = None,
     ) -> None:
-        """Records one round; rounds that were recorded before are passed over.
+        """Records one round; a round that was recorded before is compared with what was told then.
 
-        Clients are called as the audited samples were told of them: by number, or by name.
+        Clients are called as the audited samples were told of them: by number, or by name. A client
+        whose upload cannot be measured (values that are not finite, another shape, another part of
+        the model, an impossible weight) is left out of the round by name. The figures of the others
+        are those of a round in which it did not answer.
 
         Args:
             index: Its number, from 1.
@@ -162,10 +187,13 @@ class Recorder:
             asked: Clients that were sent something; those that answered by default.
             unnamed: How many more were sent something, did not answer, and never said which
                 clients they are.
-            after: The global model afterwards. By default the mean of the uploads; in a view
-                without uploads the model that is sent next.
+            after: The global model afterwards. By default the mean of the uploads that can be
+                measured; in a view without uploads the model that is sent next.
             excluded: Clients that answered with an upload that cannot be read, and why. The round
                 is measured without them, and the log names them.
+            kept_out: Clients whose upload the server kept out of the average. What they sent is
+                measured, but no later model depends on it, so that nothing is missing if it cannot
+                be measured. An upload that is not finite counts as kept out if ``after`` is finite.
             note: What was wrong with the uploads of clients that are not known.
             reported: Accuracy ("accuracy", as a share or in percent) and mean loss ("loss") on its
                 training data that a client computed with the model it uploads. They are compared
@@ -174,25 +202,27 @@ class Recorder:
         Raises:
             BadInput: Something does not fit, and the recording is strict.
         """
-        if self.has(index):
-            return
         entry: RoundEntry | None = None
         try:
-            numbers = self._numbers(
-                *(asked or ()), *(uploads or ()), *(weights or ()), *(excluded or ())
+            self._attendance.told += index not in self._past
+            self._keep_names(*(asked or ()), *(uploads or ()), *(excluded or ()))
+            came = participants_of(
+                uploads or {}, asked or (), excluded or {}, self.recording.targets
             )
-            came = {numbers[client]: upload for client, upload in (uploads or {}).items()}
-            shares = {numbers[client]: share for client, share in (weights or {}).items()}
-            reasons = {numbers[client]: why for client, why in (excluded or {}).items()}
-            asked_numbers = [numbers[client] for client in asked or ()]
-            entry = round_entry(index, asked_numbers, {*came, *reasons}, unnamed, reasons, note)
-            self._refuse_incomplete(entry)
-            entry = entry.model_copy(update={"reported": self._reported(reported or {}, came)})
-            self._hear(entry, Answers(sent, came, shares, after))
-            for called, why in (excluded or {}).items():
-                self._warn(plain(f"round {index} is recorded without client {called}: {why}"), why)
-            if note:
-                self._warn(plain(f"round {index} is not recorded in full: {note}"), note)
+            answered = {*came.uploads, *came.faulty}
+            entry = round_entry(
+                index, came.asked, answered, unnamed + came.unnamed, came.faulty, note or came.note
+            )
+            shares = self._by_number(weights or {})
+            numbers = self._by_number(dict.fromkeys(kept_out, 0.0))
+            entry = entry.model_copy(
+                update={
+                    "unknown": bool(entry.note),
+                    "kept_out": tuple(sorted(answered & numbers.keys())),
+                    "reported": self._reported(reported or {}, came.uploads),
+                }
+            )
+            self._hear(entry, Answers(sent, came.uploads, shares, after, entry.kept_out))
         # Whatever it is: no audit may end another's training.
         except Exception as error:
             self._failed(index, entry, error)
@@ -205,7 +235,7 @@ class Recorder:
         reason: str,
         *,
         asked: Collection[Called] = (),
-        answered: Collection[Called] = (),
+        answered: Collection[Called] | None = None,
         unnamed: int = 0,
     ) -> None:
         """Tells of a round that cannot be recorded; the record says so, and why.
@@ -214,22 +244,25 @@ class Recorder:
             index: Its number, from 1.
             reason: What stood in the way, in words.
             asked: Clients that were sent something, as far as they are known.
-            answered: Clients that answered, as far as they are known.
+            answered: Clients that answered; None if it is not known who did, or not of all.
             unnamed: As for :meth:`round`.
 
         Raises:
             BadInput: The recording is strict.
         """
-        if self.has(index):
-            return
         entry, failure = None, BadInput(reason)
         try:
-            numbers = self._numbers(*asked, *answered)
-            entry = round_entry(
-                index, [numbers[c] for c in asked], [numbers[c] for c in answered], unnamed
+            if self.has(index):
+                return
+            self._attendance.told += 1
+            self._keep_names(*asked, *(answered or ()))
+            came = participants_of(
+                {}, asked, dict.fromkeys(answered or (), reason), self.recording.targets
             )
-        except BadInput as error:
-            failure = error
+            entry = round_entry(index, came.asked, came.faulty, unnamed + came.unnamed)
+            entry = entry.model_copy(update={"unknown": answered is None or bool(came.note)})
+        except Exception as error:
+            failure = BadInput(str(error))
         self._failed(index, entry, failure)
 
     def begin_at(self, index: int, what: str) -> None:
@@ -252,10 +285,10 @@ class Recorder:
         )
         if self._strict:
             raise BadInput(text)
-        warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=4)
+        self._warn(text, text)
 
     def has(self, index: int) -> bool:
-        """True if a round was told of before, in this run or in one that is gone on with."""
+        """True if a round is recorded, in this run or in one that it continues."""
         return index in self._past
 
     @property
@@ -266,7 +299,7 @@ class Recorder:
     @property
     def sees_uploads(self) -> bool:
         """True if the adversary sees what clients send, each or in sum."""
-        return self.recording.view in ("uploads", "sum")
+        return self.recording.view in UPLOAD_VIEWS
 
     @property
     def strict(self) -> bool:
@@ -286,31 +319,59 @@ class Recorder:
             return
         try:
             self._measuring.end(finish=finish)
-            if finish:
-                self._listen()
+        except Exception as error:
+            if self._strict:
+                raise
+            self._warn(plain(f"what waits could not be measured: {error}"), str(error))
         finally:
-            self._measuring.close()
+            with self._never_raising():
+                self._measuring.close()
+        if finish:
+            self._listen()
+        if summary := self._attendance.summary():
+            self._warn(plain(summary), summary)
 
-    def _numbers(self, *clients: Called) -> dict[Called, ClientId]:
-        """The number of each client; the recording keeps the names of those that have one.
+    @contextmanager
+    def _never_raising(self) -> Iterator[None]:
+        """Raise nothing inside, unless the recording is strict."""
+        try:
+            yield
+        except Exception as error:
+            if self._strict:
+                raise
+            self._warn(plain(f"the recorder failed: {error}"), str(error))
 
-        Raises:
-            BadInput: A client that is none, or called otherwise than audited ones.
-        """
-        numbers, known = numbers_of(clients), self.recording.names
-        refuse_otherwise_called(numbers, self.recording.targets)
-        named = {n: str(c) for c, n in numbers.items() if not str(c).isdecimal()}
-        new = {number: name[:200] for number, name in named.items()}
+    def _keep_names(self, *clients: Called) -> None:
+        """Keep the names of clients that have one."""
+        known, new = self.recording.names, dict[ClientId, str]()
+        for client in clients:
+            if isinstance(client, str) and not client.isdecimal():
+                with suppress(BadInput):
+                    new[usable_number(client, self.recording.targets)] = client[:200]
         if not new.keys() <= known.keys():
             self.recording = self.recording.model_copy(update={"names": known | new})
             write_recording(self.recording, self._folder)
-        return numbers
 
-    def _refuse_incomplete(self, entry: RoundEntry) -> None:
-        """Raise if uploads are missing and the recording is strict, or records their sum."""
-        reason = next(iter(entry.excluded.values()), entry.note)
-        if reason and (self._strict or self.recording.view == "sum"):
-            raise BadInput(reason)
+    def _by_number(self, values: ByClient[float]) -> dict[ClientId, float]:
+        """Values by the number of their client, without those of clients that have none."""
+        found = dict[ClientId, float]()
+        for client, value in values.items():
+            with suppress(BadInput):
+                found[usable_number(client, self.recording.targets)] = value
+        return found
+
+    def _called(self, client: ClientId) -> str:
+        return self.recording.names.get(client, str(client))
+
+    def _refuse_faulty(self, entry: RoundEntry, given: Answers) -> None:
+        """Raise if uploads are missing and the recording is strict, or their sum is measured."""
+        missing = {c: why for c, why in entry.excluded.items() if c not in entry.kept_out}
+        of_sum = self.recording.view == "sum" or (
+            self.recording.view != "uploads" and given.after is None
+        )
+        if (missing or entry.note) and (self._strict or of_sum):
+            client, why = next(iter(missing.items()), (None, entry.note))
+            raise BadInput(why if client is None else f"of client {self._called(client)}: {why}")
 
     def _reported(
         self, reported: ByClient[Mapping[str, float]], answered: Collection[ClientId]
@@ -328,19 +389,90 @@ class Recorder:
         return {client: metrics[client] for client in sorted(audited) if metrics.get(client)}
 
     def _hear(self, entry: RoundEntry, given: Answers) -> None:
-        if not given.uploads:
-            if self.sees_uploads:
-                raise BadInput("no client's upload came back")
+        if self._other_run:
+            raise BadInput(self._other_run)
+        if not given.uploads and not self.sees_uploads:
             self._follow(entry, cast("Weights", given.sent), given.after)
-        elif entry.round % self.recording.every:
-            self._note(entry)
-        else:
-            sizes = self.recording.sizes
-            self._measure(round_of_uploads(entry, given, self._shape, self._uploads, sizes), entry)
+            return
+        if not given.uploads:
+            if entry.excluded:
+                self._refuse_all(entry.excluded)
+            raise BadInput("no client's upload came back")
+        if entry.round % self.recording.every:
+            bases = bases_of(given.sent, sorted(given.uploads), self._shape)[0]
+            entry = entry.model_copy(update={"sent": digest_of_models(bases), "note": ""})
+            if not self._is_repeated(entry):
+                self._meet(entry)
+                self._note(entry.logged())
+            return
+        heard = round_of_uploads(entry, given, self._shape, self._uploads, self.recording.sizes)
+        entry = _with_findings(entry, given, heard)
+        if self._is_repeated(entry):
+            return
+        if heard.round is None:
+            self._refuse_all(entry.excluded)
+        self._refuse_faulty(entry, given)
+        self._meet(entry)
+        self._measure(heard.round, entry)
+        self._warn_of_faulty(entry.round, entry.excluded)
+        if entry.note:
+            self._warn(
+                plain(f"round {entry.round} is not recorded in full: {entry.note}"), entry.note
+            )
+
+    def _is_repeated(self, entry: RoundEntry) -> bool:
+        """True if a round was recorded before.
+
+        Raises:
+            BadInput: It was another one, so that the folder holds another run.
+        """
+        before = self._past.get(entry.round)
+        if before is None:
+            return False
+        pairs = ((before.sent, entry.sent), (before.uploads, entry.uploads))
+        if any(then and now and then != now for then, now in pairs):
+            what = "models sent" if before.sent != entry.sent else "uploads"
+            text = (
+                f"round {entry.round} was recorded before with other {what}: the folder holds "
+                "another run, which is kept, and nothing of this one is recorded from here on; "
+                "give this run a folder of its own"
+            )
+            self._other_run = text
+            self.recording = self.recording.model_copy(update={"other_run": text})
+            write_recording(self.recording, self._folder)
+            raise BadInput(text)
+        return True
+
+    def _meet(self, entry: RoundEntry) -> None:
+        """Warn if no client so far is audited: it may be called by another number.
+
+        Raises:
+            BadInput: That is so, and the recording is strict.
+        """
+        fault = self._attendance.fault(entry)
+        if fault and self._strict:
+            raise BadInput(fault)
+        if fault:
+            self._warn(fault, "nobody is audited")
+
+    def _refuse_all(self, faulty: Mapping[ClientId, str]) -> NoReturn:
+        client, reason = next(iter(sorted(faulty.items())))
+        raise BadInput(
+            f"no upload can be measured; that of client {self._called(client)}: {reason}"
+        )
+
+    def _warn_of_faulty(self, index: int, faulty: Mapping[ClientId, str]) -> None:
+        for client, why in faulty.items():
+            called = self._called(client)
+            text = plain(f"round {index} is recorded without client {called}: {why}")
+            self._warn(text, f"{called}: {why}")
 
     def _follow(self, entry: RoundEntry, sent: Weights, after: Weights | None) -> None:
         """A round of which only the model sent is known: measured when the next one comes."""
         now = self._shape.model_of(sent, whose=f"the model sent in round {entry.round}")
+        entry = entry.model_copy(update={"sent": digest_of_models({EVERYBODY: now})})
+        if self._is_repeated(entry):
+            return
         if self._waiting is not None and entry.round < self._waiting[1].round:
             raise BadInput(
                 f"it comes after round {self._waiting[1].round}, and where no uploads are seen a "
@@ -373,44 +505,88 @@ class Recorder:
                 "estimated statistics",
             )
         self._measuring.take(seen, entry)
-        self._past.add(entry.round)
+        self._past[entry.round] = entry
 
     def _listen(self) -> None:
-        """Says which rounds that waited could not be measured."""
-        for one in self._measuring.outcomes():
-            self._heard(one)
+        """Warn of rounds that waited and could not be measured, or not in full.
+
+        Raises:
+            BadInput: There are such, and the recording is strict.
+        """
+        with self._never_raising():
+            for one in self._measuring.outcomes():
+                self._heard(one)
 
     def _heard(self, one: Outcome) -> None:
-        if one.error and self._strict:
-            raise BadInput(f"round {one.round} could not be measured: {one.error}")
+        if one.error:
+            self._past.pop(one.round, None)
+            self._count_failure(one.error)
+        if self._strict and (one.error or one.faulty):
+            why = one.error or next(iter(one.faulty.values()))
+            raise BadInput(f"round {one.round} could not be measured: {why}")
         if one.error:
             self._warn(plain(f"round {one.round} is not recorded: {one.error}"), one.error)
+        self._warn_of_faulty(one.round, one.faulty)
 
     def _note(self, entry: RoundEntry) -> None:
         append_round(entry, self._folder)
-        self._past.add(entry.round)
+        if not entry.failed:
+            self._past[entry.round] = entry
+
+    def _count_failure(self, reason: str) -> None:
+        self._attendance.failed += 1
+        self._attendance.reason = self._attendance.reason or reason
 
     def _failed(self, index: int, entry: RoundEntry | None, error: Exception) -> None:
         if self._strict:
             raise error
+        reason = str(error) or type(error).__name__
         # Somebody else may have chosen the words: clients, nodes, those who name parameters.
-        text = plain(f"round {index} is not recorded: {error}")
-        # Before the warning, which some loops have raised.
-        if entry is not None:
+        text = plain(f"round {index} is not recorded: {reason}")
+        # Before the warning, which some loops have raised. A round that is there stays so.
+        if entry is not None and index not in self._past:
             self._failed_quietly(entry, text)
-        self._warn(text, str(error))
+        if not self._past and not self._attendance.failed:
+            text += ". No round is recorded so far, and later ones will fail likewise"
+        self._count_failure(reason)
+        self._warn(text, reason)
 
     def _warn(self, text: str, reason: str) -> None:
         # What no round can be recorded for is said once, and not of every round.
         if reason in self._told:
             return
         self._told.add(reason)
-        warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=4)
+        try:
+            warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=4)
+        # A loop that has warnings raised is not to end by ours.
+        except RuntimeWarning:
+            with suppress(Exception):
+                self._log(f"warning: {text}")
 
     def _failed_quietly(self, entry: RoundEntry, note: str) -> None:
         # A full disk is what may have been in the way in the first place.
-        with suppress(OSError):
-            self._note(entry.model_copy(update={"note": note[:2000]}))
+        with suppress(Exception):
+            self._note(entry.logged(note=note[:2000]))
+
+
+def _with_findings(entry: RoundEntry, given: Answers, heard: Heard) -> RoundEntry:
+    """The entry with what was found out about the uploads."""
+    not_finite = {c for c, why in {**entry.excluded, **heard.faulty}.items() if NOT_FINITE in why}
+    # The mean of what is not finite is not: the model afterwards was made without it.
+    made_without = given.after is not None and heard.after_is_finite
+    kept_out = {*entry.kept_out, *(not_finite if made_without else ())}
+    weights = heard.weights if given.after is None else {}
+    return entry.model_copy(
+        update={
+            "excluded": {
+                c: plain(why)[:2000] for c, why in {**entry.excluded, **heard.faulty}.items()
+            },
+            "kept_out": tuple(sorted(kept_out)),
+            "sent": heard.sent,
+            "uploads": heard.uploads,
+            "weights": weights,
+        }
+    )
 
 
 def record(

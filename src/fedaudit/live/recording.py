@@ -39,9 +39,14 @@ Called: TypeAlias = ClientId | str
 Value = TypeVar("Value")
 ByClient: TypeAlias = Mapping[ClientId, Value] | Mapping[str, Value] | Mapping[Called, Value]
 
-Client = Annotated[int, Field(ge=0, le=10**15)]
+UPLOAD_VIEWS = ("uploads", "sum")
+"""Views of adversaries that see what clients send, each or in sum."""
+
+LARGEST_CLIENT = 10**15
+Client = Annotated[int, Field(ge=0, le=LARGEST_CLIENT)]
 Clients = Annotated[tuple[Client, ...], Field(max_length=_MOST_CLIENTS)]
 Text = Annotated[str, Field(max_length=2000)]
+Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -62,6 +67,8 @@ class Recording(Part):
         not_uploaded: Parameters and buffers that the user says clients do not upload.
         names: Of clients that are called by name, by their numbers.
         unaudited: Clients that declined the audit or gave no part that fits, with the reason.
+        other_run: Why rounds of another run that were told to this recording are not in it; empty
+            where there were none.
         model: The model in words: its class.
         started: Date and time.
     """
@@ -86,6 +93,7 @@ class Recording(Part):
     unaudited: Annotated[
         dict[Annotated[str, Field(max_length=300)], Text], Field(max_length=_MOST_CLIENTS)
     ] = Field(default_factory=dict)
+    other_run: Text = ""
     model: Annotated[str, Field(max_length=500)] = ""
     started: Annotated[str, Field(max_length=40)] = ""
 
@@ -239,6 +247,12 @@ class RoundEntry(Part):
         unnamed: How many more were sent something, did not answer, and never said who they are.
         note: What went wrong; empty for nothing.
         excluded: Clients that answered and whose upload was not measured, with the reason.
+        kept_out: Clients whose upload the server kept out of the average.
+        unknown: True if it is not known who answered, or not of all.
+        sent: SHA-256 of what clients were sent; empty where it is not known.
+        uploads: The same of the uploads that can be measured.
+        weights: Of the uploads, until the round is measured; empty where the loop has given the
+            model afterwards.
         reported: Training metrics that audited clients reported, until the round is measured.
     """
 
@@ -249,7 +263,21 @@ class RoundEntry(Part):
     unnamed: Whole = 0
     note: Text = ""
     excluded: dict[Client, Text] = Field(default_factory=dict)
+    kept_out: Clients = ()
+    unknown: bool = False
+    sent: Digest = ""
+    uploads: Digest = ""
+    weights: dict[Client, Finite] = Field(default_factory=dict)
     reported: dict[Client, dict[Metric, Finite]] = Field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        """True if the round could not be measured, for another reason than the user's choice."""
+        return bool(self.note) and not self.measured
+
+    def logged(self, **changes: object) -> "RoundEntry":
+        """Return the entry without what only measuring needs, and with some changes."""
+        return self.model_copy(update={"weights": {}, "reported": {}, **changes})
 
     @property
     def complete(self) -> bool:
@@ -338,7 +366,7 @@ def append_round(one: RoundEntry, folder: Path) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    line = (one.model_dump_json() + "\n").encode()
+    line = (one.model_dump_json(exclude_defaults=True) + "\n").encode()
     with opened_to_append(folder / LOG_FILE) as file:
         before = file.tell()
         if file.write(line) != len(line):

@@ -16,7 +16,7 @@ from fedaudit.live.recording import RoundEntry
 from fedaudit.observe.kept_files import models_in, numbered_models, under
 from fedaudit.observe.layout import numbered
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.observe.tensors import MAX_BYTES, MAX_TENSORS, read_tensors, write_tensors
+from fedaudit.observe.tensors import MAX_BYTES, MAX_TENSORS, read_notes, read_tensors, write_tensors
 from fedaudit.observe.views import grouped
 
 FOLDER = "waiting"
@@ -28,6 +28,18 @@ _Value = TypeVar("_Value")
 def waiting(folder: Path) -> list[tuple[int, Path]]:
     """Numbers and files of the rounds that a recording still has to measure, ascending."""
     return numbered(folder / FOLDER, ".safetensors")
+
+
+def waiting_entries(folder: Path) -> dict[int, RoundEntry]:
+    """Log entries of the rounds that a recording still has to measure, by number."""
+    entries = dict[int, RoundEntry]()
+    for index, path in waiting(folder):
+        try:
+            entries[index] = RoundEntry.model_validate_json(read_notes(path)["entry"])
+        # It is refused where it is measured.
+        except (Damaged, KeyError, ValueError):
+            entries[index] = RoundEntry(round=index, asked=(), answered=(), measured=False)
+    return entries
 
 
 def clear(folder: Path) -> None:

@@ -58,7 +58,7 @@ def write_tensors(
     try:
         # What was left of it before, or a link to elsewhere, which would be followed.
         partial.unlink(missing_ok=True)
-        hashed = {_HASH: _hash_of(tensors, said)} if durable else {}
+        hashed = {_HASH: digest_of(tensors, said)} if durable else {}
         save_file(_apart(tensors), partial, {**said, **hashed})
         if durable:
             with partial.open("rb") as file:
@@ -116,7 +116,7 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
             for name in order:
                 _refuse_endless(stored.get_slice(name).get_shape())
             found = {name: stored.get_tensor(name) for name in order}
-        if told is not None and told != _hash_of(found, notes):
+        if told is not None and told != digest_of(found, notes):
             raise Damaged(
                 f"{path} was altered after it was written: its tensors and notes do not have the "
                 "hash that it carries; restore it from a copy, or make it again"
@@ -132,14 +132,32 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
         ) from error
 
 
+def read_notes(path: Path) -> dict[str, str]:
+    """Return the notes of a file without its tensors, which are not compared with its hash.
+
+    Raises:
+        Damaged: It is not a safetensors file.
+    """
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            refuse_heavy(length, file.read(min(length, MAX_HEADER)))
+        with safe_open(path, framework="pt") as stored:
+            return dict(stored.metadata() or {})
+    except (SafetensorError, OSError, ValueError) as error:
+        raise Damaged(
+            f"{path} is damaged or not a safetensors file ({error}); delete it"
+        ) from error
+
+
 def carries_hash(path: Path) -> bool:
     """True if a file that can be read has the hash of what it holds, as older ones have not."""
     with safe_open(path, framework="pt") as stored:
         return _HASH in (stored.metadata() or {})
 
 
-def _hash_of(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
-    """SHA-256 over tensors by name and over notes: that of a file does not hang on its layout."""
+def digest_of(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
+    """Return the SHA-256 of tensors by name and of notes, whatever the layout of a file."""
     digest = hashlib.sha256(json.dumps(sorted(notes.items())).encode())
     for name in sorted(tensors):
         value = tensors[name].detach().cpu().contiguous()

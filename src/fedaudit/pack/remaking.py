@@ -290,7 +290,13 @@ def _attacked(
     """A record of the same settings, since the hash is over these too."""
     attacks, figures = (_table(record.config.get(name)) for name in ("attacks", "figures"))
     if record.watched:
-        return attack_recording(recording, list(attacks), out, figures=figures, trust=trust)
+        # Of the recording's own clients: the pack may name others, which is told of elsewhere.
+        known = read_recording(recording).targets
+        listed = _table(record.config.get("recording")).get("targets")
+        targets = [c for c in known if isinstance(listed, list) and c in listed]
+        return attack_recording(
+            recording, list(attacks), out, targets=targets, figures=figures, trust=trust
+        )
     same = set(recorded_study(recording).attacks) == set(attacks)
     changes = {f"figures.{name}": value for name, value in figures.items()}
     return reattack(recording, [] if same else list(attacks), out, data_dir, changes, trust=trust)

@@ -142,7 +142,10 @@ def unlearning_row_verdict(record: Record, note: str) -> str:
 
 
 def coverage_gaps(record: Record) -> str:
-    """Return what was not measured, clients by name; empty if coverage is whole or not known."""
+    """Return what was not measured, clients by name; empty if coverage is whole or not known.
+
+    A client that never took part has sent nothing that could be missing.
+    """
     known = record.coverage
     if known is None:
         return ""
@@ -158,8 +161,6 @@ def coverage_gaps(record: Record) -> str:
         senders = sorted({one.client for one in known.missing_uploads if one.aggregated})
         of = f" of {clients_named(senders)}" if senders else ""
         gaps.append(f"{words.plural(known.n_missing_uploads, 'upload')}{of}")
-    if known.never_measured:
-        gaps.append(f"every upload of {clients_named(known.never_measured)}")
     return f"Not measured: {words.listed(gaps)}" if gaps else ""
 
 

@@ -1,6 +1,6 @@
 """One pass over rounds for all signals."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedaudit.core.devices import CPU, by_kind
 from fedaudit.core.errors import BadInput
-from fedaudit.core.values import Samples, chunks
+from fedaudit.core.values import ClientId, Samples, chunks
 from fedaudit.engines.base import Engine, SharedByKey
 from fedaudit.engines.local import one_thread
 from fedaudit.observe.measurements import MeasuredRound
@@ -24,6 +24,19 @@ BLOCK = 256
 a CPU is a power of two of at most these, so that blocks cut none of it and change no bit."""
 
 Measuring: TypeAlias = Callable[[Round], MeasuredRound]
+
+
+class NotFinite(BadInput):
+    """A signal is infinite or not a number.
+
+    Attributes:
+        clients: Clients whose values are not finite, with the reason.
+    """
+
+    # With a default, since an exception of a worker process is made again of its message alone.
+    def __init__(self, message: str, clients: Mapping[ClientId, str] | None = None) -> None:
+        super().__init__(message)
+        self.clients = dict(clients or {})
 
 
 class _Job(NamedTuple):
@@ -57,7 +70,7 @@ def measure_round(
 
     Raises:
         NotVisible: A signal needs what the round does not show.
-        BadInput: A signal came out infinite or as not-a-number.
+        NotFinite: A signal is infinite or not a number.
     """
     # The clients' own models are in a round for whoever asks how good they are.
     seen = Seen(replace(round, kept={}), samples, workers, device)
@@ -67,7 +80,8 @@ def measure_round(
         for signal in signals:
             if signal.name not in found:
                 found[signal.name] = signal(seen)
-        values = {signal.name: _checked(signal, found[signal.name], round) for signal in signals}
+        values = {signal.name: found[signal.name] for signal in signals}
+        _refuse_not_finite(values, seen)
         return MeasuredRound(round.index, seen.clients, seen.bases, values, round.stands_for)
 
 
@@ -162,13 +176,20 @@ def _joined(parts: Sequence[MeasuredRound]) -> MeasuredRound:
     return replace(first, signals=signals)
 
 
-def _checked(
-    signal: Signal, values: Float[Tensor, "clients samples"], round: Round
-) -> Float[Tensor, "clients samples"]:
-    broken = int((~values.isfinite()).sum())
-    if broken:
-        raise BadInput(
-            f"the signal {signal.name!r} is not finite for {broken} of {values.numel()} "
-            f"(client, sample) pairs in round {round.index}; check the features and the model"
-        )
-    return values
+def _refuse_not_finite(values: Mapping[str, Float[Tensor, "clients samples"]], seen: Seen) -> None:
+    """Raise if a signal is not finite; every client of whom that is true is named."""
+    clients = dict[ClientId, str]()
+    messages = list[str]()
+    for name, of_clients in values.items():
+        broken = (~of_clients.isfinite()).sum(1).tolist()
+        for client, count in zip(seen.clients, broken, strict=True):
+            if count:
+                clients.setdefault(client, f"its signal {name!r} is not finite")
+        if any(broken):
+            messages.append(
+                f"the signal {name!r} is not finite for {sum(broken)} of {of_clients.numel()} "
+                f"(client, sample) pairs in round {seen.round.index}; check the features and the "
+                "model"
+            )
+    if clients:
+        raise NotFinite(messages[0], clients)

@@ -291,8 +291,15 @@ class FlowerLedger:
         except (ValueError, TypeError, KeyError) as error:
             fault = f"the model that was sent cannot be read: {error}"
         if fault:
-            named = {names[node] for node in page.answered if node in names}
-            self._recorder.missed(index, fault, asked=known, answered=named, unnamed=unnamed)
+            answered = [names.get(node) for node in page.answered]
+            named = {client for client in answered if client is not None}
+            self._recorder.missed(
+                index,
+                fault,
+                asked=known,
+                answered=named if None not in answered else None,
+                unnamed=unnamed,
+            )
             return
         if not self._recorder.sees_uploads:
             self._recorder.round(index, sent=sent, after=ended)

@@ -172,9 +172,14 @@ class NvflareLedger:
         if share_no_shape(sent, [page.uploads[task] for task in tasks.values()]):
             fault = fault or NO_COMMON_MODEL
         if fault:
-            answered = {clients[task] for task in page.answered if task in clients}
+            answered = [clients.get(task) for task in page.answered]
+            named = {client for client in answered if client is not None}
             self._recorder.missed(
-                page.index, fault, asked=asked, answered=answered, unnamed=unnamed
+                page.index,
+                fault,
+                asked=asked,
+                answered=named if None not in answered else None,
+                unnamed=unnamed,
             )
         elif not self.reads_uploads:
             self._recorder.round(page.index, sent=next(iter(page.sent.values())), after=after)

@@ -40,6 +40,7 @@ from fedaudit.study.extensions.examples import LearnedFrom
 from fedaudit.study.figures.accuracy import accuracy_by_round, utility
 from fedaudit.study.figures.analysis import analyse
 from fedaudit.study.figures.cluster_results import clusters_of
+from fedaudit.study.figures.coverage import study_coverage
 from fedaudit.study.figures.guarantees import formal_epsilons
 from fedaudit.study.figures.reported import reported_controls
 from fedaudit.study.figures.sample_scores import write_scores
@@ -193,6 +194,7 @@ def assembled(
         usage=list(usage),
         sources=answers,
         clusters=[one.choices for one in clusters],
+        coverage=first.watched.coverage if first.watched else study_coverage(runs, stored),
         untested=_untested(first),
     )
 

@@ -28,6 +28,7 @@ from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import View
+from fedaudit.results.coverage import Coverage
 from fedaudit.results.estimate import Estimate
 from fedaudit.signals.base import Signal
 from fedaudit.study.settings.sections import Study
@@ -48,12 +49,14 @@ class Watched(NamedTuple):
         config: What is said of it in place of a study's settings.
         missing: What is not known of it, in sentences for the reader.
         names: Of clients that have one.
+        coverage: Which rounds and uploads were measured.
     """
 
     untrained: tuple[MeasuredRound, ...]
     config: Mapping[str, object]
     missing: tuple[str, ...]
     names: Mapping[ClientId, str] = MappingProxyType({})
+    coverage: Coverage | None = None
 
 
 @short_repr

@@ -1,0 +1,272 @@
+"""Coverage of a recording: what was measured, what is missing, and what a gate makes of it."""
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedaudit.gate.evaluate import evaluate_policy
+from fedaudit.gate.outcome import Outcome
+from fedaudit.gate.policy import policy_from
+from fedaudit.gate.verdict import Check
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.recorder import Recorder, record
+from fedaudit.live.recording import LOG_FILE
+from fedaudit.results.coverage import Coverage
+from fedaudit.results.record import Record
+from tests.live.federation import FEW, data, network, rounds
+from tests.study.studies import SMALL
+
+pytestmark = pytest.mark.filterwarnings("ignore:fedaudit")
+AUDIT = data().split.audit
+LIST = list(rounds())
+FIGURES: Mapping[str, object] = {**SMALL["figures"], "blind_classifier": False}
+POLICY = """
+name = "tests"
+[membership]
+auc = 1.0
+contrasts = ["unseen"]
+[controls]
+required = []
+[evidence]
+least_learned = 0.0
+"""
+
+
+def broken(upload: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: torch.full_like(value, torch.nan) for name, value in upload.items()}
+
+
+def tell(
+    recorder: Recorder,
+    *numbers: int,
+    without: Collection[int] = (),
+    nan: Collection[int] = (),
+    **more: Any,
+) -> None:
+    """Tell of rounds, without some clients and with faulty uploads of others."""
+    for one in LIST:
+        if one.number in numbers:
+            uploads = {
+                client: broken(upload) if client in nan else upload
+                for client, upload in one.uploads.items()
+                if client not in without
+            }
+            recorder.round(one.number, sent=one.sent, uploads=uploads, asked=range(3), **more)
+
+
+def opened(folder: Path, **settings: Any) -> Recorder:
+    return record(folder, network, AUDIT, attacks=FEW[:2], log=lambda text: None, **settings)
+
+
+def attacked(folder: Path) -> Record:
+    return attack_recording(folder, (), folder / "attacked", figures=FIGURES)
+
+
+def coverage(folder: Path) -> Coverage:
+    found = attacked(folder).coverage
+    assert found is not None
+    return found
+
+
+def check(folder: Path, policy: str = POLICY) -> Check:
+    verdict = evaluate_policy(attacked(folder), policy_from(policy))
+    return next(one for one in verdict.checks if one.name == "complete coverage")
+
+
+def test_a_whole_recording_has_whole_coverage_and_an_identity(tmp_path: Path) -> None:
+    with opened(tmp_path) as recorder:
+        tell(recorder, 1, 2, 3)
+    found = coverage(tmp_path)
+    assert (found.rounds, found.measured, found.last_measured, found.every) == (3, 3, 3, 1)
+    assert found.is_whole
+    assert not found.sampled_rounds
+    assert [(c.client, c.answered, c.measured, c.first, c.last) for c in found.clients] == [
+        (client, 3, 3, 1, 3) for client in range(3)
+    ]
+    assert len(found.identity) == 64
+    assert check(tmp_path).outcome is Outcome.PASS
+
+
+def test_a_faulty_upload_that_may_be_in_the_model_makes_the_gate_inconclusive(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as recorder:
+        tell(recorder, 1)
+        tell(recorder, 2, 3, nan=[1])
+    found = coverage(tmp_path)
+    assert (found.measured, found.n_missing_uploads, found.n_missing_rounds) == (3, 2, 0)
+    assert [(one.client, one.round, one.aggregated) for one in found.missing_uploads] == [
+        (1, 2, True),
+        (1, 3, True),
+    ]
+    assert (found.clients[1].answered, found.clients[1].measured) == (3, 1)
+    judged = check(tmp_path)
+    assert judged.outcome is Outcome.INCONCLUSIVE
+    assert "client 1, round 2: its upload has" in judged.reason
+
+
+@pytest.mark.parametrize("how", ["kept_out", "after"])
+def test_a_faulty_upload_that_the_server_kept_out_is_named_and_misses_nothing(
+    how: str, tmp_path: Path
+) -> None:
+    more: dict[str, Any] = {"kept_out": [1]} if how == "kept_out" else {"after": LIST[1].after}
+    with opened(tmp_path) as recorder:
+        tell(recorder, 1)
+        tell(recorder, 2, nan=[1], **more)
+    found = coverage(tmp_path)
+    assert found.is_whole
+    assert [(one.client, one.round, one.aggregated) for one in found.missing_uploads] == [
+        (1, 2, False)
+    ]
+    assert check(tmp_path).outcome is Outcome.PASS
+
+
+def test_a_server_that_used_another_faulty_upload_is_not_believed_for_a_finite_model(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as recorder:
+        one = LIST[0]
+        cut = {name: value[:1] for name, value in one.uploads[1].items()}
+        recorder.round(1, sent=one.sent, uploads={**one.uploads, 1: cut}, after=one.after)
+    assert coverage(tmp_path).n_missing_uploads == 1
+
+
+def test_a_client_that_was_not_sampled_is_not_missing(tmp_path: Path) -> None:
+    with opened(tmp_path) as recorder:
+        tell(recorder, 1)
+        tell(recorder, 2, 3, without=[2])
+    found = coverage(tmp_path)
+    assert found.is_whole
+    assert (found.clients[2].answered, found.clients[2].measured, found.clients[2].last) == (
+        1,
+        1,
+        1,
+    )
+
+
+def test_a_round_in_which_nobody_answered_is_not_missing(tmp_path: Path) -> None:
+    with opened(tmp_path) as recorder:
+        tell(recorder, 1)
+        tell(recorder, 2, without=[0, 1, 2])
+        recorder.missed(3, "no client answered", answered=[])
+    assert coverage(tmp_path).is_whole
+
+
+@pytest.mark.parametrize("what", ["failed", "unknown", "gap", "lost", "unlogged", "model"])
+def test_a_round_that_ran_and_was_not_measured_is_missing_by_number_and_reason(
+    what: str, tmp_path: Path
+) -> None:
+    with opened(tmp_path) as recorder:
+        tell(recorder, 1)
+        if what == "failed":
+            recorder.missed(2, "no memory", answered=[0])
+        elif what == "unknown":
+            recorder.missed(2, "no memory")
+        elif what == "model":
+            recorder.round(2, sent={"x": torch.ones(1)}, uploads=LIST[1].uploads)
+        elif what != "gap":
+            tell(recorder, 2)
+        tell(recorder, 3)
+    if what == "lost":
+        (tmp_path / "measured" / "round-000002.safetensors").unlink()
+    if what == "unlogged":
+        lines = (tmp_path / LOG_FILE).read_text().splitlines(keepends=True)
+        (tmp_path / LOG_FILE).write_text(lines[0] + lines[2])
+    found = coverage(tmp_path)
+    reason = {
+        "failed": "no memory",
+        "unknown": "no memory",
+        "gap": "the recorder was not told of it",
+        "lost": "its measurements are missing",
+        "unlogged": "its entry in the log is missing, so that it is not known who answered",
+        "model": "the model sent",
+    }[what]
+    (span,) = found.missing_rounds
+    assert (span.first, span.last) == (2, 2)
+    assert span.reason.startswith(reason)
+    assert found.n_missing_rounds == 1
+    judged = check(tmp_path)
+    assert judged.outcome is Outcome.INCONCLUSIVE
+    assert "1 round (2)" in judged.reason
+    assert reason in judged.reason
+
+
+def test_rounds_that_still_wait_are_missing(tmp_path: Path) -> None:
+    with opened(tmp_path) as recorder:
+        tell(recorder, 1)
+    recorder = opened(tmp_path, measure="after")
+    tell(recorder, 2, 3)
+    recorder.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    (span,) = coverage(tmp_path).missing_rounds
+    assert (span.first, span.last, span.reason) == (2, 3, "still to be measured")
+
+
+def test_an_upload_of_an_unknown_client_may_be_of_an_audited_one(tmp_path: Path) -> None:
+    with opened(tmp_path) as recorder:
+        tell(recorder, 1)
+        recorder.round(
+            2, sent=LIST[1].sent, uploads={0: LIST[1].uploads[0], -5: LIST[1].uploads[1]}
+        )
+    assert coverage(tmp_path).n_missing_uploads == 1
+
+
+def test_a_round_that_failed_can_be_told_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as recorder:
+        tell(recorder, 1)
+        recorder.missed(2, "no memory", answered=[0, 1, 2])
+        assert not recorder.has(2)
+        tell(recorder, 2)
+        tell(recorder, 3)
+    assert coverage(tmp_path).is_whole
+
+
+def test_sampled_rounds_are_judged_by_the_policy(tmp_path: Path) -> None:
+    with opened(tmp_path, every=2) as recorder:
+        tell(recorder, 1, 2, 3, 4)
+    found = coverage(tmp_path)
+    assert (found.rounds, found.measured, found.every) == (4, 2, 2)
+    assert found.is_whole
+    assert found.sampled_rounds
+    assert check(tmp_path).outcome is Outcome.INCONCLUSIVE
+    assert "every 2 rounds were measured" in check(tmp_path).reason
+    assert check(tmp_path, POLICY + "sampled_rounds = true\n").outcome is Outcome.PASS
+
+
+def test_a_participant_that_sees_no_uploads_covers_rounds(tmp_path: Path) -> None:
+    with record(tmp_path, network, AUDIT, view="globals", log=lambda text: None) as recorder:
+        for one in LIST[:3]:
+            recorder.round(one.number, sent=one.sent, after=one.after)
+        recorder.missed(4, "no memory", answered=[])
+    found = coverage(tmp_path)
+    assert (found.measured, found.n_missing_rounds) == (3, 1)
+    assert [one.measured for one in found.clients] == [3, 3, 3]
+
+
+def test_two_runs_have_two_identities_and_one_run_has_one(tmp_path: Path) -> None:
+    identities = []
+    for name, numbers in (("a", (1, 2)), ("b", (1, 2)), ("c", (1, 3))):
+        with opened(tmp_path / name) as recorder:
+            tell(recorder, *numbers)
+        identities.append(coverage(tmp_path / name).identity)
+    assert identities[0] == identities[1] != identities[2]
+
+
+def test_logs_of_older_versions_are_read(tmp_path: Path) -> None:
+    with opened(tmp_path) as recorder:
+        tell(recorder, 1, 2)
+    log = tmp_path / LOG_FILE
+    older = [
+        {
+            k: v
+            for k, v in json.loads(line).items()
+            if k in ("round", "asked", "answered", "measured")
+        }
+        for line in log.read_text().splitlines()
+    ]
+    log.write_text("".join(json.dumps(line) + "\n" for line in older))
+    assert coverage(tmp_path).is_whole

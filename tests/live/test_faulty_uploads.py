@@ -1,0 +1,315 @@
+"""One client's faulty upload leaves out that client in that round, and changes no other figure."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import ClientId
+from fedaudit.live.recorder import Recorder, record
+from fedaudit.live.recording import read_round_log
+from fedaudit.observe.measurements import Stored, read_measured
+from tests.live.federation import FEW, Live, data, measured, network, rounds
+
+AUDIT = data().split.audit
+FAULTY: ClientId = 1
+LIST = list(rounds())
+ALL = (*FEW, "fedmia-2")
+
+
+class Raises(Mapping[str, Tensor]):
+    """An upload that fails when it is read."""
+
+    def __getitem__(self, key: str) -> Tensor:
+        raise ZeroDivisionError("lazy")
+
+    def __iter__(self) -> Any:
+        raise ZeroDivisionError("lazy")
+
+    def __len__(self) -> int:
+        return 1
+
+
+def changed(change: Callable[[Tensor], object]) -> Callable[[dict[str, Tensor]], object]:
+    """One array of an upload replaced."""
+
+    def of(upload: dict[str, Tensor]) -> object:
+        name = next(iter(upload))
+        return {**upload, name: change(upload[name])}
+
+    return of
+
+
+def with_value(value: float) -> Callable[[Tensor], Tensor]:
+    def of(tensor: Tensor) -> Tensor:
+        found = tensor.clone()
+        found.view(-1)[0] = value
+        return found
+
+    return of
+
+
+UPLOADS: dict[str, Callable[[dict[str, Tensor]], object]] = {
+    "nan": changed(with_value(torch.nan)),
+    "infinite": changed(with_value(torch.inf)),
+    "shape": changed(lambda value: value[:1]),
+    "empty array": changed(lambda value: value[:0]),
+    "sparse": changed(lambda value: value.to_sparse()),
+    "complex": changed(lambda value: value.to(torch.complex64)),
+    "text": changed(lambda value: "text"),
+    "objects": changed(lambda value: np.array([object()])),
+    "meta": changed(lambda value: value.to("meta")),
+    "other names": lambda upload: {f"other.{n}.x": value for n, value in upload.items()},
+    "another name": lambda upload: {**upload, "more": torch.zeros(3)},
+    "other part": lambda upload: dict(list(upload.items())[:1]),
+    "nothing": lambda upload: {},
+    "none": lambda upload: None,
+    "number": lambda upload: 3.0,
+    "list of another length": lambda upload: [*upload.values()][:-1],
+    "reversed list": lambda upload: [*upload.values()][::-1],
+    "another network": lambda upload: torch.nn.Linear(3, 2),
+    "raises": lambda upload: Raises(),
+    # Finite until it is used: the update, or a signal, overflows.
+    "huge": lambda upload: {name: torch.full_like(v, 3e38) for name, v in upload.items()},
+    "large": lambda upload: {name: v * 1e30 for name, v in upload.items()},
+}
+
+
+def tell(recorder: Recorder, one: Live, uploads: Mapping[ClientId, object], **more: Any) -> None:
+    recorder.round(one.number, sent=one.sent, uploads=uploads, **more)  # type: ignore[arg-type]
+
+
+@cache
+def without_faulty(folder: Path) -> dict[tuple[int, str], Tensor]:
+    """Measurements of a run in which the client did not answer in round 2."""
+    with record(folder, network, AUDIT, attacks=ALL, keep="full", strict=True) as recorder:
+        for one in LIST[:3]:
+            uploads = dict(one.uploads)
+            if one.number == 2:
+                del uploads[FAULTY]
+            tell(recorder, one, uploads, asked=range(3))
+    return measured(folder)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str], Tensor]:
+    return without_faulty(tmp_path_factory.mktemp("expected"))
+
+
+def accuracy(stored: Stored) -> dict[str, str]:
+    """Correct predictions of the model after a round."""
+    return {name: note for name, note in stored.notes.items() if "global" in name}
+
+
+def same(folder: Path, expected: Mapping[tuple[int, str], Tensor]) -> bool:
+    found = measured(folder)
+    return found.keys() == expected.keys() and all(
+        torch.equal(found[key], expected[key]) for key in expected
+    )
+
+
+@pytest.mark.parametrize("fault", UPLOADS)
+def test_a_faulty_upload_costs_its_sender_that_round_and_no_other_figure(
+    fault: str, expected: Mapping[tuple[int, str], Tensor], tmp_path: Path
+) -> None:
+    with record(tmp_path, network, AUDIT, attacks=ALL, keep="full") as recorder:
+        for one in LIST[:3]:
+            uploads: dict[ClientId, object] = dict(one.uploads)
+            if one.number == 2:
+                uploads[FAULTY] = UPLOADS[fault](one.uploads[FAULTY])
+                with pytest.warns(RuntimeWarning, match="round 2 is recorded without client 1: "):
+                    tell(recorder, one, uploads)
+            else:
+                tell(recorder, one, uploads)
+    assert [one.measured.clients for one in read_measured(tmp_path)] == [
+        (0, 1, 2),
+        (0, 2),
+        (0, 1, 2),
+    ]
+    log = {one.round: one for one in read_round_log(tmp_path)}
+    assert list(log[2].excluded) == [FAULTY]
+    assert log[2].excluded[FAULTY]
+    assert log[2].measured
+    assert same(tmp_path, expected)
+
+
+@pytest.mark.parametrize("weight", [-1.0, torch.nan, torch.inf, -torch.inf, 1e300, None, "many"])
+def test_an_impossible_weight_costs_its_sender_that_round_alone(
+    weight: object, expected: Mapping[tuple[int, str], Tensor], tmp_path: Path
+) -> None:
+    with record(tmp_path, network, AUDIT, attacks=ALL, keep="full") as recorder:
+        for one in LIST[:3]:
+            weights: dict[ClientId, Any] = dict.fromkeys(range(3), 1.0)
+            if one.number == 2:
+                weights[FAULTY] = weight
+                with pytest.warns(RuntimeWarning, match="without client 1: "):
+                    tell(recorder, one, one.uploads, weights=weights)
+            else:
+                tell(recorder, one, one.uploads, weights=weights)
+    assert same(tmp_path, expected)
+
+
+@pytest.mark.parametrize("sent", ["missing", "nan", "none"])
+def test_a_client_whose_own_model_is_not_known_is_left_out_alone(
+    sent: str, expected: Mapping[tuple[int, str], Tensor], tmp_path: Path
+) -> None:
+    with record(tmp_path, network, AUDIT, attacks=ALL, keep="full") as recorder:
+        for one in LIST[:3]:
+            models: dict[ClientId, Any] = dict.fromkeys(range(3), one.sent)
+            if one.number == 2:
+                broken = changed(with_value(torch.nan))(one.sent)
+                models[FAULTY] = {"missing": None, "nan": broken, "none": None}[sent]
+                if sent == "missing":
+                    del models[FAULTY]
+                with pytest.warns(RuntimeWarning, match="without client 1: "):
+                    recorder.round(one.number, sent=models, uploads=one.uploads)
+            else:
+                recorder.round(one.number, sent=models, uploads=one.uploads)
+    assert same(tmp_path, expected)
+
+
+@pytest.mark.parametrize("client", ["a name", -3, 10**17, 1.5, None])
+def test_an_upload_of_a_client_that_nobody_knows_costs_no_other(
+    client: object, expected: Mapping[tuple[int, str], Tensor], tmp_path: Path
+) -> None:
+    with record(tmp_path, network, AUDIT, attacks=ALL, keep="full") as recorder:
+        for one in LIST[:3]:
+            uploads: dict[Any, object] = dict(one.uploads)
+            if one.number == 2:
+                uploads[client] = uploads.pop(FAULTY)
+                with pytest.warns(RuntimeWarning, match="round 2 is not recorded in full"):
+                    tell(recorder, one, uploads)
+            else:
+                tell(recorder, one, uploads)
+    assert same(tmp_path, expected)
+    assert [one.unknown for one in read_round_log(tmp_path)] == [False, True, False]
+
+
+def test_two_uploads_of_one_client_leave_it_out_by_number(
+    expected: Mapping[tuple[int, str], Tensor], tmp_path: Path
+) -> None:
+    with record(tmp_path, network, AUDIT, attacks=ALL, keep="full") as recorder:
+        for one in LIST[:3]:
+            uploads: dict[Any, object] = dict(one.uploads)
+            if one.number == 2:
+                uploads["1"] = uploads[0]
+                with pytest.warns(RuntimeWarning, match="without client 1: two uploads are of it"):
+                    tell(recorder, one, uploads)
+            else:
+                tell(recorder, one, uploads)
+    assert same(tmp_path, expected)
+
+
+@pytest.mark.parametrize("when", ["beside", "after"])
+@pytest.mark.parametrize("fault", ["nan", "large"])
+def test_whenever_rounds_are_measured_one_faulty_upload_costs_no_other(
+    when: Any, fault: str, expected: Mapping[tuple[int, str], Tensor], tmp_path: Path
+) -> None:
+    recorder = record(tmp_path, network, AUDIT, attacks=ALL, keep="full", measure=when)
+    with catch_warnings(record=True) as warned:
+        simplefilter("always")
+        for one in LIST[:3]:
+            uploads: dict[ClientId, object] = dict(one.uploads)
+            if one.number == 2:
+                uploads[FAULTY] = UPLOADS[fault](one.uploads[FAULTY])
+            tell(recorder, one, uploads)
+        recorder.close()
+    (message,) = (str(one.message) for one in warned)
+    assert message.startswith("fedaudit: round 2 is recorded without client 1: ")
+    assert same(tmp_path, expected)
+    assert [list(one.excluded) for one in read_round_log(tmp_path)] == [[], [FAULTY], []]
+
+
+def test_a_strict_recording_stops_at_a_faulty_upload_and_names_its_sender(tmp_path: Path) -> None:
+    (one, *_) = LIST
+    uploads = {**one.uploads, FAULTY: UPLOADS["nan"](one.uploads[FAULTY])}
+    with (
+        pytest.raises(BadInput, match=r"of client 1: its upload has .* not finite numbers"),
+        record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder,
+    ):
+        tell(recorder, one, uploads)
+
+
+def test_a_strict_recording_goes_on_where_the_server_kept_the_upload_out(tmp_path: Path) -> None:
+    (one, *_) = LIST
+    uploads = {**one.uploads, FAULTY: UPLOADS["nan"](one.uploads[FAULTY])}
+    with (
+        pytest.warns(RuntimeWarning, match="without client 1"),
+        record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder,
+    ):
+        tell(recorder, one, uploads, kept_out=[FAULTY])
+    assert read_round_log(tmp_path)[0].kept_out == (FAULTY,)
+
+
+@pytest.mark.parametrize(("after", "kept_out"), [(True, (FAULTY,)), (False, ())])
+def test_an_upload_that_is_not_finite_was_kept_out_if_the_next_model_is(
+    after: bool, kept_out: tuple[int, ...], tmp_path: Path
+) -> None:
+    (one, *_) = LIST
+    uploads = {**one.uploads, FAULTY: UPLOADS["nan"](one.uploads[FAULTY])}
+    with (
+        pytest.warns(RuntimeWarning, match="without client 1"),
+        record(tmp_path, network, AUDIT, attacks=FEW) as recorder,
+    ):
+        tell(recorder, one, uploads, after=one.after if after else None)
+    assert read_round_log(tmp_path)[0].kept_out == kept_out
+
+
+def test_an_upload_that_the_server_kept_out_is_measured_and_not_averaged(tmp_path: Path) -> None:
+    (one, *_) = LIST
+    for place, (uploads, more) in enumerate(
+        [(one.uploads, {"kept_out": [2]}), ({c: one.uploads[c] for c in (0, 1)}, {})]
+    ):
+        folder = tmp_path / str(place)
+        with record(folder, network, AUDIT, attacks=FEW, strict=True) as recorder:
+            tell(recorder, one, uploads, **more)
+    kept, left = (read_measured(tmp_path / name)[0] for name in ("0", "1"))
+    assert kept.measured.clients == (0, 1, 2)
+    for name, values in left.measured.signals.items():
+        assert torch.equal(kept.measured.signals[name][:2], values)
+    assert accuracy(kept) == accuracy(left)
+
+
+def test_the_sum_of_a_round_is_refused_where_a_summand_cannot_be_read(tmp_path: Path) -> None:
+    (one, *_) = LIST
+    uploads = {**one.uploads, FAULTY: UPLOADS["nan"](one.uploads[FAULTY])}
+    recorder = record(tmp_path, network, AUDIT, attacks=FEW[:2], view="sum")
+    with pytest.warns(RuntimeWarning, match="round 1 is not recorded: of client 1: its upload"):
+        tell(recorder, one, uploads)
+    with pytest.warns(RuntimeWarning, match="1 of 1 rounds are not recorded; the first, because"):
+        recorder.close()
+
+
+def test_masks_of_minus_infinity_that_come_back_as_sent_are_no_fault(tmp_path: Path) -> None:
+    class Masked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = network()
+            self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.net(x)
+            return found
+
+    model = Masked()
+    with record(tmp_path, model, AUDIT, attacks=FEW, strict=True) as recorder:
+        recorder.round(1, sent=model, uploads=dict.fromkeys(range(3), model))
+    assert read_round_log(tmp_path)[0].measured
+
+
+def test_a_peer_that_cannot_be_measured_names_its_client(tmp_path: Path) -> None:
+    (one, *_) = LIST
+    split = data().split.audit
+    uploads = {**one.uploads, 2: {n: v * 1e30 for n, v in one.uploads[2].items()}}
+    with (
+        pytest.warns(RuntimeWarning, match=r"without client 2: .*is not finite"),
+        record(tmp_path, network, split, attacks=FEW) as recorder,
+    ):
+        tell(recorder, one, uploads)
