@@ -135,3 +135,33 @@ def test_labels_alone_reach_what_they_can_and_nothing_more() -> None:
 def test_strata_of_another_length_are_refused() -> None:
     with pytest.raises(BadInput, match="every sample needs a stratum"):
         stratified_auc([1.0, 2.0], [True, False], [1])
+
+
+def test_labels_alone_of_pooled_clients_say_nothing_where_each_tossed_its_own_coin() -> None:
+    rng = np.random.default_rng(3)
+    client = np.repeat([0, 1, 2], 600)
+    # Clients differ in classes and in their share of members, and in no client are they related.
+    truth = rng.random(1800) < np.array([0.2, 0.5, 0.8])[client]
+    labels = client * 2 + (rng.random(1800) < 0.3)
+    alone = labels_alone_auc(labels, truth, rng=rng)
+    within = labels_alone_auc(labels, truth, rng=rng, strata=client)
+    assert alone is not None
+    assert within is not None
+    assert alone > 0.7
+    assert within <= 0.53
+
+
+def test_labels_alone_within_strata_agree_with_the_slow_comparison() -> None:
+    rng = np.random.default_rng(4)
+    strata = rng.integers(0, 3, 900)
+    truth = rng.random(900) < 0.5
+    labels = (rng.random(900) < np.where(truth, 0.7, 0.3)).astype(int)
+    within = labels_alone_auc(labels, truth, rng=rng, strata=strata)
+    assert within == pytest.approx(stratified_auc(labels, truth, strata).value, abs=0.02)
+
+
+def test_labels_alone_of_strata_without_both_sides_are_not_known() -> None:
+    rng = np.random.default_rng(5)
+    truth = [True, True, True, False, False, False]
+    strata = [0, 0, 0, 1, 1, 1]
+    assert labels_alone_auc(np.zeros(6, int), truth, rng=rng, strata=strata) is None

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.delong import FEWEST_DISORDERED, AucInterval
 from fedaudit.metrics.intervals import clopper_pearson, percent, require_confidence
-from fedaudit.metrics.roc import as_scores, auc, ranked, sides, within_side
+from fedaudit.metrics.roc import as_scores, midranks, ranked, sides, within_side
 from fedaudit.metrics.truth import as_truth
 
 _SPLITS = 20
@@ -188,7 +188,11 @@ def _in_multiples(
 
 
 def labels_alone_auc(
-    labels: Int[np.ndarray, " samples"], is_member: npt.ArrayLike, *, rng: np.random.Generator
+    labels: Int[np.ndarray, " samples"],
+    is_member: npt.ArrayLike,
+    *,
+    rng: np.random.Generator,
+    strata: npt.ArrayLike | None = None,
 ) -> float | None:
     """Estimate the AUC of the best score that sees the labels and no model.
 
@@ -200,13 +204,18 @@ def labels_alone_auc(
         labels: The class of each sample.
         is_member: The truth, one a sample.
         rng: Draws the halves.
+        strata: The stratum of each sample; frequencies are then those of a class in a stratum, and
+            only samples of one stratum are compared.
 
     Returns:
         The AUC, at least .5 since a score that does worse would not be used; None with fewer than
         two members or non-members.
     """
     truth = as_truth(is_member, len(labels))
-    classes, place = np.unique(labels, return_inverse=True)
+    together = np.zeros(len(truth), dtype=int) if strata is None else np.asarray(strata)
+    cells = np.stack([together, labels], axis=1)
+    classes, place = np.unique(cells, axis=0, return_inverse=True)
+    place = place.reshape(-1)
     members, others = np.flatnonzero(truth), np.flatnonzero(~truth)
     if min(len(members), len(others)) < 2:
         return None
@@ -221,8 +230,28 @@ def labels_alone_auc(
             ]
             score = np.log(rates[0] / rates[1])
             inside = np.concatenate([side[judged] for side in halves])
-            areas.append(auc(score[place[inside]], truth[inside]))
-    return max(0.5, float(np.mean(areas)))
+            area = _auc_within(score[place[inside]], truth[inside], together[inside])
+            areas += [] if area is None else [area]
+    return max(0.5, float(np.mean(areas))) if areas else None
+
+
+def _auc_within(
+    scores: Float[np.ndarray, " samples"],
+    truth: Bool[np.ndarray, " samples"],
+    strata: Int[np.ndarray, " samples"],
+) -> float | None:
+    """Compute the AUC over pairs of one stratum; None without such pairs."""
+    place = np.unique(strata, return_inverse=True)[1].reshape(-1)
+    cells = np.stack([place, scores], axis=1)
+    key = np.unique(cells, axis=0, return_inverse=True)[1].reshape(-1)
+    total = np.bincount(place)
+    members = np.bincount(place[truth], minlength=len(total))
+    # Ranks go on from stratum to stratum; those before a stratum are taken off.
+    within = midranks(key.astype(float)) - (np.cumsum(total) - total)[place]
+    sums = np.bincount(place[truth], within[truth], minlength=len(total))
+    pairs = (members * (total - members)).sum()
+    won = (sums - members * (members + 1) / 2).sum()
+    return float(won / pairs) if pairs else None
 
 
 def _by_stratum(

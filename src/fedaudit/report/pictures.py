@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.report import words
+from fedaudit.report.deciding.clients import are_several, name_of
 from fedaudit.report.evidence import (
     by_contrast,
     distinct,
@@ -106,17 +107,33 @@ def _of_contrast(
     """One contrast; below the AUC of people that of their single samples."""
     aucs = [f for f in figures if f.metric == AUC]
     rates = [f for f in figures if f.metric == metric]
-    of = grouped(aucs or rates, lambda one: one.attack)
-    best = {attack: max(one.number for one in found) for attack, found in of.items()}
+    several = are_several(figures)
+    # A bar for each client would have no name in a row of all clients.
+    rows = grouped(aucs or rates, lambda one: (one.attack, one.target if several else None))
+    best = {row: max(one.number for one in same) for row, same in rows.items()}
     # A metric that was refused throughout has no track of its own.
     parts = [part for part in (aucs, rates) if part]
     lines = []
-    for attack in sorted(best, key=lambda attack: -best[attack])[:MOST_LINES]:
+    order = sorted(best, key=lambda row: (several and row[1] is not None, -best[row]))
+    for attack, target in order[:MOST_LINES]:
         cells = [
-            [one for one in part if one.attack == attack and one.defense in looks] for part in parts
+            [
+                one
+                for one in part
+                if one.attack == attack
+                and one.defense in looks
+                and (not several or one.target == target)
+            ]
+            for part in parts
         ]
         marks = tuple(_marks(cell, looks) for cell in cells)
-        beside = _of_singles([one for one in singles if one.attack == attack])
+        beside = _of_singles(
+            [
+                one
+                for one in singles
+                if one.attack == attack and (not several or one.target == target)
+            ]
+        )
         if aucs:
             marks = ((*marks[0], *beside), *marks[1:])
         said = [_largest(cell) for cell in cells]
@@ -127,7 +144,8 @@ def _of_contrast(
             "" if one is None else words.interval(one.low, one.high, one.metric) for one in said
         )
         tone = "" if said[0] is None else look_of(said[0]).tone
-        lines.append(Line(shortened(attack, 30), marks, values, limits, tone))
+        name = f"{shortened(name_of(target), 40)} · {shortened(attack, 30)}" if several else ""
+        lines.append(Line(name or shortened(attack, 30), marks, values, limits, tone))
     tracks = []
     if aucs:
         tracks.append(half_track("AUC", _reached(lines), shares=False))
@@ -137,12 +155,16 @@ def _of_contrast(
     named_ = {shortened(words.defense_name(name)): look for name, look in looks.items()}
     if singles:
         named_ = {**(named_ if len(named_) > 1 else {"people": PLAIN}), _SINGLES: DEFENDED[0]}
+    left = len(order) - len(lines)
+    caveat = "" if any(one.fair for one in figures) else f" {words.capital(words.NO_FAIR_DRAW)}."
     return Forest(
         "Attacks against guessing",
         f"members {words.against(contrast)}",
-        f"{words.listed([track.title for track in tracks])} of every attack on "
-        f"{words.contrast_meaning(contrast, figures[0].unit)}, with 95% intervals; the dashed line "
-        "is guessing. ▲ above it after correction.",
+        f"{words.listed([track.title for track in tracks])} of every attack"
+        f"{' and client' * several} on {words.contrast_meaning(contrast, figures[0].unit)}, with "
+        f"95% intervals; the dashed line is guessing. ▲ above it after correction.{caveat}"
+        + f" {words.plural(left, 'more row')} {'is' if left == 1 else 'are'} in the tables."
+        * bool(left),
         tuple(tracks),
         tuple(lines),
         _keys(named_) if len(named_) > 1 else (),

@@ -128,7 +128,8 @@ def _numbered(steps: Sequence[str], width: int) -> Iterator[str]:
 def _rows(forest: Forest, most: int, width: int) -> Iterator[str]:
     """A heading, and as many rows as fit; how many more there are is told."""
     many = len(forest.tracks)
-    wide = 22 if many > 1 else 34
+    longest = max((len(line.label) for line in forest.lines), default=0)
+    wide = min(max(22, longest + 2), 38) if many > 1 else 34
     if forest.label == COMPARED:
         wide = 38
     each = (width - wide) // many
@@ -156,4 +157,12 @@ def _rows(forest: Forest, most: int, width: int) -> Iterator[str]:
 
 def _row(label: str, texts: Sequence[str], wide: int, each: int) -> str:
     cells = "".join(f"{shortened(text, each - 1):<{each}}" for text in texts)
-    return f"{shortened(label, wide - 2):<{wide}}{cells}".rstrip()
+    return f"{_fitting(label, wide - 2):<{wide}}{cells}".rstrip()
+
+
+def _fitting(label: str, width: int) -> str:
+    """Return a row's label; of "client · attack" the client's name gives way."""
+    client, dot, attack = label.partition(" · ")
+    if len(label) <= width or not dot:
+        return shortened(label, width)
+    return shortened(f"{shortened(client, max(width - len(attack) - 3, 8))}{dot}{attack}", width)

@@ -1,11 +1,12 @@
 """The numbers that stand at the top of a report, each with what to read it against."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fedaudit.core import metric_names
 from fedaudit.core.metric_names import EPSILON
 from fedaudit.report import evidence, words
+from fedaudit.report.deciding.clients import are_several, highest_auc, largest_limits, name_of
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.clusters import clustered_of, label_of, risk_size, riskiest
 from fedaudit.report.text.membership import ALARMS, of_thousand, upper_bounds
@@ -102,7 +103,7 @@ def _membership_tiles(figures: list[Estimate]) -> list[Tile]:
     auc = next((figure for figure in found if figure.metric == metric_names.AUC), None)
     rate = next((figure for figure in found if figure.metric != metric_names.AUC), None)
     tiles = [
-        _strongest_tile(auc or evidence.strongest(figures, metric_names.AUC), figures),
+        _strongest_tile(auc or highest_auc(figures), figures),
         _identified_tile(rate, figures),
     ]
     ordered = tiles[::-1] if found and found[0] is rate else tiles
@@ -113,7 +114,9 @@ def _strongest_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | No
     if best is None:
         return None
     found, tone = _judged(best)
-    parts = (found, words.interval_of(best) or "no interval", _place(best, figures))
+    limits = words.interval_of(best) or "no interval"
+    largest = _larger_limits(best, figures, words.number)
+    parts = tuple(filter(None, (found, limits, _place(best, figures), largest)))
     label = "Strongest attack, AUC" if above_chance(best) else "Highest AUC"
     return Tile(label, words.shown(best.value, metric_names.AUC), " · ".join(parts), tone)
 
@@ -127,9 +130,24 @@ def _identified_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | N
             # Its size is not known: "a trace" would sound like one.
             found = "above guessing; to say by how much takes more non-members"
         price = f"{found} · at 1 false alarm in {ALARMS[best.metric]}"
-        return Tile(label, of_thousand(best.value), f"{price} · {_place(best, figures)}", tone)
+        largest = _larger_limits(best, figures, of_thousand)
+        detail = " · ".join(filter(None, (price, _place(best, figures), largest)))
+        return Tile(label, of_thousand(best.value), detail, tone)
     left = upper_bounds([figure for figure in figures if figure.metric != metric_names.AUC])
     return Tile(label, "none shown", f"upper limits: {left}") if left else None
+
+
+def _larger_limits(best: Estimate, figures: list[Estimate], shown: Callable[[float], str]) -> str:
+    """Return the upper limits of other clients that are above that of a figure, by name."""
+    if not are_several(figures):
+        return ""
+    limits = largest_limits(figures, best.metric)
+    larger = [
+        f"up to {shown(limit.value)} for {name_of(limit.client)}"
+        for limit in limits
+        if best.high is not None and limit.value > best.high
+    ]
+    return words.listed(larger)
 
 
 def _source_tiles(record: Record) -> list[Tile]:

@@ -216,6 +216,9 @@ PEOPLE_MEANINGS = {
 }
 """The same where people are told apart, each by all of their samples."""
 
+NO_FAIR_DRAW = "no fair draw: differences between clients may be part of it"
+"""Mark of a contrast whose members and non-members no single draw divided."""
+
 ORIGINS = {
     "member": "Member",
     "other_client": "Another client's",

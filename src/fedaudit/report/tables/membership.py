@@ -26,6 +26,7 @@ from fedaudit.report.grid import (
     Footnotes,
     Grid,
     Heading,
+    below,
     columns_of,
     named,
     shortened,
@@ -200,7 +201,7 @@ def _attack_table(figures: list[Estimate], label: str, runs: RunsBehind) -> Grid
     names = [_short_name(metric) for metric in HEADLINE_METRICS]
     width = len(HEADLINE_METRICS)
     headings = [
-        Heading(words.contrast_name(contrast), width, sizes_in_words(figures, runs, contrast))
+        Heading(words.contrast_name(contrast), width, _under(figures, runs, contrast))
         for contrast in contrasts
     ]
     return Grid(
@@ -213,6 +214,35 @@ def _attack_table(figures: list[Estimate], label: str, runs: RunsBehind) -> Grid
         + (_OVER_SEEDS if any(f.seed is None for f in figures) else "")
         + words.about_runs(f.further for f in figures),
     )
+
+
+def _under(figures: list[Estimate], runs: RunsBehind, contrast: str) -> str:
+    """Return the sizes of a contrast, what is compared within, and whether no draw was fair."""
+    here = [figure for figure in figures if figure.contrast == contrast]
+    compared = distinct(compared_within(figure) for figure in here)
+    return below(sizes_in_words(figures, runs, contrast), *compared)
+
+
+def compared_within(figure: Estimate) -> str:
+    """Return what is compared: "within each client", "matched in class; no fair draw: ..."."""
+    parts = (_WITHIN.get(figure.within, ""), "" if figure.fair else words.NO_FAIR_DRAW)
+    return "; ".join(filter(None, parts))
+
+
+_WITHIN = {"client": "each client's members with its own held-out samples", "class": "same classes"}
+
+
+def _compared(figure: Estimate, figures: Iterable[Estimate]) -> Filled:
+    """Return the cell of a column on what is compared, which tables without any do not have."""
+    if not any(map(compared_within, figures)):
+        return {}
+    return {"Compared": compared_within(figure) or "all pairs"}
+
+
+def _alone(figure: Estimate) -> str:
+    if figure.labels_alone is None:
+        return ""
+    return f"labels alone {words.number(figure.labels_alone)}"
 
 
 def _short_name(metric: str) -> str:
@@ -252,7 +282,8 @@ def figure_cell(
     look = look_of(figure)
     part = None if runs is None else in_all(figure, runs)
     counts = counts_in_words(part) if part else _false_alarms(figure)
-    return measured(figure, look, counts, _ceiling(figure), mark=mark) or EMPTY
+    more = (counts, _ceiling(figure), _alone(figure))
+    return measured(figure, look, *more, mark=mark) or EMPTY
 
 
 def _lacking(figure: Estimate) -> str:
@@ -299,6 +330,7 @@ def _long_table(caption: str, figures: list[Estimate]) -> Grid:
             "Contrast": words.contrast_name(figure.contrast),
             "Metric": words.metric_name(figure.metric),
             "Figure": figure_cell(figure, notes),
+            **_compared(figure, figures),
             "Defense": shortened(words.defense_name(figure.defense)),
             "View": shortened(figure.view),
             "Target": "every target" if figure.target is None else str(figure.target),
@@ -312,7 +344,7 @@ def _long_table(caption: str, figures: list[Estimate]) -> Grid:
         caption,
         rows,
         words=("Contrast", "Metric", "Method"),
-        varying=("Defense", "View", "Target", "Seed"),
+        varying=("Defense", "View", "Target", "Seed", "Compared"),
         notes=notes,
         remark=_SIGNS + words.about_runs(figure.further for figure in figures),
     )
@@ -341,7 +373,8 @@ def targets_table(record: Record) -> Grid | None:
             "Seed": "mean" if figure.seed is None else str(figure.seed),
             "AUC": None
             if figure.value is None
-            else measured(figure, look_of(figure), unbounded=""),
+            else measured(figure, look_of(figure), _alone(figure), unbounded=""),
+            **_compared(figure, figures),
             "Members / non-members": _behind(figure),
         }
         for figure in sorted(figures, key=lambda figure: figure.target or 0)
@@ -355,7 +388,7 @@ def _client(client: int | None) -> str:
     return name if isinstance(client, words.NamedClient) else words.capital(name)
 
 
-_SETTING = ("Target", "Attack", "Contrast", "Non-members", "Defense", "Seed")
+_SETTING = ("Target", "Compared", "Attack", "Contrast", "Non-members", "Defense", "Seed")
 
 
 def target_figures(record: Record) -> list[Estimate]:

@@ -1,14 +1,14 @@
 """Sentences about membership inference: the verdict, and findings by kind of non-member."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.report import evidence, words
+from fedaudit.report.deciding.clients import are_several, highest_auc, largest_limits, name_of
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import (
     WRONG_SIGN,
-    coverage_gaps,
     range_headline,
     reveals_owner,
     unit_of,
@@ -166,30 +166,37 @@ def against_single_samples(record: Record) -> tuple[Bullet, ...]:
 
 
 def upper_bounds(figures: list[Estimate]) -> str:
-    """Largest upper confidence limits, as words; empty without any."""
-    parts = []
-    high = _highest(figures, AUC)
-    if high is not None:
-        parts.append(f"an AUC up to {words.number(high)}")
-    rates = [(alarms, _highest(figures, metric)) for metric, alarms in reversed(ALARMS.items())]
-    known = [(alarms, of_thousand(high)) for alarms, high in rates if high is not None]
-    parts += [
-        f"up to {most} at one in {alarms}"
-        if place
-        else f"up to {most} of 1,000 members identified at one false alarm in {alarms} non-members"
-        for place, (alarms, most) in enumerate(known)
-    ]
+    """Return the largest upper confidence limits in words; empty without any.
+
+    With several clients each limit names whose it is, all clients pooled first.
+    """
+    parts = [f"an AUC {said}" for said in _limit(figures, AUC, words.number)]
+    for metric, alarms in reversed(ALARMS.items()):
+        long = not any("one in" in part or "one false alarm" in part for part in parts)
+        price = f" at one in {alarms}"
+        if long:
+            price = f" of 1,000 members identified at one false alarm in {alarms} non-members"
+        parts += _limit(figures, metric, of_thousand, price)
     return words.listed(parts)
+
+
+def _limit(
+    figures: list[Estimate], metric: str, shown: Callable[[float], str], price: str = ""
+) -> list[str]:
+    """Return "up to 0.596 for all clients pooled (0.774 for hospital-a)"; nothing without any."""
+    limits = largest_limits(figures, metric)
+    if not limits:
+        return []
+    if not are_several(figures):
+        return [f"up to {shown(limits[0].value)}{price}"]
+    first, *others = [(shown(limit.value), name_of(limit.client)) for limit in limits]
+    more = "".join(f" ({value} for {whose})" for value, whose in others)
+    return [f"up to {first[0]}{price} for {first[1]}{more}"]
 
 
 def of_thousand(share: float) -> str:
     """Number of of a thousand members a share is."""
     return words.count(round(1000 * min(max(share, 0.0), 1.0)))
-
-
-def _highest(figures: list[Estimate], metric: str) -> float | None:
-    highs = [f.high for f in figures if f.metric == metric and f.high is not None]
-    return max(highs, default=None)
 
 
 def _title(label: str) -> str:
@@ -207,10 +214,12 @@ def _contrast(contrast: str, figures: list[Estimate]) -> Sentence:
     sentence says how much upper confidence limits allow.
     """
     against = f"Against {words.contrast_meaning(contrast, figures[0].unit)}"
+    if not any(figure.fair for figure in figures):
+        against += f" ({words.NO_FAIR_DRAW})"
     above = [figure for figure in figures if above_chance(figure)]
     first = evidence.leading(figures)
     auc = next((figure for figure in first if figure.metric == AUC), None)
-    best = auc or evidence.strongest(figures, AUC)
+    best = auc or highest_auc(figures)
     if best is None and not above:
         return Sentence(against, "no attack gave a usable figure.")
     sentences = [_auc_sentence(best, figures)] if best else []
@@ -228,14 +237,23 @@ def _contrast(contrast: str, figures: list[Estimate]) -> Sentence:
 def _auc_sentence(best: Estimate, figures: list[Estimate]) -> str:
     name = f"{shortened(best.attack, 60)}{_where(best, figures)}"
     figure = f"AUC {words.with_interval(best)}"
+    alone = labels_alone(best)
     if above_chance(best):
         size = evidence.size_words(best)
         word = f", {size}" if size else ""
-        return f"the strongest attack is {name}, {figure}{word}."
+        return f"the strongest attack is {name}, {figure}{word}{alone}."
     if any(above_chance(one) for one in figures):
         by_auc = f"by AUC, no attack is shown above guessing{_allowing(best)}"
-        return f"{by_auc}: the highest is {name}, {figure}."
-    return f"no attack is shown above guessing{_allowing(best)}; the highest is {name}, {figure}."
+        return f"{by_auc}: the highest is {name}, {figure}{alone}."
+    none = f"no attack is shown above guessing{_allowing(best)}"
+    return f"{none}; the highest is {name}, {figure}{alone}."
+
+
+def labels_alone(figure: Estimate) -> str:
+    """Return "; labels alone reach 0.500": the baseline of a score that sees no model."""
+    if figure.labels_alone is None:
+        return ""
+    return f"; labels alone reach {words.number(figure.labels_alone)}"
 
 
 def _allowing(best: Estimate) -> str:
@@ -306,22 +324,6 @@ def _with_limits(figure: Estimate) -> str:
     return f"{middle} ({named}{of_thousand(figure.low)} to {of_thousand(figure.high)})"
 
 
-def member_status(record: Record, figures: list[Estimate]) -> evidence.Status:
-    """The verdict on membership, of figures that can be relied on.
-
-    Args:
-        record: The record.
-        figures: Those of its headline.
-    """
-    above = [figure for figure in figures if above_chance(figure)]
-    if above:
-        sizes = [size for figure in above if (size := evidence.size_of(figure))]
-        return evidence.LEAKS[evidence.largest(sizes) or "trace"]
-    if wrong_sign(figures) or coverage_gaps(record):
-        return "inconclusive"
-    return "no leak shown" if _little_can_hide(record, figures) else "inconclusive"
-
-
 def member_meaning(record: Record, status: evidence.Status, figures: list[Estimate]) -> str:
     """Consequences of the verdict, and their limits.
 
@@ -358,38 +360,6 @@ def member_meaning(record: Record, status: evidence.Status, figures: list[Estima
     if status == "no leak shown":
         parts += [_power(record), _hidden(figures)]
     return " ".join(part for part in parts if part)
-
-
-def _little_can_hide(record: Record, figures: list[Estimate]) -> bool:
-    """True where no upper limit, of an AUC or a rate, leaves room for more than a weak leak.
-
-    Every contrast must have an AUC and a rate at few false alarms: a leak of a few samples shows
-    in the rate alone.
-    """
-    if not figures or any(by_test_alone(figure) for figure in figures):
-        return False
-    # Clients that are too small to be judged alone are judged together.
-    figures = evidence.pooled(figures) or figures
-    for found in evidence.by_contrast(figures).values():
-        given = [figure for figure in found if figure.value is not None]
-        if not any(f.metric == AUC for f in given) or not any(rate_of(f.metric) for f in given):
-            return False
-    runs = evidence.runs_behind(record)
-    highs = [(_upper_limit(f, runs), f.metric) for f in figures if f.value is not None]
-    doubtful = ("strong", evidence.ROOM_FOR_DOUBT)
-    return all(
-        high is not None and evidence.size_reached(high, metric) not in doubtful
-        for high, metric in highs
-    )
-
-
-def _upper_limit(figure: Estimate, runs: evidence.RunsBehind) -> float | None:
-    """A figure's upper limit; for a mean over runs that has none, the largest of the runs'."""
-    if figure.high is not None or figure.seed is not None:
-        return figure.high
-    highs = [run.high for run in runs.get(evidence.key_of(figure), [])]
-    known = [high for high in highs if high is not None]
-    return max(known) if known and len(known) == len(highs) else None
 
 
 def _affected(figures: list[Estimate]) -> str:

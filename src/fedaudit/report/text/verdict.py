@@ -6,6 +6,8 @@ from typing import NamedTuple, get_args
 
 from fedaudit.core.metric_names import AUC, SECURE_SUM_EPSILON
 from fedaudit.report import evidence, words
+from fedaudit.report.deciding.clients import scope_of
+from fedaudit.report.deciding.membership import member_status
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.clusters import (
     cluster_bullets,
@@ -26,7 +28,6 @@ from fedaudit.report.text.membership import (
     against_single_samples,
     bullets,
     member_meaning,
-    member_status,
 )
 from fedaudit.report.text.sources import (
     SOURCE_HEADLINES,
@@ -213,9 +214,10 @@ def _question(record: Record, targets: list[int]) -> str:
         )
     others = max(evidence.attacks_tried(record) - source_attacks_tried(record), 0)
     tried = words.plural(others, "attack was", "attacks were")
-    given = "a given sample was" if record.unit == "sample" else "a given person's samples were"
+    unit = unit_of(record)
+    asked = "a given person's samples were" if unit == "person" else f"a given {unit} was"
     return (
-        f"of {_asked(targets)}: can an adversary tell whether {given} among the "
+        f"of {_asked(targets)}: can an adversary tell whether {asked} among the "
         f"training data? {tried} tried; guessing gives an AUC of 0.5."
         f"{' ' + source_audited(record) if record.sources else ''}{on_clusters}"
     )
@@ -399,8 +401,7 @@ def _of_members(record: Record, status: evidence.Status, text: str) -> str:
         text = f"{words.capital(names[0])}: {text[:1].lower()}{text[1:]}"
         other = member_status(record, sides[names[1]])
         text += f". {words.capital(names[1])}: {other}"
-    caveat = fairness_caveat(record)
-    return f"{text}. {caveat}" if caveat else text
+    return ". ".join(filter(None, (text, scope_of(record, front), fairness_caveat(record))))
 
 
 def _of_canaries(record: Record) -> str:

@@ -1,6 +1,6 @@
 """From measurements and the truth to figures: one run, one target, one attack at a time."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple, TypedDict
 
@@ -24,6 +24,7 @@ from fedaudit.metrics import (
     auc_by_owner,
     clustered_auc,
     evaluate,
+    labels_alone_auc,
     limits_of_rate,
     most_exposed,
     one_run_epsilon,
@@ -133,6 +134,7 @@ def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) 
             is_member = origin[chosen] == Origin.MEMBER
             if is_member.all() or (contrast == "mixed" and not (origin == against[0]).any()):
                 continue
+            alone = _labels_alone(audited, set(client.tolist()), contrast, setup.seed)
             for estimate in evaluate(
                 scores[chosen],
                 origin[chosen],
@@ -149,8 +151,30 @@ def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) 
                     scaled = scaled_within(scores[chosen], client[chosen])
                     limits = limits_of_rate(scaled, is_member, rate)
                     findings.limits[len(findings.figures)] = limits
-                pooled = Comparison(chosen, within="client")
+                pooled = Comparison(chosen, within="client", labels_alone=alone)
                 findings.figures.append(_figure(of, audited[0], estimate, pooled, over_all=True))
+
+
+def _labels_alone(
+    audited: Sequence[UnitTruth], clients: Collection[int], contrast: str, seed: int
+) -> float | None:
+    """Estimate the AUC of labels alone over these clients; None if units have no classes."""
+    parts = [one for one in audited if one.target in clients]
+    labels, is_member, client = [], [], []
+    for one in parts:
+        if not isinstance(one, TargetTruth) or not one.has_classes:
+            return None
+        chosen = one.fair & np.isin(one.origin, [Origin.MEMBER, *CONTRASTS[contrast]])
+        labels.append(one.labels[chosen])
+        is_member.append(one.is_member[chosen])
+        client.append(np.full(int(chosen.sum()), one.target))
+    rng = seeded_numpy(seed, "labels alone", "pooled", contrast)
+    return labels_alone_auc(
+        np.concatenate(labels),
+        np.concatenate(is_member),
+        rng=rng,
+        strata=np.concatenate(client),
+    )
 
 
 def _as_evaluated(setup: Setup, m: Measurements, truth: TargetTruth) -> Measurements:

@@ -1,0 +1,207 @@
+"""Records of several audited clients: whose bars and limits are shown, and what a headline says."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from fedaudit.report.first import First, first_screen
+from fedaudit.report.page import report_html
+from fedaudit.report.pictures import first_picture
+from fedaudit.report.text.verdict import verdict
+from fedaudit.report.words import cleaned
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import Record
+from tests.estimates import changed
+from tests.report.records import HOSTILE_TAG
+from tests.report.seen import printed, words
+from tests.report.test_plain import auc, only, rate
+
+NAMES = ("hospital-a", "hospital-b", "clinic-c")
+
+
+def of_clients(*figures: Estimate, names: Sequence[str] = NAMES) -> Record:
+    numbered = {str(number): name for number, name in enumerate(names)}
+    return changed(only(*figures), config={"recording": {"names": numbered}})
+
+
+def pooled(value: float, low: float, high: float, **where: object) -> Estimate:
+    return auc(value, low, high, target=None, within="client", **where)
+
+
+def three(first: float = 0.52, *, significant: bool = False) -> list[Estimate]:
+    counts = {"n_members": 30, "n_nonmembers": 30}
+    return [
+        auc(first, first - 0.05, first + 0.05, target=0, significant=significant, **counts),
+        auc(0.5, 0.3, 0.7, target=1, significant=False, **counts),
+        auc(0.55, 0.42, 0.66, target=2, significant=False, **counts),
+    ]
+
+
+def screen(record: Record) -> First:
+    return first_screen(cleaned(record), verdict(record))
+
+
+def bars(record: Record) -> list[str]:
+    return [line.label for forest in first_picture(cleaned(record)) for line in forest.lines]
+
+
+def test_every_bar_of_several_clients_names_its_client() -> None:
+    assert bars(of_clients(*three())) == ["clinic-c · a", "hospital-a · a", "hospital-b · a"]
+
+
+def test_the_bar_of_all_clients_pooled_is_the_first_however_low_it_is() -> None:
+    record = of_clients(*three(0.9, significant=True), pooled(0.51, 0.47, 0.55))
+    assert bars(record)[:2] == ["all clients pooled · a", "hospital-a · a"]
+
+
+def test_bars_of_clients_without_names_have_their_numbers() -> None:
+    assert bars(only(*three()))[0] == "client 2 · a"
+
+
+def test_the_bars_of_a_single_client_need_no_name() -> None:
+    assert bars(only(auc(0.7, 0.6, 0.8, target=0))) == ["a"]
+
+
+def test_bars_beyond_the_most_that_are_drawn_are_counted() -> None:
+    figures = [auc(0.5, 0.4, 0.6, target=number) for number in range(50)]
+    (forest,) = first_picture(only(*figures))
+    assert len(forest.lines) == 20
+    assert "30 more rows are in the tables" in forest.caption
+
+
+def test_a_long_client_name_leaves_room_for_the_attack_on_a_terminal() -> None:
+    record = of_clients(*three(), names=("St. Mary's Hospital, Trauma Unit North", "b", "c"))
+    rows = [line for line in printed(record).splitlines() if line.startswith("St. Mary")]
+    assert any("… · a " in row for row in rows)
+    assert all(len(row) <= 80 for row in rows)
+
+
+def test_a_hostile_client_name_stays_text_in_bars_and_limits() -> None:
+    page = report_html(of_clients(*three(), names=(HOSTILE_TAG, HOSTILE_TAG, HOSTILE_TAG)))
+    assert "<img src=x" not in page
+
+
+def test_the_printed_limit_is_the_largest_with_its_client() -> None:
+    record = of_clients(*three())
+    tile = screen(record).numbers[0]
+    assert tile.value == "0.550"
+    assert "up to 0.700 for hospital-b" in tile.detail
+    assert "an AUC up to 0.700 for hospital-b" in printed(record) + words(report_html(record))
+
+
+def test_the_limit_of_all_clients_pooled_stands_before_that_of_a_client() -> None:
+    record = of_clients(*three(), pooled(0.51, 0.47, 0.55, significant=False))
+    tile = screen(record).numbers[0]
+    assert tile.value == "0.510"
+    assert "all clients pooled" in tile.detail
+    assert "up to 0.700 for hospital-b" in tile.detail
+    said = " ".join(sentence.found for part in verdict(record).found for sentence in part.sentences)
+    assert "an AUC up to 0.550 for all clients pooled (0.700 for hospital-b)" in said
+
+
+def test_limits_of_rates_name_their_client_too() -> None:
+    rates = [
+        rate(0.01, None, 0.03, target=0, significant=False),
+        rate(0.01, None, 0.09, target=1, significant=False),
+    ]
+    record = of_clients(*three(), *rates)
+    said = screen(record).numbers[1].detail
+    assert "up to 90 of 1,000 members identified" in said
+    assert said.endswith("for hospital-b")
+
+
+def test_a_leak_names_the_client_it_is_shown_for_and_the_limit_of_another() -> None:
+    record = of_clients(*three(0.65, significant=True))
+    first = screen(record)
+    assert "Shown for hospital-a of 3 audited clients" in first.headline
+    assert "hospital-a" in first.numbers[0].detail
+
+
+def test_a_pooled_headline_says_what_is_compared() -> None:
+    record = of_clients(*three(), pooled(0.65, 0.62, 0.68, significant=True))
+    said = "Shown over all 3 audited clients, each compared with its own held-out samples"
+    assert said in verdict(record).headline
+
+
+@pytest.mark.parametrize(
+    ("over_all", "said"),
+    [
+        (0.65, "Shown over all 3 audited clients"),
+        (0.50, "Not shown over all 3 audited clients"),
+    ],
+)
+def test_a_client_that_leaks_by_itself_is_named_next_to_the_pooled_figure(
+    over_all: float, said: str
+) -> None:
+    shown = over_all > 0.6
+    every = pooled(over_all, over_all - 0.03, over_all + 0.03, significant=shown)
+    headline = verdict(of_clients(*three(0.9, significant=True), every)).headline
+    assert said in headline
+    assert headline.endswith("for hospital-a alone")
+
+
+def test_clients_that_are_too_small_to_be_judged_alone_are_said_to_be() -> None:
+    over_all = [
+        pooled(0.51, 0.49, 0.53, significant=False),
+        rate(0.01, 0.005, 0.015, target=None, within="client", significant=False),
+    ]
+    headline = verdict(of_clients(*three(), *over_all)).headline
+    assert headline.startswith("No leak shown")
+    assert "single clients are too small to be judged alone" in headline
+
+
+def test_only_the_small_ones_among_clients_are_called_too_small() -> None:
+    large = [
+        auc(0.5, 0.48, 0.52, target=0, significant=False),
+        rate(0.01, 0.005, 0.015, target=0, significant=False),
+    ]
+    small = auc(0.5, 0.3, 0.7, target=1, significant=False)
+    every = pooled(0.5, 0.49, 0.51, significant=False)
+    headline = verdict(of_clients(*large, small, every)).headline
+    assert "hospital-b is too small to be judged alone" in headline
+
+
+def test_labels_alone_stand_next_to_the_headline_figure_and_in_its_cell() -> None:
+    record = only(auc(0.65, 0.62, 0.68, target=0, significant=True, labels_alone=0.503))
+    said = " ".join(sentence.found for part in verdict(record).found for sentence in part.sentences)
+    assert "a clear leak; labels alone reach 0.503." in said
+    assert "labels alone 0.503" in words(report_html(record))
+
+
+@pytest.mark.parametrize("target", [0, None])
+def test_contrasts_without_a_fair_draw_are_marked(target: int | None) -> None:
+    mark = "no fair draw: differences between clients may be part of it"
+    unfair = auc(0.65, 0.62, 0.68, target=target, fair=False, within="class", significant=True)
+    record = only(unfair)
+    page = words(report_html(record))
+    assert mark in page
+    assert "same classes" in page
+    assert any(mark in one.against for part in verdict(record).found for one in part.sentences)
+
+
+def test_unfair_contrasts_next_to_fair_ones_are_marked_in_the_table_of_all_figures() -> None:
+    fair = auc(0.65, 0.62, 0.68, target=0, significant=True)
+    unfair = auc(0.8, 0.7, 0.9, target=0, contrast="other_client", fair=False, within="class")
+    page = words(report_html(only(fair, unfair)))
+    assert "no fair draw: differences between clients may be part of it" in page
+    assert "all pairs" in page
+
+
+def test_fair_contrasts_are_not_marked() -> None:
+    page = words(report_html(only(auc(0.65, 0.62, 0.68, target=0, significant=True))))
+    assert "no fair draw" not in page
+    assert "all pairs" not in page
+
+
+def test_the_question_about_canaries_is_about_a_canary_sample() -> None:
+    record = changed(only(auc(0.8, 0.7, 0.9)), config={"audit": {"draw": "canaries"}})
+    assert "whether a given canary sample was among the training data" in verdict(record).audited
+
+
+@pytest.mark.parametrize(
+    ("unit", "said"),
+    [("sample", "a given sample was"), ("person", "a given person's samples were")],
+)
+def test_the_question_about_other_units_keeps_its_words(unit: str, said: str) -> None:
+    record = only(auc(0.8, 0.7, 0.9, unit=unit))
+    assert said in verdict(record).audited
