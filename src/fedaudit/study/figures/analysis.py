@@ -110,51 +110,6 @@ def analyse(
         _add_pooled(setup, audited, findings)
 
 
-def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) -> None:
-    """Add figures over all audited clients, each compared with its own non-members only.
-
-    A client with a few dozen audited samples settles nothing by itself. Only units whose membership
-    a fair draw decided are pooled, and only where all clients are defended or none is.
-    """
-    if len({one.target in setup.defenses for one in audited}) > 1:
-        return
-    for name in setup.on_membership:
-        parts = [
-            (scores[one.fair], one.origin[one.fair], np.full(int(one.fair.sum()), one.target))
-            for one in audited
-            if (scores := findings.scores.get((setup.seed, one.target, name))) is not None
-            and {Origin.MEMBER, Origin.UNSEEN} <= set(one.origin[one.fair].tolist())
-        ]
-        if len(parts) < 2 or setup.study.figures.evaluation == "redraw":
-            continue
-        scores, origin, client = (np.concatenate(column) for column in zip(*parts, strict=True))
-        of = AttackRun(name, setup.study.defense.label, setup.view.name, setup.seed)
-        for contrast, against in CONTRASTS.items():
-            chosen = np.isin(origin, [Origin.MEMBER, *against])
-            is_member = origin[chosen] == Origin.MEMBER
-            if is_member.all() or (contrast == "mixed" and not (origin == against[0]).any()):
-                continue
-            alone = _labels_alone(audited, set(client.tolist()), contrast, setup.seed)
-            for estimate in evaluate(
-                scores[chosen],
-                origin[chosen],
-                fprs=setup.study.figures.fprs,
-                seed=setup.seed,
-                origin_codes=True,
-                contrasts=(contrast,),
-                strata=client[chosen],
-            ):
-                if estimate.p_value is not None:
-                    findings.p_values[len(findings.figures)] = estimate.p_value
-                rate = rate_of(estimate.metric)
-                if rate is not None and estimate.value is not None:
-                    scaled = scaled_within(scores[chosen], client[chosen])
-                    limits = limits_of_rate(scaled, is_member, rate)
-                    findings.limits[len(findings.figures)] = limits
-                pooled = Comparison(chosen, within="client", labels_alone=alone)
-                findings.figures.append(_figure(of, audited[0], estimate, pooled, over_all=True))
-
-
 def _labels_alone(
     audited: Sequence[UnitTruth], clients: Collection[int], contrast: str, seed: int
 ) -> float | None:
@@ -279,24 +234,104 @@ def add_figures(
         fprs: False-positive rates to report at.
     """
     for contrast, compared in truth.comparisons.items():
-        units, origin = scores[compared.chosen], truth.origin[compared.chosen]
-        is_member = truth.is_member[compared.chosen]
-        if not is_member.any():
+        chosen = compared.chosen
+        if not truth.is_member[chosen].any():
             findings.figures.append(_figure(of, truth, _without_a_class(contrast), compared))
             continue
-        if is_member.all():
+        if truth.is_member[chosen].all():
             # No such non-members: the evaluation says so.
-            units, origin = scores, truth.origin
-        for estimate in evaluate(
-            units, origin, fprs=fprs, seed=of.seed, origin_codes=True, contrasts=(contrast,)
-        ):
-            if estimate.p_value is not None and not _repeats(estimate.contrast, truth):
-                findings.p_values[len(findings.figures)] = estimate.p_value
-            rate = rate_of(estimate.metric)
-            if rate is not None and estimate.value is not None:
-                limits = limits_of_rate(units, is_member, rate)
-                findings.limits[len(findings.figures)] = limits
-            findings.figures.append(_figure(of, truth, estimate, compared))
+            chosen = np.ones_like(chosen)
+        _add_contrast(
+            of,
+            _Scored(truth, scores[chosen], truth.origin[chosen]),
+            contrast,
+            compared,
+            findings,
+            fprs,
+            is_tested=not _repeats(contrast, truth),
+        )
+
+
+class _Scored(NamedTuple):
+    """Scores of the units of one contrast.
+
+    Attributes:
+        about: The client and unit that they are of.
+        scores: One a unit.
+        origin: Where each unit comes from.
+        strata: For units of several clients, the client whose draw decided about each.
+    """
+
+    about: UnitTruth
+    scores: Float[ndarray, " units"]
+    origin: Int[ndarray, " units"]
+    strata: Int[ndarray, " units"] | None = None
+
+
+def _add_contrast(
+    of: AttackRun,
+    units: _Scored,
+    contrast: str,
+    compared: Comparison,
+    findings: Findings,
+    fprs: Sequence[float],
+    *,
+    is_tested: bool,
+) -> None:
+    """Add the figures of one contrast, with p-values and with limits of rates at any error."""
+    scores, is_member = units.scores, units.origin == Origin.MEMBER
+    scaled = scores if units.strata is None else scaled_within(scores, units.strata)
+    for estimate in evaluate(
+        scores,
+        units.origin,
+        fprs=fprs,
+        seed=of.seed,
+        origin_codes=True,
+        contrasts=(contrast,),
+        strata=units.strata,
+    ):
+        place, rate = len(findings.figures), rate_of(estimate.metric)
+        if estimate.p_value is not None and is_tested:
+            findings.p_values[place] = estimate.p_value
+        if rate is not None and estimate.value is not None:
+            findings.limits[place] = limits_of_rate(scaled, is_member, rate)
+        figure = _figure(of, units.about, estimate, compared)
+        if units.strata is not None:
+            figure = figure.model_copy(update={"target": None})
+        findings.figures.append(figure)
+
+
+def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) -> None:
+    """Add figures over all audited clients, each compared with its own non-members only.
+
+    A client with a few dozen audited samples settles nothing by itself. Only units whose membership
+    a fair draw decided are pooled, and only where all clients are defended or none is.
+    """
+    study = setup.study
+    mixed = len({one.target in setup.defenses for one in audited}) > 1
+    if mixed or study.figures.evaluation == "redraw":
+        return
+    for name in setup.on_membership:
+        parts = [
+            (scores[one.fair], one.origin[one.fair], np.full(int(one.fair.sum()), one.target))
+            for one in audited
+            if (scores := findings.scores.get((setup.seed, one.target, name))) is not None
+            and {Origin.MEMBER, Origin.UNSEEN} <= set(one.origin[one.fair].tolist())
+        ]
+        if len(parts) < 2:
+            continue
+        scores, origin, client = (np.concatenate(column) for column in zip(*parts, strict=True))
+        of = AttackRun(name, study.defense.label, setup.view.name, setup.seed)
+        present = set(origin.tolist())
+        for contrast, against in CONTRASTS.items():
+            if not present.issuperset(against):
+                continue
+            chosen = np.isin(origin, [Origin.MEMBER, *against])
+            units = _Scored(audited[0], scores[chosen], origin[chosen], client[chosen])
+            alone = _labels_alone(audited, set(client.tolist()), contrast, setup.seed)
+            pooled = Comparison(chosen, within="client", labels_alone=alone)
+            fprs = study.figures.fprs
+            _add_contrast(of, units, contrast, pooled, findings, fprs, is_tested=True)
 
 
 def _without_a_class(contrast: str) -> Evaluated:
@@ -315,18 +350,11 @@ def _repeats(contrast: str, truth: UnitTruth) -> bool:
     return contrast == "mixed" and missing
 
 
-def _figure(
-    of: AttackRun,
-    truth: UnitTruth,
-    estimate: Evaluated,
-    compared: Comparison,
-    *,
-    over_all: bool = False,
-) -> Estimate:
+def _figure(of: AttackRun, truth: UnitTruth, estimate: Evaluated, compared: Comparison) -> Estimate:
     return Estimate(
         **of._asdict(),
         unit=truth.unit,
-        target=None if over_all else truth.target,
+        target=truth.target,
         contrast=estimate.contrast,
         metric=estimate.metric,
         within=compared.within,
