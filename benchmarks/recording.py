@@ -37,7 +37,7 @@ from fedaudit.live.measuring import Measuring, When
 from fedaudit.live.network import network_of
 from fedaudit.live.recorder import record
 from fedaudit.live.recording import RoundEntry
-from fedaudit.live.weights import Answers, round_of_uploads
+from fedaudit.live.rounds import Answers, round_of_uploads
 from fedaudit.models.cnn import cnn
 from fedaudit.models.resnet import resnet18
 from fedaudit.observe.kept_files import write_round
@@ -143,7 +143,7 @@ def _loop(when: str, data: Clients, audit: AuditSet) -> list[Span]:
         log = Path(folder) / "measured.jsonl"
         own = Measuring._measured
 
-        def timed(self: Measuring, *given: Any) -> float:
+        def timed(self: Measuring, *given: Any) -> dict[int, str]:
             began = monotonic()
             taken = own(self, *given)
             with log.open("a") as file:
@@ -226,7 +226,8 @@ def writing(turns: int) -> None:
     told = RoundEntry(round=1, asked=clients, answered=clients, measured=True)
     uploads = {client: network() for client in clients}
     given = Answers(network().state_dict(), uploads, {}, None)
-    round = round_of_uploads(told, given, shape, "models", {})
+    round = round_of_uploads(told, given, shape, "models", {}).round
+    assert round is not None
     with TemporaryDirectory() as folder:
         places = iter(Path(folder) / f"recording-{n}" for n in range(1000))
         sources: list[Path] = []

@@ -22,7 +22,8 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.fl.visits import Done, Job, TurnContext, refuse_unfit, visited
 from fedaudit.fl.wire.packets import Packet, pack_done, pack_jobs, unpack_done, unpack_jobs
 from fedaudit.live.recording import round_entry
-from fedaudit.live.weights import Answers, Kind, Shape, Weights, array_from, round_of_uploads
+from fedaudit.live.rounds import Answers, Kind, round_of_uploads
+from fedaudit.live.weights import Shape, Weights, array_from
 from fedaudit.models import architecture
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors
