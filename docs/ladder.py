@@ -281,7 +281,10 @@ def rule(axis: Axis, made_from: Sequence[Rung], found: Found) -> ProbitLine:
     """The rule: its numbers, and how far a data set's rungs are from what the others say."""
     intercept, slope = _weights(axis, made_from, found)
     spread = np.quantile(np.abs(left_out(axis, made_from, found)), 0.9)
-    return ProbitLine(*(round(float(value), 3) for value in (intercept, slope, spread)))
+    gaps = [axis.of(one)[0] for one in made_from]
+    numbers = (intercept, slope, spread, min(gaps), max(gaps))
+    # Adding 0 turns a rounded -0.0 into 0.0.
+    return ProbitLine(*(round(float(number), 3) + 0.0 for number in numbers))
 
 
 def inside(said: ProbitLine, axis: Axis, checked_on: Sequence[Rung], found: Found) -> list[bool]:

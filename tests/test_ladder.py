@@ -33,7 +33,7 @@ def on_the_line(gap: float, study: str = "ladder-letters") -> Any:
 def test_the_rule_is_the_line_that_its_rungs_lie_on() -> None:
     rungs = [on_the_line(gap, study) for study in ("a", "b") for gap in (0.1, 0.5, 0.9)]
     said = ladder()["rule"](ladder()["RULE"], rungs, ladder()["of_uploads"])
-    assert said == ProbitLine(0.1, 1.0, 0.0)
+    assert said == ProbitLine(0.1, 1.0, 0.0, 0.1, 0.9)
     assert said.from_gap(said.at(0.4)) == pytest.approx(0.4)
 
 
@@ -46,7 +46,7 @@ def test_a_data_set_left_out_is_judged_by_the_others_alone() -> None:
 
 
 def test_a_rung_is_where_the_rule_says_or_is_not() -> None:
-    said, axis, of = ProbitLine(0.1, 1.0, 0.02), ladder()["RULE"], ladder()["of_uploads"]
+    said, axis, of = ProbitLine(0.1, 1.0, 0.02, 0.0, 1.0), ladder()["RULE"], ladder()["of_uploads"]
     near, far = on_the_line(0.4), rung(0.4, 0.8)
     assert ladder()["inside"](said, axis, [near, far], of) == [True, False]
 
@@ -55,7 +55,7 @@ def test_the_picture_shows_every_data_set_and_is_the_same_each_time() -> None:
     script = ladder()
     rungs = [on_the_line(gap) for gap in (0.1, 0.5, 0.9)]
     check = [rung(0.3, 0.6, "ladder-check-fashion")]
-    said = ProbitLine(0.1, 1.0, 0.05)
+    said = ProbitLine(0.1, 1.0, 0.05, 0.1, 0.9)
     drawn = [script["picture"](rungs, check, said, said) for _ in range(2)]
     assert drawn[0] == drawn[1]
     assert drawn[0].lstrip().startswith("<?xml")

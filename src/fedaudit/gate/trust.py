@@ -10,10 +10,15 @@ from fedaudit.gate.policy import EvidencePolicy, Policy
 from fedaudit.gate.verdict import Check, demand
 from fedaudit.report.evidence import headline
 from fedaudit.report.grid import shortened
-from fedaudit.report.verdict import WRONG_SIGN, coverage_gaps, wrong_sign
+from fedaudit.report.verdict import (
+    WRONG_SIGN,
+    coverage_gaps,
+    hardly_learned,
+    leaking_defenses,
+    wrong_sign,
+)
 from fedaudit.report.words import against, client_name, defense_name, listed, percent, plural
 from fedaudit.results.coverage import Coverage
-from fedaudit.results.guessing import above_chance, near_guessing
 from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY
 from fedaudit.results.record import ControlResult, Record
 
@@ -187,11 +192,11 @@ def _unsound(record: Record) -> str:
 def _unlearned(record: Record, asked: EvidencePolicy) -> list[str]:
     """Rows whose training accuracy is near guessing: a low figure there is no result.
 
-    Where a task has no accuracy, an attack above guessing shows that something was learned.
+    An attack above guessing shows that something was learned, also where a task has no accuracy.
     """
     rows = record.where(topic="utility")
     known = {one.defense for one in rows if one.metric in (TEST_ACCURACY, TRAIN_ACCURACY)}
-    leaks = {one.defense for one in record.where(topic="membership") if above_chance(one)}
+    leaks = leaking_defenses(record)
     return _few(
         [
             f"its task has no accuracy, and no attack is above guessing with "
@@ -203,7 +208,7 @@ def _unlearned(record: Record, asked: EvidencePolicy) -> list[str]:
             f"the training accuracy with {shortened(defense_name(one.defense))} is "
             f"{percent(one.train_accuracy)}, near guessing ({percent(one.guess)}): there was "
             "next to nothing to find"
-            for one in near_guessing(record, asked.least_learned)
+            for one in hardly_learned(record, asked.least_learned)
         ]
     )
 

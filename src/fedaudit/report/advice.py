@@ -91,9 +91,7 @@ def advice(record: Record) -> Advice | None:
 
 def _of_uploads(record: Record, known: Ladder) -> Advice | None:
     found, gap = strongest(record), loss_gap(record)
-    if found is None or gap is None:
-        return None
-    if not min(one.gap for one in known.rungs) <= gap <= max(one.gap for one in known.rungs):
+    if found is None or gap is None or not known.uploads.covers(gap):
         return None
     expected = known.uploads.at(gap)
     sets = len({one.data for one in known.rungs})
@@ -109,7 +107,7 @@ def _of_uploads(record: Record, known: Ladder) -> Advice | None:
 
 def _of_final(record: Record, known: Ladder) -> Advice | None:
     gap, found = generalisation_gap(record), aucs(record, [FINAL_ATTACK], "unseen")
-    if gap is None or not found:
+    if gap is None or not found or not known.final.covers(gap):
         return None
     expected = known.final.at(gap)
     stands = (

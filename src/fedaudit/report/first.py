@@ -73,7 +73,9 @@ class First(NamedTuple):
 
     @property
     def caveat(self) -> str:
-        """The warning in a line; there is none where an attack succeeds."""
+        """The warning in a line; it is about other rows where an attack succeeds."""
+        if self.look in _LEAKS:
+            return "Training accuracy near guessing in other rows: nothing follows about them."
         return "Training accuracy near guessing: nothing follows about attacks or defenses."
 
     @property
@@ -152,9 +154,9 @@ def next_steps(said: PlainVerdict, known: Advice | None = None) -> tuple[str, ..
         said: The verdict.
         known: Of the leak ladder: what lowered such a leak elsewhere comes before general steps.
     """
-    if said.warning and said.status not in ("void", "control failed"):
-        return _UNLEARNED
     leaks = said.status in _LEAKS
+    if said.warning and not leaks and said.status not in ("void", "control failed"):
+        return _UNLEARNED
     steps = _NEXT["strong leak" if leaks else said.status]
     if leaks and said.defended:
         steps = _DEFENDED_LEAKS

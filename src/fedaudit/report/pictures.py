@@ -138,7 +138,8 @@ def _of_contrast(
             marks = ((*marks[0], *beside), *marks[1:])
         said = [_largest(cell) for cell in cells]
         values = tuple(
-            "" if one is None else f"{look_of(one).sign}{words.value_of(one)}" for one in said
+            words.MISSING if one is None else f"{look_of(one).sign}{words.value_of(one)}"
+            for one in said
         )
         limits = tuple(
             "" if one is None else words.interval(one.low, one.high, one.metric) for one in said

@@ -12,7 +12,7 @@ from fedaudit.core.metric_names import AUC, CANNOT_TELL, EPSILON, FORMAL_EPSILON
 from fedaudit.report import evidence, words
 from fedaudit.report.grid import shortened
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.guessing import NearGuessing, above_chance, near_guessing
+from fedaudit.results.guessing import LEAST_LEARNED, NearGuessing, above_chance, near_guessing
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
 
@@ -92,16 +92,28 @@ def reveals_owner(record: Record) -> bool:
     return any(sight.lower() == "uploads" for sight in record.view.sees)
 
 
-def hardly_learned(record: Record) -> list[NearGuessing]:
-    """Return rows near guessing, if no attack of the record succeeds: there was little to find."""
-    if any(above_chance(figure) for figure in evidence.headline(record)):
-        return []
-    sources = record.where(topic="source", against="")
-    if any(above_chance(figure) for figure in sources):
-        return []
-    models = [model for run in record.clusters for model in run.rounds[-1].models]
-    risky = any(model.low is not None and model.low > 0.5 for model in models)
-    return [] if risky else near_guessing(record)
+def hardly_learned(record: Record, least: float = LEAST_LEARNED) -> list[NearGuessing]:
+    """Return rows near guessing on which no attack succeeds: there was little to find.
+
+    Args:
+        record: The record.
+        least: See :func:`fedaudit.results.guessing.near_guessing`.
+    """
+    learned = leaking_defenses(record)
+    return [row for row in near_guessing(record, least) if row.defense not in learned]
+
+
+def leaking_defenses(record: Record) -> set[str]:
+    """Return the defenses, "none" without, with which some attack is above chance."""
+    figures = [*evidence.headline(record), *record.where(topic="source", against="")]
+    above = {figure.defense for figure in figures if above_chance(figure)}
+    risky = {
+        run.defense
+        for run in record.clusters
+        for model in run.rounds[-1].models
+        if model.low is not None and model.low > 0.5
+    }
+    return above | risky
 
 
 def wrong_sign(figures: Sequence[Estimate]) -> list[Estimate]:

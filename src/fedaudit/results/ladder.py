@@ -41,11 +41,19 @@ class ProbitLine(NamedTuple):
         intercept: At a gap of 0.
         slope: For a gap of 1.
         spread: Nine of ten rungs of a data set that a rule is not made from are nearer to it.
+        least: The smallest gap that the line was fitted on.
+        most: The largest.
     """
 
     intercept: float
     slope: float
     spread: float
+    least: float
+    most: float
+
+    def covers(self, gap: float) -> bool:
+        """Return True if the line was fitted on gaps as small and as large."""
+        return self.least <= gap <= self.most
 
     def at(self, gap: float) -> float:
         """The AUC to be expected."""

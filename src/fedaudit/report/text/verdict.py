@@ -465,7 +465,7 @@ def learning_warning(record: Record) -> str:
     rows = hardly_learned(record)
     if not rows:
         return ""
-    several = len({one.defense for one in record.where(topic="utility")}) > 1
+    several = len({one.defense for one in [*record.where(topic="utility"), *record.findings]}) > 1
     told = [
         (f"with {shortened(words.defense_name(one.defense), 60)} " if several else "")
         + f"the training accuracy{' of the worst run' * (len(record.seeds) > 1)} is "
