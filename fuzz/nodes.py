@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from fedaudit.core.errors import Refusal
+from fedaudit.core.errors import BadInput, Refusal
 from fedaudit.core.values import Architecture, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
 from fedaudit.defenses.cofedmid.compensation import Compensation
@@ -165,7 +165,10 @@ def recorded(came: Weights) -> None:
     refusals = list[Refusal]()
     for kind in get_args(Kind):
         try:
-            round_of_uploads(told, Answers(sent, {0: came}, {0: 1.0}, None), _shape(), kind, {})
+            given = Answers(sent, {0: came}, {0: 1.0}, None)
+            heard = round_of_uploads(told, given, _shape(), kind, {})
+            if heard.round is None:
+                refusals.append(BadInput(heard.faulty[0]))
         except Refusal as error:
             refusals.append(error)
     if len(refusals) == len(get_args(Kind)):
