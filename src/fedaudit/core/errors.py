@@ -26,6 +26,14 @@ class NotVisible(Refusal):
     """An attack needs something that the chosen adversary does not see."""
 
 
+class TooFewRounds(BadInput):
+    """A client was measured in too few rounds for an attack; it may be run on other clients."""
+
+
+class TooFewPeers(NotVisible):
+    """A client was measured with too few others for an attack that compares clients."""
+
+
 class Unsupported(Refusal):
     """Two sound parts do not work together (a model and a kernel, a defense and an upload)."""
 

@@ -290,6 +290,7 @@ def _attacked(
             coverage=coverage_of(recording, wanted_targets, stored, told, left),
         ),
     )
+    run = _without_source(run, recording, stored, names)
     for one in stored:
         fault = fault_in(one.measured, run.deal.clients, len(audit))
         if fault or not counts_fit(run, one.notes):
@@ -300,6 +301,29 @@ def _attacked(
     return conclude(
         [run], [stored], out, Work(progress=progress), clock, log, places={SEED: folder}
     )
+
+
+def _without_source(
+    run: Setup, recording: Recording, stored: Sequence[Stored], names: Sequence[str]
+) -> Setup:
+    """The run without source inference where it cannot be made, which is no fault of the others.
+
+    Raises:
+        BadInput: It cannot be made, and is asked for by name.
+    """
+    met = {c for one in stored for c in one.measured.clients} - {EVERYBODY}
+    reason = ""
+    if len(met) < 2:
+        reason = "source inference needs uploads of at least two clients"
+    elif absent := [c for c in sorted(run.deal.clients) if not (run.deal.audit.owner == c).any()]:
+        reason = (
+            f"client {_called(recording, absent[0])} has no audited sample, so that no sample can "
+            "be found to be its own"
+        )
+    refused = dict.fromkeys(run.on_source, reason) if reason else {}
+    if asked := [name for name in refused if name in names]:
+        raise BadInput(f"{asked[0]!r} cannot be run on this recording: {reason}; leave it out")
+    return run.without_attacks(refused)
 
 
 def _targets(recording: Recording, asked: Collection[Called]) -> tuple[ClientId, ...]:

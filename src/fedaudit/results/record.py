@@ -205,7 +205,13 @@ class UsageRow(Part):
 
 
 class AttackRow(Part):
-    """Parts of an attack, as the catalogue has them."""
+    """Parts of an attack, as the catalogue has them.
+
+    Attributes:
+        note: Why it was refused, or failed; of one that ran, why it failed on some clients.
+        uncovered: Why it was not run on clients that took part in too few rounds, or with too few
+            others.
+    """
 
     name: str
     signals: list[str]
@@ -215,6 +221,7 @@ class AttackRow(Part):
     source: str
     status: Literal["run", "refused", "failed"] = "run"
     note: str = ""
+    uncovered: str = ""
 
     @property
     def infers_source(self) -> bool:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.core.errors import BadInput, TooFewPeers
 from fedaudit.core.values import ClientId, Sees
 from fedaudit.observe.measurements import Measurements
 
@@ -59,7 +59,7 @@ class OneSidedLikelihood:
         """See :class:`fedaudit.attacks.base.Rule`.
 
         Raises:
-            NotVisible: In no round are there two peers to fit a distribution to.
+            TooFewPeers: In no round are there two peers to fit a distribution to.
         """
         (m,) = measurements
         most, tails = 0, list[Tensor]()
@@ -70,7 +70,7 @@ class OneSidedLikelihood:
             if len(peers) >= 2:
                 tails.append(self._upper_tail(own, peers.double()))
         if not tails:
-            raise NotVisible(
+            raise TooFewPeers(
                 "the likelihood rule needs at least 2 clients besides the target that were sent "
                 f"the same model in the same round, got {most} other at best; "
                 "use a rule that looks at the target alone, such as avg-cosine or loss-series"

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedaudit.attacks.base import measured_rounds
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import TooFewRounds
 from fedaudit.core.values import ClientId, Sees
 from fedaudit.observe.measurements import Measurements
 
@@ -65,13 +65,13 @@ class Slope:
         """See :class:`fedaudit.attacks.base.Rule`.
 
         Raises:
-            BadInput: The target was measured in one round only.
+            TooFewRounds: The target was measured in one round only.
         """
         (m,) = measurements
         values = m.of(target)
         there = measured_rounds(values, target)
         if int(there.sum()) < 2:
-            raise BadInput(
+            raise TooFewRounds(
                 f"a slope needs at least 2 measured rounds with client {target}, got 1; measure "
                 "more often (audit.every)"
             )

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fedaudit.attacks.base import measured_rounds, nothing_learned
-from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.core.errors import BadInput, TooFewPeers
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId, Sees
 from fedaudit.observe.measurements import Measurements
@@ -129,7 +129,7 @@ def _of_signal(m: Measurements, target: ClientId) -> list[Float[Tensor, " sample
         if seen and len(peers) >= 2
     ]
     if not apart:
-        raise NotVisible(
+        raise TooFewPeers(
             "this attack compares the target with at least 2 clients besides the target that were "
             "sent the same model in the same round, and there are fewer; use one that looks at the "
             "target alone, such as loss-series"

@@ -240,7 +240,7 @@ def catalogue_table(record: Record) -> Grid:
             "Status": Cell(
                 "run" if row.status == "run" else f"✗ {row.status}",
                 tone="" if row.status == "run" else "alarm",
-                mark=notes.mark(row.note),
+                mark=notes.mark(row.note or row.uncovered),
             ),
             "Source": shortened(row.source, 120),
         }

@@ -11,7 +11,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.attacks.base import Attack
-from fedaudit.core.errors import Refusal
+from fedaudit.core.errors import Refusal, TooFewPeers, TooFewRounds
 from fedaudit.core.metric_names import AUC, EPSILON, rate_of
 from fedaudit.core.origin import Origin
 from fedaudit.core.progress import Progress, quiet
@@ -158,8 +158,15 @@ def _scores(
         attack = attack.on_samples(torch.from_numpy(truth.kept))
         return attack.scores(cubes, truth.target).numpy()
     except Refusal as refusal:
-        where = f"seed {setup.seed}, client {truth.target}"
-        findings.failed.setdefault(name, {})[where] = f"{where}: {refusal}"
+        called = f"client {setup.called(truth.target)}"
+        where = called if setup.watched else f"seed {setup.seed}, {called}"
+        reason = str(refusal).replace(f"client {truth.target}", called)
+        kind = findings.failed
+        if isinstance(refusal, TooFewRounds):
+            kind = findings.uncovered
+        elif isinstance(refusal, TooFewPeers):
+            kind = findings.alone
+        kind.setdefault(name, {})[where] = f"{where}: {reason}"
         return None
 
 

@@ -184,6 +184,8 @@ class Findings:
         limits: For rates at a false-positive rate, by the same place, their limits at any
             confidence: a mean over runs cannot be bounded from those of one confidence.
         failed: For attacks that could not be carried out, by run and target, the reason.
+        uncovered: The same where the target took part in too few rounds.
+        alone: The same where it took part with too few others.
     """
 
     figures: list[Estimate] = field(default_factory=list)
@@ -198,6 +200,8 @@ class Findings:
         default_factory=dict
     )
     failed: dict[str, dict[str, str]] = field(default_factory=dict)
+    uncovered: dict[str, dict[str, str]] = field(default_factory=dict)
+    alone: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def target_truth(setup: Setup, target: ClientId) -> TargetTruth:

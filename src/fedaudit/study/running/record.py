@@ -152,6 +152,7 @@ def assembled(
     on_clusters = [figure for one in clusters for figure in one.figures]
     answers = [one.answers for one in sources]
     rows, others = _clients(first)
+    rows_of_attacks = _attack_rows(first, findings)
     return Record(
         name=study.name,
         content_hash=_content_hash(first, stored, [*figures, *on_sources, *answers]),
@@ -166,7 +167,7 @@ def assembled(
             sees=_names(first.view.offers),
             description=first.view.description,
         ),
-        attacks=_attack_rows(first, findings),
+        attacks=rows_of_attacks,
         clients=rows,
         other_clients=others,
         parameters=None if first.watched else _parameters(first),
@@ -195,7 +196,7 @@ def assembled(
         sources=answers,
         clusters=[one.choices for one in clusters],
         coverage=first.watched.coverage if first.watched else study_coverage(runs, stored),
-        untested=_untested(first),
+        untested=[*_untested(first), *_uncovered(rows_of_attacks)],
     )
 
 
@@ -209,10 +210,18 @@ def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
     rows = []
     for name in [*run.attacks, *run.refused]:
         attack = run.attacks.get(name) or attack_named(name)
-        failed = findings.failed.get(name, {})
+        failed, uncovered, alone = (
+            found.get(name, {}) for found in (findings.failed, findings.uncovered, findings.alone)
+        )
         places = 1 if attack.infers_source else len(run.study.audit.targets)
-        everywhere = len(failed) == len(run.study.seeds) * places
-        reason = "; ".join(failed.values()) or run.refused.get(name, "")
+        total = len(run.study.seeds) * places
+        # What compares clients cannot be run on any of two: its view does not show that.
+        refused = run.refused.get(name, "") or (
+            next(iter(alone.values())) if len(alone) == total else ""
+        )
+        everywhere = not refused and len(failed | uncovered | alone) == total
+        few = {**uncovered, **alone}
+        reason = refused or "; ".join(({**failed, **few} if everywhere else failed).values())
         rows.append(
             AttackRow(
                 name=name,
@@ -221,11 +230,19 @@ def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
                 over_rounds=attack.rule.over_rounds,
                 needs=_names(attack.needs),
                 source=attack.source,
-                status=("failed" if everywhere else "refused" if name in run.refused else "run"),
+                status="failed" if everywhere else "refused" if refused else "run",
                 note=plain(reason),
+                uncovered="" if everywhere or refused else plain("; ".join(few.values())),
             )
         )
     return rows
+
+
+def _uncovered(rows: Sequence[AttackRow]) -> list[str]:
+    """Notes for readers on attacks that clients took part in too few rounds for."""
+    return [
+        f"What {row.name} shows of some clients: {row.uncovered}." for row in rows if row.uncovered
+    ]
 
 
 def _names(sees: Sees) -> list[str]:

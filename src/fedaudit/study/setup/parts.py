@@ -30,6 +30,7 @@ from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import View
 from fedaudit.results.coverage import Coverage
 from fedaudit.results.estimate import Estimate
+from fedaudit.results.text import plain
 from fedaudit.signals.base import Signal
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.dealing import Groups
@@ -98,6 +99,11 @@ class Setup:
     is_shadow: bool = False
     watched: Watched | None = None
     server: Server = HONEST
+
+    def called(self, client: ClientId) -> str:
+        """The name of a client that has one, else its number."""
+        names = self.watched.names if self.watched else {}
+        return plain(names.get(client, str(client)))
 
     @property
     def holdout(self) -> HoldOutRule:

@@ -1,0 +1,174 @@
+"""Recordings in which a part of the audited clients took part, down to a single one."""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedaudit.core.errors import BadInput
+from fedaudit.gate.evaluate import evaluate_policy
+from fedaudit.gate.policy import policy_from
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.audited import Split, fair_split
+from fedaudit.live.recorder import record
+from fedaudit.results.record import Record
+from tests.live.federation import data, network, rounds
+from tests.programs import exit_code
+from tests.study.studies import SMALL
+
+pytestmark = pytest.mark.filterwarnings("ignore:fedaudit")
+FIGURES: Mapping[str, object] = {**SMALL["figures"], "blind_classifier": False}
+ATTACKS = ("blackbox-loss", "avg-cosine", "fedmia-1", "fta-l", "loss-series", "sia")
+POLICY = """
+name = "tests"
+[membership]
+auc = 1.0
+contrasts = ["unseen"]
+[controls]
+required = []
+[evidence]
+least_learned = 0.0
+"""
+
+
+@cache
+def split(clients: int, *, named: bool = False) -> Split:
+    rng = np.random.default_rng(1)
+    names = [f"site-{c}" if named else c for c in range(clients)]
+    parts: dict[Any, Any] = {
+        c: (rng.random((60, 4), dtype=np.float32), rng.integers(0, 2, 60)) for c in names
+    }
+    return fair_split(parts, audited=40)
+
+
+def linear() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(4, 2)
+
+
+def told(
+    folder: Path, cohorts: list[list[Any]], *, clients: int, named: bool = False, **settings: Any
+) -> Path:
+    """A recording of rounds in which these clients took part; training is stood in for by noise."""
+    audit = split(clients, named=named).audit
+    how = {"attacks": ATTACKS, "strict": True, "log": lambda text: None, **settings}
+    with record(folder, linear, audit, **how) as recorder:
+        model = linear()
+        for index, cohort in enumerate(cohorts, 1):
+            torch.manual_seed(index)
+            uploads: dict[Any, Any] = {
+                c: {n: v + 0.1 * torch.randn_like(v) for n, v in model.state_dict().items()}
+                for c in cohort
+            }
+            recorder.round(index, sent=model, uploads=uploads)
+    return folder
+
+
+def attacked(folder: Path, **how: Any) -> Record:
+    return attack_recording(folder, (), folder / "attacked", figures=FIGURES, **how)
+
+
+def evidence(record: Record) -> dict[str, str]:
+    """Demands on the evidence that are not met, with their reason."""
+    found = evaluate_policy(record, policy_from(POLICY))
+    return {one.name: one.reason for one in found.checks if one.outcome.value != "pass"}
+
+
+def test_a_quarter_of_twenty_clients_a_round_can_be_attacked(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    cohorts = [sorted(rng.choice(20, 5, replace=False).tolist()) for _ in range(6)]
+    present = sorted({c for one in cohorts for c in one})
+    absent = sorted({*range(20)} - {*present})
+    assert absent, "the case at issue"
+    found = attacked(told(tmp_path, cohorts, clients=20))
+    assert sorted({f.target for f in found.findings if f.target is not None}) == present
+    assert found.coverage is not None
+    assert found.coverage.is_whole
+    assert found.coverage.never_measured == absent
+    (sentence,) = [one for one in found.untested if "never took part" in one]
+    assert sentence.startswith(f"Clients {', '.join(map(str, absent))}: never")
+    assert "every attack carried out" not in evidence(found)
+
+
+def test_a_client_of_one_round_refuses_slopes_by_name_and_not_the_gate(tmp_path: Path) -> None:
+    found = attacked(told(tmp_path, [[0, 1], [0, 1], [0, 1, 2], [0, 1]], clients=3))
+    of = {(f.attack, f.target) for f in found.findings}
+    assert ("fta-l", 0) in of
+    assert ("fta-l", 2) not in of
+    assert ("blackbox-loss", 2) in of
+    (row,) = [one for one in found.attacks if one.name == "fta-l"]
+    assert row.uncovered.startswith("client 2: a slope needs at least 2 measured rounds")
+    assert any(row.uncovered in one for one in found.untested)
+    assert "every attack carried out" not in evidence(found)
+
+
+def test_an_attack_that_no_client_allows_is_not_carried_out(tmp_path: Path) -> None:
+    found = attacked(told(tmp_path, [[0], [1], [2]], clients=3))
+    assert not [f for f in found.findings if f.attack == "fta-l"]
+    assert "every attack carried out" in evidence(found)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_audited_clients_are_chosen_by_name_or_number(named: bool, tmp_path: Path) -> None:
+    a, b, c = (f"site-{n}" if named else n for n in range(3))
+    folder = told(tmp_path, [[a, b, c]] * 3, clients=3, named=named)
+    found = attack_recording(folder, (), tmp_path / "two", figures=FIGURES, targets=[c, a])
+    known = {f.target for f in found.findings if f.target is not None}
+    assert len(known) == 2
+    assert exit_code("attack", folder, "blackbox-loss", "--targets", f"{a}, {b}") == 0
+    assert exit_code("attack", folder, "blackbox-loss", "--targets", "nobody") == 2
+    with pytest.raises(BadInput, match="client 'nobody' is not audited; audited are"):
+        attack_recording(folder, (), tmp_path / "x", targets=["nobody"])
+
+
+def test_a_recording_of_strangers_alone_is_refused_with_both_names(tmp_path: Path) -> None:
+    folder = told(tmp_path, [[7, 8]] * 2, clients=3, strict=False)
+    with pytest.raises(BadInput, match=r"audited client \(0, 1, 2\) was measured, only of 7, 8"):
+        attacked(folder)
+
+
+def test_a_site_that_records_its_own_upload_alone_has_membership_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = told(tmp_path, [[0]] * 4, clients=1)
+    found = attacked(folder)
+    assert {f.attack for f in found.findings} >= {"blackbox-loss", "loss-series"}
+    (row,) = [one for one in found.attacks if one.name == "sia"]
+    assert row.status == "refused"
+    assert "at least two clients" in row.note
+    assert "every attack carried out" not in evidence(found)
+    assert exit_code("attack", folder, "--out", tmp_path / "out") == 0
+    with pytest.raises(BadInput, match=r"'sia' .*at least two clients"):
+        attack_recording(folder, ("sia",), tmp_path / "named", figures=FIGURES)
+
+
+def test_two_audited_clients_of_whom_one_took_part_have_membership_figures(tmp_path: Path) -> None:
+    found = attacked(told(tmp_path, [[0]] * 4, clients=2))
+    assert {f.target for f in found.findings if f.target is not None} == {0}
+    (row,) = [one for one in found.attacks if one.name == "sia"]
+    assert row.status == "refused"
+
+
+def test_clients_that_nobody_audits_refuse_source_inference_alone(tmp_path: Path) -> None:
+    found = attacked(told(tmp_path, [[0, 1, 2, 3]] * 3, clients=3))
+    (row,) = [one for one in found.attacks if one.name == "sia"]
+    assert row.status == "refused"
+    assert "client 3 has no audited sample" in row.note
+    assert "every attack carried out" not in evidence(found)
+
+
+def test_a_client_that_left_after_the_first_rounds_is_measured_until_then(tmp_path: Path) -> None:
+    folder = tmp_path / "left"
+    with record(folder, network, data().split.audit, attacks=("blackbox-loss",)) as recorder:
+        for one in rounds():
+            uploads = {c: u for c, u in one.uploads.items() if c < 2 or one.number < 3}
+            recorder.round(one.number, sent=one.sent, uploads=uploads)
+    found = attacked(folder)
+    assert found.coverage is not None
+    assert [c.last for c in found.coverage.clients] == [4, 4, 2]
+    assert found.coverage.is_whole
