@@ -89,6 +89,41 @@ def test_a_file_from_before_cosines_were_kept_is_read_and_goes_on(tmp_path: Path
     assert usage.filter_cosine[1, 1] == 0.5
 
 
+@pytest.mark.parametrize("name", ["acted", "risk_decided"])
+def test_whether_a_defense_or_a_risk_changed_anything_is_kept_round_by_round(
+    name: str, tmp_path: Path
+) -> None:
+    rounds = [
+        replace(told(index), facts={4: {name: torch.tensor(steps)}} if steps else {})
+        for index, steps in ((1, [0, 1, 0]), (2, [0, 0]), (3, []))
+    ]
+    for _ in keeping_usage(rounds, CLIENTS, tmp_path, "ours"):
+        pass
+    usage = read_usage(tmp_path, "ours")
+    assert usage is not None
+    kept = getattr(usage, name)
+    assert kept[:2, 1].tolist() == [1.0, 0.0]
+    assert kept[2].isnan().all()
+    assert kept[:, 0].isnan().all()
+
+
+def test_a_file_without_these_counts_is_read_and_one_with_others_is_refused(
+    tmp_path: Path,
+) -> None:
+    for _ in keeping_usage([told(1)], CLIENTS, tmp_path, "ours"):
+        pass
+    tensors, notes = read_tensors(tmp_path / USAGE_FILE)
+    older = {name: value for name, value in tensors.items() if name != "acted"}
+    write_tensors(older, tmp_path / USAGE_FILE, notes)
+    usage = read_usage(tmp_path, "ours")
+    assert usage is not None
+    assert usage.acted.isnan().all()
+    seven = torch.full_like(tensors["acted"], 7.0)
+    write_tensors({**tensors, "acted": seven}, tmp_path / USAGE_FILE, notes)
+    with pytest.raises(Damaged):
+        read_usage(tmp_path, "ours")
+
+
 def test_a_missing_round_is_refused() -> None:
     with pytest.raises(Damaged, match="the next round is 2"):
         counted(unused(CLIENTS), told(2))

@@ -53,6 +53,12 @@ def clustered(**changes: object) -> Study:
     return small_study(**settings | changes)
 
 
+def test_a_study_counts_rounds_in_which_risk_decided() -> None:
+    counts = [row.rounds_decided_by_risk for row in found().usage]
+    assert counts
+    assert all(count is not None and 0 <= count <= 4 for count in counts)
+
+
 @cache
 def found() -> Record:
     with TemporaryDirectory() as folder:

@@ -49,7 +49,9 @@ class Visit:
 
         What training and defenses note: ``used`` (ids of the samples of every step),
         ``recycled`` (ids of those among them that a defense brought back), ``extra_bytes``
-        (what the client received or sent beside model and upload).
+        (what the client received or sent beside model and upload), ``acted`` (1 for a step or an
+        upload that a defense changed, 0 for one that it left as it was; not noted by defenses
+        that change every one), ``risk_decided`` (likewise for a choice of a model by its risk).
 
         Args:
             fact: Its name; what is noted under the same name later is appended.
@@ -278,6 +280,11 @@ class Defense:
         Then it must be sent as it is, to a server that averages all of them together.
         """
         return False
+
+    @property
+    def always_acts(self) -> bool:
+        """False if the defense acts under a condition only, and notes ``acted`` at every step."""
+        return True
 
     @property
     def prepares_apart(self) -> bool:

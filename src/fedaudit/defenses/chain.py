@@ -88,6 +88,11 @@ class Chain(Defense):
         return any(part.cancels for part in self.parts)
 
     @property
+    def always_acts(self) -> bool:
+        """True if any part does."""
+        return any(part.always_acts for part in self.parts)
+
+    @property
     def prepares_apart(self) -> bool:
         """True if every part does."""
         return all(part.prepares_apart for part in self.parts)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
+
 from fedaudit.core.errors import BadInput
 from fedaudit.core.params import norm, scaled
 from fedaudit.core.values import Params
@@ -45,12 +47,19 @@ class ClientDP(Defense):
         if self.clip == float("inf") and self.noise_multiplier > 0:
             raise BadInput("noise is measured in clips: with noise, clip must be finite")
 
+    @property
+    def always_acts(self) -> bool:
+        """Without noise, acts on uploads that are longer than the clip only."""
+        return self.noise_multiplier > 0
+
     def upload(self, upload: Upload, turn: Turn) -> Upload:
         """Each round: clip, then noise. Buffers are not protected: use a net without them."""
         values = clipped(upload.values, self.clip)
         if self.noise_multiplier:
             std = self.noise_multiplier * self.clip
             values = with_noise(values, std, turn.rng("client-level noise"))
+        else:
+            turn.note("acted", torch.tensor([int(values is not upload.values)]))
         return replace(upload, values=values)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:

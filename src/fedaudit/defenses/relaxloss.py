@@ -59,6 +59,11 @@ class RelaxLoss(Defense):
         """Wherever it acts."""
         return self.acts_in("loss")
 
+    @property
+    def always_acts(self) -> bool:
+        """Acts where a batch's mean loss is at most the target."""
+        return False
+
     def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
         """Each step: the branch of this round and of this batch's mean loss."""
         if self.target_loss == 0:
@@ -66,6 +71,8 @@ class RelaxLoss(Defense):
         labels = hard_labels(batch, "relaxloss")
         each = turn.received.architecture.loss(outputs, labels)
         mean = each.mean()
+        # Above the target both branches descend as without a defense.
+        turn.note("acted", (mean.detach() <= self.target_loss).long().reshape(1))
         if turn.round % 2 == 1:
             return (mean - self.target_loss).abs()
         if mean > self.target_loss:

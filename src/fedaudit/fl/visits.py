@@ -78,7 +78,11 @@ def visited(federation: TurnContext, job: Job) -> Done:
         job.sent, federation.data[client], job.memory, defense, job.visit
     )
     seconds = clock() - start
-    return Done(upload, memory, params_on(defense.state(), CPU), job.visit.facts, seconds)
+    facts = job.visit.facts
+    if defense.always_acts:
+        # One part of a chain may not have acted while another did.
+        facts.pop("acted", None)
+    return Done(upload, memory, params_on(defense.state(), CPU), facts, seconds)
 
 
 def cohort_of(

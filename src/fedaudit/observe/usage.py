@@ -16,8 +16,8 @@ from fedaudit.observe.tensors import read_tensors, write_tensors
 
 USAGE_FILE = "usage.safetensors"
 
-COUNTS = ("used", "recycled", "extra_bytes")
-"""What clients note in whole numbers: samples by number, and bytes."""
+COUNTS = ("used", "recycled", "extra_bytes", "acted", "risk_decided")
+"""What clients note in whole numbers: samples by number, bytes, and 1 or 0 for yes or no."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,10 @@ class Usage:
             the machine, not of the result.
         filter_cosine: Between what a client's filter was given and what it sent, the mean over
             several filters of one round; NaN where no filter acted, or one of the two was zero.
+        acted: 1 in rounds in which a client's defense changed a step or its upload, else 0; NaN
+            for a defense that always acts, and where the client took no part.
+        risk_decided: 1 in rounds in which a client chose another model than it would have without
+            the models' risks, else 0; NaN where it chose none by risk.
     """
 
     clients: tuple[ClientId, ...]
@@ -45,6 +49,8 @@ class Usage:
     extra_bytes: Int[Tensor, "rounds clients"]
     seconds: Float[Tensor, "rounds clients"]
     filter_cosine: Float[Tensor, "rounds clients"]
+    acted: Float[Tensor, "rounds clients"]
+    risk_decided: Float[Tensor, "rounds clients"]
 
     @property
     def rounds(self) -> int:
@@ -58,7 +64,7 @@ def unused(clients: Mapping[ClientId, Samples]) -> Usage:
     none = {client: torch.zeros(len(clients[client]), dtype=torch.int64) for client in order}
     empty = torch.zeros(0, len(order), dtype=torch.int64)
     ids = {client: clients[client].ids.sort().values for client in order}
-    return Usage(order, ids, none, none, empty, empty, empty.double(), empty.double())
+    return Usage(order, ids, none, none, empty, empty, *(empty.double() for _ in range(4)))
 
 
 def counted(usage: Usage, round: Round) -> Usage:
@@ -78,6 +84,10 @@ def counted(usage: Usage, round: Round) -> Usage:
     extra = [int(facts[c].get("extra_bytes", torch.zeros(0)).sum()) for c in usage.clients]
     seconds = [float(round.seconds.get(client, 0.0)) for client in usage.clients]
     cosines = [_mean(facts[client].get("filter_cosine")) for client in usage.clients]
+    acted, decided = (
+        [_any(facts[client].get(name)) for client in usage.clients]
+        for name in ("acted", "risk_decided")
+    )
     added = {client: _times(usage.ids[client], facts[client], "used") for client in facts}
     again = {client: _times(usage.ids[client], facts[client], "recycled") for client in facts}
     distinct = [int((added[client] > 0).sum()) for client in usage.clients]
@@ -91,11 +101,17 @@ def counted(usage: Usage, round: Round) -> Usage:
         filter_cosine=torch.cat(
             [usage.filter_cosine, torch.tensor([cosines], dtype=torch.float64)]
         ),
+        acted=torch.cat([usage.acted, torch.tensor([acted], dtype=torch.float64)]),
+        risk_decided=torch.cat([usage.risk_decided, torch.tensor([decided], dtype=torch.float64)]),
     )
 
 
 def _mean(noted: Tensor | None) -> float:
     return math.nan if noted is None else float(noted.double().mean())
+
+
+def _any(noted: Tensor | None) -> float:
+    return math.nan if noted is None else float((noted > 0).any())
 
 
 def _times(ids: Int[Tensor, " samples"], facts: Params, fact: str) -> Int[Tensor, " samples"]:
@@ -138,6 +154,8 @@ def _write(usage: Usage, folder: Path, run: str) -> None:
         "extra_bytes": usage.extra_bytes,
         "seconds": usage.seconds,
         "filter_cosine": usage.filter_cosine,
+        "acted": usage.acted,
+        "risk_decided": usage.risk_decided,
     }
     for client in usage.clients:
         tensors[f"ids/{client}"] = usage.ids[client]
@@ -168,20 +186,26 @@ def read_usage(folder: Path, run: str) -> Usage | None:
         }
         distinct, extra, seconds = (tensors[n] for n in ("distinct", "extra_bytes", "seconds"))
         # Older files have none.
-        cosine = tensors.get("filter_cosine", torch.full(seconds.shape, math.nan)).double()
+        cosine, acted, decided = (
+            tensors.get(name, torch.full(seconds.shape, math.nan)).double()
+            for name in ("filter_cosine", "acted", "risk_decided")
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{path} is not a record of usage ({error}); restore it") from error
     fits = all(len({len(part[c]) for part in parts.values()}) == 1 for c in clients)
     shapes = {distinct.shape, extra.shape, seconds.shape, cosine.shape}
+    shapes |= {acted.shape, decided.shape}
     table = shapes == {(len(distinct), len(clients))}
     counts = parts["ids"], parts["used"], parts["recycled"]
     numbers = (distinct, extra, *(one for part in counts for one in part.values()))
     whole = all(one.dtype == torch.int64 and bool((one >= 0).all()) for one in numbers)
     timed = bool(((seconds >= 0) & seconds.isfinite()).all())
+    asked = torch.cat([acted.flatten(), decided.flatten()])
+    timed = timed and bool((asked.isnan() | (asked == 0) | (asked == 1)).all())
     ours = notes.get("run") == run
     if not (ours and fits and table and whole and timed):
         raise Damaged(
             f"{path} is {'damaged' if ours else 'of another run'}; restore it from a copy, or "
             "delete the run's folder and run the study again"
         )
-    return Usage(clients, *counts, distinct, extra, seconds, cosine)
+    return Usage(clients, *counts, distinct, extra, seconds, cosine, acted, decided)

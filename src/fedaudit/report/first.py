@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from fedaudit.report import evidence, words
 from fedaudit.report.advice import Advice, advice
+from fedaudit.report.deciding.acting import idle_parts
 from fedaudit.report.figures.forest import Picture
 from fedaudit.report.grid import shortened
 from fedaudit.report.pictures import comparison_picture, first_picture, games_picture
@@ -138,6 +139,7 @@ def first_screen(record: Record, said: PlainVerdict) -> First:
         controls,
         sound,
         next_steps(said, advice(record)),
+        idle_parts(record),
         sign=controls_sign([record]),
     )
 

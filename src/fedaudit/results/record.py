@@ -189,6 +189,10 @@ class UsageRow(Part):
         seconds: Of local training over the run; of the machine, and outside the content hash.
         filter_cosine: Between what a filter of the user's own was given and what it sent, mean
             over rounds; None where there is no filter, and in older records.
+        rounds_acted: Rounds in which a defense that acts under a condition changed a step or the
+            upload; None for a defense that always acts, and in older records.
+        rounds_decided_by_risk: Rounds in which the models' risks changed the client's choice among
+            them; None where it chose none by risk, and in older records.
     """
 
     defense: str = "none"
@@ -202,6 +206,8 @@ class UsageRow(Part):
     extra_bytes: Whole = 0
     seconds: Seconds = 0.0
     filter_cosine: Change | None = None
+    rounds_acted: Whole | None = None
+    rounds_decided_by_risk: Whole | None = None
 
 
 class AttackRow(Part):

@@ -98,6 +98,30 @@ class Preference:
         alpha = self.weight(threshold)
         return int((alpha * loss + (1 - alpha) * risk - bonus).argmin())
 
+    def choose_without_risk(
+        self,
+        loss: Float[Tensor, " models"],
+        threshold: float,
+        bonus: Float[Tensor, " models"],
+    ) -> int:
+        """Return the model that a client would take if every model had the same accepted risk.
+
+        With a weight of 0 for the loss that is the model with the least loss, as in IFCA.
+
+        Args:
+            loss: As for :meth:`choose`.
+            threshold: As for :meth:`choose`.
+            bonus: As for :meth:`choose`.
+        """
+        alpha = 1.0 if self.way == "hard" else self.weight(threshold)
+        return int((alpha * loss - bonus).argmin() if alpha else loss.argmin())
+
+
+def _noted(choice: int, without: int, visit: Visit) -> int:
+    """Note whether the risks of the models changed a client's choice, and return the choice."""
+    visit.note("risk_decided", torch.tensor([int(choice != without)]))
+    return choice
+
 
 GUESS = 0.5
 """Membership risk of a model that nobody was trained into: what a guess gets right."""
@@ -201,9 +225,9 @@ class IfcaMir(Ifca):
         """By the client's own weights of loss and risk."""
         threshold = self.preference.threshold(visit.seed, visit.client)
         bonus = self.bonus * shortage(sent.extra["share"])
-        return self.preference.choose(
-            losses(sent, data, visit), sent.extra["risk"], threshold, bonus
-        )
+        loss = losses(sent, data, visit)
+        choice = self.preference.choose(loss, sent.extra["risk"], threshold, bonus)
+        return _noted(choice, self.preference.choose_without_risk(loss, threshold, bonus), visit)
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
@@ -327,7 +351,9 @@ class IfcaMirOfClients(Ifca):
         ]
         threshold = self.preference.threshold(visit.seed, visit.client)
         loss, risk = losses(sent, sides.trained, visit), torch.tensor(risks, dtype=torch.float64)
-        return self.preference.choose(loss, risk, threshold, torch.zeros_like(risk))
+        no_bonus = torch.zeros_like(risk)
+        choice = self.preference.choose(loss, risk, threshold, no_bonus)
+        return _noted(choice, self.preference.choose_without_risk(loss, threshold, no_bonus), visit)
 
     def local(
         self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit

@@ -393,7 +393,15 @@ def _row(run: Setup, usage: Usage, client: int) -> UsageRow:
         extra_bytes=int(usage.extra_bytes[:, at].sum()),
         seconds=float(usage.seconds[:, at].sum()),
         filter_cosine=_mean(usage.filter_cosine[:, at]),
+        rounds_acted=_rounds(usage.acted[:, at]),
+        rounds_decided_by_risk=_rounds(usage.risk_decided[:, at]),
     )
+
+
+def _rounds(asked: Tensor) -> int | None:
+    """Return the number of rounds with a yes; None if there was no question."""
+    known = asked[~asked.isnan()]
+    return int(known.sum()) if len(known) else None
 
 
 def _mean(cosines: Tensor) -> float | None:
