@@ -325,3 +325,10 @@ def test_a_leak_without_a_defense_does_not_show_that_a_defended_model_learned() 
     assert first.status == "strong leak"
     assert "dp-sgd" in first.warning
     assert "Train the model until" not in " ".join(first.next)
+
+
+def test_advice_on_a_score_with_the_wrong_sign_is_to_check_the_sign_first() -> None:
+    wrong = only(auc(0.13, 0.1, 0.17, target=0, significant=False))
+    assert first_screen(wrong, verdict(wrong)).next[0].startswith("Check the sign of the scores")
+    unsure = only(auc(0.5, 0.3, 0.7, target=0, significant=False))
+    assert "sign of the scores" not in " ".join(first_screen(unsure, verdict(unsure)).next)

@@ -36,6 +36,7 @@ from fedaudit.report.verdict import (
     controls_sign,
     figures_by_side,
     range_headline,
+    wrong_sign,
 )
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import NO_DEFENSE
@@ -122,6 +123,7 @@ _UNLEARNED = (
     "Train the model until it has learned its training data, then audit again.",
     "Or train on fewer samples a client, which are learned sooner.",
 )
+_CHECK_SIGN = "Check the sign of the scores: larger must be likelier to be a member."
 
 
 def first_screen(record: Record, said: PlainVerdict) -> First:
@@ -129,6 +131,9 @@ def first_screen(record: Record, said: PlainVerdict) -> First:
     controls, sound = _held([record])
     front = next(iter(figures_by_side(record).values()))
     ranged = said.status == "trace of a leak" and said.topics[0][0] == "membership"
+    steps = next_steps(said, advice(record))
+    if said.status == "inconclusive" and wrong_sign(front):
+        steps = (_CHECK_SIGN, *steps)
     return First(
         said.status,
         "leak shown" if ranged and range_headline(front) else said.status,
@@ -138,7 +143,7 @@ def first_screen(record: Record, said: PlainVerdict) -> First:
         _three(record, said),
         controls,
         sound,
-        next_steps(said, advice(record)),
+        steps,
         idle_parts(record),
         sign=controls_sign([record]),
     )
