@@ -218,6 +218,11 @@ class Attack:
         """True if it infers the source of a sample, and not its membership."""
         return isinstance(self.rule, SourceRule)
 
+    @property
+    def compares_clients(self) -> bool:
+        """True if the score of one client depends on the values of others."""
+        return self.rule.over_clients.startswith(("one-sided likelihood", "arg max"))
+
     def posterior(
         self, measured: Mapping[str, Measurements], sizes: Mapping[ClientId, int]
     ) -> Float[Tensor, "clients samples"]:

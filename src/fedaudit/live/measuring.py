@@ -27,6 +27,7 @@ from fedaudit.results.text import plain
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.controls import untrained_rounds
 from fedaudit.study.figures.accuracy import accuracy_notes, evaluation_split
+from fedaudit.study.figures.peers import update_notes
 from fedaudit.study.figures.reported import reported_notes
 from fedaudit.study.setup.parts import Setup
 
@@ -239,6 +240,7 @@ class Measuring:
             notes |= {ESTIMATED: named_few(layers)} if layers else {}
             notes |= accuracy_notes(self._setup, self._evaluation, seen, self._device)
             notes |= reported_notes(entry.reported, self._evaluation.own, seen, self._device)
+            notes |= update_notes(seen)
         write_measured(self._folder, measured, notes)
         self._note(entry.logged(measured=True, excluded={**entry.excluded, **faulty}))
         return faulty

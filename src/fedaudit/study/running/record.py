@@ -42,6 +42,7 @@ from fedaudit.study.figures.analysis import analyse
 from fedaudit.study.figures.cluster_results import clusters_of
 from fedaudit.study.figures.coverage import study_coverage
 from fedaudit.study.figures.guarantees import formal_epsilons
+from fedaudit.study.figures.peers import peer_controls
 from fedaudit.study.figures.reported import reported_controls
 from fedaudit.study.figures.sample_scores import write_scores
 from fedaudit.study.figures.source import SourceFound, source_results
@@ -96,6 +97,7 @@ def conclude(
             checks += controls(run, findings, work.device, work.progress)
         checks += source_controls(run, work.device)
         checks += reported_controls(run, rounds)
+        checks += peer_controls(run, rounds)
         if run.study.figures.planted_leak:
             log(f"seed {run.seed}: a twin run with a planted leak")
             checks += planted_leak(run, work)

@@ -1,0 +1,121 @@
+"""Control on the updates of clients that an attack compares with each other.
+
+A client that returns the model it was sent, repeats another client's update or sends enormous
+numbers changes the figures of every other client if an attack compares clients. Its values are
+finite, so that nothing else notices.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from math import isfinite, sqrt
+from statistics import median
+
+from fedaudit.core.values import ClientId, Params
+from fedaudit.observe.measurements import Stored
+from fedaudit.observe.round import Round
+from fedaudit.results.record import ControlResult
+from fedaudit.results.text import plain
+from fedaudit.study.setup.parts import Setup
+
+CONTROL = "peer updates"
+_PREFIX = "update/client-"
+_SMALLEST, _LARGEST = 0.01, 100.0
+"""Share of the median norm of a round below and above which an update is degenerate. Clients with
+twenty times the data of others, or a tenth of their local steps, stay well within."""
+
+_FEWEST_CLIENTS = 3
+"""Below so many clients in a round no median says which of them differs."""
+
+_TOLERATED = 0.1
+"""Share of a client's rounds that may be degenerate, as where its training failed once."""
+
+_MOST_NAMED = 5
+_REPEATED = ", the same as another client's,"
+
+
+def update_notes(round: Round) -> dict[str, str]:
+    """Return a note with the norm of each client's update, for :func:`peer_controls`.
+
+    Args:
+        round: As the adversary sees it; clients whose update it hides are left out, and so are
+            clients that are seen in a sum.
+    """
+    merged = {*round.stands_for, *round.stands_for.values()}
+    return {
+        f"{_PREFIX}{client}": repr(_norm(exposed.update))
+        for client, exposed in sorted(round.exposed.items())
+        if exposed.update is not None and client not in merged
+    }
+
+
+def peer_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlResult]:
+    """Compare the norms of clients' updates round by round, for attacks that compare clients.
+
+    Args:
+        run: The run.
+        stored: Its measured rounds.
+    """
+    rounds = [norms for one in stored if len(norms := _norms(one)) >= _FEWEST_CLIENTS]
+    attacks = [name for name, attack in run.attacks.items() if attack.compares_clients]
+    if not rounds or not attacks:
+        return
+    seen, odd = dict[ClientId, int](), dict[ClientId, list[float]]()
+    for norms in rounds:
+        middle, times = median(norms.values()), Counter(norms.values())
+        for client, norm in norms.items():
+            seen[client] = seen.get(client, 0) + 1
+            share = norm / middle if middle > 0 else 1.0
+            # Two trainings never end in updates of one norm to the last digit.
+            repeated = norm > 0 and times[norm] > 1
+            if repeated or not _SMALLEST <= share <= _LARGEST:
+                odd.setdefault(client, []).append(share)
+    worst = {c: shares for c, shares in odd.items() if len(shares) > _TOLERATED * seen[c]}
+    for name in attacks:
+        yield ControlResult(
+            control=CONTROL,
+            attack=name,
+            defense=run.study.defense.label,
+            seed=run.seed,
+            expected="each client's update is its own and of the size of others",
+            value=None,
+            passed=not worst,
+            note=_named(worst, run) if worst else f"{len(seen)} clients in {len(rounds)} rounds",
+        )
+
+
+def _named(worst: dict[ClientId, list[float]], run: Setup) -> str:
+    names = run.watched.names if run.watched else {}
+    said = []
+    for client, shares in sorted(worst.items())[:_MOST_NAMED]:
+        middle = median(shares)
+        repeated = _REPEATED if _SMALLEST <= middle <= _LARGEST else ""
+        said.append(
+            f"client {plain(names.get(client, str(client)))} sent updates of {middle:.2g} times "
+            f"the median norm{repeated} in {len(shares)} rounds"
+        )
+    more = len(worst) - _MOST_NAMED
+    said += [f"{more} more clients likewise"] if more > 0 else []
+    return (
+        f"{'; '.join(said)}: comparisons with such clients are distorted; find out why, or leave "
+        "them out of the audit"
+    )
+
+
+def _norm(update: Params) -> float:
+    return sqrt(sum(float(value.double().square().sum()) for value in update.values()))
+
+
+def _norms(stored: Stored) -> dict[ClientId, float]:
+    """Return the norms of one round; what cannot be read is left out."""
+    found = dict[ClientId, float]()
+    for name, note in stored.notes.items():
+        number = name.removeprefix(_PREFIX)
+        if number == name or not number.isdecimal():
+            continue
+        try:
+            norm = float(note)
+        except ValueError:
+            continue
+        if isfinite(norm) and norm >= 0:
+            found[int(number)] = norm
+    return found

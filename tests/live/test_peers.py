@@ -1,0 +1,114 @@
+"""The control on updates that attacks compare: degenerate peers are named, unequal clients pass."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedaudit
+from fedaudit.gate.evaluate import evaluate_policy
+from fedaudit.gate.outcome import Outcome
+from fedaudit.gate.policy import policy_from
+from fedaudit.live.attack import attack_recording
+from fedaudit.results.record import ControlResult, Record
+
+ROUNDS, WIDTH = 6, 8
+Upload = Callable[[int, dict[str, Tensor], dict[str, Tensor]], dict[str, Tensor]]
+POLICY = """
+name = "tests"
+[membership]
+auc = 1.0
+contrasts = ["unseen"]
+[controls]
+required = []
+[evidence]
+least_learned = 0.0
+"""
+
+
+def recorded(folder: Path, peer: Upload, *, clients: int = 4, copied: bool = False) -> Record:
+    """A federation whose last client, ``odd``, uploads what a function makes of its training."""
+    generator = torch.Generator().manual_seed(1)
+    names = [f"site-{number}" for number in range(clients - 1)] + ["odd"]
+    data = {
+        name: (
+            torch.randn(80, WIDTH, generator=generator),
+            torch.randint(0, 3, (80,), generator=generator),
+        )
+        for name in names
+    }
+    split = fedaudit.fair_split(data, audited=40)
+    torch.manual_seed(2)
+    net = nn.Linear(WIDTH, 3)
+    sent = {name: value.clone() for name, value in net.state_dict().items()}
+    attacks = ["fedmia-1", "blackbox-loss"]
+    with fedaudit.record(
+        folder / "run", net, split.audit, attacks=attacks, log=lambda text: None
+    ) as recorder:
+        for index in range(1, ROUNDS + 1):
+            uploads = {}
+            for name in names:
+                rows = torch.from_numpy(split.train[name])
+                uploads[name] = _trained(sent, data[name][0][rows], data[name][1][rows])
+            uploads["odd"] = uploads["site-0"] if copied else peer(index, sent, uploads["odd"])
+            recorder.round(index, sent=sent, uploads=uploads, after=sent)
+    figures = {"blind_classifier": False, "permutations": 20}
+    return attack_recording(folder / "run", [], folder / "result", figures=figures)
+
+
+def _trained(sent: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    model = nn.Linear(WIDTH, 3)
+    model.load_state_dict(sent)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.2)
+    for _ in range(3):
+        optimiser.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    return dict(model.state_dict())
+
+
+def moved(sent: dict[str, Tensor], own: dict[str, Tensor], by: float) -> dict[str, Tensor]:
+    return {name: sent[name] + by * (own[name] - sent[name]) for name in sent}
+
+
+def peers(record: Record) -> ControlResult:
+    found = [one for one in record.controls if one.control == "peer updates"]
+    assert [one.attack for one in found] == ["fedmia-1"], "the attack that compares clients"
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    "share", [0.0, 0.001, 1000.0, -500.0], ids=["as sent", "tiny", "enormous", "ascending"]
+)
+def test_a_degenerate_peer_is_named_and_no_gate_passes(share: float, tmp_path: Path) -> None:
+    record = recorded(tmp_path, lambda index, sent, own: moved(sent, own, share))
+    control = peers(record)
+    assert control.passed is False
+    assert "client odd sent updates of" in control.note
+    assert control.target is None, "it concerns every client that is compared with this one"
+    outcome = evaluate_policy(record, policy_from(POLICY)).outcome
+    assert outcome is Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("share", [0.05, 1.0, 30.0], ids=["few steps", "usual", "much data"])
+def test_clients_that_train_more_or_less_than_others_pass(share: float, tmp_path: Path) -> None:
+    control = peers(recorded(tmp_path, lambda index, sent, own: moved(sent, own, share)))
+    assert control.passed is True
+    assert control.note == f"4 clients in {ROUNDS} rounds"
+
+
+def test_two_clients_say_nothing_of_which_of_them_differs(tmp_path: Path) -> None:
+    record = recorded(tmp_path, lambda index, sent, own: dict(sent), clients=2)
+    assert not [one for one in record.controls if one.control == "peer updates"]
+
+
+def test_a_peer_that_repeats_anothers_update_is_named_with_it(tmp_path: Path) -> None:
+    record = recorded(tmp_path, lambda index, sent, own: dict(own), copied=True)
+    control = peers(record)
+    assert control.passed is False
+    assert "client odd sent" in control.note
+    assert "client site-0 sent" in control.note
+    assert "the same as another client's" in control.note
