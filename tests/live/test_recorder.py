@@ -292,7 +292,7 @@ def test_a_recording_is_attacked_like_a_study(
     assert {f.attack for f in attacked.findings} >= {"blackbox-loss", "avg-cosine", "fedmia-1"}
     assert {one.attack for one in attacked.where(topic="source")} == {"sia"}
     whole = attack_recording(usual, ("blackbox-loss",), tmp_path, figures=FIGURES)
-    for found, also in ((attacked, set[str]()), (whole, {"blind classifier"})):
+    for found, also in ((attacked, {"peer updates"}), (whole, {"blind classifier"})):
         controls = {c.control for c in found.controls}
         assert controls == {"permuted members", "untrained model"} | also
         # Sixty samples of a client are too few for a classifier of inputs to show anything.
