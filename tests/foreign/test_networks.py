@@ -362,7 +362,9 @@ def test_uploads_of_a_part_of_the_names_leave_the_rest_as_it_was_sent(tmp_path: 
         tmp_path, net, audit, attacks=FEW, strict=True, not_uploaded=rest
     ) as recorder:
         recorder.round(1, sent=net, uploads=dict.fromkeys(range(3), upload))
-        with pytest.raises(BadInput, match="different parts of the model"):
+        with pytest.raises(
+            BadInput, match="of client 0: its upload holds another part of the model"
+        ):
             recorder.round(2, sent=net, uploads=dict[int, Weights]({0: upload, 1: net, 2: net}))
         with pytest.raises(BadInput, match=r"has 'elsewhere', which the model .* has not"):
             recorder.round(2, sent=net, uploads={0: {"elsewhere": value}})

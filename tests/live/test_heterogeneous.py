@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import fedaudit
+from fedaudit.core.errors import BadInput
 from fedaudit.core.origin import Origin
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
@@ -191,3 +192,15 @@ def test_an_audit_without_coins_is_matched_in_class_and_names_labels_as_baseline
         assert one.labels_alone == pytest.approx(0.5, abs=0.06)
         assert one.low is not None
         assert one.low <= 0.5
+
+
+def test_a_run_is_opened_from_the_folder_of_a_recording(tmp_path: Path) -> None:
+    record = audited(federation(3, 200, 1.0, 7), tmp_path, samples=20, epochs=1)
+    (tmp_path / "result").rename(tmp_path / "run" / "attacked")
+    opened = fedaudit.Run(tmp_path / "run")
+    assert opened.record == record
+    target = next(one.target for one in record.findings if one.target is not None)
+    assert len(opened.scores("blackbox-loss", target=target).ids) > 0
+    (tmp_path / "run" / "attacked").rename(tmp_path / "elsewhere")
+    with pytest.raises(BadInput, match="is a live recording without a record in "):
+        fedaudit.Run(tmp_path / "run")

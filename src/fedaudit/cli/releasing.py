@@ -9,8 +9,9 @@ from cyclopts import Parameter
 
 from fedaudit.cli.application import DataDir, Trust, app, log
 from fedaudit.cli.kinds import HAVE_RECORDS, PACK, POLICY, meant_as
-from fedaudit.cli.showing import record_at, record_in
+from fedaudit.cli.showing import record_in
 from fedaudit.core.errors import BadInput
+from fedaudit.core.files import record_at
 
 
 @app.command

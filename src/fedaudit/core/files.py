@@ -302,3 +302,34 @@ def write_whole(path: Path, text: str) -> None:
             f"{path} could not be written ({error.strerror}); free some space or choose another "
             "folder, then start again: what was written before is kept"
         ) from error
+
+
+def record_at(path: Path) -> Path:
+    """Return the file of a record: the path itself, or the one in the folder.
+
+    The record of a live recording is that of the attacks on it.
+
+    Args:
+        path: A file or a folder.
+
+    Raises:
+        BadInput: The folder holds a live recording that was not attacked, or whose folder of
+            attacks is a link.
+    """
+    if not path.is_dir():
+        return path
+    record = path / RECORD_FILE
+    return record if record.exists() else _of_recording(path) or record
+
+
+def _of_recording(path: Path) -> Path | None:
+    """Return the record of the attacks on a recording; None if the folder is no recording."""
+    if not (path / RECORDING_FILE).is_file():
+        return None
+    attacked = own_place(path, ATTACKED) / RECORD_FILE
+    if not attacked.exists():
+        raise BadInput(
+            f"{path} is a live recording without a record in {path / ATTACKED}; make it with "
+            f"`fedaudit attack {path}`, or name the folder that was given to it with --out"
+        )
+    return attacked

@@ -24,7 +24,7 @@ def study_coverage(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) ->
         rounds=study.training.rounds,
         measured=min(len(rounds) for rounds in measured),
         last_measured=min(rounds[-1].index for rounds in measured),
-        every=study.audit.every,
+        every=study.measured_every,
         clients=[
             min(
                 (

@@ -11,7 +11,14 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput, Unsupported, unknown_name
-from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, SCORES_FILE, own_place
+from fedaudit.core.files import (
+    ATTACKED,
+    RECORD_FILE,
+    REPORT_FILE,
+    SCORES_FILE,
+    own_place,
+    record_at,
+)
 from fedaudit.core.importing import GivenObject, objects_given
 from fedaudit.core.progress import bars, quiet
 from fedaudit.core.values import ClientId
@@ -76,7 +83,7 @@ class Run:
         """Opens what an earlier audit left.
 
         Args:
-            folder: That the audit was given as ``out``.
+            folder: That the audit was given as ``out``, or a live recording that was attacked.
             federation: That was audited, where further attacks need its objects: those of a script
                 or notebook are brought back by no name.
             attacks: Those of its attacks that were objects.
@@ -87,7 +94,7 @@ class Run:
         Raises:
             BadInput: There is no record in the folder.
         """
-        self.folder = Path(folder)
+        self.folder = record_at(Path(folder)).parent
         asked = Questions(attacks=attacks, server=server, view=view)
         known = None if federation is None else plan_of(federation, asked, name=_UNNAMED)
         self._objects: Mapping[str, GivenObject] = {} if known is None else known.objects
