@@ -97,7 +97,7 @@ def test_a_leak_whose_lower_limit_was_refused_is_given_as_a_range() -> None:
     assert first.status == "leak shown"
     start = "Leak shown; size between trace and strong; best estimate 10.6%"
     assert first.headline.startswith(start)
-    assert "hardly better" not in words(report_html(whole))
+    assert "slightly better" not in words(report_html(whole))
     assert look_of(headline(whole)[1]).word == "trace to strong"
 
 

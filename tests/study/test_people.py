@@ -102,7 +102,7 @@ def test_the_mean_by_person_is_that_of_the_rows_of_each() -> None:
 
 def test_report_and_terminal_speak_of_people(carried: Carried) -> None:
     text, page = as_text(carried.record), report_html(carried.record)
-    assert "people whose data were trained on can be told from others" in text
+    assert "people whose data were trained on can be distinguished from others" in text
     assert "a given person's samples were among" in text
     assert "on their samples one by one, and of" in text
     assert "One person with all of their samples" in page

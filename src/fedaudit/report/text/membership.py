@@ -18,38 +18,32 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance, by_interval_alone, by_test_alone
 from fedaudit.results.record import Record
 
+
+def _leaks(members: str, others: str) -> dict[evidence.Status, str]:
+    """Return the headlines of a leak, from the largest to the smallest."""
+    told = f"{members} can be distinguished from {others}"
+    return {
+        "strong leak": f"Strong leakage: {told}",
+        "clear leak": f"Clear leakage: {told} clearly better than by guessing",
+        "weak leak": f"Weak leakage: {told} somewhat better than by guessing",
+        "trace of a leak": f"A trace of leakage: {told} slightly better than by guessing",
+    }
+
+
 HEADLINES: Mapping[evidence.Status, str] = {
     "void": "These figures say nothing about leakage",
     "control failed": "A control failed: do not rely on these figures yet",
-    "strong leak": "Strong leakage: members can be distinguished from non-members",
-    "clear leak": "Clear leakage: training data can be told apart clearly better than by guessing",
-    "weak leak": "Weak leakage: training data can be told apart somewhat better than by guessing",
-    "trace of a leak": "A trace of leakage: training data can be told apart, hardly better than "
-    "by guessing",
+    **_leaks("members", "non-members"),
     "inconclusive": "Inconclusive: this audit is too small to say",
     "no leak shown": "No leak shown by the attacks that were run",
 }
 
-PEOPLE_HEADLINES: Mapping[evidence.Status, str] = {
-    "strong leak": "Strong leakage: people whose data were trained on can be told from others",
-    "clear leak": "Clear leakage: people whose data were trained on can be told from others "
-    "clearly better than by guessing",
-    "weak leak": "Weak leakage: people whose data were trained on can be told from others "
-    "somewhat better than by guessing",
-    "trace of a leak": "A trace of leakage: people whose data were trained on can be told from "
-    "others, hardly better than by guessing",
-}
+PEOPLE_HEADLINES: Mapping[evidence.Status, str] = _leaks(
+    "people whose data were trained on", "others"
+)
 """Headlines where the audit was about people, each with all of their samples."""
 
-CANARY_HEADLINES: Mapping[evidence.Status, str] = {
-    "strong leak": "Strong leakage: canary samples can be distinguished from others",
-    "clear leak": "Clear leakage: canary samples can be told from others clearly better than by "
-    "guessing",
-    "weak leak": "Weak leakage: canary samples can be told from others somewhat better than by "
-    "guessing",
-    "trace of a leak": "A trace of leakage: canary samples can be told from others, hardly better "
-    "than by guessing",
-}
+CANARY_HEADLINES: Mapping[evidence.Status, str] = _leaks("canary samples", "others")
 """Headlines where the members are canary samples, which nobody's data are."""
 
 CANARY_MEANINGS: Mapping[evidence.Status, str] = dict.fromkeys(
@@ -92,8 +86,8 @@ MEANINGS: Mapping[evidence.Status, str] = {
     "weak leak": "Most single guesses about who took part would still be wrong, but they are "
     "better than chance, and a few samples may stand out. Whether that can be borne depends on "
     "the data; it is no ground for promising that membership stays hidden.",
-    "trace of a leak": "A guess about a single sample is hardly better than chance. The trace is "
-    "real all the same, and no ground for promising that membership stays hidden.",
+    "trace of a leak": "On average, a guess about a sample is only slightly better than chance. It is "
+    "a real leak all the same, and no ground for promising that membership stays hidden.",
     "inconclusive": "The intervals are too wide, or too many figures had to be refused, to tell a "
     "leak from none. That is not a sign of safety. More audited samples narrow them.",
     "no leak shown": "These attacks do not tell members apart here.",
