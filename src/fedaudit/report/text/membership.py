@@ -86,8 +86,8 @@ MEANINGS: Mapping[evidence.Status, str] = {
     "weak leak": "Most single guesses about who took part would still be wrong, but they are "
     "better than chance, and a few samples may stand out. Whether that can be borne depends on "
     "the data; it is no ground for promising that membership stays hidden.",
-    "trace of a leak": "On average, a guess about a sample is only slightly better than chance. It is "
-    "a real leak all the same, and no ground for promising that membership stays hidden.",
+    "trace of a leak": "On average, a guess about a sample is only slightly better than chance. It "
+    "is a real leak all the same, and no ground for promising that membership stays hidden.",
     "inconclusive": "The intervals are too wide, or too many figures had to be refused, to tell a "
     "leak from none. That is not a sign of safety. More audited samples narrow them.",
     "no leak shown": "These attacks do not tell members apart here.",
