@@ -135,6 +135,14 @@ def test_small_clients_are_pooled_each_compared_within_itself(skewed: tuple[Reco
     assert pooled.low <= 0.5 <= pooled.high
 
 
+def test_the_printed_policy_passes_a_recording_without_a_leak(tmp_path: Path) -> None:
+    record = audited(federation(3, 2000, 0.3, 1), tmp_path, samples=500, epochs=1)
+    found = evaluate_policy(record, policy_from(DEFAULT_POLICY))
+    assert found.outcome is Outcome.PASS
+    assert any("planted leak" in one for one in found.unjudged)
+    assert any("TPR at 0.1% FPR" in one and "more audited samples" in one for one in found.unjudged)
+
+
 def test_a_leak_of_heterogeneous_clients_is_found(tmp_path: Path) -> None:
     record = audited(federation(6, 70, 0.3, 2), tmp_path, samples=60, epochs=60)
     assert verdict(record).status in ("clear leak", "strong leak")

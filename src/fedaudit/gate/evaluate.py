@@ -127,7 +127,9 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
             and beyond_size(record, policy, f"tpr@{rate}", contrast)
         ]
     if record.watched and POSITIVE in policy.controls.required:
-        found.append("whether the attacks find a planted leak: nobody can plant one in a recording")
+        found.append(
+            "whether the attacks find a planted leak: a recording has no model trained for it"
+        )
     if members and policy.membership is None:
         found.append("who was in the training data (no [membership] in the policy)")
     if record.sources and policy.sources is None:
