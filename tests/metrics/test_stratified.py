@@ -105,6 +105,34 @@ def test_scaling_leaves_the_order_within_a_stratum_and_infinite_scores_as_they_a
     assert scaled_within(np.array([4.0, 4.0]), [0, 0]).tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize(
+    "scores",
+    [
+        [1e-30, 1e-20, 1e-20, 0.3, 0.5, 0.9],
+        [0.5, 1 - 2**-53, 1.0, -1e17, 1e17, 0.0],
+        [-np.inf, 0.0, 1e-310, 1e300, -1e300, np.inf],
+        [0.0, 0.0, 0.0, 0.0, 5e-324, 1.0],
+    ],
+    ids=["tiny probabilities", "wide range", "infinite", "mostly equal"],
+)
+def test_scaling_keeps_every_order_and_every_tie_within_a_stratum(scores: list[float]) -> None:
+    values, strata = np.array(scores), np.zeros(len(scores))
+    scaled = scaled_within(values, strata)
+    assert not np.isnan(scaled).any()
+    _, wanted = np.unique(values, return_inverse=True)
+    _, ranked_as = np.unique(scaled, return_inverse=True)
+    assert ranked_as.tolist() == wanted.tolist()
+
+
+def test_the_auc_over_clients_counts_pairs_of_tiny_scores() -> None:
+    """Scores of a client whose median is far above them; rounding once made them equal."""
+    scores = np.array([1e-30, 1e-20, 0.5, 0.6, 0.7, 0.8])
+    truth = np.array([False, True, True, False, True, False])
+    figures = evaluate(scores, truth, strata=np.zeros(6), contrasts=("unseen",), fprs=(0.1,))
+    auc = next(one for one in figures if one.metric == "auc")
+    assert auc.value == stratified_auc(scores, truth, np.zeros(6)).value
+
+
 @given(st.integers(0, 10**6))
 @settings(max_examples=50, deadline=None)
 def test_matched_members_and_nonmembers_have_one_label_distribution(seed: int) -> None:

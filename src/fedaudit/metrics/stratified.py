@@ -5,6 +5,8 @@ from elsewhere then differ before anything is trained. Pairs are therefore compa
 or members and non-members are matched in their classes, and the AUC of the labels alone is stated.
 """
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 import scipy as sp
@@ -113,7 +115,8 @@ def scaled_within(
 
     Membership is not used, so that where a fair coin decided about it, members and non-members stay
     exchangeable. Infinite scores stay infinite. Where over half of a stratum's scores are equal the
-    standard deviation of its finite scores takes the place of the deviation.
+    standard deviation of its finite scores takes the place of the deviation. The order within a
+    stratum stays the same, and different scores stay different.
 
     Args:
         scores: One a sample.
@@ -129,8 +132,28 @@ def scaled_within(
             continue
         middle = np.median(finite)
         spread = np.median(np.abs(finite - middle)) or finite.std() or 1.0
-        found[inside] = (values - middle) / spread
+        with np.errstate(over="ignore"):
+            scaled = (values - middle) / spread
+        found[inside] = _in_order_of(values, scaled)
     return found
+
+
+def _in_order_of(
+    values: Float[np.ndarray, " samples"], scaled: Float[np.ndarray, " samples"]
+) -> Float[np.ndarray, " samples"]:
+    """Separate scaled scores that rounding made equal although the scores differ."""
+    # Probabilities of 1e-20 and 1e-30 are both exactly 0.5 below a median of 0.5.
+    largest = np.finfo(np.float64).max / 2
+    scaled = np.where(np.isfinite(values), np.clip(scaled, -largest, largest), scaled)
+    if len(np.unique(scaled)) == len(np.unique(values)):
+        return scaled
+    order = np.argsort(values, kind="stable")
+    for lower, upper in pairwise(order):
+        if values[upper] == values[lower]:
+            scaled[upper] = scaled[lower]
+        elif scaled[upper] <= scaled[lower]:
+            scaled[upper] = np.nextafter(scaled[lower], np.inf)
+    return scaled
 
 
 def matched_in_class(
