@@ -12,7 +12,7 @@ from torch import nn
 
 from fedaudit.core.errors import BadInput
 from fedaudit.gate.evaluate import evaluate_policy
-from fedaudit.gate.policy import policy_from
+from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import Split, fair_split
 from fedaudit.live.recorder import record
@@ -105,6 +105,29 @@ def test_a_client_of_one_round_refuses_slopes_by_name_and_not_the_gate(tmp_path:
     assert row.uncovered.startswith("client 2: a slope needs at least 2 measured rounds")
     assert any(row.uncovered in one for one in found.untested)
     assert "every attack carried out" not in evidence(found)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_default_gate_lists_a_client_of_one_round_and_asks_for_no_slope_of_it(
+    named: bool, tmp_path: Path
+) -> None:
+    a, b, c = (f"site-{n}" if named else n for n in range(3))
+    cohorts = [[a, b], [a, b], [a, b, c], [a, b]]
+    found = attacked(told(tmp_path, cohorts, clients=3, named=named))
+    verdict = evaluate_policy(found, policy_from(DEFAULT_POLICY))
+    opened = [one for check in verdict.checks for one in check.open]
+    last = "site-2" if named else "client 2"
+    assert f"fta-l on {last} in seed 1" not in [one.what for one in opened]
+    (line,) = [one for one in verdict.unjudged if "a slope needs" in one]
+    assert line.startswith(f"fta-l on some clients: {last}: ")
+
+
+def test_a_policy_on_each_client_gives_the_reason_why_a_figure_is_missing(tmp_path: Path) -> None:
+    found = attacked(told(tmp_path, [[0, 1], [0, 1], [0, 1, 2]], clients=3))
+    verdict = evaluate_policy(found, policy_from(POLICY))
+    (check,) = [one for one in verdict.checks if one.metric == "auc"]
+    (missing,) = [one for one in check.open if one.what.startswith("fta-l on client 2")]
+    assert "a slope needs at least 2 measured rounds" in missing.reason
 
 
 def test_an_attack_that_no_client_allows_is_not_carried_out(tmp_path: Path) -> None:

@@ -315,7 +315,36 @@ def _of_runs(asked: Asked, *, each: bool = False) -> Iterator[tuple[FigureRun, E
         if figure.metric == asked.metric and figure.contrast == asked.contrast:
             found.setdefault(_run(figure), []).append(figure)
     for run in _runs(asked.record, asked.policy.membership, each=each):
+        if run not in found and _is_set_aside(asked, run):
+            continue
         yield from ((run, one) for one in found.get(run, [None]))
+
+
+def too_few_rounds(record: Record) -> dict[str, str]:
+    """Return attacks that were not run on every client, with the clients and the reason.
+
+    Such clients took part in too few rounds, or with too few others.
+    """
+    return {
+        row.name: row.uncovered for row in record.attacks if row.status == "run" and row.uncovered
+    }
+
+
+def _why_missing(record: Record, run: FigureRun) -> str:
+    """Return why the record has no figure of a run; "" if nothing explains it."""
+    if run.target is None or any(
+        (one.attack, one.target) == (run.attack, run.target) for one in record.findings
+    ):
+        return ""
+    return too_few_rounds(record).get(run.attack, "")
+
+
+def _is_set_aside(asked: Asked, run: FigureRun) -> bool:
+    """Return True if a client that an attack cannot be run on is listed instead of judged."""
+    policy = asked.policy.membership
+    if policy is None or policy.clients == "each" or policy.targets:
+        return False
+    return bool(_why_missing(asked.record, run))
 
 
 def _members(asked: Asked) -> Iterator[Judged]:
@@ -337,7 +366,8 @@ def _members(asked: Asked) -> Iterator[Judged]:
             continue
         if figure is None:
             few = further and seeds < FEWEST_RUNS
-            yield Judged(str(run), None, too_few_runs(seeds) if few else _MISSING)
+            why = _why_missing(asked.record, run) or _MISSING
+            yield Judged(str(run), None, too_few_runs(seeds) if few else why)
             continue
         doubt = (
             asked.trust.doubt(run.attack, run.target, run.seed)
@@ -446,7 +476,8 @@ def _bounds(asked: Asked) -> Iterator[Judged]:
             # Each client's coins bound epsilon by themselves.
             continue
         doubt = asked.trust.doubt(run.attack, run.target, run.seed)
-        why = "the record has no such bound" if figure is None else ""
+        absent = _why_missing(asked.record, run) or "the record has no such bound"
+        why = absent if figure is None else ""
         yield Judged(str(run), figure, why, doubt)
     for metric, what in _OF_ONE_UPDATE.items():
         found = sorted(asked.record.where(metric=metric), key=lambda one: one.seed is not None)

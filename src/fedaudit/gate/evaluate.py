@@ -11,6 +11,7 @@ from fedaudit.gate.ceilings import (
     judged_sources,
     point_name,
     proven_epsilon,
+    too_few_rounds,
     unfair_contrasts,
 )
 from fedaudit.gate.outcome import Outcome
@@ -20,7 +21,7 @@ from fedaudit.gate.sample_size import searching
 from fedaudit.gate.trust import POSITIVE, control_checks, evidence_checks, trust_in
 from fedaudit.gate.verdict import Check, Verdict, concluded, demand
 from fedaudit.report.grid import shortened
-from fedaudit.report.words import against, cleaned, metric_name
+from fedaudit.report.words import against, cleaned, listed, metric_name
 from fedaudit.results.games import PointPlayed
 from fedaudit.results.record import Record
 
@@ -108,6 +109,15 @@ def _contradictions(record: Record, points: Sequence[PointPlayed]) -> Iterator[C
         yield demand("games", "claimed epsilons not contradicted", found, otherwise)
 
 
+def _set_aside(record: Record, policy: Policy) -> Iterator[str]:
+    """Attacks that could not be run on some clients, with the clients and the reason."""
+    attacks: dict[str, list[str]] = {}
+    for name, reason in too_few_rounds(record).items():
+        if name in judged_attacks(record, policy.membership):
+            attacks.setdefault(reason, []).append(shortened(name))
+    return (f"{listed(names)} on some clients: {reason}" for reason, names in attacks.items())
+
+
 def _unjudged(record: Record, policy: Policy) -> list[str]:
     """Questions that the policy did not ask, for a reader of a pass."""
     members = any(figure.attack for figure in record.findings)
@@ -126,6 +136,7 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
             if contrast not in unfair_contrasts(record)
             and beyond_size(record, policy, f"tpr@{rate}", contrast)
         ]
+        found += _set_aside(record, policy)
     if record.watched and POSITIVE in policy.controls.required:
         found.append(
             "whether the attacks find a planted leak: a recording has no model trained for it"

@@ -158,7 +158,7 @@ def _scores(
         attack = attack.on_samples(torch.from_numpy(truth.kept))
         return attack.scores(cubes, truth.target).numpy()
     except Refusal as refusal:
-        called = f"client {setup.called(truth.target)}"
+        called = setup.called(truth.target)
         where = called if setup.watched else f"seed {setup.seed}, {called}"
         reason = str(refusal).replace(f"client {truth.target}", called)
         kind = findings.failed

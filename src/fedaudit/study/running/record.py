@@ -283,11 +283,7 @@ def _clients(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
 
 def _untested(run: Setup) -> list[str]:
     study = run.study
-    names = run.watched.names if run.watched else {}
-    targets = ", ".join(
-        f"client {target}" + (f" ({plain(names[target])})" if target in names else "")
-        for target in study.audit.targets
-    )
+    targets = ", ".join(run.called(target) for target in study.audit.targets)
     said = [
         f"Other adversaries than this one: {run.view.description}.",
         f"Other clients than the audited {targets}."

@@ -101,9 +101,9 @@ class Setup:
     server: Server = HONEST
 
     def called(self, client: ClientId) -> str:
-        """The name of a client that has one, else its number."""
+        """The name of a client that has one, else "client" and its number."""
         names = self.watched.names if self.watched else {}
-        return plain(names.get(client, str(client)))
+        return plain(names.get(client, f"client {client}"))
 
     @property
     def holdout(self) -> HoldOutRule:
