@@ -80,7 +80,20 @@ def test_counting_up_one_by_one_finds_the_same_sample() -> None:
 def test_a_figure_at_its_ceiling_is_settled_by_no_sample() -> None:
     told = required_sample_size(share_of(0.05), 100, 0.05, what="members")  # type: ignore[arg-type]
     assert (told.count, told.then) == (0, None)
-    assert "up to 10,000,000 members would not settle it" in told.text
+    assert "even 100 times as many members would not settle it" in told.text
+
+
+@pytest.mark.parametrize("start", [1, 30, 1000, 10**6])
+def test_no_more_than_a_hundred_times_the_audit_is_suggested(start: int) -> None:
+    """A figure just below its ceiling once asked for 5,491,144 more samples."""
+    near = required_sample_size(share_of(0.0499), start, 0.05, what="members")  # type: ignore[arg-type]
+    assert near.count <= 99 * start
+    assert near.count or "times as many" in near.text
+
+
+def test_seeds_have_a_limit_of_their_own() -> None:
+    told = required_sample_size(share_of(0.05), 5, 0.05, what="seeds", most=1000)  # type: ignore[arg-type]
+    assert "even 1,000 seeds would not settle it" in told.text
 
 
 def test_what_does_not_follow_from_a_record_is_said_to() -> None:

@@ -25,8 +25,8 @@ from fedaudit.results.games import PointPlayed
 
 Limits = Callable[[int], "tuple[float, float] | None"]
 
-MOST_SAMPLES = 10**7
-"""More samples than that settle nothing that an audit could have."""
+MOST_TIMES = 100
+"""Larger audits are not suggested: no federation finds 100 times as many samples to set aside."""
 MOST_SEEDS = 1000
 MOST_SEARCHES = 1000
 """Figures of one verdict that it is searched for; a search takes up to a twentieth of a second."""
@@ -110,7 +110,7 @@ def required_sample_size(
     *,
     what: str,
     each: int = 1,
-    most: int = MOST_SAMPLES,
+    most: int | None = None,
 ) -> RequiredSamples:
     """The evidence that would settle a figure, in words.
 
@@ -120,7 +120,7 @@ def required_sample_size(
         ceiling: The most that is allowed.
         what: What is counted: "members", "seeds".
         each: How many of that the limits' size 1 stands for.
-        most: The largest size that is tried.
+        most: The largest size that is tried; ``MOST_TIMES`` times ``start`` by default.
     """
 
     def unknown(text: str) -> RequiredSamples:
@@ -134,10 +134,12 @@ def required_sample_size(
         )
     if limits(start) is None:
         return unknown("how many more samples would settle it does not follow from the record")
-    found = smallest(limits, start, ceiling, most=most)
+    found = smallest(limits, start, ceiling, most=MOST_TIMES * start if most is None else most)
     if found is None:
+        sort = what.partition(" (")[0]
+        largest = f"{MOST_TIMES} times as many {sort}" if most is None else f"{most:,} {sort}"
         return unknown(
-            f"the figure lies so near the ceiling that up to {most:,} {what} would not settle it"
+            f"the figure lies so near the ceiling that even {largest} would not settle it"
         )
     missing = each * (found.size - start)
     return RequiredSamples(

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from fedaudit.gate.outcome import Outcome, against, bound_against, gravest, gravity, level
-from fedaudit.gate.sample_size import RequiredSamples, more_of
+from fedaudit.gate.sample_size import MOST_TIMES, RequiredSamples, more_of
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.fields import Part, Whole
 
@@ -173,7 +173,8 @@ def _needs(held: Sequence[Held]) -> str:
     if len(unsettled) < 2:
         return ""
     if len(wants) < len(unsettled):
-        return f"{len(unsettled) - len(wants)} of these would not be settled by more samples"
+        rest = len(unsettled) - len(wants)
+        return f"{rest} of these would not be settled even by {MOST_TIMES} times as many samples"
     hardest = max(wants, key=lambda want: want.count)
     those = "both" if len(unsettled) == 2 else f"all {len(unsettled)}"
     return (
