@@ -124,6 +124,13 @@ class Shape:
         if sent is not None:
             self._refuse_unsent(named, whose)
         optional = self.unsent.declared | self.unsent.untrainable
+        if lacking := [name for name in self.model.params if name not in named.keys() | optional]:
+            raise BadInput(
+                f"{whose} lacks {named_few(lacking)}, which the model given to the recorder has; "
+                "name them in record(not_uploaded=[...]) if they stay at the clients, as with "
+                "FedBN and personal heads, or freeze them in the model given to record if no "
+                "client trains them, as with adapters"
+            )
         params = {
             n: known.params[n]
             if n in optional and n not in named
@@ -297,10 +304,6 @@ def _is_listed(weights: Weights) -> TypeGuard[Sequence[Array]]:
 
 def _like(named: Mapping[str, Array], name: str, like: Tensor, whose: str) -> Tensor:
     """A copy of one parameter, as the architecture has it."""
-    if name not in named:
-        raise BadInput(
-            f"{whose} lacks {name!r}, which the model given to the recorder has; {_PART_ONLY}"
-        )
     tensor = tensor_of(named[name], f"{whose} has {name!r}, which")
     if tensor.shape != like.shape:
         raise BadInput(
