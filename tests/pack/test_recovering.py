@@ -11,7 +11,7 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from hypothesis import assume, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedaudit.pack.suppressing import suppressed
@@ -145,18 +145,14 @@ def key(one: Estimate) -> tuple[object, ...]:
     return (one.by, one.group, one.within, one.contrast, one.target, one.seed)
 
 
-def is_small(one: Estimate) -> bool:
-    return min(one.n_members, one.n_nonmembers) < SMALLEST
-
-
 def recovered(given: list[Figure], left: Record) -> list[Estimate]:
-    """Figures on few samples that are gone and that those which are left determine."""
+    """Figures that are gone and that those which are left determine."""
     shown = {key(one) for one in left.estimates if one.value is not None}
     rows = [one.weights for one in given if key(one.estimate) in shown]
     found = []
     known = np.array(rows).T if rows else np.zeros((len(PAIRS), 0))
     for one in given:
-        if key(one.estimate) in shown or not is_small(one.estimate):
+        if key(one.estimate) in shown:
             continue
         solved, *_ = np.linalg.lstsq(known, one.weights, rcond=None)
         if np.abs(known @ solved - one.weights).max() < 1e-9:
@@ -179,8 +175,7 @@ def audit(*counts: int) -> Audited:
 FEW_OF_ONE_CLIENT = audit(20, 20, 20, 20, 20, 20, 4, 5)
 FEW_UNSEEN = audit(4, 4, 20, 20, 20, 20, 20, 20)
 FEW_OF_ONE_CLASS = audit(30, 30, 30, 5, 30, 30, 30, 30)
-ONE_CLASS_EACH = audit(10, 40, 0, 10, 0, 20, 9, 0)
-SIZES = st.sampled_from([0, 1, 4, 5, 6, 9, 10, 11, 20, 40])
+SIZES = st.sampled_from([1, 4, 5, 6, 9, 10, 11, 20, 40])
 
 
 @settings(max_examples=60, deadline=None)
@@ -192,11 +187,9 @@ SIZES = st.sampled_from([0, 1, 4, 5, 6, 9, 10, 11, 20, 40])
 @example(audited=FEW_OF_ONE_CLIENT, targets=(0, 1, 2))
 @example(audited=FEW_UNSEEN, targets=(0, 1, 2))
 @example(audited=FEW_OF_ONE_CLASS, targets=(0, 1))
-@example(audited=ONE_CLASS_EACH, targets=(1, 2))
 def test_no_suppressed_figure_follows_from_those_that_are_shown(
     audited: Audited, targets: tuple[int, ...]
 ) -> None:
-    assume(all(audited.sum(target) for target in targets))
     given, left = packed(audited, targets)
     assert [key(one) for one in recovered(given, left)] == []
     again = suppressed(left, SMALLEST)

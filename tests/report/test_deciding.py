@@ -125,6 +125,21 @@ def test_advice_on_a_defended_record_does_not_ask_for_a_defense() -> None:
     assert "Strengthen the defense" in steps[1]
 
 
+@pytest.mark.parametrize("defense", ["none", "dp-sgd"])
+@pytest.mark.parametrize("case", ["leak", "no figures", "hardly learned"])
+def test_advice_on_a_recording_never_asks_to_run_a_study(case: str, defense: str) -> None:
+    whole = {
+        "leak": record(details=False, defenses=((defense, 1.0),)),
+        "no figures": only(auc(0.5, 0.4, 0.6)),
+        "hardly learned": hardly_learned(none_found(), 0.1),
+    }[case]
+    recorded = changed(whole, watched=True)
+    steps = " ".join(first_screen(recorded, verdict(recorded)).next)
+    assert steps
+    assert "study" not in steps
+    assert "seeds" not in steps
+
+
 def test_a_view_of_sums_is_not_said_to_reveal_whose_data_took_part() -> None:
     whole = only(auc(0.8, 0.77, 0.83, significant=True))
     assert "whose data" in verdict(whole).meaning

@@ -121,13 +121,6 @@ def _hidden_places(figures: Iterable[Estimate], smallest: int) -> set[Place]:
             place = place_of(one)
             sizes[place] = min(sizes.get(place, size), size, key=lambda each: each.smaller)
     hidden = {place for place, size in sizes.items() if size.smaller < smallest}
-    # Samples of classes that only one side has are in no pair within classes: they are a part too.
-    hidden |= {
-        place
-        for place, size in sizes.items()
-        if place.within == "class"
-        and _leaves_few([size], sizes.get(place._replace(within="")), smallest)
-    }
     # Contrasts before clients before seeds: each step can hide parts of the next.
     hidden |= _mixed_of(hidden) & sizes.keys()
     clients = defaultdict[Place, dict[int, Size]](dict)
@@ -253,7 +246,7 @@ def _leaves_few(shown: Sequence[Size], whole: Size | None, least: int) -> bool:
         return False
     shown_size = _sum(shown)
     rest = Size(whole.members - shown_size.members, whole.nonmembers - shown_size.nonmembers)
-    return any(0 < count < least for count in rest)
+    return 0 < rest.smaller < least
 
 
 def _sum(sizes: Sequence[Size]) -> Size:

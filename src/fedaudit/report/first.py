@@ -123,6 +123,19 @@ _UNLEARNED = (
     "Train the model until it has learned its training data, then audit again.",
     "Or train on fewer samples a client, which are learned sooner.",
 )
+_OF_RECORDINGS: Mapping[str, str] = {
+    _NEXT["strong leak"][0]: "Train with a defense on the clients and record that training "
+    "(fedaudit list defenses names them).",
+    _NEXT["inconclusive"][0]: "Set more samples of each client aside before the next training: the "
+    "intervals are too wide to conclude anything.",
+    _NEXT["inconclusive"][1]: "",
+    _NEXT["void"][0]: "",
+    _DEFENDED_LEAKS[1]: "Set it next to a recording without a defense: fedaudit compare PLAIN "
+    "DEFENDED.",
+    _UNLEARNED[0]: "Record rounds in which the model has learned its training data.",
+    _UNLEARNED[1]: "",
+}
+"""Steps that only a study can take, and what a federation can do instead; "" where nothing."""
 _CHECK_SIGN = "Check the sign of the scores: larger must be likelier to be a member."
 
 
@@ -132,6 +145,8 @@ def first_screen(record: Record, said: PlainVerdict) -> First:
     front = next(iter(figures_by_side(record).values()))
     ranged = said.status == "trace of a leak" and said.topics[0][0] == "membership"
     steps = next_steps(said, advice(record))
+    if record.watched:
+        steps = tuple(filter(None, (_OF_RECORDINGS.get(step, step) for step in steps)))
     if said.status == "inconclusive" and wrong_sign(front):
         steps = (_CHECK_SIGN, *steps)
     return First(

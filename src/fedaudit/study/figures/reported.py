@@ -45,8 +45,9 @@ such as a mean that was divided by the batch size once more."""
 _FEWEST_ROUNDS = 2
 _CAUSES = (
     "likely causes: the client's loader normalises samples and the audited ones are raw, batch "
-    "statistics or layers stay at the client, noise or clipping is applied after the client "
-    "counted, or another network was given to the recorder"
+    "statistics or layers stay at the client, the client counted in training mode while the "
+    "running statistics of its batch normalisation still lag, noise or clipping is applied after "
+    "the client counted, or another network was given to the recorder"
 )
 
 
