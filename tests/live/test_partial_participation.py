@@ -122,6 +122,19 @@ def test_the_default_gate_lists_a_client_of_one_round_and_asks_for_no_slope_of_i
     assert line.startswith(f"fta-l on some clients: {last}: ")
 
 
+def test_the_default_gate_lists_a_client_of_no_round_and_asks_for_no_figure_of_it(
+    tmp_path: Path,
+) -> None:
+    found, last = attacked(told(tmp_path, [[0, 1], [0, 1]], clients=3)), "client 2"
+    verdict = evaluate_policy(found, policy_from(DEFAULT_POLICY))
+    assert not [one.what for check in verdict.checks for one in check.open if last in one.what]
+    assert f"{last}: never took part in a measured round" in verdict.unjudged
+    strict = DEFAULT_POLICY.replace('clients = "pooled"', 'clients = "each"')
+    verdict = evaluate_policy(found, policy_from(strict))
+    reasons = {one.reason for check in verdict.checks for one in check.open if last in one.what}
+    assert reasons == {"never took part in a measured round"}
+
+
 def test_a_policy_on_each_client_gives_the_reason_why_a_figure_is_missing(tmp_path: Path) -> None:
     found = attacked(told(tmp_path, [[0, 1], [0, 1], [0, 1, 2]], clients=3))
     verdict = evaluate_policy(found, policy_from(POLICY))

@@ -24,11 +24,21 @@ from fedaudit.results.coverage import (
 from fedaudit.results.ladder import ladder
 from fedaudit.results.record import Record
 from tests.estimates import changed, estimate
-from tests.report.records import HOSTILE_LINK, HOSTILE_TAG, record, unlearned, used
+from tests.report.records import (
+    HOSTILE_LINK,
+    HOSTILE_TAG,
+    clients,
+    record,
+    source,
+    unlearned,
+    used,
+    with_sources,
+)
 from tests.report.seen import printed, words
 from tests.report.test_plain import auc, hardly_learned, none_found, only, rate
 
 NUMBER = 128962569
+NONE = (("none", 1.0),)
 CEILINGS = {"auc": 0.6, "contrasts": ["unseen"], "attacks": ["a"]}
 POLICY = Policy.model_validate({"name": "p", "membership": CEILINGS, "controls": {"required": []}})
 
@@ -55,6 +65,37 @@ def test_a_client_is_called_by_its_name_on_every_surface() -> None:
     for surface, text in surfaces.items():
         assert "hospital-a" in text, surface
         assert f"client {NUMBER}" not in text, surface
+
+
+@pytest.mark.parametrize("named_as", ["hospital-a", "3", "Client A"])
+def test_no_table_or_picture_calls_a_client_by_a_number_that_stands_for_its_name(
+    named_as: str,
+) -> None:
+    """Pictures and tables of single clients, groups, sources and sizes once had numbers."""
+    numbers = {number: NUMBER + number for number in range(10)}
+    names = {str(NUMBER + n): named_as if n == 0 else f"clinic-{n}" for n in range(10)}
+    whole = with_sources(source(clients=10), membership=True, details=True, defenses=NONE)
+    figures = [
+        changed(
+            one,
+            **({} if one.target is None else {"target": NUMBER + one.target}),
+            **({"group": str(NUMBER + int(one.group))} if one.by == "client" else {}),
+        )
+        for one in whole.estimates
+    ]
+    (run,) = whole.sources
+    recorded = changed(
+        whole,
+        estimates=[*figures, *(changed(f, target=NUMBER + 1) for f in figures if f.attack)],
+        sources=[changed(run, clients=list(numbers.values()))],
+        clients=[changed(row, client=NUMBER + row.client) for row in clients()],
+        config={"recording": {"names": names}},
+    )
+    page = report_html(recorded)
+    assert named_as in words(page)
+    assert "clinic-7" in words(page)
+    assert str(NUMBER) not in page.replace(f"{NUMBER} =", "")
+    assert str(NUMBER + 7) not in page.replace(f"{NUMBER + 7} =", "")
 
 
 @pytest.mark.parametrize("name", [HOSTILE_TAG, HOSTILE_LINK, "a\n::error::PASS", "x" * 5000])
@@ -180,6 +221,45 @@ def test_an_auc_below_one_half_never_passes_a_gate() -> None:
     checked = evaluate_policy(flipped, POLICY)
     assert checked.outcome is Outcome.INCONCLUSIVE
     assert "wrong sign" in checked.reason
+
+
+def test_an_auc_below_one_half_names_its_client_at_the_gate() -> None:
+    low = {"method": "DeLong 95%", "significant": False, "n_members": 100, "n_nonmembers": 100}
+    whole = changed(
+        only(auc(0.5, 0.45, 0.55, target=NUMBER, **low), auc(0.1, 0.07, 0.14, target=1, **low)),
+        config={"recording": {"names": {str(NUMBER): "hospital-a", "1": "hospital-b"}}},
+    )
+    checked = evaluate_policy(whole, POLICY)
+    assert "a v. unseen, hospital-b: members score lower" in checked.reason
+
+
+def test_the_clause_map_bounds_leakage_by_fair_comparisons_if_there_are_any() -> None:
+    """Samples of other clients hold other classes, and an AUC of .95 may be of those alone."""
+    skewed = auc(0.9, 0.85, 0.95, contrast="other_client", fair=False, method="DeLong 95%")
+    fair = auc(0.5, 0.45, 0.55, method="DeLong 95%", significant=False)
+    assert "at most 0.550" in clauses_json(only(skewed, fair))
+    assert "at most 0.950" in clauses_json(only(skewed))
+
+
+@pytest.mark.parametrize("defense", ["none", "dp-sgd"])
+def test_a_recording_is_not_said_to_have_no_defense(defense: str) -> None:
+    whole = record(details=False, defenses=((defense, 1.0),))
+    for watched in (False, True):
+        tiles = first_screen(changed(whole, watched=watched), verdict(whole)).numbers
+        (tile,) = [one for one in tiles if one.label == "Test accuracy"]
+        assert ("no defense" in tile.detail) is (defense == "none" and not watched)
+
+
+def test_a_headline_counts_the_clients_that_took_part() -> None:
+    counts = {"n_members": 30, "n_nonmembers": 30, "significant": False}
+    figures = [auc(0.5, 0.4, 0.6, target=number, **counts) for number in (0, 1)]
+    over_all = auc(0.5, 0.42, 0.58, target=None, within="client", significant=False)
+    whole = only(*figures, over_all)
+    absent = ClientCoverage(client=2, answered=0, measured=0)
+    part = covered(clients=[absent]).coverage
+    assert "over all 2 audited clients, each" in verdict(whole).headline
+    seen = verdict(changed(whole, coverage=part)).headline
+    assert "over all 2 audited clients that took part, each" in seen
 
 
 def covered(**missing: object) -> Record:

@@ -320,6 +320,9 @@ def _of_runs(asked: Asked, *, each: bool = False) -> Iterator[tuple[FigureRun, E
         yield from ((run, one) for one in found.get(run, [None]))
 
 
+NEVER_MEASURED = "never took part in a measured round"
+
+
 def too_few_rounds(record: Record) -> dict[str, str]:
     """Return attacks that were not run on every client, with the clients and the reason.
 
@@ -330,12 +333,20 @@ def too_few_rounds(record: Record) -> dict[str, str]:
     }
 
 
+def never_measured(record: Record) -> list[int]:
+    """Return audited clients that took part in no measured round."""
+    coverage = record.coverage
+    return [] if coverage is None else [one.client for one in coverage.clients if not one.measured]
+
+
 def _why_missing(record: Record, run: FigureRun) -> str:
     """Return why the record has no figure of a run; "" if nothing explains it."""
     if run.target is None or any(
         (one.attack, one.target) == (run.attack, run.target) for one in record.findings
     ):
         return ""
+    if run.target in never_measured(record):
+        return NEVER_MEASURED
     return too_few_rounds(record).get(run.attack, "")
 
 

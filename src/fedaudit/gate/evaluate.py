@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 
 from fedaudit.core.errors import BadInput
 from fedaudit.gate.ceilings import (
+    NEVER_MEASURED,
     beyond_size,
     ceiling_checks,
     judged_attacks,
     judged_points,
     judged_sources,
+    never_measured,
     point_name,
     proven_epsilon,
     too_few_rounds,
@@ -21,7 +23,7 @@ from fedaudit.gate.sample_size import searching
 from fedaudit.gate.trust import POSITIVE, control_checks, evidence_checks, trust_in
 from fedaudit.gate.verdict import Check, Verdict, concluded, demand
 from fedaudit.report.grid import shortened
-from fedaudit.report.words import against, cleaned, listed, metric_name
+from fedaudit.report.words import against, cleaned, client_name, listed, metric_name
 from fedaudit.results.games import PointPlayed
 from fedaudit.results.record import Record
 
@@ -110,12 +112,17 @@ def _contradictions(record: Record, points: Sequence[PointPlayed]) -> Iterator[C
 
 
 def _set_aside(record: Record, policy: Policy) -> Iterator[str]:
-    """Attacks that could not be run on some clients, with the clients and the reason."""
+    """Clients without figures, and attacks that could not be run on some, with the reason."""
+    asked = policy.membership
+    is_each = asked is not None and (asked.clients == "each" or bool(asked.targets))
+    if (absent := never_measured(record)) and not is_each:
+        yield f"{listed([client_name(one) for one in absent])}: {NEVER_MEASURED}"
     attacks: dict[str, list[str]] = {}
     for name, reason in too_few_rounds(record).items():
         if name in judged_attacks(record, policy.membership):
             attacks.setdefault(reason, []).append(shortened(name))
-    return (f"{listed(names)} on some clients: {reason}" for reason, names in attacks.items())
+    for reason, names in attacks.items():
+        yield f"{listed(names)} on some clients: {reason}"
 
 
 def _unjudged(record: Record, policy: Policy) -> list[str]:

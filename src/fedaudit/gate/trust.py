@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import EvidencePolicy, Policy
 from fedaudit.gate.verdict import Check, demand
-from fedaudit.report.evidence import headline
+from fedaudit.report.evidence import headline, label_among
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import (
     WRONG_SIGN,
@@ -19,6 +19,7 @@ from fedaudit.report.verdict import (
 )
 from fedaudit.report.words import against, client_name, defense_name, listed, percent, plural
 from fedaudit.results.coverage import Coverage
+from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY
 from fedaudit.results.record import ControlResult, Record
 
@@ -135,9 +136,10 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         faults = _uncovered(record, record.coverage, sampled=asked.sampled_rounds)
         yield demand("evidence", "complete coverage", faults, unsettled)
     if policy.membership is not None:
+        first = headline(record)
         lower = [
-            f"{shortened(one.attack)} {against(one.contrast)}: {WRONG_SIGN}"
-            for one in wrong_sign(headline(record))
+            f"{shortened(one.attack)} {against(one.contrast)}{_among(one, first)}: {WRONG_SIGN}"
+            for one in wrong_sign(first)
             if one.contrast in policy.membership.contrasts
             and one.attack in (policy.membership.attacks or [one.attack])
         ]
@@ -151,6 +153,12 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
     ]
     faults = [f"{shortened(row.name)}: {shortened(row.note or 'it failed', 200)}" for row in broken]
     yield demand("evidence", "every attack carried out", _few(faults), unsettled)
+
+
+def _among(figure: Estimate, figures: list[Estimate]) -> str:
+    """Return what tells a figure from others of its attack, such as its client, after a comma."""
+    label = label_among(figure, figures)
+    return f", {label}" if label else ""
 
 
 def _uncovered(record: Record, coverage: Coverage, *, sampled: bool) -> list[str]:

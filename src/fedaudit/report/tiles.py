@@ -233,9 +233,11 @@ def utility_tile(record: Record) -> list[Tile]:
         if len(results) > 1
         else words.interval(first.low, first.high, first.metric)
     )
-    defense = shortened(words.defense_name(first.defense), 32)
     name = words.capital(first.metric.replace("_", " "))
-    return [Tile(name, words.shown(middle, first.metric), f"{detail} · {defense}")]
+    # Whether clients of a recorded federation have a defense is not known.
+    if not record.watched or first.defense not in ("", NO_DEFENSE):
+        detail += f" · {shortened(words.defense_name(first.defense), 32)}"
+    return [Tile(name, words.shown(middle, first.metric), detail)]
 
 
 def client_tiles(record: Record) -> list[Tile]:

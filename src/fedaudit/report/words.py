@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from pydantic import BaseModel
 
@@ -401,10 +401,19 @@ class NamedClient(int):
         made.name = name
         return made
 
+    def __str__(self) -> str:
+        """Return the name."""
+        return self.name
+
 
 def client_name(client: int) -> str:
     """Return a client's name, or its number if it has none: "hospital-a", "client 3"."""
     return client.name if isinstance(client, NamedClient) else f"client {int(client)}"
+
+
+def client_heading(client: int) -> str:
+    """Return a client's name as it is, or its number as a heading: "hospital-a", "Client 3"."""
+    return client.name if isinstance(client, NamedClient) else f"Client {int(client)}"
 
 
 def client_names(record: BaseModel) -> dict[int, NamedClient]:
@@ -424,6 +433,7 @@ def client_names(record: BaseModel) -> dict[int, NamedClient]:
 LONGEST_NAME = 40
 """Characters of a client's name that are printed."""
 _CLIENT_FIELDS = ("target", "client")
+_CLIENT_LISTS = ("clients",)
 
 
 def cleaned(
@@ -448,12 +458,29 @@ def cleaned(
         if clients and name in _CLIENT_FIELDS and value in clients:
             update[name] = clients[value]
             continue
+        if clients and name in _CLIENT_LISTS and _holds_clients(value):
+            update[name] = [clients.get(client, client) for client in value]
+            continue
+        if clients and name == "group" and getattr(model, "by", "") == "client":
+            update[name] = _named_group(str(value), clients)
+            continue
         if type(value) not in _NUMBERS and name not in _AS_IT_IS:
             safe = _cleaned(value, speak, clients)
             safe = in_words(safe) if name == "note" and isinstance(safe, str) else safe
             if safe is not value:
                 update[name] = safe
     return model.model_copy(update=update) if update else model
+
+
+def _named_group(group: str, clients: Mapping[int, NamedClient]) -> str:
+    """Return the name of the client whose number a group is."""
+    number = int(group) if group.isascii() and group.isdecimal() and len(group) <= 15 else -1
+    return clients[number].name if number in clients else clean(group)
+
+
+def _holds_clients(value: object) -> TypeGuard[list[int]]:
+    """Return True for a list of numbers; other fields of that name hold rows or a count."""
+    return isinstance(value, list) and all(type(one) is int for one in value)
 
 
 def _cleaned(value: object, speak: Speaker, clients: Mapping[int, NamedClient]) -> object:

@@ -84,8 +84,8 @@ def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
             return ""
         return f"Shown for {clients_named(above)} of {len(clients)} audited clients"
     together = (
-        f"over all {_pooled_clients(record)} audited clients, each compared with its own held-out "
-        "samples"
+        f"over all {_pooled_clients(record)} audited clients{_taking_part(record)}, each compared "
+        "with its own held-out samples"
     )
     if above:
         by_all = any(above_chance(one) for one in pooled)
@@ -102,6 +102,12 @@ def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
     who = "single clients" if small == clients else clients_named(small)
     verb = "are" if len(small) > 1 else "is"
     return f"{shown} {together}; {who} {verb} too small to be judged alone"
+
+
+def _taking_part(record: Record) -> str:
+    """Return " that took part" if some audited clients took part in no measured round."""
+    clients = record.coverage.clients if record.coverage else []
+    return " that took part" if any(not one.measured for one in clients) else ""
 
 
 def _pooled_clients(record: Record) -> int:

@@ -15,7 +15,7 @@ from fedaudit.report.text.clusters import (
     shown_models,
     surely_above,
 )
-from fedaudit.report.words import capital, count, defense_name, percent, plural
+from fedaudit.report.words import capital, client_name, count, defense_name, percent, plural
 from fedaudit.results.clusters import ModelState, choices, clients_of, groups_by_size, used_by
 from fedaudit.results.record import Record
 
@@ -343,7 +343,7 @@ def _threshold_panel(run: Run, shown: ShownModel, ends: tuple[float, float]) -> 
                 "%{text} accepts %{y:.1%}",
                 joined=False,
                 size=8 if violates else 5,
-                texts=[f"client {theirs[at][1]}" for at in kept],
+                texts=[client_name(theirs[at][1]) for at in kept],
             )
         )
     told = f"{count(sum(less))} of {count(len(theirs))} accept less"

@@ -243,7 +243,7 @@ def target_figure(record: Record) -> drawing.Figures | None:
     figures = sorted(figures, key=lambda figure: figure.target or 0)
 
     def panels(inside: list[Estimate]) -> tuple[drawing.Panel, ...]:
-        names = [f"Client {figure.target}" for figure in inside]
+        names = [words.client_heading(figure.target or 0) for figure in inside]
         return (_panel(inside, names, _title(inside[0]), "audited client"),)
 
     return drawing.Figures(
@@ -280,7 +280,9 @@ def group_figure(groups: Sequence[Estimate], by: str) -> drawing.Figures | None:
 
     def panels(inside: list[Estimate]) -> tuple[drawing.Panel, ...]:
         names = [
-            f"v. {group_name(group).lower()}" if by == "client" else group_name(group)
+            f"v. {group_name(group).replace('Client ', 'client ')}"
+            if by == "client"
+            else group_name(group)
             for group in inside
         ]
         return (_panel(inside, names, _of(inside[0]), by),)

@@ -7,7 +7,7 @@ from fedaudit.report.evidence import distinct
 from fedaudit.report.figures import drawing
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.sources import Run, on_sources, strongest_on_sources
-from fedaudit.report.words import count, defense_name
+from fedaudit.report.words import client_name, count, defense_name
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
 from fedaudit.results.sources import LABELS
@@ -177,7 +177,7 @@ def _client_dots(run: Run, look: drawing.Style) -> drawing.Series:
         "%{text}: %{y:.1%} named at %{x:.1%}",
         joined=False,
         size=9,
-        texts=[f"client {client}" for client in run.clients],
+        texts=[client_name(client) for client in run.clients],
     )
 
 

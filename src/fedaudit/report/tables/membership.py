@@ -384,8 +384,7 @@ def targets_table(record: Record) -> Grid | None:
 
 def _client(client: int | None) -> str:
     """Return a client's own name as it is, and a number as "Client 3"."""
-    name = "all" if client is None else words.client_name(client)
-    return name if isinstance(client, words.NamedClient) else words.capital(name)
+    return "All" if client is None else words.client_heading(client)
 
 
 _SETTING = ("Target", "Compared", "Attack", "Contrast", "Non-members", "Defense", "Seed")
@@ -413,7 +412,9 @@ def groups_table(record: Record, by: str) -> Grid | None:
 
 def group_name(group: Estimate) -> str:
     """A group as a reader sees it: a client's samples, or a class."""
-    return f"Client {group.group}" if group.by == "client" else f"Class {group.group}"
+    # The name of a client that has one stands in the place of its number already.
+    is_named = group.by == "client" and not group.group.isdecimal()
+    return group.group if is_named else f"{words.capital(group.by)} {group.group}"
 
 
 def _group_row(group: Estimate) -> Filled:

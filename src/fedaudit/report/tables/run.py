@@ -193,7 +193,7 @@ def clients_table(record: Record) -> Grid:
     """
     others = record.other_clients
     rows: list[tuple[str, ClientRow | OtherClients]] = [
-        (f"Client {row.client}", row) for row in record.clients
+        (words.client_heading(row.client), row) for row in record.clients
     ]
     rows += [] if others is None else [(f"{words.count(others.clients)} others", others)]
     return tabled(

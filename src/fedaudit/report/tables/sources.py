@@ -295,7 +295,7 @@ def _owner_rows(run: Run) -> Iterator[Filled]:
         )
         said = ", ".join(f"{other}: {words.count(-amount)}" for amount, other in others)
         yield {
-            "From": f"Client {client}",
+            "From": words.client_heading(client),
             **_where(run),
             "Named": _share_cell(row[at], sum(row)),
             "Overfitting": words.points(run.overfitting[at]) if run.overfitting else words.MISSING,

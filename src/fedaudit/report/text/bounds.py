@@ -88,8 +88,13 @@ def bound_of(record: Record, metric: str) -> Bound | None:
 
 
 def _every(record: Record, metric: str) -> list[Estimate]:
-    """All figures of attacks in a metric of membership, at every level."""
-    return [f for f in record.findings if f.attack and f.metric == metric and not f.against]
+    """All figures of attacks in a metric of membership, at every level.
+
+    Of a record that has fair comparisons only these: differences between clients that hold other
+    classes are part of the rest.
+    """
+    found = [f for f in record.findings if f.attack and f.metric == metric and not f.against]
+    return [figure for figure in found if figure.fair] or found
 
 
 def _limit(figure: Estimate) -> float | None:
