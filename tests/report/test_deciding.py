@@ -22,7 +22,7 @@ from fedaudit.results.coverage import (
     MissingUpload,
 )
 from fedaudit.results.ladder import ladder
-from fedaudit.results.record import Record
+from fedaudit.results.record import ControlResult, Record
 from tests.estimates import changed, estimate
 from tests.report.records import (
     HOSTILE_LINK,
@@ -221,6 +221,44 @@ def test_an_auc_below_one_half_never_passes_a_gate() -> None:
     checked = evaluate_policy(flipped, POLICY)
     assert checked.outcome is Outcome.INCONCLUSIVE
     assert "wrong sign" in checked.reason
+
+
+@pytest.mark.parametrize("watched", [True, False])
+@pytest.mark.parametrize("found", ["too small", "none", "not asked"])
+def test_label_distributions_that_explain_owners_are_no_reason_to_advise_a_defense(
+    found: str, watched: bool
+) -> None:
+    explained = source(right=60, baseline_p=0.5, class_p_value=0.5, mixes=0.5)
+    whole = with_sources(explained, membership=found != "not asked", strengths=(0.0,))
+    if found == "too small":
+        wide = auc(0.5, 0.3, 0.7, n_members=30, n_nonmembers=30, significant=False)
+        whole = changed(whole, estimates=[*whole.where(topic="source"), wide])
+    whole = changed(whole, watched=watched)
+    said = verdict(whole)
+    assert said.status == "above guessing"
+    steps = first_screen(whole, said).next
+    assert steps
+    assert "defense" not in " ".join(steps)
+
+
+def test_a_failed_control_is_named_with_its_client_on_the_first_screen() -> None:
+    failed = ControlResult(
+        control="reported training metrics",
+        expected="within ten points",
+        value=0.46,
+        passed=False,
+        target=NUMBER,
+    )
+    whole = changed(named(), controls=[failed])
+    for text in (printed(whole), words(report_html(whole))):
+        assert "failed: reported training metrics (hospital-a)" in " ".join(text.split())
+    more = [changed(failed, control=f"control {n}", attack="a", target=None) for n in range(5)]
+    assert "control 2 (a) and 2 more" in " ".join(printed(changed(named(), controls=more)).split())
+
+
+def test_an_auc_of_next_to_nothing_is_below_one_half() -> None:
+    tiny = auc(5e-324, 0.0, 5e-324, method="DeLong 95%", significant=False)
+    assert "wrong sign" in verdict(only(tiny)).headline
 
 
 def test_an_auc_below_one_half_names_its_client_at_the_gate() -> None:

@@ -119,6 +119,10 @@ _DEFENDED_LEAKS = (
     "Set it beside the same study without a defense: fedaudit compare PLAIN DEFENDED.",
     "Stop a release that leaks this much: fedaudit gate RECORD --policy policy.toml.",
 )
+_LABELS_ALONE = (
+    "Decide whether the classes that each client holds are a secret: they identify its samples.",
+    "Audit more samples of each client, to see whether attacks exceed label distributions.",
+)
 _UNLEARNED = (
     "Train the model until it has learned its training data, then audit again.",
     "Or train on fewer samples a client, which are learned sooner.",
@@ -179,6 +183,10 @@ def next_steps(said: PlainVerdict, known: Advice | None = None) -> tuple[str, ..
     leaks = said.status in _LEAKS
     if said.warning and not leaks and said.status not in ("void", "control failed"):
         return _UNLEARNED
+    if said.status == "above guessing" and said.topics[0][0] == "sources":
+        # No defense changes what the label distributions of clients reveal.
+        rest = next((one for topic, one in said.topics if topic == "membership"), said.status)
+        return _NEXT.get(rest, _LABELS_ALONE)
     steps = _NEXT["strong leak" if leaks else said.status]
     if leaks and said.defended:
         steps = _DEFENDED_LEAKS

@@ -13,7 +13,7 @@ from fedaudit.report import evidence, words
 from fedaudit.report.grid import shortened
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import LEAST_LEARNED, NearGuessing, above_chance, near_guessing
-from fedaudit.results.record import Record
+from fedaudit.results.record import ControlResult, Record
 from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
 
 Unit = Literal["sample", "person", "canary sample"]
@@ -134,7 +134,8 @@ def _high_among(figure: Estimate, count: int) -> float:
     # Intervals of AUCs are made on the logit scale.
     widened = NormalDist().inv_cdf(0.025 / count) / NormalDist().inv_cdf(0.025)
     logits = [log(share / (1 - share)) for share in (value, high)]
-    return 1 / (1 + exp(-(logits[0] + widened * (logits[1] - logits[0]))))
+    # A smaller logit than that overflows, and its share is 0 to any digit.
+    return 1 / (1 + exp(-max(logits[0] + widened * (logits[1] - logits[0]), -700.0)))
 
 
 WRONG_SIGN = "members score lower than non-members: the score may have the wrong sign"
@@ -191,7 +192,25 @@ def controls_line(records: Sequence[Record]) -> str:
     if not total:
         return "No control was run"
     untold = f", {checks.untold} cannot tell" if checks.untold else ""
-    return f"{checks.passed} of {total} controls hold{untold}"
+    line = f"{checks.passed} of {total} controls hold{untold}"
+    failed = list(dict.fromkeys(map(_control_name, checks.failed)))
+    if not failed:
+        return line
+    more = f" and {len(failed) - MOST_FAILED} more" if len(failed) > MOST_FAILED else ""
+    return f"{line}; failed: {', '.join(failed[:MOST_FAILED])}{more}"
+
+
+MOST_FAILED = 3
+"""Controls that a line names; the page has them all."""
+
+
+def _control_name(control: ControlResult) -> str:
+    """Return a control's name with the client and the attack that it is about."""
+    client = "" if control.target is None else words.client_name(control.target)
+    about = " · ".join(filter(None, (client, shortened(control.attack, 40))))
+    return (
+        f"{shortened(control.control, 40)} ({about})" if about else shortened(control.control, 40)
+    )
 
 
 def controls_sign(records: Sequence[Record]) -> str:
