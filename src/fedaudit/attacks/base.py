@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -213,7 +214,7 @@ class Attack:
             raise BadInput("this attack infers sources and scores no membership; ask its posterior")
         return self.rule(*self._cubes(measured), target=target)
 
-    @property
+    @cached_property
     def infers_source(self) -> bool:
         """True if it infers the source of a sample, and not its membership."""
         return isinstance(self.rule, SourceRule)

@@ -24,3 +24,15 @@ def seeded(root: int, *path: str | int) -> torch.Generator:
 def seeded_numpy(root: int, *path: str | int) -> np.random.Generator:
     """The numpy twin of :func:`seeded`, for partitions and statistics."""
     return np.random.default_rng(seed_for(root, *path))
+
+
+def seed_globally(seed: int) -> None:
+    """Seeds torch's global generators, of the CPU and of the accelerators that there are.
+
+    ``torch.manual_seed`` also leaves word for every kind of accelerator there might be, with a
+    stack trace each: milliseconds where the stack is deep.
+    """
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)

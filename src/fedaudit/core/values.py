@@ -17,6 +17,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.inputs import Inputs, packed
+from fedaudit.core.seeds import seed_globally
 from fedaudit.core.summaries import short_repr
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task
 
@@ -246,7 +247,7 @@ class Architecture:
             seed: Of what is drawn.
         """
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            seed_globally(seed)
             return self.build()
 
     def initial(self, seed: int) -> "Model":

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedaudit.core.devices import forked
 from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seed_globally
 from fedaudit.core.values import Batch, Params, Samples
 from fedaudit.defenses.base import Defense, Turn, Visit
 
@@ -107,7 +108,7 @@ class Augmentation(Defense):
         seed = int(torch.randint(2**62, (), generator=turn.rng("augmentation")))
         with forked(turn.device):
             # kornia draws from the global generator; the fork keeps that to this batch.
-            torch.manual_seed(seed)
+            seed_globally(seed)
             seen = self._steps(batch.x)((batch.x - black) / span)
         return Batch((seen * span + black).to(batch.x.dtype), batch.y, batch.ids)
 

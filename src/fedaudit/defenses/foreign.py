@@ -9,6 +9,7 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import imported
 from fedaudit.core.params import flat
+from fedaudit.core.seeds import seed_globally
 from fedaudit.core.values import Params
 from fedaudit.defenses.base import Defense, Turn
 from fedaudit.observe.round import Upload
@@ -38,7 +39,7 @@ class Filter(Defense):
         """
         raw = upload.values
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(int(torch.randint(2**62, (), generator=turn.rng("filter"))))
+            seed_globally(int(torch.randint(2**62, (), generator=turn.rng("filter"))))
             try:
                 result = self.function({n: value.clone() for n, value in raw.items()})
             except Exception as error:

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from fedaudit.core.errors import BadInput, Refusal, type_of
+from fedaudit.core.seeds import seed_globally
 from fedaudit.filters.adapters import Form, adapted, is_array, leaves_of, to_numpy
 from fedaudit.filters.claim import Arrays, Claim, flat
 
@@ -50,7 +51,7 @@ def drawing(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]), catch_warnings(), redirect_stdout(StringIO()):
         simplefilter("ignore")
         logging.disable(logging.CRITICAL)
-        torch.manual_seed(seed)
+        seed_globally(seed)
         np.random.seed(seed % _NUMPY_SEEDS)  # noqa: NPY002
         random.seed(seed)
         os.urandom = random._urandom = stream.randbytes  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from fedaudit.core.devices import CPU, computing_on
 from fedaudit.core.errors import BadInput
 from fedaudit.core.modules import as_taken, loaded
-from fedaudit.core.seeds import seeded
+from fedaudit.core.seeds import seed_globally, seeded
 from fedaudit.core.values import NOBODY, ClientId, Model, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.observe.round import Exposed, Round
@@ -121,7 +121,7 @@ def _training_step(model: Model, module: nn.Module, samples: Samples) -> tuple[s
     """Return the buffers that a step changes, and the parameters that have no gradient."""
     task, few = model.architecture.task, samples.take(slice(_TRIED))
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        torch.manual_seed(0)
+        seed_globally(0)
         module.train()
         try:
             outputs = task.read(task.called(module, as_taken(few.features, model).clone()))

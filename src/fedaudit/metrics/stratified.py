@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.delong import FEWEST_DISORDERED, AucInterval
 from fedaudit.metrics.intervals import clopper_pearson, percent, require_confidence
-from fedaudit.metrics.roc import as_scores, midranks, ranked, sides, within_side
+from fedaudit.metrics.roc import as_scores, ranked, sides, within_side
 from fedaudit.metrics.truth import as_truth
 
 _SPLITS = 20
@@ -236,45 +236,52 @@ def labels_alone_auc(
     """
     truth = as_truth(is_member, len(labels))
     together = np.zeros(len(truth), dtype=int) if strata is None else np.asarray(strata)
-    cells = np.stack([together, labels], axis=1)
-    classes, place = np.unique(cells, axis=0, return_inverse=True)
+    cells, place = np.unique(np.stack([together, labels], axis=1), axis=0, return_inverse=True)
     place = place.reshape(-1)
-    members, others = np.flatnonzero(truth), np.flatnonzero(~truth)
-    if min(len(members), len(others)) < 2:
+    both = place[truth], place[~truth]
+    if min(map(len, both)) < 2:
         return None
-    areas = []
-    for _ in range(_SPLITS):
-        halves = [np.array_split(rng.permutation(side), 2) for side in (members, others)]
-        for known, judged in ((0, 1), (1, 0)):
-            rates = [
-                (np.bincount(place[side[known]], minlength=len(classes)) + 0.5)
-                / (len(side[known]) + 0.5 * len(classes))
-                for side in halves
-            ]
-            score = np.log(rates[0] / rates[1])
-            inside = np.concatenate([side[judged] for side in halves])
-            area = _auc_within(score[place[inside]], truth[inside], together[inside])
-            areas += [] if area is None else [area]
-    return max(0.5, float(np.mean(areas))) if areas else None
+    counts = np.array([[_halved(side, len(cells), rng) for side in both] for _ in range(_SPLITS)])
+    rates = (counts + 0.5) / (counts.sum(axis=3, keepdims=True) + 0.5 * len(cells))
+    score = np.log(rates[:, 0] / rates[:, 1])
+    judged = counts[:, :, ::-1]
+    stratum = np.unique(cells[:, 0], return_inverse=True)[1]
+    score, ours, theirs = (of.reshape(-1, len(cells)) for of in (score, judged[:, 0], judged[:, 1]))
+    areas = _aucs_of_cells(score, ours, theirs, stratum)
+    return max(0.5, float(np.mean(areas))) if len(areas) else None
 
 
-def _auc_within(
-    scores: Float[np.ndarray, " samples"],
-    truth: Bool[np.ndarray, " samples"],
-    strata: Int[np.ndarray, " samples"],
-) -> float | None:
-    """Compute the AUC over pairs of one stratum; None without such pairs."""
-    place = np.unique(strata, return_inverse=True)[1].reshape(-1)
-    cells = np.stack([place, scores], axis=1)
-    key = np.unique(cells, axis=0, return_inverse=True)[1].reshape(-1)
-    total = np.bincount(place)
-    members = np.bincount(place[truth], minlength=len(total))
-    # Ranks go on from stratum to stratum; those before a stratum are taken off.
-    within = midranks(key.astype(float)) - (np.cumsum(total) - total)[place]
-    sums = np.bincount(place[truth], within[truth], minlength=len(total))
-    pairs = (members * (total - members)).sum()
-    won = (sums - members * (members + 1) / 2).sum()
-    return float(won / pairs) if pairs else None
+def _halved(
+    side: Int[np.ndarray, " samples"], cells: int, rng: np.random.Generator
+) -> Int[np.ndarray, "halves cells"]:
+    """Count the samples of each cell in two random halves."""
+    drawn, half = rng.permutation(side), (len(side) + 1) // 2
+    return np.stack([np.bincount(part, minlength=cells) for part in (drawn[:half], drawn[half:])])
+
+
+def _aucs_of_cells(
+    scores: Float[np.ndarray, "draws cells"],
+    members: Int[np.ndarray, "draws cells"],
+    others: Int[np.ndarray, "draws cells"],
+    strata: Int[np.ndarray, " cells"],
+) -> Float[np.ndarray, " told"]:
+    """Compute the AUC over pairs of one stratum in each draw that has such pairs.
+
+    All samples of a cell have its score: how many of each side it has is all that counts.
+    """
+    draws = np.arange(len(scores)).repeat(len(strata))
+    group = (np.arange(len(scores))[:, None] * (strata.max() + 1) + strata).ravel()
+    order = np.lexsort((scores.ravel(), group))
+    score, group, ours, theirs = (of.ravel()[order] for of in (scores, group, members, others))
+    begins = np.diff(group, prepend=-1) != 0
+    level = np.cumsum(begins | (np.diff(score, prepend=np.nan) != 0)) - 1
+    ties = np.bincount(level, theirs)
+    below = (np.cumsum(ties) - ties)[level]
+    # Those of groups before are below and no pairs.
+    won = ours * (below - below[begins][group] + ties[level] / 2)
+    pairs = ours * np.bincount(group, theirs)[group]
+    all_won, all_pairs = np.bincount(draws, won), np.bincount(draws, pairs)
+    return all_won[all_pairs > 0] / all_pairs[all_pairs > 0]
 
 
 def _by_stratum(

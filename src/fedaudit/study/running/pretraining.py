@@ -16,7 +16,7 @@ from fedaudit.core.locking import Lock
 from fedaudit.core.modules import refuse_unfit
 from fedaudit.core.pretrained import pretrained_file
 from fedaudit.core.progress import Progress, quiet
-from fedaudit.core.seeds import seed_for, seeded
+from fedaudit.core.seeds import seed_for, seed_globally, seeded
 from fedaudit.core.values import Architecture, Params, Samples
 from fedaudit.datasets.catalog import load
 from fedaudit.engines.local import one_thread
@@ -157,7 +157,7 @@ def _trained(
                 order = torch.randperm(len(samples), generator=seeded(how.seed, "epoch", epoch))
             first = step % steps * size
             batch = samples.take(order[first : first + size])
-            torch.manual_seed(seed_for(how.seed, "step", step))
+            seed_globally(seed_for(how.seed, "step", step))
             x = batch.features
             x = x.float() if x.is_floating_point() else x
             outputs = net.task.outputs(module, x.to(device))
