@@ -19,18 +19,22 @@ NUMERICAL := $(addprefix tests/,attacks contracts datasets defenses fl golden me
 # Shapes and types of every call are looked at there: all the time it would be a quarter of the tests'.
 TYPED := --jaxtyping-packages=fedaudit,beartype.beartype
 
-.PHONY: demo test test-numerics check lint types pages docs bench clean
+.PHONY: demo test test-slow test-numerics check lint types pages docs bench clean
 
 demo: $(STAMP)
 	$(BIN)/fedaudit demo
 
 test: $(STAMP)
-	$(TEST_ENV) $(BIN)/pytest $(TEST_ARGS)
+	$(TEST_ENV) $(BIN)/pytest $(TEST_ARGS) -m "not slow"
+
+# Clusters, killed programs, pages in a browser, whole tutorials, and how often limits hold.
+test-slow: $(STAMP)
+	$(TEST_ENV) $(BIN)/pytest $(TEST_ARGS) -m slow
 
 test-numerics: $(STAMP)
-	$(NARROW) $(TEST_ENV) $(BIN)/pytest $(TEST_ARGS) $(TYPED) $(NUMERICAL)
+	$(NARROW) $(TEST_ENV) $(BIN)/pytest $(TEST_ARGS) $(TYPED) -m "not slow" $(NUMERICAL)
 
-check: lint types test test-numerics docs
+check: lint types test test-slow test-numerics docs
 
 lint: $(STAMP)
 	$(BIN)/ruff check

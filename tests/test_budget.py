@@ -18,6 +18,7 @@ from tests.bombs import BOMBS
 READ = ["almost"]
 
 
+@pytest.mark.slow
 def test_every_bomb_is_read_or_refused_under_a_gigabyte_and_ten_seconds(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.bombs", str(tmp_path), str(10**9)],

@@ -102,6 +102,7 @@ def test_another_thread_has_no_signals_to_handle() -> None:
 
 
 @pytest.mark.parametrize("whole_group", [False, True], ids=["program", "all of its processes"])
+@pytest.mark.slow
 def test_a_study_that_is_terminated_stops_as_at_ctrl_c_and_its_workers_are_gone(
     whole_group: bool, tmp_path: Path
 ) -> None:
@@ -291,6 +292,7 @@ def suppressed_close(stream: TextIO) -> None:
     ("redirection", "code"),
     [("2>/dev/full", 2), ("2>&-", 2), (">&- 2>&-", 2), (">/dev/full 2>/dev/full", 2)],
 )
+@pytest.mark.slow
 def test_a_program_without_streams_ends_with_the_code_of_its_refusal(
     redirection: str, code: int
 ) -> None:

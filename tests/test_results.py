@@ -29,6 +29,7 @@ def each_record_is_read_once() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 def test_the_page_of_the_ladder_and_what_reports_use_are_what_the_records_give() -> None:
     script = runpy.run_path(str(ROOT / "docs" / "ladder.py"))
     for path, text in script["made"]().items():
@@ -37,6 +38,7 @@ def test_the_page_of_the_ladder_and_what_reports_use_are_what_the_records_give()
         assert same, "run `python docs/ladder.py`"
 
 
+@pytest.mark.slow
 def test_the_page_of_claims_is_what_claims_and_records_give() -> None:
     there = page.PAGE.read_text(encoding="utf-8")
     assert there == page.page(), "run `python docs/claims.py`"

@@ -174,6 +174,7 @@ def found_in(attack: Attack, measured: dict[str, Measurements]) -> float:
     return auc_interval(attack.scores(measured, TARGET).numpy(), FEW.numpy()).value
 
 
+@pytest.mark.slow
 def test_epochs_that_are_chosen_on_held_back_samples_find_a_weak_leak_better() -> None:
     published = CHOSEN.with_settings({"epochs": PUBLISHED_EPOCHS})
     shadow, fresh = weak("shadow"), weak("fresh")

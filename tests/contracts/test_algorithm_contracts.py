@@ -254,6 +254,7 @@ def crew() -> Iterator[Engine]:
 
 
 @every_algorithm
+@pytest.mark.slow
 def test_two_workers_give_the_bits_of_one(name: str, crew: Engine) -> None:
     assert bits(run(name, engine=crew)) == bits(run_of(name))
 

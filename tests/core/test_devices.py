@@ -325,6 +325,7 @@ def test_a_run_is_named_after_its_kind_of_device_unless_that_is_the_cpu() -> Non
     assert run_key(study, 1, "cuda") != run_key(study, 1) == run_key(study, 1, "cpu")
 
 
+@pytest.mark.slow
 def test_a_study_on_a_gpu_finds_what_it_finds_on_a_cpu_and_leaves_it_no_product_of_matrices(
     gpu: torch.device, card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

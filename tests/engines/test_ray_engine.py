@@ -26,6 +26,8 @@ pytest.importorskip("ray")
 
 from ray.exceptions import RayError
 
+pytestmark = pytest.mark.slow
+
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
 Result = TypeVar("Result")

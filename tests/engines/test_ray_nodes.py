@@ -17,6 +17,8 @@ from tests.study.studies import quick_study
 
 pytest.importorskip("ray")
 
+pytestmark = pytest.mark.slow
+
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -106,7 +108,6 @@ def two_machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
     cluster.shutdown()
 
 
-@pytest.mark.slow
 def test_a_study_on_two_machines_has_the_hash_that_it_has_on_one(
     two_machines: RayCluster, tmp_path: Path
 ) -> None:
@@ -120,7 +121,6 @@ def test_a_study_on_two_machines_has_the_hash_that_it_has_on_one(
     assert len(list(machines.iterdir())) == 2, "both have worked"
 
 
-@pytest.mark.slow
 def test_a_study_has_the_same_hash_when_a_machine_is_lost_in_mid_round(
     two_machines: RayCluster, tmp_path: Path
 ) -> None:

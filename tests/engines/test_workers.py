@@ -232,6 +232,7 @@ if __name__ == "__main__":
     [(signal.SIGKILL, "write"), (signal.SIGINT, "read")],
     ids=["killed", "interrupted"],
 )
+@pytest.mark.slow
 def test_workers_end_at_once_with_the_program(
     sent: signal.Signals, how: str, tmp_path: Path
 ) -> None:
@@ -280,6 +281,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_program_ends_whose_session_was_never_left(tmp_path: Path) -> None:
     script = tmp_path / "unfinished.py"
     script.write_text(UNFINISHED)
@@ -296,6 +298,7 @@ with Workers(1).session(math.gcd, 4) as run:
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_starts_itself_again_is_told_what_it_lacks(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(UNGUARDED)

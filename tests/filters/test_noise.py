@@ -53,6 +53,7 @@ def failing(found: Arrays, noise: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("draw", "noise"), [(normal, "gaussian"), (laplace, "laplace")])
+@pytest.mark.slow
 def test_noise_as_declared_fails_no_more_often_than_said(draw: Draw, noise: str) -> None:
     rng, runs = seeded_numpy(0, "sound", noise), 300
     failed = sum(bool(failing(draws(draw, rng), noise)) for _ in range(runs))

@@ -62,6 +62,7 @@ def run(file: Path, out: Path, said: list[str] | None = None, **changes: object)
     return run_games(points, out, log=(said if said is not None else []).append)
 
 
+@pytest.mark.slow
 def test_planted_models_are_found_and_the_record_says_by_which_signs(
     file: Path, tmp_path: Path
 ) -> None:

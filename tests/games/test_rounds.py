@@ -136,6 +136,7 @@ def test_noise_drawn_for_scores_is_that_of_simulated_rounds(
     assert float(own.std()) == pytest.approx(expected, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_loud_neuron_comes_as_far_as_noise_lets_it_and_copies_do_not_help() -> None:
     expected = gaussian_success(1.0)  # sqrt(4) rounds over a noise of 2 clips
     for neurons in (1, 4):
@@ -155,6 +156,7 @@ def test_every_round_can_be_simulated() -> None:
     assert adv(played(2, 30, **given)) > 0.9
 
 
+@pytest.mark.slow
 def test_a_sum_with_dead_neurons_is_the_upload_of_the_client_that_is_asked() -> None:
     alone, summed_up = (played(3, 20, **given) for given in ({}, {"clients": 4, "others": "dead"}))
     assert torch.equal(alone.said_in, summed_up.said_in)

@@ -93,6 +93,7 @@ def test_a_model_in_any_type_of_torch_is_read_or_refused(kind: torch.dtype) -> N
 
 @settings(deadline=None, max_examples=200)
 @given(st.data())
+@pytest.mark.slow
 def test_an_array_of_any_type_and_shape_is_read_or_refused(data: st.DataObject) -> None:
     kinds = npst.array_dtypes(max_size=3) | npst.scalar_dtypes() | npst.complex_number_dtypes()
     kind, axes = data.draw(kinds), data.draw(npst.array_shapes(min_dims=0, min_side=0))

@@ -278,6 +278,7 @@ for one in rounds():
 
 
 @pytest.mark.parametrize("when", ["beside", "after"])
+@pytest.mark.slow
 def test_a_training_that_is_killed_loses_nothing_and_is_gone_on_with(
     when: str, tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ def skewed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, Path]:
     return audited(federation(6, 1000, 0.3, 1), folder, samples=60, epochs=1), folder
 
 
+@pytest.mark.slow
 def test_clients_with_other_label_distributions_are_no_leak(skewed: tuple[Record, Path]) -> None:
     record, _ = skewed
     assert verdict(record).status in ("no leak shown", "inconclusive")
@@ -143,12 +144,14 @@ def test_the_printed_policy_passes_a_recording_without_a_leak(tmp_path: Path) ->
     assert any("TPR at 0.1% FPR" in one and "more audited samples" in one for one in found.unjudged)
 
 
+@pytest.mark.slow
 def test_a_leak_of_heterogeneous_clients_is_found(tmp_path: Path) -> None:
     record = audited(federation(6, 70, 0.3, 2), tmp_path, samples=60, epochs=60)
     assert verdict(record).status in ("clear leak", "strong leak")
     assert evaluate_policy(record, policy_from(DEFAULT_POLICY)).outcome is Outcome.FAIL
 
 
+@pytest.mark.slow
 def test_one_client_that_memorises_noisy_labels_is_not_hidden_by_the_others(
     tmp_path: Path,
 ) -> None:

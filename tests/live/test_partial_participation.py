@@ -79,6 +79,7 @@ def evidence(record: Record) -> dict[str, str]:
     return {one.name: one.reason for one in found.checks if one.outcome.value != "pass"}
 
 
+@pytest.mark.slow
 def test_a_quarter_of_twenty_clients_a_round_can_be_attacked(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     cohorts = [sorted(rng.choice(20, 5, replace=False).tolist()) for _ in range(6)]

@@ -36,6 +36,7 @@ def test_where_rounds_draw_their_clients_no_gaussian_bound_is_made() -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "count"), [(0.5, 30), (2.0, 100), (8.0, 30), (4.0, 300)])
+@pytest.mark.slow
 def test_the_true_epsilon_is_exceeded_no_more_often_than_nominal(
     epsilon: float, count: int
 ) -> None:

@@ -141,6 +141,7 @@ def test_inputs_that_cannot_be_classified_are_refused() -> None:
         blind_classifier(broken, np.arange(20) < 10, rng=rng)
 
 
+@pytest.mark.slow
 def test_exchangeable_inputs_alarm_about_as_often_as_the_confidence_says() -> None:
     alarms = [
         blind_classifier(

@@ -66,6 +66,7 @@ def laplace(rng: np.random.Generator, draws: int) -> ndarray:
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 4.0])
+@pytest.mark.slow
 def test_five_hundred_gaussian_sums_exceed_the_truth_in_six_per_cent_at_most(
     epsilon: float,
 ) -> None:
@@ -76,6 +77,7 @@ def test_five_hundred_gaussian_sums_exceed_the_truth_in_six_per_cent_at_most(
     assert normal <= 0.06
 
 
+@pytest.mark.slow
 def test_where_the_sum_is_not_normal_the_counted_bound_holds_and_the_other_does_not() -> None:
     update = np.zeros(12)
     update[0] = 1.0

@@ -59,6 +59,7 @@ def test_one_stratum_gives_the_value_and_nearly_the_limits_of_delong() -> None:
 
 @pytest.mark.parametrize(("strata", "size"), [(40, 2), (20, 6), (8, 60), (3, 200)])
 @pytest.mark.parametrize("shift", [0.0, 1.0])
+@pytest.mark.slow
 def test_limits_hold_for_many_small_strata(strata: int, size: int, shift: float) -> None:
     """The truth is the AUC of pairs within strata, whose offsets differ widely."""
     rng, held, runs = np.random.default_rng(strata), 0, 400
@@ -72,6 +73,7 @@ def test_limits_hold_for_many_small_strata(strata: int, size: int, shift: float)
     assert held / runs >= 0.94 - 2 * 0.011
 
 
+@pytest.mark.slow
 def test_the_test_within_strata_errs_as_often_as_it_says() -> None:
     rng, client = np.random.default_rng(3), np.repeat(np.arange(12), 10)
     p_values = np.array(
@@ -86,6 +88,7 @@ def test_the_test_within_strata_errs_as_often_as_it_says() -> None:
     assert stratified_above_chance(np.ones(4), [True, False, True, False], [0, 0, 1, 1]) == 1.0
 
 
+@pytest.mark.slow
 def test_rates_of_pooled_clients_hold_their_limits_without_a_leak() -> None:
     """Clients' scores differ in location and scale; a coin decides about membership."""
     rng, client, held = np.random.default_rng(5), np.repeat(np.arange(10), 60), 0

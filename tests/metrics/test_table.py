@@ -24,6 +24,7 @@ def scored(rng: np.random.Generator, members: int, others: int) -> tuple[Scores,
     return rng.normal(size=len(is_member)) + 0.5 * is_member, is_member
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     metric, covered = Metric(gap, resamples=200), 0
     runs = 300

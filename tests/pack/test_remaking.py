@@ -188,6 +188,7 @@ def many_clients(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_an_honest_pack_is_held_whatever_the_order_in_which_its_run_is_read(
     many_clients: Path, tmp_path: Path
 ) -> None:

@@ -53,6 +53,7 @@ FLAGS = (
 )
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.browser,
     pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on the PATH"),
 ]

@@ -300,6 +300,7 @@ GIVEN = st.builds(
 
 @given(st.lists(GIVEN, max_size=8))
 @settings(max_examples=60, deadline=None)
+@pytest.mark.slow
 def test_the_verdict_and_its_sentences_speak_of_the_same_leak(figures: list[Estimate]) -> None:
     said = said_of(*figures)
     told = " ".join(sentence.found for bullet in said.found for sentence in bullet.sentences)

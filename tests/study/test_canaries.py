@@ -145,6 +145,7 @@ def test_measured_stays_below_claimed_and_forgotten_noise_is_found_out(tmp_path:
     assert (found["client_epsilon_if_gaussian"] or 0) > claimed
 
 
+@pytest.mark.slow
 def test_workers_and_a_stop_change_no_bit_and_another_runs_file_is_refused(tmp_path: Path) -> None:
     study = canary_study()
     one = run_study(study, tmp_path / "one")

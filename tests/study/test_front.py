@@ -480,6 +480,7 @@ def carry_out(text: str, monkeypatch: pytest.MonkeyPatch, script: Path | None = 
 
 
 @pytest.mark.parametrize("way", ["script", "-c"])
+@pytest.mark.slow
 def test_a_script_and_a_line_are_audited_and_go_on(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,6 +54,7 @@ def auc(record: Record, unit: str) -> tuple[float, float, float]:
     return one.value, one.low, one.high
 
 
+@pytest.mark.slow
 def test_samples_hide_and_the_people_whose_they_are_do_not(carried: Carried) -> None:
     record = carried.record
     assert record.unit == "person"

@@ -10,6 +10,7 @@ import fedaudit as fa
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
 
+@pytest.mark.slow
 def test_all_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

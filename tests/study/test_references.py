@@ -128,6 +128,7 @@ def test_members_are_found_by_comparison_and_all_controls_hold(final: Carried) -
         assert checks["permuted members", name] is True
 
 
+@pytest.mark.slow
 def test_workers_a_stop_and_a_second_start_change_no_bit(final: Carried, tmp_path: Path) -> None:
     study = final_study(figures={"planted_leak": True})
     assert run_study(study, tmp_path / "two", workers=2).content_hash == final.record.content_hash

@@ -41,6 +41,7 @@ def test_a_study_run_twice_has_the_same_hash_and_another_seed_another(
     assert quick.record.content_hash == again.content_hash != other.content_hash
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_changes_no_bit(small: Carried, tmp_path: Path) -> None:
     together = run_study(small_study(), tmp_path, workers=2)
     assert small.record.content_hash == together.content_hash

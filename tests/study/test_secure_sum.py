@@ -56,6 +56,7 @@ def last_round(run: Setup) -> Round:
     )[-1]
 
 
+@pytest.mark.slow
 def test_a_few_clients_hide_nothing_and_noise_hides_as_much_as_it_claims(tmp_path: Path) -> None:
     plain = run_study(sum_study(), tmp_path / "plain")
     found = values(plain)
@@ -98,6 +99,7 @@ def test_the_targets_noise_is_in_the_sums_and_not_in_its_update() -> None:
     assert float((drawn - drawn.mean(0)).std()) == pytest.approx(expected, rel=0.05)
 
 
+@pytest.mark.slow
 def test_several_runs_have_the_least_bound_of_all(tmp_path: Path) -> None:
     record = run_study(sum_study(seeds=[1, 2], defense=NOISE), tmp_path)
     each = [values(record, seed) for seed in (1, 2)]

@@ -148,6 +148,7 @@ def test_a_study_is_called_as_its_file_is_and_says_what_it_asks_and_takes(path: 
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.slow
 def test_a_study_and_all_its_variants_resolve_to_runs(path: Path) -> None:
     if path.stem in NEEDS_PACKAGES:
         pytest.importorskip(NEEDS_PACKAGES[path.stem])

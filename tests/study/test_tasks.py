@@ -127,6 +127,7 @@ def test_a_task_is_audited_from_training_to_the_gate(name: str, tmp_path: Path) 
         assert CASES[name].utility.removeprefix("test ") in page
 
 
+@pytest.mark.slow
 def test_a_task_goes_on_where_it_was_and_has_the_same_hash_on_two_workers(tmp_path: Path) -> None:
     study = quick_study(
         task={"name": "regression"},

@@ -241,7 +241,7 @@ class Attack:
             raise BadInput("this attack scores membership and infers no source; ask its scores")
         return self.rule.posterior(*self._cubes(measured), sizes=sizes)
 
-    @property
+    @cached_property
     def learns(self) -> bool:
         """True if it must be fitted before it can score."""
         return isinstance(self.rule, LearnedRule)
@@ -278,7 +278,7 @@ class Attack:
             self, rule=self.rule.fitted(*cubes, is_member=is_member, target=target, seed=seed)
         )
 
-    @property
+    @cached_property
     def needs_side_information(self) -> bool:
         """True if it cannot score without knowing a defense's choices."""
         return isinstance(self.rule, SideInformationRule)
@@ -294,7 +294,7 @@ class Attack:
             return self
         return replace(self, rule=self.rule.with_side_information(used))
 
-    @property
+    @cached_property
     def needs_references(self) -> bool:
         """True if it cannot score without reference models."""
         return isinstance(self.rule, ReferenceRule)
