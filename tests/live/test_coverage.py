@@ -67,21 +67,27 @@ def attacked(folder: Path) -> Record:
     return attack_recording(folder, (), folder / "attacked", figures=FIGURES)
 
 
-def coverage(folder: Path) -> Coverage:
-    found = attacked(folder).coverage
+def _record(attack: Path | Record) -> Record:
+    """A record, or that of a recording which is attacked for it."""
+    return attacked(attack) if isinstance(attack, Path) else attack
+
+
+def coverage(attack: Path | Record) -> Coverage:
+    found = _record(attack).coverage
     assert found is not None
     return found
 
 
-def check(folder: Path, policy: str = POLICY) -> Check:
-    verdict = evaluate_policy(attacked(folder), policy_from(policy))
+def check(attack: Path | Record, policy: str = POLICY) -> Check:
+    verdict = evaluate_policy(_record(attack), policy_from(policy))
     return next(one for one in verdict.checks if one.name == "complete coverage")
 
 
 def test_a_whole_recording_has_whole_coverage_and_an_identity(tmp_path: Path) -> None:
     with opened(tmp_path) as recorder:
         tell(recorder, 1, 2, 3)
-    found = coverage(tmp_path)
+    record_of_it = attacked(tmp_path)
+    found = coverage(record_of_it)
     assert (found.rounds, found.measured, found.last_measured, found.every) == (3, 3, 3, 1)
     assert found.is_whole
     assert not found.sampled_rounds
@@ -89,7 +95,7 @@ def test_a_whole_recording_has_whole_coverage_and_an_identity(tmp_path: Path) ->
         (client, 3, 3, 1, 3) for client in range(3)
     ]
     assert len(found.identity) == 64
-    assert check(tmp_path).outcome is Outcome.PASS
+    assert check(record_of_it).outcome is Outcome.PASS
 
 
 def test_a_faulty_upload_that_may_be_in_the_model_makes_the_gate_inconclusive(
@@ -98,14 +104,15 @@ def test_a_faulty_upload_that_may_be_in_the_model_makes_the_gate_inconclusive(
     with opened(tmp_path) as recorder:
         tell(recorder, 1)
         tell(recorder, 2, 3, nan=[1])
-    found = coverage(tmp_path)
+    record_of_it = attacked(tmp_path)
+    found = coverage(record_of_it)
     assert (found.measured, found.n_missing_uploads, found.n_missing_rounds) == (3, 2, 0)
     assert [(one.client, one.round, one.aggregated) for one in found.missing_uploads] == [
         (1, 2, True),
         (1, 3, True),
     ]
     assert (found.clients[1].answered, found.clients[1].measured) == (3, 1)
-    judged = check(tmp_path)
+    judged = check(record_of_it)
     assert judged.outcome is Outcome.INCONCLUSIVE
     assert "client 1, round 2: its upload has" in judged.reason
 
@@ -118,12 +125,13 @@ def test_a_faulty_upload_that_the_server_kept_out_is_named_and_misses_nothing(
     with opened(tmp_path) as recorder:
         tell(recorder, 1)
         tell(recorder, 2, nan=[1], **more)
-    found = coverage(tmp_path)
+    record_of_it = attacked(tmp_path)
+    found = coverage(record_of_it)
     assert found.is_whole
     assert [(one.client, one.round, one.aggregated) for one in found.missing_uploads] == [
         (1, 2, False)
     ]
-    assert check(tmp_path).outcome is Outcome.PASS
+    assert check(record_of_it).outcome is Outcome.PASS
 
 
 def test_a_server_that_used_another_faulty_upload_is_not_believed_for_a_finite_model(
@@ -177,7 +185,8 @@ def test_a_round_that_ran_and_was_not_measured_is_missing_by_number_and_reason(
     if what == "unlogged":
         lines = (tmp_path / LOG_FILE).read_text().splitlines(keepends=True)
         (tmp_path / LOG_FILE).write_text(lines[0] + lines[2])
-    found = coverage(tmp_path)
+    record_of_it = attacked(tmp_path)
+    found = coverage(record_of_it)
     reason = {
         "failed": "no memory",
         "unknown": "no memory",
@@ -190,7 +199,7 @@ def test_a_round_that_ran_and_was_not_measured_is_missing_by_number_and_reason(
     assert (span.first, span.last) == (2, 2)
     assert span.reason.startswith(reason)
     assert found.n_missing_rounds == 1
-    judged = check(tmp_path)
+    judged = check(record_of_it)
     assert judged.outcome is Outcome.INCONCLUSIVE
     assert "1 round (2)" in judged.reason
     assert reason in judged.reason
@@ -228,13 +237,14 @@ def test_a_round_that_failed_can_be_told_again(tmp_path: Path) -> None:
 def test_sampled_rounds_are_judged_by_the_policy(tmp_path: Path) -> None:
     with opened(tmp_path, every=2) as recorder:
         tell(recorder, 1, 2, 3, 4)
-    found = coverage(tmp_path)
+    record_of_it = attacked(tmp_path)
+    found = coverage(record_of_it)
     assert (found.rounds, found.measured, found.every) == (4, 2, 2)
     assert found.is_whole
     assert found.sampled_rounds
-    assert check(tmp_path).outcome is Outcome.INCONCLUSIVE
-    assert "every 2 rounds were measured" in check(tmp_path).reason
-    assert check(tmp_path, POLICY + "sampled_rounds = true\n").outcome is Outcome.PASS
+    assert check(record_of_it).outcome is Outcome.INCONCLUSIVE
+    assert "every 2 rounds were measured" in check(record_of_it).reason
+    assert check(record_of_it, POLICY + "sampled_rounds = true\n").outcome is Outcome.PASS
 
 
 def test_a_participant_that_sees_no_uploads_covers_rounds(tmp_path: Path) -> None:

@@ -237,7 +237,8 @@ def _covariance(first: _Placements, second: _Placements) -> float:
         return 0.0
     total = 0.0
     for one, other in zip(first, second, strict=True):
-        total += float(np.cov(one, other)[0, 1]) / len(one)
+        product = (one - one.mean()) @ (other - other.mean())
+        total += float(product) / (len(one) - 1) / len(one)
     return total
 
 
