@@ -6,7 +6,8 @@ Each federation has its own number of clients (3 to 50), label skew (Dirichlet .
 samples a client (20 to 500), all drawn on a logarithmic scale. Clients train a linear model on
 Gaussian classes for two rounds. In the part "none" nobody trains on an audited sample, so that
 whoever is found is a false alarm. In the parts "skewed" and "equal" clients train on their audited
-members for many epochs, with skewed and with equal label distributions. Prints a table in Markdown;
+members, with skewed and with equal label distributions. Half of their labels are drawn at random,
+so that a client of few classes has as much to memorise as one of many. Prints a table in Markdown;
 ``--out`` keeps a line of JSON a federation, and a second start continues after the last one.
 """
 
@@ -33,6 +34,7 @@ from fedaudit.results.record import Record
 
 ATTACKS = ("blackbox-loss", "avg-cosine", "fedmia-1")
 CLASSES, WIDTH, BACKGROUND = 10, 20, 300
+LEAK_EPOCHS = 3
 PARTS = ("none", "skewed", "equal")
 
 
@@ -65,7 +67,11 @@ def _federation(seed: int, part: str) -> dict[str, object]:
     centres = rng.normal(size=(CLASSES, WIDTH))
     data = {
         f"site-{client}": _drawn(
-            rng, centres, audited + BACKGROUND, None if part == "equal" else beta
+            rng,
+            centres,
+            audited + BACKGROUND,
+            beta=None if part == "equal" else beta,
+            noise=0.0 if part == "none" else 0.5,
         )
         for client in range(clients)
     }
@@ -82,10 +88,17 @@ def _federation(seed: int, part: str) -> dict[str, object]:
         "audited": audited,
         "beta": round(beta, 3),
         "status": status,
+        "auc": _pooled_auc(record),
         "found": status in LEAKS.values(),
         "gate": str(outcome),
         "controls": failed,
     }
+
+
+def _pooled_auc(record: Record) -> float | None:
+    """AUC of the loss over all clients, each compared within itself."""
+    found = record.where(attack="blackbox-loss", metric="auc", contrast="unseen", target=None)
+    return next((one.value for one in found), None)
 
 
 def _log(rng: np.random.Generator, low: float, high: float) -> float:
@@ -93,13 +106,20 @@ def _log(rng: np.random.Generator, low: float, high: float) -> float:
 
 
 def _drawn(
-    rng: np.random.Generator, centres: np.ndarray, count: int, beta: float | None
+    rng: np.random.Generator,
+    centres: np.ndarray,
+    count: int,
+    *,
+    beta: float | None,
+    noise: float,
 ) -> tuple[Tensor, Tensor]:
     shares = np.full(CLASSES, 1 / CLASSES)
     if beta is not None:
         shares = rng.dirichlet(np.full(CLASSES, beta))
     labels = rng.choice(CLASSES, count, p=shares)
     features = centres[labels] + rng.normal(size=(count, WIDTH))
+    if noise:
+        labels = np.where(rng.random(count) < noise, rng.integers(0, CLASSES, count), labels)
     return torch.tensor(features, dtype=torch.float32), torch.tensor(labels)
 
 
@@ -119,7 +139,8 @@ def _recorded(
     ) as recorder:
         for index in (1, 2):
             uploads = {
-                site: _trained(sent, *held[site], 1 if part == "none" else 20) for site in data
+                site: _trained(sent, *held[site], 1 if part == "none" else LEAK_EPOCHS)
+                for site in data
             }
             recorder.round(index, sent=sent, uploads=uploads)
             sent = {n: torch.stack([one[n] for one in uploads.values()]).mean(0) for n in sent}
@@ -159,13 +180,15 @@ def _trained(
 
 
 def _table(part: str, found: list[dict[str, object]]) -> None:
-    print("| part | federations | called a leak | gate fails | a control fails |")
-    print("| --- | --- | --- | --- | --- |")
+    print("| part | federations | AUC of the loss | called a leak | gate fails | a control fails |")
+    print("| --- | --- | --- | --- | --- | --- |")
     leaks = sum(bool(one["found"]) for one in found)
     fails = sum(one["gate"] == "fail" for one in found)
     controls = sum(bool(one["controls"]) for one in found)
     shares = [f"{count} ({count / len(found):.1%})" for count in (leaks, fails, controls)]
-    print(f"| {part} | {len(found)} | {' | '.join(shares)} |")
+    values = [float(str(one["auc"])) for one in found if one.get("auc") is not None]
+    mean = f"{np.mean(values):.3f}" if values else "-"
+    print(f"| {part} | {len(found)} | {mean} | {' | '.join(shares)} |")
 
 
 if __name__ == "__main__":
