@@ -49,6 +49,7 @@ def all_decided() -> list[Decided]:
     return [one for paper in data.papers() for one in judging.decided(paper)]
 
 
+@pytest.mark.slow
 def test_no_verdict_about_an_attack_rests_on_a_regime_that_does_not_leak(
     all_decided: list[Decided],
 ) -> None:
@@ -59,6 +60,7 @@ def test_no_verdict_about_an_attack_rests_on_a_regime_that_does_not_leak(
             assert not one.claim.leaks or all(comparing.leaks(h.regime) for h in counted)
 
 
+@pytest.mark.slow
 def test_what_is_open_says_what_would_settle_it_and_what_was_not_run_why(
     all_decided: list[Decided],
 ) -> None:
@@ -67,6 +69,7 @@ def test_what_is_open_says_what_would_settle_it_and_what_was_not_run_why(
         assert one.verdict != "not run" or one.why, one.claim.id
 
 
+@pytest.mark.slow
 def test_at_most_a_fifth_of_the_claims_was_not_run(all_decided: list[Decided]) -> None:
     missing = [one for one in all_decided if one.verdict == "not run"]
     assert 5 * len(missing) <= len(all_decided)
