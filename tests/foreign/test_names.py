@@ -69,7 +69,7 @@ def test_a_recording_of_named_clients_is_that_of_numbered_ones(tmp_path: Path) -
     assert read_recording(tmp_path / "names").names == {numbers[name]: name for name in NAMES}
     out = tmp_path / "out"
     record = fedaudit.attack_recording(tmp_path / "names", (), out, figures=SMALL["figures"])
-    assert any(f"client {numbers['hospital-a']} (hospital-a)" in one for one in record.untested)
+    assert any("hospital-a" in one for one in record.untested)
     assert "hospital-b" in json.dumps(record.config)
 
 

@@ -72,8 +72,8 @@ class Slope:
         there = measured_rounds(values, target)
         if int(there.sum()) < 2:
             raise TooFewRounds(
-                f"a slope needs at least 2 measured rounds with client {target}, got 1 (every sets "
-                "how often rounds are measured)"
+                f"a slope needs at least 2 measured rounds with client {target}, got 1; every sets "
+                "how often rounds are measured"
             )
         rounds = torch.tensor(m.rounds, dtype=torch.float64)[there]
         rounds = rounds - rounds.mean()
