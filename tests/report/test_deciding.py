@@ -460,6 +460,34 @@ def test_a_leak_without_a_defense_does_not_show_that_a_defended_model_learned() 
     assert "Train the model until" not in " ".join(first.next)
 
 
+def pooled_with(value: float, low: float, high: float, *, significant: bool) -> Record:
+    """All clients together below the ceiling, and one client by itself."""
+    figures = [
+        auc(0.5, 0.47, 0.53, target=None, within="client", significant=False),
+        auc(value, low, high, target=0, significant=significant),
+        auc(0.5, 0.46, 0.54, target=1, significant=False),
+    ]
+    return only(*(changed(one, method="DeLong 95%") for one in figures))
+
+
+POOLED = Policy.model_validate(
+    {"name": "p", "membership": {**CEILINGS, "clients": "pooled"}, "controls": {"required": []}}
+)
+
+
+def test_a_client_whose_leak_is_shown_does_not_pass_among_others() -> None:
+    checked = evaluate_policy(pooled_with(0.9, 0.58, 0.99, significant=True), POOLED)
+    assert checked.outcome is Outcome.INCONCLUSIVE
+    assert "client 0" in checked.reason
+
+
+def test_a_client_that_is_too_small_alone_is_listed_as_not_judged() -> None:
+    checked = evaluate_policy(pooled_with(0.8, 0.3, 0.99, significant=False), POOLED)
+    assert checked.outcome is Outcome.PASS
+    assert any("client 0 alone: too few audited samples" in one for one in checked.unjudged)
+    assert not any("client 1" in one for one in checked.unjudged)
+
+
 def test_advice_on_a_score_with_the_wrong_sign_is_to_check_the_sign_first() -> None:
     wrong = only(auc(0.13, 0.1, 0.17, target=0, significant=False))
     assert first_screen(wrong, verdict(wrong)).next[0].startswith("Check the sign of the scores")

@@ -339,6 +339,29 @@ def never_measured(record: Record) -> list[int]:
     return [] if coverage is None else [one.client for one in coverage.clients if not one.measured]
 
 
+def too_small_alone(record: Record, policy: MembershipPolicy | None) -> list[int]:
+    """Return clients that are judged together, and whose own AUC is not shown below its ceiling."""
+    if policy is None or policy.clients == "each" or policy.targets or policy.auc is None:
+        return []
+    figures = [
+        one
+        for one in record.findings
+        if one.metric == AUC and one.contrast in policy.contrasts and not one.by
+    ]
+    pooled = {(one.attack, one.defense, one.seed) for one in figures if one.target is None}
+    return sorted(
+        {
+            one.target
+            for one in figures
+            if one.target is not None
+            and (one.attack, one.defense, one.seed) in pooled
+            and one.fair
+            and one.value is not None
+            and (one.high is None or one.high > policy.auc)
+        }
+    )
+
+
 def _why_missing(record: Record, run: FigureRun) -> str:
     """Return why the record has no figure of a run; "" if nothing explains it."""
     if run.target is None or any(
@@ -405,12 +428,16 @@ def _is_pooled(
     figure: Estimate | None,
     pooled: Collection[tuple[str, str, int | None]],
 ) -> bool:
-    """Return True if a client is judged together with the others, and not by itself."""
+    """Return True if a client is judged together with the others, and not by itself.
+
+    A client for which a leak is shown is judged by itself: its own limits decide.
+    """
     policy = asked.policy.membership
     if policy is None or policy.clients == "each" or policy.targets:
         return False
     above = figure is not None and figure.low is not None and figure.low > asked.ceiling
-    return not above and (run.attack, run.defense, run.seed) in pooled
+    shown = figure is not None and above_chance(figure)
+    return not (above or shown) and (run.attack, run.defense, run.seed) in pooled
 
 
 def _uncontrolled(figure: Estimate, record: Record) -> str:

@@ -14,6 +14,7 @@ from fedaudit.gate.ceilings import (
     point_name,
     proven_epsilon,
     too_few_rounds,
+    too_small_alone,
     unfair_contrasts,
 )
 from fedaudit.gate.outcome import Outcome
@@ -117,6 +118,11 @@ def _set_aside(record: Record, policy: Policy) -> Iterator[str]:
     is_each = asked is not None and (asked.clients == "each" or bool(asked.targets))
     if (absent := never_measured(record)) and not is_each:
         yield f"{listed([client_name(one) for one in absent])}: {NEVER_MEASURED}"
+    if small := too_small_alone(record, asked):
+        yield (
+            f"{listed([client_name(one) for one in small])} alone: too few audited samples, and "
+            "therefore judged together with the others"
+        )
     attacks: dict[str, list[str]] = {}
     for name, reason in too_few_rounds(record).items():
         if name in judged_attacks(record, policy.membership):

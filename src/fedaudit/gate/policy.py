@@ -45,7 +45,8 @@ class MembershipPolicy(Table):
         targets: Audited clients that must be there, and that are judged; all if empty.
         clients: "each" judges every client by its own limits. "pooled" judges clients that are too
             small for that together, where the record has a figure over all of them; a client
-            whose own lower limit is above a ceiling fails all the same.
+            for which a leak is shown, or whose own lower limit is above a ceiling, is judged by
+            its own limits all the same.
         small_audits: What becomes of a true-positive rate that this many samples could not show to
             be below its ceiling even if the attack found no member: "inconclusive", or
             "not judged", which the verdict says.
