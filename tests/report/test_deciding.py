@@ -479,6 +479,7 @@ def test_a_client_whose_leak_is_shown_does_not_pass_among_others() -> None:
     checked = evaluate_policy(pooled_with(0.9, 0.58, 0.99, significant=True), POOLED)
     assert checked.outcome is Outcome.INCONCLUSIVE
     assert "client 0" in checked.reason
+    assert not any("judged together" in one for one in checked.unjudged)
 
 
 def test_a_client_that_is_too_small_alone_is_listed_as_not_judged() -> None:

@@ -349,17 +349,26 @@ def too_small_alone(record: Record, policy: MembershipPolicy | None) -> list[int
         if one.metric == AUC and one.contrast in policy.contrasts and not one.by
     ]
     pooled = {(one.attack, one.defense, one.seed) for one in figures if one.target is None}
-    return sorted(
-        {
-            one.target
-            for one in figures
-            if one.target is not None
-            and (one.attack, one.defense, one.seed) in pooled
-            and one.fair
-            and one.value is not None
-            and (one.high is None or one.high > policy.auc)
-        }
-    )
+    together = [
+        one
+        for one in figures
+        if one.target is not None
+        and one.fair
+        and one.value is not None
+        and (one.attack, one.defense, one.seed) in pooled
+    ]
+    leaking = {one.target for one in together if _leaks_alone(one, policy.auc)}
+    unsettled = {
+        one.target
+        for one in together
+        if one.target is not None and (one.high is None or one.high > policy.auc)
+    }
+    return sorted(unsettled - leaking)
+
+
+def _leaks_alone(figure: Estimate, ceiling: float) -> bool:
+    """Return True for a client that its own limits judge, also where clients are pooled."""
+    return bool(above_chance(figure)) or (figure.low is not None and figure.low > ceiling)
 
 
 def _why_missing(record: Record, run: FigureRun) -> str:
@@ -435,9 +444,9 @@ def _is_pooled(
     policy = asked.policy.membership
     if policy is None or policy.clients == "each" or policy.targets:
         return False
-    above = figure is not None and figure.low is not None and figure.low > asked.ceiling
-    shown = figure is not None and above_chance(figure)
-    return not (above or shown) and (run.attack, run.defense, run.seed) in pooled
+    if figure is not None and _leaks_alone(figure, asked.ceiling):
+        return False
+    return (run.attack, run.defense, run.seed) in pooled
 
 
 def _uncontrolled(figure: Estimate, record: Record) -> str:
