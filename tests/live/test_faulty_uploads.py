@@ -63,6 +63,8 @@ UPLOADS: dict[str, Callable[[dict[str, Tensor]], object]] = {
     "empty array": changed(lambda value: value[:0]),
     "sparse": changed(lambda value: value.to_sparse()),
     "complex": changed(lambda value: value.to(torch.complex64)),
+    "whole numbers": changed(lambda value: value.long()),
+    "booleans": changed(lambda value: value > 0),
     "text": changed(lambda value: "text"),
     "objects": changed(lambda value: np.array([object()])),
     "meta": changed(lambda value: value.to("meta")),

@@ -310,6 +310,11 @@ def _like(named: Mapping[str, Array], name: str, like: Tensor, whose: str) -> Te
             f"{whose} has {name!r} of shape {tuple(tensor.shape)}, and the model given to the "
             f"recorder {tuple(like.shape)}"
         )
+    if like.is_floating_point() and not tensor.is_floating_point():
+        raise BadInput(
+            f"{whose} has {name!r} in {tensor.dtype}, and the model given to the recorder in "
+            f"{like.dtype}; send numbers with a fractional part"
+        )
     try:
         # A copy, since a live loop goes on with its own.
         return tensor.to(like.dtype, copy=True).contiguous()
