@@ -20,6 +20,17 @@ from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Round
 
 ROUNDS = 4
+POLICY = """
+name = "tests"
+[membership]
+auc = 1.0
+contrasts = ["unseen"]
+[controls]
+required = []
+[evidence]
+least_learned = 0.0
+"""
+"""A policy that asks for coverage and for controls that hold, and for no small figures."""
 NET = Architecture("net", partial(mlp, shape=(64,), classes=10, hidden="16"))
 
 

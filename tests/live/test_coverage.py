@@ -18,23 +18,13 @@ from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import LOG_FILE
 from fedaudit.results.coverage import Coverage
 from fedaudit.results.record import Record
-from tests.live.federation import FEW, data, network, rounds
+from tests.live.federation import FEW, POLICY, data, network, rounds
 from tests.study.studies import SMALL
 
 pytestmark = pytest.mark.filterwarnings("ignore:fedaudit")
 AUDIT = data().split.audit
 LIST = list(rounds())
 FIGURES: Mapping[str, object] = {**SMALL["figures"], "blind_classifier": False}
-POLICY = """
-name = "tests"
-[membership]
-auc = 1.0
-contrasts = ["unseen"]
-[controls]
-required = []
-[evidence]
-least_learned = 0.0
-"""
 
 
 def broken(upload: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -264,6 +254,17 @@ def test_two_runs_have_two_identities_and_one_run_has_one(tmp_path: Path) -> Non
             tell(recorder, *numbers)
         identities.append(coverage(tmp_path / name).identity)
     assert identities[0] == identities[1] != identities[2]
+
+
+def test_a_run_that_tells_another_one_counts_its_own_rounds(tmp_path: Path) -> None:
+    with opened(tmp_path) as recorder:
+        tell(recorder, 1, 2)
+    recorder = opened(tmp_path)
+    for one in LIST[:2]:
+        sent = {name: value + 1 for name, value in one.sent.items()}
+        recorder.round(one.number, sent=sent, uploads=one.uploads)
+    with pytest.warns(RuntimeWarning, match="2 of 2 rounds are not recorded"):
+        recorder.close()
 
 
 def test_logs_of_older_versions_are_read(tmp_path: Path) -> None:

@@ -17,23 +17,13 @@ from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import Split, fair_split
 from fedaudit.live.recorder import record
 from fedaudit.results.record import Record
-from tests.live.federation import data, network, rounds
+from tests.live.federation import POLICY, data, network, rounds
 from tests.programs import exit_code
 from tests.study.studies import SMALL
 
 pytestmark = pytest.mark.filterwarnings("ignore:fedaudit")
 FIGURES: Mapping[str, object] = {**SMALL["figures"], "blind_classifier": False}
 ATTACKS = ("blackbox-loss", "avg-cosine", "fedmia-1", "fta-l", "loss-series", "sia")
-POLICY = """
-name = "tests"
-[membership]
-auc = 1.0
-contrasts = ["unseen"]
-[controls]
-required = []
-[evidence]
-least_learned = 0.0
-"""
 
 
 @cache

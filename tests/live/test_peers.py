@@ -13,22 +13,15 @@ from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import policy_from
 from fedaudit.live.attack import attack_recording
 from fedaudit.results.record import ControlResult, Record
+from tests.live.federation import POLICY
 
 ROUNDS, WIDTH = 6, 8
 Upload = Callable[[int, dict[str, Tensor], dict[str, Tensor]], dict[str, Tensor]]
-POLICY = """
-name = "tests"
-[membership]
-auc = 1.0
-contrasts = ["unseen"]
-[controls]
-required = []
-[evidence]
-least_learned = 0.0
-"""
 
 
-def recorded(folder: Path, peer: Upload, *, clients: int = 4, copied: bool = False) -> Record:
+def recorded(
+    folder: Path, peer: Upload, *, clients: int = 4, copied: bool = False, signs: bool = False
+) -> Record:
     """A federation whose last client, ``odd``, uploads what a function makes of its training."""
     generator = torch.Generator().manual_seed(1)
     names = [f"site-{number}" for number in range(clients - 1)] + ["odd"]
@@ -45,7 +38,12 @@ def recorded(folder: Path, peer: Upload, *, clients: int = 4, copied: bool = Fal
     sent = {name: value.clone() for name, value in net.state_dict().items()}
     attacks = ["fedmia-1", "blackbox-loss"]
     with fedaudit.record(
-        folder / "run", net, split.audit, attacks=attacks, log=lambda text: None
+        folder / "run",
+        net,
+        split.audit,
+        attacks=attacks,
+        uploads="updates" if signs else "models",
+        log=lambda text: None,
     ) as recorder:
         for index in range(1, ROUNDS + 1):
             uploads = {}
@@ -53,6 +51,11 @@ def recorded(folder: Path, peer: Upload, *, clients: int = 4, copied: bool = Fal
                 rows = torch.from_numpy(split.train[name])
                 uploads[name] = _trained(sent, data[name][0][rows], data[name][1][rows])
             uploads["odd"] = uploads["site-0"] if copied else peer(index, sent, uploads["odd"])
+            if signs:
+                uploads = {
+                    name: {n: 0.05 * (own[n] - sent[n]).sign() for n in own}
+                    for name, own in uploads.items()
+                }
             recorder.round(index, sent=sent, uploads=uploads, after=sent)
     figures = {"blind_classifier": False, "permutations": 20}
     return attack_recording(folder / "run", [], folder / "result", figures=figures)
@@ -112,3 +115,8 @@ def test_a_peer_that_repeats_anothers_update_is_named_with_it(tmp_path: Path) ->
     assert "client odd sent" in control.note
     assert "client site-0 sent" in control.note
     assert "the same as another client's" in control.note
+
+
+def test_updates_of_one_size_that_differ_are_no_copies(tmp_path: Path) -> None:
+    control = peers(recorded(tmp_path, lambda index, sent, own: own, signs=True))
+    assert control.passed is True

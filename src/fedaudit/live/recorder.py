@@ -204,7 +204,7 @@ class Recorder:
         """
         entry: RoundEntry | None = None
         try:
-            self._attendance.told += index not in self._past
+            self._attendance.told += 1
             self._keep_names(*(asked or ()), *(uploads or ()), *(excluded or ()))
             came = participants_of(
                 uploads or {}, asked or (), excluded or {}, self.recording.targets

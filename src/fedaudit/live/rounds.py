@@ -262,7 +262,7 @@ def round_of_globals(
     """A round of which the global models before and after it are known, and no uploads.
 
     Args:
-        told: Its number.
+        entry: Its number, and who was asked and answered.
         base: The model that was sent.
         after: The one that followed.
         client: That stands for all; views without uploads forget it.

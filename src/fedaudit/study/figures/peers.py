@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import isfinite, sqrt
 from statistics import median
+from typing import NamedTuple
 
 from fedaudit.core.values import ClientId, Params
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.round import Round
+from fedaudit.observe.tensors import digest_of
 from fedaudit.results.record import ControlResult
 from fedaudit.results.text import plain
 from fedaudit.study.setup.parts import Setup
@@ -34,7 +36,7 @@ _REPEATED = ", the same as another client's,"
 
 
 def update_notes(round: Round) -> dict[str, str]:
-    """Return a note with the norm of each client's update, for :func:`peer_controls`.
+    """Return a note with norm and digest of each client's update, for :func:`peer_controls`.
 
     Args:
         round: As the adversary sees it; clients whose update it hides are left out, and so are
@@ -42,7 +44,7 @@ def update_notes(round: Round) -> dict[str, str]:
     """
     merged = {*round.stands_for, *round.stands_for.values()}
     return {
-        f"{_PREFIX}{client}": repr(_norm(exposed.update))
+        f"{_PREFIX}{client}": f"{_norm(exposed.update)!r} {digest_of(exposed.update, {})}"
         for client, exposed in sorted(round.exposed.items())
         if exposed.update is not None and client not in merged
     }
@@ -55,18 +57,19 @@ def peer_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlResul
         run: The run.
         stored: Its measured rounds.
     """
-    rounds = [norms for one in stored if len(norms := _norms(one)) >= _FEWEST_CLIENTS]
+    rounds = [updates for one in stored if len(updates := _updates(one)) >= _FEWEST_CLIENTS]
     attacks = [name for name, attack in run.attacks.items() if attack.compares_clients]
     if not rounds or not attacks:
         return
     seen, odd = dict[ClientId, int](), dict[ClientId, list[float]]()
-    for norms in rounds:
-        middle, times = median(norms.values()), Counter(norms.values())
-        for client, norm in norms.items():
+    for updates in rounds:
+        middle = median(update.norm for update in updates.values())
+        times = Counter(update.digest for update in updates.values())
+        for client, (norm, digest) in updates.items():
             seen[client] = seen.get(client, 0) + 1
             share = norm / middle if middle > 0 else 1.0
-            # Two trainings never end in updates of one norm to the last digit.
-            repeated = norm > 0 and times[norm] > 1
+            # Two trainings never end in the same update to the last digit.
+            repeated = norm > 0 and digest != "" and times[digest] > 1
             if repeated or not _SMALLEST <= share <= _LARGEST:
                 odd.setdefault(client, []).append(share)
     worst = {c: shares for c, shares in odd.items() if len(shares) > _TOLERATED * seen[c]}
@@ -105,17 +108,25 @@ def _norm(update: Params) -> float:
     return sqrt(sum(float(value.double().square().sum()) for value in update.values()))
 
 
-def _norms(stored: Stored) -> dict[ClientId, float]:
-    """Return the norms of one round; what cannot be read is left out."""
-    found = dict[ClientId, float]()
+class _Update(NamedTuple):
+    """What is kept of a client's update; without a digest in older recordings."""
+
+    norm: float
+    digest: str
+
+
+def _updates(stored: Stored) -> dict[ClientId, _Update]:
+    """Return the updates of one round; what cannot be read is left out."""
+    found = dict[ClientId, _Update]()
     for name, note in stored.notes.items():
         number = name.removeprefix(_PREFIX)
         if number == name or not number.isdecimal():
             continue
+        text, _, digest = note.partition(" ")
         try:
-            norm = float(note)
+            norm = float(text)
         except ValueError:
             continue
         if isfinite(norm) and norm >= 0:
-            found[int(number)] = norm
+            found[int(number)] = _Update(norm, digest)
     return found
