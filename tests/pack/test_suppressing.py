@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fedaudit.pack.suppressing import suppressed, wrongly_blank
 from fedaudit.results.estimate import Estimate, Interval
-from fedaudit.results.record import ClientRow, OtherClients, Record
+from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Record
 from fedaudit.results.sources import ClassSuccess
 from tests.gate.parts import auc, found, tpr
 from tests.report.records import record, source, with_sources
@@ -185,3 +185,25 @@ def test_a_mean_over_runs_goes_with_the_run_on_few_samples() -> None:
     runs = [auc(0.4, 0.9, n_members=n, seed=seed) for seed, n in ((1, 9), (2, 40), (None, 49))]
     given = suppressed(found(*runs), 10).record
     assert [one.seed for one in given.findings if one.value is not None] == [2]
+
+
+def test_a_control_on_a_small_client_shows_its_outcome_alone() -> None:
+    few = auc(0.4, 0.9, n_members=9)
+    about = ControlResult(
+        control="reported training metrics",
+        target=few.target,
+        seed=few.seed,
+        defense=few.defense,
+        expected="0.5",
+        value=0.88,
+        passed=False,
+        note="measured 0.88 on 9 audited members",
+    )
+    other = about.model_copy(update={"target": (few.target or 0) + 1})
+    given, counts = suppressed(found(few, controls=[about, other]))
+    assert given.controls == [
+        about.model_copy(update={"value": None, "note": "suppressed: fewer than 10 samples"}),
+        other,
+    ]
+    assert counts["controls"] == 1
+    assert suppressed(given).record == given

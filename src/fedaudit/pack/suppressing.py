@@ -11,7 +11,7 @@ from fedaudit.pack.complementary import (
     place_of,
 )
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.record import ClientRow, OtherClients, Record
+from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Record
 from fedaudit.results.sources import SourceResult
 from fedaudit.results.unlearning import UNLEARNING
 
@@ -45,10 +45,11 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
     Gone are the most exposed samples, histograms of scores (a bin may hold one sample), how often
     samples were used, groups and clients with too few samples, source attacks that asked about too
     few of each client, and classes of those that had too few. A figure on too few samples loses its
-    value, its curve and the trajectories of its client; a client with few of some class loses its
-    class counts, and one with few audited samples their number. Of people, they and not their
-    samples are counted. What a suppressed figure would follow from goes too, see
-    :mod:`fedaudit.pack.complementary`. To suppress the same once more changes nothing.
+    value, its curve and the trajectories of its client, and controls on that client lose all but
+    their outcome; a client with few of some class loses its class counts, and one with few audited
+    samples their number. Of people, they and not their samples are counted. What a suppressed
+    figure would follow from goes too, see :mod:`fedaudit.pack.complementary`. To suppress the same
+    once more changes nothing.
 
     Args:
         record: Any.
@@ -75,6 +76,10 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
         ],
         "trajectories": [
             one for one in record.trajectories if (one.defense, one.target, one.seed) not in clients
+        ],
+        "controls": [
+            _control(one, smallest) if (one.defense, one.target, one.seed) in clients else one
+            for one in record.controls
         ],
         "histograms": [],
         "exposed": [],
@@ -179,6 +184,14 @@ def _note_on(figure: Estimate, smallest: int) -> str:
     if min(figure.n_members, figure.n_nonmembers) < smallest:
         return f"{_SUPPRESSED}{smallest} samples on a side"
     return f"{_SUPPRESSED}{smallest} samples on a side of a part, which would follow from this"
+
+
+def _control(control: ControlResult, smallest: int) -> ControlResult:
+    """Return a control on a small client with its outcome alone."""
+    note = f"{_SUPPRESSED}{smallest} samples"
+    if control.note == note and control.value is None:
+        return control
+    return control.model_copy(update={"value": None, "low": None, "high": None, "note": note})
 
 
 def _client(row: ClientRow, smallest: int, few: Collection[int]) -> ClientRow:
