@@ -143,6 +143,11 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
         evaluate(SCORES, ["in", "in", "out", "in", "out", "out"])
 
 
+def test_an_unknown_contrast_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(BadInput, match="'bogus'"):
+        evaluate(SCORES, [True, True, False, True, False, False], contrasts=["bogus"])
+
+
 def test_the_example_in_the_documentation_runs() -> None:
     failed, tried = doctest.testmod(sys.modules[evaluate.__module__])
     assert failed == 0

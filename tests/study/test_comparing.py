@@ -17,9 +17,9 @@ from fedaudit.results.comparison import (
     write_comparison_file,
 )
 from fedaudit.results.read import read_comparison
-from fedaudit.results.record import write_record
+from fedaudit.results.record import Record, write_record
 from fedaudit.study.comparing import compared, named_records
-from tests.estimates import estimate
+from tests.estimates import changed, estimate
 from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
 
 THREE = compared([PLAIN, WEAK, STRONG])
@@ -279,3 +279,16 @@ def test_what_is_no_comparison_is_refused(text: str, sentence: str, tmp_path: Pa
     path.write_text(text)
     with pytest.raises((BadInput, Damaged), match=sentence):
         read_comparison(path)
+
+
+def test_records_with_fair_comparisons_are_compared_by_these_alone() -> None:
+    def with_unfair(record: Record) -> Record:
+        unfair = [changed(one, contrast="other_client", fair=False) for one in record.findings]
+        return changed(record, estimates=[*record.estimates, *unfair])
+
+    values = {"a": {1: {0: 0.7}}}
+    records = [
+        with_unfair(given("plain", values, {1: 0.9})),
+        with_unfair(given("noise", values, {1: 0.9}, defense=noise(0.1))),
+    ]
+    assert {one.contrast for one in compared(records).entries} == {"unseen"}

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Float, Int
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.metric_names import AUC
 from fedaudit.core.origin import Origin
 from fedaudit.metrics.intervals import require_confidence
@@ -66,6 +66,7 @@ def evaluate(
         1.0
     """
     require_confidence(confidence)
+    _refuse_unknown(contrasts)
     values = as_scores(scores)
     sources = _origins(scores, origin, len(values), origin_codes)
     if seed < 0:
@@ -112,6 +113,7 @@ def estimates(
     Raises:
         BadInput: The metric gives no finite number.
     """
+    _refuse_unknown(contrasts)
     values = as_scores(scores)
     sources = as_origins(origin, len(values), codes=origin_codes)
     asked = (one for one in CONTRASTS if one in contrasts)
@@ -134,6 +136,12 @@ def _contrast(
     note = _note(sources, against)
     within = None if strata is None else np.asarray(strata)[chosen]
     return Contrast(name, scores[chosen], is_member, confidence, rng, fprs, note, within)
+
+
+def _refuse_unknown(contrasts: Sequence[str]) -> None:
+    for name in contrasts:
+        if name not in CONTRASTS:
+            raise unknown_name("contrast", name, list(CONTRASTS))
 
 
 def _origins(

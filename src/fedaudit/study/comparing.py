@@ -366,6 +366,8 @@ def _figure_index_of(record: Record, row: Row) -> _FigureIndex:
     own = [
         f for f in record.findings if _is_compared(f) and (f.defense or NO_DEFENSE) == row.family
     ]
+    # Differences between clients are part of a comparison that no fair draw made.
+    own = [figure for figure in own if figure.fair] or own
     tested = [f for f in _most_summarised(own) if f.value is not None and f.significant is not None]
     return _FigureIndex(
         values=_values(own),
