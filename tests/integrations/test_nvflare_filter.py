@@ -197,8 +197,9 @@ def test_what_cannot_be_read_of_the_only_site_is_named_and_costs_the_round_alone
         made.receive(live.number - 1, "site-0", back)
         made.update(numpy_of(live.after))
     made.event(EventType.ABOUT_TO_END_RUN)
-    (line,) = made.log
+    line, summary = made.log
     assert re.search(says, line)
+    assert "1 of 2 rounds are not recorded" in summary
     assert [one.measured for one in read_round_log(tmp_path / "recording")] == [False, True]
     assert made.panics == []
 
