@@ -1,6 +1,7 @@
 """Training metrics that clients report are compared with those of the uploads that are measured."""
 
 import io
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,17 +13,19 @@ from torch import nn
 
 import fedaudit
 from fedaudit.core.modules import outputs_of
-from fedaudit.core.values import Model
+from fedaudit.core.values import Architecture, Model
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
+from fedaudit.live.attack import live_setup
 from fedaudit.live.measuring import When
 from fedaudit.live.recorder import record
-from fedaudit.live.recording import read_round_log
+from fedaudit.live.recording import read_round_log, recording_of
 from fedaudit.live.rounds import Kind
+from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.report.terminal import print_record
 from fedaudit.results.record import ControlResult, Record
-from fedaudit.study.figures.reported import metrics_in
+from fedaudit.study.figures.reported import metrics_in, reported_controls
 from tests.live.federation import NET, data, network, rounds
 
 AUDIT = data().split.audit
@@ -139,6 +142,54 @@ def test_metrics_of_other_kinds_are_read(
     make = OtherInput if expected is False else network
     found = reconciled(attacked(tmp_path, report, make))
     assert {one.passed for one in found.values()} == {expected}
+
+
+def compared(
+    by_client: Mapping[int, list[float]], *, correct: int, classes: int = 100, members: int = 60
+) -> dict[int | None, ControlResult]:
+    """Controls of clients that reported these accuracies, of models with so many correct."""
+    recording = recording_of(
+        name="r", key="0" * 32, view="uploads", every=1, keep="signals", attacks=(), refused={},
+        targets=tuple(by_client), classes=classes,
+    )  # fmt: skip
+    architecture = Architecture("net", network)
+    run = live_setup(recording, AUDIT, architecture, attacks=["blackbox-loss"])
+    notes = [
+        {
+            f"reported/client-{c}": json.dumps([{"accuracy": value}, members, 1.0, 0.1, correct])
+            for c, values in by_client.items()
+            for value in values[at : at + 1]
+        }
+        for at in range(max(map(len, by_client.values())))
+    ]
+    stored = [Stored(MeasuredRound(1, (), torch.zeros(0), {}), one) for one in notes]
+    return {one.target: one for one in reported_controls(run, stored)}
+
+
+@pytest.mark.parametrize(
+    ("by_client", "correct", "classes", "expected"),
+    [
+        pytest.param({0: [0.8, 2, 5]}, 2, 100, True, id="one of the client's rounds is above 1"),
+        pytest.param({0: [0.8], 1: [40.0]}, 2, 10, True, id="another client is above 1"),
+        pytest.param({0: [0.8], 1: [40.0]}, 30, 10, False, id="neither 0.8 nor 0.8 %"),
+        pytest.param({0: [0.55], 1: [40.0]}, 30, 10, True, id="a share among percentages"),
+        pytest.param({0: [0.8, 0.9]}, 2, 100, None, id="no round tells"),
+        pytest.param({0: [0.8, 0.9]}, 6, 10, False, id="far below chance in percent"),
+        pytest.param({0: [0.99]}, 6, 50, False, id="just below half of chance in percent"),
+        pytest.param({0: [0.8, 0.9]}, 30, 100, False, id="far below the recorder's in percent"),
+        pytest.param({0: [95.0, 97.0]}, 2, 100, False, id="in percent, of another network"),
+        pytest.param({0: [1.0]}, 6, 10, False, id="all"),
+        pytest.param({0: [0.0]}, 0, 100, True, id="nothing is correct"),
+    ],
+)
+def test_an_accuracy_is_an_alarm_only_if_neither_its_share_nor_its_percentage_fits(
+    by_client: Mapping[int, list[float]], correct: int, classes: int, expected: bool | None
+) -> None:
+    control = compared(by_client, correct=correct, classes=classes)[0]
+    assert control.passed is expected
+    if expected is None:
+        assert "reported 0.85, measured 0.03" in control.note
+        assert "share or in percent is not known" in control.note
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ accuracy then lies far above the recorder's on the same data.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import isfinite, log2
 from statistics import median
 from typing import Final, Literal, NamedTuple
@@ -37,6 +37,9 @@ _ACCURACY_MARGIN = 0.1
 """Gap beyond sampling error that is let pass: clients report averages within an epoch, and batch
 statistics lag behind."""
 
+_LEAST_OF_CHANCE = 0.5
+"""Share of the accuracy of guessing, one in the number of classes, that trained models exceed."""
+
 _LOSS_FACTOR, _LOSS_MARGIN = 2.0, 0.5
 _SAME_SCALE = 0.5
 """Losses whose ratio stays within a factor of 2 ** 0.5 over the rounds differ by their scale alone,
@@ -55,7 +58,7 @@ class Comparison(NamedTuple):
     """Metrics of one client in one round: reported, and measured on its audited members.
 
     Attributes:
-        reported: By name, "accuracy" in [0, 1] and "loss".
+        reported: By name, "accuracy" (a share, or in percent) and "loss".
         samples: Number of audited members that were measured.
         loss: Mean loss of the uploaded model on them.
         loss_error: Standard error of that mean.
@@ -72,8 +75,8 @@ class Comparison(NamedTuple):
 def metrics_in(values: object) -> dict[Metric, float]:
     """Return the usable metrics among the values that a client reported.
 
-    Values that are not finite numbers are left out: a client chooses them. An accuracy above 1 is
-    taken as a percentage.
+    Values that are not finite numbers are left out: a client chooses them. Whether an accuracy is a
+    share or a percentage follows from the values of all rounds and clients.
 
     Args:
         values: A mapping with "accuracy", "loss" or both.
@@ -88,8 +91,7 @@ def metrics_in(values: object) -> dict[Metric, float]:
         # Missing, or of any type: a client chooses it.
         except (KeyError, TypeError, ValueError, OverflowError, RuntimeError):
             continue
-        value = value / 100 if name == ACCURACY and value > 1 else value
-        if isfinite(value) and value >= 0 and (name == LOSS or value <= 1):
+        if isfinite(value) and value >= 0 and (name == LOSS or value <= 100):
             metrics[name] = value
     return metrics
 
@@ -133,14 +135,21 @@ def reported_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlR
     measured rounds. A worse one proves nothing: clients average over an epoch in which the model
     improves, with dropout and augmentation.
 
+    An accuracy of 0.8 is 0.8 or 0.8 %. A control fails only where neither is near the recorder's.
+
     Args:
         run: The run.
         stored: Its measured rounds.
     """
+    owners = run.deal.audit.owner
+    by_client = {
+        client: [comparison for one in stored if (comparison := _read(one, client))]
+        for client in sorted({*owners[owners >= 0].tolist()})
+    }
+    in_percent = {client for client, rounds in by_client.items() if _above_one(rounds)}
     for client in run.study.audit.targets:
-        rounds = [one for stored_round in stored if (one := _read(stored_round, client))]
-        if rounds:
-            yield _compared(run, client, rounds)
+        if rounds := by_client.get(client):
+            yield _compared(run, client, rounds, in_percent)
 
 
 def _measured(
@@ -168,10 +177,30 @@ def _read(stored: Stored, client: ClientId) -> Comparison | None:
         return None
 
 
-def _compared(run: Setup, client: ClientId, rounds: Sequence[Comparison]) -> ControlResult:
+def _above_one(rounds: Sequence[Comparison]) -> bool:
+    return any(one.reported.get(ACCURACY, 0) > 1 for one in rounds)
+
+
+def _compared(
+    run: Setup, client: ClientId, rounds: Sequence[Comparison], in_percent: Collection[ClientId]
+) -> ControlResult:
     counted = [one for one in rounds if ACCURACY in one.reported and one.correct is not None]
     # Losses have no scale that all clients share: accuracy decides where it is known.
-    value, passed, note = _accuracies(counted) if counted else _losses(rounds)
+    if not counted:
+        value, passed, note = _losses(rounds)
+    elif client in in_percent:
+        value, passed, note = _accuracies(_from_percent(counted))
+    else:
+        value, passed, note = _accuracies(counted)
+        percent = _from_percent(counted)
+        # No model is far below chance. Where other clients report percentages, one below is read
+        # as such: single classes that a model never predicts have accuracies near 0.
+        low = not in_percent and _reported(percent) * run.dataset.classes < _LEAST_OF_CHANCE
+        if passed is False and not low and not _is_worse(percent):
+            if in_percent:
+                value, passed, note = _accuracies(percent)
+            else:
+                passed, note = None, f"{note}; whether this is a share or in percent is not known"
     if rounds[0].samples < _FEWEST_SAMPLES:
         passed = None
         note += f"; fewer than {_FEWEST_SAMPLES} audited members cannot decide"
@@ -187,10 +216,27 @@ def _compared(run: Setup, client: ClientId, rounds: Sequence[Comparison]) -> Con
     )
 
 
+def _from_percent(rounds: Sequence[Comparison]) -> list[Comparison]:
+    """The rounds with reported accuracies as shares, if they are percentages."""
+    return [
+        one._replace(reported={**one.reported, ACCURACY: one.reported[ACCURACY] / 100})
+        for one in rounds
+    ]
+
+
+def _reported(rounds: Sequence[Comparison]) -> float:
+    return median(one.reported[ACCURACY] for one in rounds)
+
+
+def _is_worse(rounds: Sequence[Comparison]) -> bool:
+    """True if the client's accuracy is much below the recorder's."""
+    gaps = [_lower_limit(one) - one.reported[ACCURACY] for one in rounds]
+    return median(gaps) > _ACCURACY_MARGIN
+
+
 def _accuracies(rounds: Sequence[Comparison]) -> tuple[float | None, bool | None, str]:
     """The recorder's accuracy, whether the client's is near it, and both in words."""
-    own = median((one.correct or 0) / one.samples for one in rounds)
-    theirs = median(one.reported[ACCURACY] for one in rounds)
+    own, theirs = median((one.correct or 0) / one.samples for one in rounds), _reported(rounds)
     gaps = [one.reported[ACCURACY] - _upper_limit(one) for one in rounds]
     passed = median(gaps) <= _ACCURACY_MARGIN
     return own, passed, f"accuracy reported {theirs:.2f}, measured {own:.2f}{_over(rounds)}"
@@ -202,6 +248,14 @@ def _upper_limit(one: Comparison) -> float:
     if correct >= one.samples:
         return 1.0
     return float(sp.stats.beta.isf(_TAIL, correct + 1, one.samples - correct))
+
+
+def _lower_limit(one: Comparison) -> float:
+    """The Clopper-Pearson lower limit of the same."""
+    correct = one.correct or 0
+    if not correct:
+        return 0.0
+    return float(sp.stats.beta.ppf(_TAIL, correct, one.samples - correct + 1))
 
 
 def _losses(rounds: Sequence[Comparison]) -> tuple[float | None, bool | None, str]:
