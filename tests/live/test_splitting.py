@@ -10,10 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import (
+    BatchSampler,
     ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
+    RandomSampler,
+    SequentialSampler,
     Subset,
     SubsetRandomSampler,
     TensorDataset,
@@ -53,6 +56,18 @@ class Stream(IterableDataset[Any]):
         return iter(zip(X, Y, strict=True))
 
 
+class HalfSampler(SequentialSampler):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(30))
+
+
+class Longer(Items):
+    """Items that claim to be more than there are."""
+
+    def __len__(self) -> int:
+        return 80
+
+
 def flipped(x: np.ndarray) -> Tensor:
     return torch.from_numpy(x.copy()).flip(0) if torch.rand(()) < 0.5 else torch.from_numpy(x)
 
@@ -90,6 +105,33 @@ def test_training_parts_are_of_the_kind_given() -> None:
     table = fedaudit.split_dataset(TABLE, 20).train
     assert list(table.columns) == list(TABLE.columns)
     assert table.equals(TABLE.loc[table.index])
+
+
+def test_a_loader_keeps_its_settings() -> None:
+    given = DataLoader(
+        Items(),
+        sampler=RandomSampler(Items()),
+        batch_size=7,
+        drop_last=True,
+        num_workers=1,
+        prefetch_factor=3,
+        persistent_workers=True,
+        timeout=5,
+        multiprocessing_context="spawn",
+    )
+    loader = fedaudit.split_dataset(given, 20).train
+    names = ["drop_last", "prefetch_factor", "persistent_workers", "timeout", "num_workers"]
+    assert [getattr(loader, name) for name in names] == [getattr(given, name) for name in names]
+    assert loader.multiprocessing_context is given.multiprocessing_context
+    assert isinstance(loader.sampler, RandomSampler)
+
+
+def test_a_column_that_is_named_twice_is_refused_where_it_is_used() -> None:
+    twice = pd.concat([TABLE, TABLE[["a"]]], axis=1)
+    assert len(fedaudit.split_dataset(twice, 20, features=["b", "c"]).split.audit) == 20
+    for features in (["b", "b"], ["b", "label"]):
+        with pytest.raises(BadInput, match="name it twice"):
+            fedaudit.split_dataset(TABLE, 20, features=features)
 
 
 def test_several_clients_audit_at_most_half_of_what_each_has() -> None:
@@ -149,6 +191,21 @@ def test_a_table_with_text_goes_through_a_transform_or_is_refused_by_column() ->
         (Stream(), "of which single samples cannot be set"),
         (DataLoader(Stream()), "of which single samples cannot be set"),
         (DataLoader(Items(), sampler=SubsetRandomSampler(range(9))), "may leave samples out"),
+        (DataLoader(Items(), sampler=RandomSampler(Items(), num_samples=10)), "draws 10 of 60"),
+        (DataLoader(Items(), sampler=RandomSampler(Items(), num_samples=90)), "draws 90 of 60"),
+        (DataLoader(Items(), sampler=RandomSampler(Y, replacement=True)), "with replacement"),
+        (DataLoader(Items(), sampler=SequentialSampler(Y[:30])), "draws 30 of 60 samples"),
+        (DataLoader(Items(), sampler=HalfSampler(Y)), "draws by a HalfSampler"),
+        (DataLoader(Items(), batch_sampler=[[0, 1], [2, 3]]), "draws by a batch sampler"),
+        (
+            DataLoader(Items(), batch_sampler=BatchSampler(SequentialSampler(Y), 8, False)),
+            "draws by a batch sampler",
+        ),
+        (Longer(), "have no item 60, or it cannot be read"),
+        (Subset(Items(), range(70)), "have no item 60, or it cannot be read"),
+        (TensorDataset(X[:0], Y[:0]), "have no items"),
+        (pd.concat([TABLE, TABLE[["a"]]], axis=1), "has the column 'a' twice"),
+        (pd.concat([TABLE, TABLE[["label"]]], axis=1), "has the column 'label' twice"),
         (Items("triple"), "tuple of 3; they are to be pairs"),
         (Items(transform=str), "pass transform= that makes a tensor"),
         ({"train": Items(), "test": Items()}, "give the training part"),

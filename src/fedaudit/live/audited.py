@@ -2,8 +2,9 @@
 
 import warnings
 from collections.abc import Iterable, Mapping
+from operator import index
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, SupportsIndex, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from jaxtyping import Int
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.modules import SUPPORTED
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.summaries import summary
@@ -19,7 +20,7 @@ from fedaudit.core.values import NOBODY, ClientId, Samples
 from fedaudit.datasets.arrays import refuse_constant
 from fedaudit.datasets.copies import number_rows, occur_in_several
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.live.recording import ByClient, Called, numbers_of
+from fedaudit.live.recording import ByClient, Called, number_of, numbers_of
 from fedaudit.observe.tensors import read_tensors, write_tensors
 
 _LARGEST = 10**9
@@ -124,7 +125,8 @@ def _check_training(
     trained = {
         client: labelled_samples(data, f"client {client}") for client, data in training.items()
     }
-    if unknown := [client for client in members if client not in trained]:
+    numbers = {number: client for client, number in numbers_of(trained).items()}
+    if unknown := [client for client in members if number_of(client) not in numbers]:
         raise BadInput(f"training has no samples of client {unknown[0]}; give those of all clients")
     rows = number_rows(*members.values(), unseen, *trained.values())
     unseen_rows, trained_rows = rows[len(members)], rows[len(members) + 1 :]
@@ -136,7 +138,7 @@ def _check_training(
         )
     by_client = dict(zip(trained, trained_rows, strict=True))
     for client, own in zip(members, rows, strict=False):
-        absent = int((~np.isin(own, by_client[client])).sum())
+        absent = int((~np.isin(own, by_client[numbers[number_of(client)]])).sum())
         if absent:
             raise BadInput(
                 f"{absent} of {len(own)} members of client {client} are not among the samples that "
@@ -217,7 +219,8 @@ def fair_split(
     train: dict[Called, Int[ndarray, " samples"]] = {}
     samples, owners, panels = [], [], []
     left_out = 0
-    for client, every in whole.items():
+    # In the order of numbers, as parts are joined.
+    for client, every in sorted(whole.items(), key=lambda item: numbers[item[0]]):
         number, own = numbers[client], rows[client]
         count = audited_of(client, audited)
         rng = seeded_numpy(seed, "fair split", number)
@@ -243,6 +246,7 @@ def fair_split(
             raise BadInput(f"{what}, so that none is left; give clients samples that differ")
         warnings.warn(f"{what}; they are left out of the audit", stacklevel=2)
     together = Samples.joined(*samples)
+    train = {client: train[client] for client in whole}
     return Split(train, _shuffled(together, np.concatenate(owners), np.concatenate(panels), seed))
 
 
@@ -252,14 +256,24 @@ def audited_of(client: Called, audited: int | Mapping[Called, int]) -> int:
     Raises:
         BadInput: There is no number for the client.
     """
-    if not isinstance(audited, Mapping):
-        return audited
-    if client not in audited:
+    count: object = audited
+    if isinstance(audited, Mapping):
+        counts = {number: audited[called] for called, number in numbers_of(audited).items()}
+        if number_of(client) not in counts:
+            raise BadInput(
+                f"audited has no number for client {client}; it has one for "
+                f"{', '.join(map(str, audited)) or 'none'}"
+            )
+        count = counts[number_of(client)]
+    try:
+        if isinstance(count, bool):
+            raise TypeError
+        return index(cast("SupportsIndex", count))
+    except TypeError:
         raise BadInput(
-            f"audited has no number for client {client}; it has one for "
-            f"{', '.join(map(str, audited)) or 'none'}"
-        )
-    return audited[client]
+            f"audited is a whole number of samples, or one for each client, got {count!r:.80} "
+            f"({type_of(count)}) for client {client}"
+        ) from None
 
 
 def join_audits(parts: Iterable[Part], *, seed: int = 1) -> AuditSet:

@@ -77,7 +77,7 @@ def participants_of(
             strange.append(str(error))
             continue
         if number in called:
-            faulty[number] = f"two uploads are of it, under {called[number]!r} and {client!r}"
+            faulty[number] = f"two uploads are of it, under {called[number]!a} and {client!a}"
             found.pop(number, None)
         else:
             called[number], found[number] = client, upload

@@ -45,6 +45,7 @@ from fedaudit.live.recording import (
     mended_round_log,
     number_of,
     numbers_of,
+    plain_name,
     recording_of,
     refuse_otherwise_called,
     round_entry,
@@ -345,9 +346,10 @@ class Recorder:
         """Keep the names of clients that have one."""
         known, new = self.recording.names, dict[ClientId, str]()
         for client in clients:
-            if isinstance(client, str) and not client.isdecimal():
+            name = plain_name(client) if isinstance(client, str) else ""
+            if name and not name.isdecimal():
                 with suppress(BadInput):
-                    new[usable_number(client, self.recording.targets)] = client[:200]
+                    new[usable_number(name, self.recording.targets)] = name[:200]
         if not new.keys() <= known.keys():
             self.recording = self.recording.model_copy(update={"names": known | new})
             write_recording(self.recording, self._folder)
@@ -679,7 +681,7 @@ def record(
         targets=tuple(numbers_of(targets).values()) or tuple(owners),
         classes=net.classes if chosen.classes else int(samples.samples.labels.max()) + 1,
         task={"name": chosen.name, "options": dict(chosen.settings)},
-        sizes={number_of(client): size for client, size in (sizes or {}).items()},
+        sizes=dict(zip(numbers_of(sizes).values(), sizes.values(), strict=True)) if sizes else {},
         not_uploaded=tuple(not_uploaded),
         unaudited=dict(samples.unaudited),
         model=net.architecture.name,

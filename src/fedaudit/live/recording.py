@@ -1,6 +1,7 @@
 """The settings of a live recording, and its log of rounds: a line of JSON each, measured or not."""
 
 import errno
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from operator import index
 from pathlib import Path
@@ -116,14 +117,18 @@ def number_of(client: object) -> ClientId:
     """The number of a client; a name has one that rests on the name alone.
 
     Args:
-        client: A whole number, a name, or a number in digits.
+        client: A whole number, a name, or a number in digits. Names that look alike are one name;
+            see :func:`plain_name`.
 
     Raises:
         BadInput: It is neither.
     """
     try:
         if isinstance(client, str):
-            return int(client) if client.isdecimal() else _number_of_name(client)
+            name = plain_name(client)
+            return int(name) if name.isdecimal() else _number_of_name(name)
+        if isinstance(client, bool):
+            raise TypeError("a truth value is no number")
         # NumPy's whole numbers too.
         return index(cast("SupportsIndex", client))
     except (TypeError, ValueError) as error:
@@ -131,6 +136,16 @@ def number_of(client: object) -> ClientId:
             f"clients have whole numbers from 0, or names, got {str(client)[:80]!r} (of type "
             f"{type(client).__name__}); number or name them so"
         ) from error
+
+
+def plain_name(name: str) -> str:
+    """Return a name as all its spellings that look alike: composed letters, single spaces.
+
+    Files and systems differ in how they store an accented letter, and spaces at an end are
+    invisible.
+    """
+    visible = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
+    return " ".join(unicodedata.normalize("NFC", visible).split())
 
 
 def numbers_of(clients: Iterable[Called]) -> dict[Called, ClientId]:
@@ -144,9 +159,12 @@ def numbers_of(clients: Iterable[Called]) -> dict[Called, ClientId]:
         number = numbers[client] = number_of(client)
         other = known.setdefault(number, client)
         if other != client:
-            raise BadInput(
-                f"clients {other!r} and {client!r} have the number {number}; rename one of them"
+            both = f"clients {other!a} and {client!a}"
+            names = {plain_name(one) if isinstance(one, str) else one for one in (other, client)}
+            what = (
+                "are one name in two spellings" if len(names) == 1 else f"have the number {number}"
             )
+            raise BadInput(f"{both} {what}; rename one of them")
     return numbers
 
 

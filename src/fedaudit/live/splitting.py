@@ -108,11 +108,7 @@ def _read(
     if hasattr(data, "iloc") and hasattr(data, "columns"):
         return _of_table(data, transform, features, label, whose)
     if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
-        if not isinstance(data.sampler, SequentialSampler | RandomSampler):
-            raise BadInput(
-                f"the loader of {whose} draws by {type_of(data.sampler)}, so that it may leave "
-                "samples out; give the data set that it trains on"
-            )
+        _refuse_selective(data, whose)
         data = data.dataset
     if isinstance(data, IterableDataset) or not (
         isinstance(data, Sized) and hasattr(data, "__getitem__")
@@ -122,16 +118,18 @@ def _read(
             "aside; give a Dataset with a length and positions, a DataLoader or a DataFrame"
         )
     source = data if transform is None else _with_transform(data, transform)
+    if not len(data):
+        raise BadInput(f"the data of {whose} have no items; give some")
     with _random_state_kept():
         probed = range(min(_PROBED, len(data)))
-        pairs = [_pair(source[at], features, label, whose) for at in range(len(data))]
+        pairs = [_pair(_item(source, at, whose), features, label, whose) for at in range(len(data))]
         again = [_pair(source[at], features, label, whose) for at in probed]
     if any(not _same(pairs[at], again[at]) for at in probed):
         raise BadInput(
             f"items of {whose} differ from one read to the next, by a random transform; pass "
             "transform= with the one that models are evaluated with"
         )
-    names = pairs[0][0].keys() if pairs else ()
+    names = pairs[0][0].keys()
     try:
         inputs = {n: torch.stack([x[n] for x, _ in pairs]) for n in names}
         return inputs.get("", inputs), torch.stack([y for _, y in pairs])
@@ -139,6 +137,36 @@ def _read(
         raise BadInput(
             f"items of {whose} differ in shape or fields ({error}); pass a transform= that gives "
             "all the same, such as one that resizes or pads"
+        ) from error
+
+
+def _refuse_selective(loader: DataLoader[Any], whose: str) -> None:
+    """Raise if a loader does not take each sample once an epoch, as far as is known."""
+    sampler, count = cast(Any, loader.sampler), len(cast(Sized, loader.dataset))
+    how = ""
+    if loader.batch_size is None and loader.batch_sampler is not None:
+        how = "draws by a batch sampler"
+    # A subclass may draw in any way.
+    elif type(sampler) not in (SequentialSampler, RandomSampler):
+        how = f"draws by {type_of(sampler)}"
+    elif getattr(sampler, "replacement", False):
+        how = "draws with replacement"
+    elif len(sampler) != count:
+        how = f"draws {len(sampler)} of {count} samples an epoch"
+    if how:
+        raise BadInput(
+            f"the loader of {whose} {how}, so that it may leave samples out or repeat them; give "
+            "the data set that it trains on, and make the loader from the training part"
+        )
+
+
+def _item(data: Data, at: int, whose: str) -> object:
+    try:
+        return data[at]
+    except LookupError as error:
+        raise BadInput(
+            f"the data of {whose} have no item {at}, or it cannot be read ({error}); items are "
+            "numbered from 0 to one below the length that len gives"
         ) from error
 
 
@@ -225,6 +253,14 @@ def _of_table(
     names = [name for name in table.columns if name != target] if chosen is None else chosen
     if absent := [name for name in names if name not in table.columns]:
         raise unknown_name("column", str(absent[0]), list(map(str, table.columns)))
+    chosen_names = [target, *names]
+    if repeated := [
+        n for n in chosen_names if (table.columns == n).sum() > 1 or chosen_names.count(n) > 1
+    ]:
+        raise BadInput(
+            f"the table of {whose} has the column {str(repeated[0])!r} twice, or features= and "
+            "label= name it twice; rename one of them, or name it once"
+        )
     x, y = table[names], table[target]
     columns = [y] if transform is not None else [y, *(x[name] for name in names)]
     for column in columns:
@@ -255,6 +291,10 @@ def _subset(data: Data, kept: Any) -> Data:
         drop_last=data.drop_last,
         generator=data.generator,
         worker_init_fn=data.worker_init_fn,
+        timeout=data.timeout,
+        multiprocessing_context=data.multiprocessing_context,
+        prefetch_factor=data.prefetch_factor,
+        persistent_workers=data.persistent_workers,
     )
 
 

@@ -1,0 +1,115 @@
+"""Clients have one number each, in whichever spelling their names come."""
+
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import fedaudit
+from fedaudit.core.errors import BadInput
+from fedaudit.live.recorder import record
+from fedaudit.live.recording import Called, number_of, read_recording, read_round_log
+from tests.live.federation import data, network, rounds
+
+X, Y = torch.rand(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
+FIRST, SECOND = (X[:30], Y[:30]), (X[30:], Y[30:])
+CAFE = "caf\u00e9"
+DECOMPOSED = unicodedata.normalize("NFD", CAFE)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (CAFE, DECOMPOSED),
+        ("A", "A "),
+        ("A", "\tA\n"),
+        ("A B", "A\u00a0B"),
+        ("A B", "A  B"),
+        ("A", "A\u200b"),
+        (1, "1 "),
+        ("01", "1"),
+        (1, "\u0661"),
+    ],
+    ids=repr,
+)
+def test_clients_whose_names_look_alike_are_refused_with_both_spellings(
+    one: Called, other: Called
+) -> None:
+    with pytest.raises(BadInput) as refusal:
+        fedaudit.fair_split({one: FIRST, other: SECOND}, audited=5)
+    assert ascii(one) in str(refusal.value)
+    assert ascii(other) in str(refusal.value)
+
+
+def test_names_that_differ_in_what_is_seen_are_two_clients() -> None:
+    names = ["A", "a", "A-", "\u00c0", "\uff21", "A B", "AB"]
+    assert len({number_of(name) for name in names}) == len(names)
+
+
+@pytest.mark.parametrize("client", [True, False, np.True_, 1.0, None, "", " ", "\u200b", b"a"])
+def test_truth_values_fractions_and_empty_names_are_no_clients(client: object) -> None:
+    with pytest.raises(BadInput, match="clients have whole numbers from 0, or names"):
+        number_of(client)
+
+
+def test_a_loop_may_spell_a_name_otherwise_than_the_split(tmp_path: Path) -> None:
+    samples = data().clients
+    parts = {CAFE: samples[0], "north": samples[1]}
+    split = fedaudit.fair_split(
+        {name: (part.features, part.labels) for name, part in parts.items()},
+        audited={DECOMPOSED: 10, "north ": 10},
+    )
+    with record(tmp_path, network, split.audit, attacks=["blackbox-loss"], strict=True) as recorder:
+        for one in rounds():
+            uploads: dict[str, dict[str, Tensor]] = {
+                DECOMPOSED: one.uploads[0],
+                " north": one.uploads[1],
+            }
+            recorder.round(one.number, sent=one.sent, uploads=uploads)
+    assert {*read_recording(tmp_path).names.values()} == {CAFE, "north"}
+    assert all(entry.measured and not entry.excluded for entry in read_round_log(tmp_path))
+
+
+def test_two_uploads_under_two_spellings_leave_their_client_out_with_both(tmp_path: Path) -> None:
+    split = data().split
+    with record(tmp_path, network, split.audit, attacks=["blackbox-loss"]) as recorder:
+        first = next(rounds())
+        uploads: dict[Called, dict[str, Tensor]] = dict(first.uploads.items())
+        uploads["1 "] = first.uploads[1]
+        with pytest.warns(RuntimeWarning, match=r"two uploads are of it, under 1 and '1 '"):
+            recorder.round(1, sent=first.sent, uploads=uploads)
+    assert [*read_round_log(tmp_path)[0].excluded] == [1]
+
+
+@pytest.mark.parametrize(("one", "other"), [(0, "0"), ("0", 0), (CAFE, DECOMPOSED)])
+def test_numbers_of_samples_and_training_data_are_found_in_any_spelling(
+    one: Called, other: Called
+) -> None:
+    split = fedaudit.fair_split({one: FIRST}, audited={other: 5})
+    assert len(split.audit) == 5
+    audit = fedaudit.audit_samples({one: FIRST}, SECOND, training={other: FIRST})
+    assert len(audit) == 60
+
+
+@pytest.mark.parametrize("audited", [5.5, True, "5", None, np.float64(5), [5], {0: 5.5}, {0: True}])
+def test_audited_is_a_whole_number_or_is_refused(audited: int) -> None:
+    with pytest.raises(BadInput, match="audited is a whole number of samples"):
+        fedaudit.fair_split({0: FIRST}, audited=audited)
+    with pytest.raises(BadInput, match="audited is a whole number of samples"):
+        fedaudit.split_dataset(torch.utils.data.TensorDataset(*FIRST), audited)
+
+
+@pytest.mark.parametrize("names", [(3, 1), ("north", "south", "a"), (1, 3), ("9", 2)])
+def test_joined_parts_are_a_split_of_all_data_in_whichever_order_names_come(
+    names: tuple[Called, ...],
+) -> None:
+    parts = {name: (X[at::3], Y[at::3]) for at, name in enumerate(names)}
+    split = fedaudit.fair_split(parts, audited=8)
+    alone = [fedaudit.fair_split({name: part}, audited=8).part for name, part in parts.items()]
+    joined = fedaudit.join_audits(alone)
+    assert torch.equal(joined.samples.features, split.audit.samples.features)
+    assert joined.owner.tolist() == split.audit.owner.tolist()
+    assert [*split.train] == [*parts]
