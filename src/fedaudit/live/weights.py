@@ -97,6 +97,7 @@ class Shape:
         own = model.architecture.built().named_parameters()
         self._frozen = {n: value.detach() for n, value in own if not value.requires_grad}
         self._sent_as = sent_names(module)
+        self._tied = _tied_names(module)
         buffers = [name for name, _ in module.named_buffers()]
         self._names = NameTable(
             {*self._order, *buffers, *model.params, *self._sent_as}, model.params
@@ -230,6 +231,21 @@ class Shape:
         return tuple(name for name in self.model.params if name in named)
 
     def _named(self, weights: Weights, whose: str) -> dict[str, Array]:
+        named = self._by_name(weights, whose)
+        for name, first in self._tied.items():
+            if name not in named:
+                continue
+            if first not in named:
+                named[first] = named[name]
+            elif not _are_equal(named[name], named[first], f"{whose} has {name!r}, which"):
+                raise BadInput(
+                    f"{whose} has other values for {first!r} than for {name!r}, which are one "
+                    "parameter in the model given to the recorder; send one of them, or both with "
+                    "the same values"
+                )
+        return named
+
+    def _by_name(self, weights: Weights, whose: str) -> dict[str, Array]:
         if isinstance(weights, Model):
             return {**weights.params, **weights.buffers}
         if isinstance(weights, nn.Module):
@@ -263,7 +279,11 @@ class Shape:
         return tuple(tuple(name for name in one if name not in declared) for one in whole)
 
     def _by_own_names(self, named: Mapping[str, Array], whose: str) -> dict[str, Array]:
-        """Return values by the network's own names, where wrappers or PEFT use others."""
+        """Return values by the network's own names, where wrappers or PEFT use others.
+
+        Raises:
+            BadInput: Names do not fit, or the entries of tied parameters differ.
+        """
         self._names.refuse_too_many(named.keys(), whose)
         found: dict[str, Array] = {}
         for key, name in self._names.matched(named.keys(), whose).items():
@@ -290,6 +310,27 @@ def _unsent_refusal(whose: str, names: Collection[str], why: str) -> BadInput:
         f"{whose} lacks {named_few(names)}, {why}, so that the clients' values are not known; "
         "freeze them in the model given to record if clients do not train them, or name them in "
         "record(not_uploaded=[...]) if they stay at the clients"
+    )
+
+
+def _tied_names(module: nn.Module) -> dict[str, str]:
+    """The first name of each parameter and buffer that has several, by its other names."""
+    listed = [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]
+    first = dict[int, str]()
+    names = {name: first.setdefault(id(value), name) for name, value in listed}
+    return {name: own for name, own in names.items() if name != own}
+
+
+def _are_equal(one: Array, other: Array, what: str) -> bool:
+    left, right = tensor_of(one, what), tensor_of(other, what)
+    if left.data_ptr() == right.data_ptr() and left.stride() == right.stride():
+        return left.shape == right.shape
+    # Values that are not numbers are refused with their own reason.
+    return left.shape == right.shape and torch.allclose(
+        left.to(right.dtype), right, rtol=0, atol=0, equal_nan=True
     )
 
 
