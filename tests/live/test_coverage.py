@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedaudit.core.errors import BadInput
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import policy_from
@@ -16,6 +18,7 @@ from fedaudit.gate.verdict import Check
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import LOG_FILE
+from fedaudit.live.waiting import waiting
 from fedaudit.results.coverage import Coverage
 from fedaudit.results.record import Record
 from tests.live.federation import FEW, POLICY, data, network, rounds
@@ -265,6 +268,148 @@ def test_a_run_that_tells_another_one_counts_its_own_rounds(tmp_path: Path) -> N
         recorder.round(one.number, sent=sent, uploads=one.uploads)
     with pytest.warns(RuntimeWarning, match="2 of 2 rounds are not recorded"):
         recorder.close()
+
+
+def shifted(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value + 1 for name, value in state.items()}
+
+
+def warned(caught: pytest.WarningsRecorder) -> str:
+    return " | ".join(str(one.message) for one in caught)
+
+
+def test_another_run_is_named_at_its_first_round_and_adds_no_rounds(tmp_path: Path) -> None:
+    with opened(tmp_path) as recorder:
+        tell(recorder, 1, 2, 3)
+    with opened(tmp_path) as recorder:
+        tell(recorder, 1)
+        for one in LIST[1:3]:
+            recorder.round(one.number, sent=shifted(one.sent), uploads=one.uploads)
+    found = coverage(tmp_path)
+    assert (found.rounds, found.measured, found.n_missing_rounds) == (3, 3, 1)
+    (span,) = found.missing_rounds
+    assert (span.first, span.last) == (2, 2)
+    assert span.reason.startswith("that of another run, with other models sent")
+    assert check(tmp_path).outcome is Outcome.INCONCLUSIVE
+
+
+@pytest.mark.filterwarnings("always:fedaudit")
+@pytest.mark.parametrize("what", ["models sent", "uploads"])
+def test_a_round_that_comes_twice_in_a_run_is_no_other_run(
+    what: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    with opened(tmp_path) as recorder:
+        one = LIST[1]
+        tell(recorder, 1, 2)
+        if what == "uploads":
+            recorder.round(2, sent=one.sent, uploads={0: one.uploads[0]})
+        else:
+            recorder.round(2, sent=shifted(one.sent), uploads=one.uploads)
+        tell(recorder, 3, 4)
+    said = warned(recwarn)
+    assert f"round 2 was recorded before with other {what} in this run" in said
+    assert "another run" not in said
+    assert "not recorded" not in said
+    found = coverage(tmp_path)
+    assert (found.rounds, found.measured) == (4, 4)
+    (span,) = found.missing_rounds
+    assert (span.first, span.last) == (2, 2)
+    assert span.reason == f"its second version, with other {what}; the first is measured"
+    assert check(tmp_path).outcome is Outcome.INCONCLUSIVE
+
+
+def test_a_round_that_comes_twice_stops_a_strict_recording(tmp_path: Path) -> None:
+    with opened(tmp_path, strict=True) as recorder:
+        tell(recorder, 1)
+        with pytest.raises(BadInput, match="give each round a number of its own"):
+            recorder.round(1, sent=shifted(LIST[0].sent), uploads=LIST[0].uploads)
+
+
+def test_a_resumed_run_may_repeat_rounds_and_then_one_of_them_twice(tmp_path: Path) -> None:
+    with opened(tmp_path) as recorder:
+        tell(recorder, 1, 2)
+    with opened(tmp_path) as recorder:
+        tell(recorder, 1, 2)
+        recorder.round(2, sent=LIST[1].sent, uploads={0: LIST[1].uploads[0]})
+        tell(recorder, 3)
+    found = coverage(tmp_path)
+    assert (found.rounds, found.measured) == (3, 3)
+    assert [one.reason.split(",")[0] for one in found.missing_rounds] == ["its second version"]
+
+
+def test_a_participant_may_repeat_the_round_it_is_in(tmp_path: Path) -> None:
+    with record(tmp_path, network, AUDIT, view="globals", log=lambda text: None) as recorder:
+        for one in LIST[:3]:
+            recorder.round(one.number, sent=one.sent)
+            recorder.round(one.number, sent=one.sent)
+        recorder.round(3, sent=shifted(LIST[2].sent))
+        recorder.round(4, sent=LIST[3].sent, after=LIST[3].after)
+    found = coverage(tmp_path)
+    assert (found.rounds, found.measured) == (4, 4)
+    assert [(one.first, one.last) for one in found.missing_rounds] == [(3, 3)]
+
+
+@pytest.mark.filterwarnings("always:fedaudit")
+def test_a_round_that_failed_and_came_again_does_not_count_as_failed(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    with opened(tmp_path) as recorder:
+        recorder.missed(1, "no memory", answered=[0, 1, 2])
+        tell(recorder, 1, 2)
+        recorder.missed(3, "no disk", answered=[0, 1, 2])
+        recorder.missed(3, "no disk", answered=[0, 1, 2])
+    assert "1 of 3 rounds are not recorded; the first, because no disk" in warned(recwarn)
+
+
+@pytest.mark.filterwarnings("always:fedaudit")
+def test_rounds_left_by_an_earlier_run_count_among_those_that_fail(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    with suppress(KeyError), opened(tmp_path, measure="after") as recorder:
+        tell(recorder, 1, 2)
+        raise KeyError
+    (_, path), *_ = waiting(tmp_path)
+    path.write_bytes(b"")
+    opened(tmp_path).close()
+    assert "1 of 2 rounds are not recorded" in warned(recwarn)
+
+
+@pytest.mark.filterwarnings("always:fedaudit")
+@pytest.mark.parametrize("absent", [[], [1]])
+def test_an_upload_of_a_stranger_is_missing_only_where_an_audited_client_is(
+    absent: list[int], tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    with opened(tmp_path) as recorder:
+        tell(recorder, 1)
+        uploads: dict[Any, Any] = {c: u for c, u in LIST[1].uploads.items() if c not in absent}
+        recorder.round(2, sent=LIST[1].sent, uploads={**uploads, "zz": LIST[1].uploads[0]})
+    how = "is not recorded in full" if absent else "is recorded without an upload"
+    assert f"round 2 {how}: client 'zz' is called by name" in warned(recwarn)
+    assert coverage(tmp_path).is_whole is not bool(absent)
+
+
+def test_a_recording_whose_rounds_all_failed_is_refused_with_their_reason(tmp_path: Path) -> None:
+    with opened(tmp_path) as recorder:
+        tell(recorder, 1, 2, nan=[0, 1, 2])
+        recorder.missed(3, "no memory")
+    with pytest.raises(BadInput, match=r"3 failed, the first .* numbers; record rounds again"):
+        attacked(tmp_path)
+
+
+def test_a_recording_of_too_few_rounds_is_refused_with_their_number(tmp_path: Path) -> None:
+    with opened(tmp_path, every=5) as recorder:
+        tell(recorder, 1, 2)
+    with pytest.raises(BadInput, match="record 5 rounds or more, of which 2 are known"):
+        attacked(tmp_path)
+
+
+def test_a_recording_without_a_sound_audited_upload_is_refused_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path, targets=[1]) as recorder:
+        tell(recorder, 1, 2, nan=[1])
+    with pytest.raises(BadInput, match=r"2 were left out, the first of client 1 in round 1 .* num"):
+        attacked(tmp_path)
 
 
 def test_logs_of_older_versions_are_read(tmp_path: Path) -> None:

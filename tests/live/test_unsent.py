@@ -19,6 +19,8 @@ from fedaudit.live.audited import Split
 from fedaudit.live.measuring import When
 from fedaudit.live.recorder import record
 from fedaudit.live.rounds import Kind
+from fedaudit.live.unsent import ESTIMATED
+from fedaudit.observe.measurements import read_measured
 from fedaudit.results.record import Record
 from tests.live.federation import measured
 
@@ -234,6 +236,21 @@ def test_personal_layers_are_refused_in_the_first_round_by_name_unless_declared(
         recorded(tmp_path / f"{number}", form, not_uploaded=["1.*"])
         record = attacked(tmp_path / f"{number}")
         assert any("stays at the clients (1.*)" in one for one in record.untested)
+
+
+@pytest.mark.parametrize("declared", ["*", "1.*", "1.running*", "3.*"])
+def test_whole_uploads_are_measured_as_they_are_whatever_is_declared(
+    declared: str, tmp_path: Path
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        recorded(tmp_path / "all", lambda net: net.state_dict())
+        recorded(tmp_path / "declared", lambda net: net.state_dict(), not_uploaded=[declared])
+    found, expected = (read_measured(tmp_path / name) for name in ("declared", "all"))
+    assert not any(ESTIMATED in one.notes for one in found)
+    for one, other in zip(found, expected, strict=True):
+        for name, values in other.measured.signals.items():
+            assert torch.equal(one.measured.signals[name], values)
 
 
 @pytest.mark.parametrize("kind", ["updates", "gradients"])

@@ -249,10 +249,10 @@ def _attacked(
     # First: what is measured in the meantime is then in the log.
     left = {index for index, _ in waiting(folder)}
     recording, audit, told = read_recording(folder), read_audit(folder), read_round_log(folder)
-    stored = _stored(folder, recording, len(audit))
+    stored = _stored(folder, recording, told)
     tell_of_unhashed(folder, log)
     wanted_targets = _targets(recording, targets)
-    present = _taking_part(recording, wanted_targets, stored)
+    present = _taking_part(recording, wanted_targets, stored, told)
     names = catalogued(names)
     unasked = sorted(set(names) - set(recording.attacks))
     if unasked:
@@ -341,7 +341,10 @@ def _targets(recording: Recording, asked: Collection[Called]) -> tuple[ClientId,
 
 
 def _taking_part(
-    recording: Recording, targets: Sequence[ClientId], stored: Sequence[Stored]
+    recording: Recording,
+    targets: Sequence[ClientId],
+    stored: Sequence[Stored],
+    log: Sequence[RoundEntry],
 ) -> tuple[ClientId, ...]:
     """Return the targets of whom at least one upload was measured.
 
@@ -353,6 +356,13 @@ def _taking_part(
         named = ", ".join(_called(recording, client) for client in targets[:_MOST_NAMED])
         others = sorted({c for one in stored for c in one.measured.clients})
         met = ", ".join(_called(recording, client) for client in others[:_MOST_NAMED])
+        left_out = [(one, client) for one in log for client in targets if client in one.excluded]
+        for entry, client in left_out[:1]:
+            raise BadInput(
+                f"no upload of an audited client ({named}) was measured: {len(left_out)} were left "
+                f"out, the first of client {_called(recording, client)} in round {entry.round} for "
+                f"this reason: {plain(entry.excluded[client])}"
+            )
         raise BadInput(
             f"no upload of an audited client ({named}) was measured, only of {met}; record more "
             "rounds, or call clients as in the audited samples"
@@ -377,7 +387,7 @@ def _called(recording: Recording, client: ClientId) -> str:
     return plain(recording.names.get(client, str(client)))
 
 
-def _stored(folder: Path, recording: Recording, samples: int) -> list[Stored]:
+def _stored(folder: Path, recording: Recording, log: Sequence[RoundEntry]) -> list[Stored]:
     stored = read_measured(folder)
     left = len(waiting(folder))
     if not stored and left:
@@ -385,9 +395,16 @@ def _stored(folder: Path, recording: Recording, samples: int) -> list[Stored]:
             f"{folder} has no measured round yet, and {left} to be measured; wait for its recorder "
             "to do so, or open the recording again with fedaudit.record, and close it"
         )
+    failed = [one for one in log if one.failed]
+    if not stored and failed:
+        raise BadInput(
+            f"{folder} has no measured round: {len(failed)} failed, the first for this reason: "
+            f"{plain(failed[0].note)}; record rounds again once this is mended"
+        )
     if not stored:
         raise BadInput(
-            f"{folder} has no measured round yet; record at least {recording.every} rounds"
+            f"{folder} has no measured round yet; record {recording.every} rounds or more, of "
+            f"which {len(log)} are known"
         )
     strangers = [one.measured.index for one in stored if one.notes.get("run") != recording.key]
     if strangers:
@@ -409,7 +426,7 @@ def _config(
 
     Its keys are among ``OF_A_RECORDER`` of :mod:`fedaudit.results.record`.
     """
-    said = recording.model_dump(mode="json", exclude={"format", "version", "refused", "other_run"})
+    said = recording.model_dump(mode="json", exclude={"format", "version", "refused", "conflicts"})
     known = {"name": recording.name, "recording": said, "figures": dict(figures)}
     if names:
         known["attacks"] = {name: {} for name in names}
@@ -458,8 +475,8 @@ def _not_uploaded(recording: Recording, stored: Sequence[Stored]) -> list[str]:
     if recording.not_uploaded:
         listed = plain(", ".join(recording.not_uploaded[:_MOST_NAMED]))
         notes.append(
-            f"What stays at the clients ({listed}): it was measured as it was sent, and not as the "
-            "clients have it."
+            f"What stays at the clients ({listed}): where uploads lack it, it was measured as it "
+            "was sent, and not as the clients have it."
         )
     estimated = [one for one in stored if ESTIMATED in one.notes]
     if estimated:

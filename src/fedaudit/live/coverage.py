@@ -24,7 +24,6 @@ _WAITING = "still to be measured"
 _NOT_TOLD = "the recorder was not told of it"
 _NOT_LOGGED = "its entry in the log is missing, so that it is not known who answered"
 _LOST = "its measurements are missing"
-_OTHER_RUN = "it was told by another run, which is not recorded"
 
 
 @dataclass
@@ -62,11 +61,12 @@ def coverage_of(
             found.rounds[index] = reason
         elif index in measured:
             _add_uploads(found, entries[index], measured[index], targets)
-    if recording.other_run:
-        found.rounds[last + 1] = _OTHER_RUN
+    # Measured as it came first; what came later is of the same number, and is not measured.
+    for index, reason in recording.conflicts.items():
+        found.rounds.setdefault(index, plain(reason))
     by_choice = [one for one in log if one.round % recording.every and not one.failed]
     return Coverage(
-        rounds=last + bool(recording.other_run),
+        rounds=last,
         measured=len(measured),
         last_measured=max(measured, default=0),
         every=recording.every,

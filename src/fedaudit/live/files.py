@@ -26,7 +26,7 @@ _OF_EACH_START = {
     "sizes",
     "names",
     "unaudited",
-    "other_run",
+    "conflicts",
 }
 
 

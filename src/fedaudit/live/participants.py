@@ -100,12 +100,10 @@ def participants_of(
 
 
 class Attendance:
-    """Clients that took part in the rounds that a recording was told of.
+    """Clients and outcomes of the rounds of a run.
 
     Attributes:
-        told: Number of rounds that this run told of.
-        failed: Number of these that are not recorded.
-        reason: Why the first of these is not.
+        reasons: Why each round is not recorded, by its number in digits; empty for one that is.
     """
 
     def __init__(
@@ -123,7 +121,7 @@ class Attendance:
         """
         self._called = called
         self._audited, self._others = {*audited}, set[ClientId]()
-        self.told, self.failed, self.reason = 0, 0, ""
+        self.reasons = dict[str, str]()
         self._met = any(self._audited & {*one.asked, *one.answered} for one in before)
         self._rounds = 0
 
@@ -144,10 +142,10 @@ class Attendance:
     def summary(self) -> str:
         """Return what is to be said of the run when it ends; empty if nothing is."""
         said = []
-        if self.failed:
+        if reasons := [*filter(None, self.reasons.values())]:
             said.append(
-                f"{self.failed} of {self.told} rounds are not recorded; the first, because "
-                f"{self.reason}"
+                f"{len(reasons)} of {len(self.reasons)} rounds are not recorded; the first, "
+                f"because {reasons[0]}"
             )
         if not self._met and self._rounds:
             said.append(

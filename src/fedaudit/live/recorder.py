@@ -114,6 +114,8 @@ class Recorder:
             [*before, *left.values()],
             self._called,
         )
+        for index in left:
+            self._count(index)
         self._waiting: tuple[Model, RoundEntry] | None = None
         self._measuring = Measuring(
             folder,
@@ -135,6 +137,7 @@ class Recorder:
             write_audit(folder, samples, features=keep_samples)
             write_recording(self.recording, folder)
         self._past |= left
+        self._earlier = {*self._past}
         if self._past:
             log(f"{self.recording.name}: continues after round {max(self._past)}")
         self._measuring.begin()
@@ -205,7 +208,7 @@ class Recorder:
         """
         entry: RoundEntry | None = None
         try:
-            self._attendance.told += 1
+            self._count(index)
             self._keep_names(*(asked or ()), *(uploads or ()), *(excluded or ()))
             came = participants_of(
                 uploads or {}, asked or (), excluded or {}, self.recording.targets
@@ -255,7 +258,7 @@ class Recorder:
         try:
             if self.has(index):
                 return
-            self._attendance.told += 1
+            self._count(index)
             self._keep_names(*asked, *(answered or ()))
             came = participants_of(
                 {}, asked, dict.fromkeys(answered or (), reason), self.recording.targets
@@ -418,32 +421,53 @@ class Recorder:
         self._measure(heard.round, entry)
         self._warn_of_faulty(entry.round, entry.excluded)
         if entry.note:
-            self._warn(
-                plain(f"round {entry.round} is not recorded in full: {entry.note}"), entry.note
-            )
+            # With every audited client's upload at hand, the other is of a client without audit.
+            whole = {*self.recording.targets} <= {*entry.answered}
+            how = "is recorded without an upload" if whole else "is not recorded in full"
+            self._warn(plain(f"round {entry.round} {how}: {entry.note}"), entry.note)
 
     def _is_repeated(self, entry: RoundEntry) -> bool:
         """True if a round was recorded before.
 
         Raises:
-            BadInput: It was another one, so that the folder holds another run.
+            BadInput: It was another one, and the folder holds another run or the recording is
+                strict.
         """
         before = self._past.get(entry.round)
+        if self._waiting is not None and self._waiting[1].round == entry.round:
+            before = self._waiting[1]
         if before is None:
             return False
         pairs = ((before.sent, entry.sent), (before.uploads, entry.uploads))
-        if any(then and now and then != now for then, now in pairs):
-            what = "models sent" if before.sent != entry.sent else "uploads"
-            text = (
-                f"round {entry.round} was recorded before with other {what}: the folder holds "
-                "another run, which is kept, and nothing of this one is recorded from here on; "
-                "give this run a folder of its own"
+        if not any(then and now and then != now for then, now in pairs):
+            self._earlier.discard(entry.round)
+            return True
+        what = "models sent" if before.sent != entry.sent else "uploads"
+        text = f"round {entry.round} was recorded before with other {what}"
+        if entry.round in self._earlier:
+            self._keep_conflict(
+                entry.round,
+                f"that of another run, with other {what}; of that run nothing more is measured",
             )
-            self._other_run = text
-            self.recording = self.recording.model_copy(update={"other_run": text})
-            write_recording(self.recording, self._folder)
+            self._other_run = (
+                f"{text}: the folder holds another run, which is kept, and nothing of this one is "
+                "recorded from here on; give this run a folder of its own"
+            )
+            raise BadInput(self._other_run)
+        self._keep_conflict(
+            entry.round, f"its second version, with other {what}; the first is measured"
+        )
+        text += " in this run, and these are kept; give each round a number of its own"
+        if self._strict:
             raise BadInput(text)
+        self._warn(text, text)
         return True
+
+    def _keep_conflict(self, index: int, reason: str) -> None:
+        if index not in self.recording.conflicts:
+            conflicts = {**self.recording.conflicts, index: reason}
+            self.recording = self.recording.model_copy(update={"conflicts": conflicts})
+            write_recording(self.recording, self._folder)
 
     def _meet(self, entry: RoundEntry) -> None:
         """Warn if no client so far is audited: it may be called by another number.
@@ -522,7 +546,7 @@ class Recorder:
     def _heard(self, one: Outcome) -> None:
         if one.error:
             self._past.pop(one.round, None)
-            self._count_failure(one.error)
+            self._count(one.round, one.error)
         if self._strict and (one.error or one.faulty):
             why = one.error or next(iter(one.faulty.values()))
             raise BadInput(f"round {one.round} could not be measured: {why}")
@@ -535,9 +559,9 @@ class Recorder:
         if not entry.failed:
             self._past[entry.round] = entry
 
-    def _count_failure(self, reason: str) -> None:
-        self._attendance.failed += 1
-        self._attendance.reason = self._attendance.reason or reason
+    def _count(self, index: object, reason: str = "") -> None:
+        """Count a round, with the reason if it is not recorded; a later outcome counts instead."""
+        self._attendance.reasons[str(index)[:80]] = reason
 
     def _failed(self, index: int, entry: RoundEntry | None, error: Exception) -> None:
         if self._strict:
@@ -548,9 +572,9 @@ class Recorder:
         # Before the warning, which some loops have raised. A round that is there stays so.
         if entry is not None and index not in self._past:
             self._failed_quietly(entry, text)
-        if not self._past and not self._attendance.failed:
+        if not self._past and not any(self._attendance.reasons.values()):
             text += ". No round is recorded so far, and later ones will fail likewise"
-        self._count_failure(reason)
+        self._count(index, reason)
         self._warn(text, reason)
 
     def _warn(self, text: str, reason: str) -> None:

@@ -32,6 +32,9 @@ from fedaudit.study.settings.sections import TaskSection
 from fedaudit.study.settings.values import refusal_of
 
 _MOST_CLIENTS = 100_000
+_MOST_ROUNDS = 300_000
+"""A line of sixty characters takes a kilobyte of memory."""
+
 _NAMED = range(10**8, 10**9)
 """Numbers of clients that have a name."""
 
@@ -45,6 +48,7 @@ UPLOAD_VIEWS = ("uploads", "sum")
 
 LARGEST_CLIENT = 10**15
 Client = Annotated[int, Field(ge=0, le=LARGEST_CLIENT)]
+RoundNumber = Annotated[int, Field(ge=1, le=MAX_ROUND)]
 Clients = Annotated[tuple[Client, ...], Field(max_length=_MOST_CLIENTS)]
 Text = Annotated[str, Field(max_length=2000)]
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
@@ -68,8 +72,8 @@ class Recording(Part):
         not_uploaded: Parameters and buffers that the user says clients do not upload.
         names: Of clients that are called by name, by their numbers.
         unaudited: Clients that declined the audit or gave no part that fits, with the reason.
-        other_run: Why rounds of another run that were told to this recording are not in it; empty
-            where there were none.
+        conflicts: Rounds that came a second time with other models or uploads, which are not in the
+            recording, with the reason.
         model: The model in words: its class.
         started: Date and time.
     """
@@ -94,7 +98,9 @@ class Recording(Part):
     unaudited: Annotated[
         dict[Annotated[str, Field(max_length=300)], Text], Field(max_length=_MOST_CLIENTS)
     ] = Field(default_factory=dict)
-    other_run: Text = ""
+    conflicts: Annotated[dict[RoundNumber, Text], Field(max_length=_MOST_ROUNDS)] = Field(
+        default_factory=dict
+    )
     model: Annotated[str, Field(max_length=500)] = ""
     started: Annotated[str, Field(max_length=40)] = ""
 
@@ -249,8 +255,6 @@ def _first(error: ValidationError) -> str:
 
 LOG_FILE = "rounds.jsonl"
 _LONGEST_LOG = 96 * 2**20
-_MOST_ROUNDS = 300_000
-"""A line of sixty characters takes a kilobyte of memory."""
 _MOST_NAMED = 5
 
 
@@ -274,7 +278,7 @@ class RoundEntry(Part):
         reported: Training metrics that audited clients reported, until the round is measured.
     """
 
-    round: Annotated[int, Field(ge=1, le=MAX_ROUND)]
+    round: RoundNumber
     asked: Clients
     answered: Clients
     measured: bool

@@ -165,7 +165,8 @@ class Shape:
                 if known is self.model:
                     self._refuse_drawn(name, whose)
                 buffers[name] = known.buffers[name].clone()
-        if {*self.unsent.declared} & self.unsent.statistics and self.unsent.are_untrained(buffers):
+        lacking = (self.unsent.declared & self.unsent.statistics) - named.keys()
+        if lacking and self.unsent.are_untrained(buffers):
             # A declared layer that the recorder knows untrained only: better estimated.
             buffers = {n: v for n, v in buffers.items() if n not in self.unsent.statistics}
         return buffers
