@@ -1,5 +1,7 @@
 """What the verdict module decides, and that every reader says the same."""
 
+from typing import Any
+
 import pytest
 
 from fedaudit.gate.evaluate import evaluate_policy
@@ -41,6 +43,11 @@ NUMBER = 128962569
 NONE = (("none", 1.0),)
 CEILINGS = {"auc": 0.6, "contrasts": ["unseen"], "attacks": ["a"]}
 POLICY = Policy.model_validate({"name": "p", "membership": CEILINGS, "controls": {"required": []}})
+ATTACKS_AB = {
+    "name": "p",
+    "membership": {**CEILINGS, "attacks": ["a", "b"]},
+    "controls": {"required": []},
+}
 
 
 def named(name: str = "hospital-a", value: float = 0.8) -> Record:
@@ -421,14 +428,16 @@ def test_the_rule_for_a_final_model_says_nothing_beyond_its_gaps(
     assert ladder().uploads.most == max(rung.gap for rung in ladder().rungs)
 
 
-def test_the_gate_does_not_say_next_to_nothing_to_find_where_an_attack_succeeds() -> None:
+def test_the_gate_does_not_say_that_figures_show_nothing_where_an_attack_succeeds() -> None:
     quiet = hardly_learned(none_found(), 0.1)
-    assert "next to nothing to find" in evaluate_policy(quiet, POLICY).model_dump_json()
+    assert "figures near guessing show nothing" in evaluate_policy(quiet, POLICY).model_dump_json()
     leak = auc(0.95, 0.94, 0.96, target=0, significant=True)
     loud = changed(quiet, estimates=[*quiet.estimates, leak])
-    assert "next to nothing" not in evaluate_policy(loud, POLICY).model_dump_json()
-    assert "next to nothing" not in printed(loud) + words(report_html(loud))
-    assert "gives next to nothing away" in words(report_html(quiet))
+    assert (
+        "figures near guessing show nothing" not in evaluate_policy(loud, POLICY).model_dump_json()
+    )
+    assert "figures near guessing show nothing" not in printed(loud) + words(report_html(loud))
+    assert "gives little away" in words(report_html(quiet))
 
 
 def test_the_gate_does_not_say_it_where_sources_are_named_above_guessing() -> None:
@@ -437,14 +446,16 @@ def test_the_gate_does_not_say_it_where_sources_are_named_above_guessing() -> No
         topic="source", metric="success", value=0.5, low=0.4, high=0.6, significant=True
     )
     loud = changed(quiet, estimates=[*quiet.estimates, success])
-    assert "next to nothing" not in evaluate_policy(loud, POLICY).model_dump_json()
+    assert (
+        "figures near guessing show nothing" not in evaluate_policy(loud, POLICY).model_dump_json()
+    )
 
 
 def test_a_leak_without_a_fair_draw_does_not_show_that_a_model_learned() -> None:
     quiet = hardly_learned(none_found(), 0.1)
     unfair = auc(0.95, 0.94, 0.96, target=0, significant=True, fair=False, contrast="other_client")
     loud = changed(quiet, estimates=[*quiet.estimates, unfair])
-    assert "next to nothing to find" in evaluate_policy(loud, POLICY).model_dump_json()
+    assert "figures near guessing show nothing" in evaluate_policy(loud, POLICY).model_dump_json()
 
 
 def test_a_leak_without_a_defense_does_not_show_that_a_defended_model_learned() -> None:
@@ -494,3 +505,66 @@ def test_advice_on_a_score_with_the_wrong_sign_is_to_check_the_sign_first() -> N
     assert first_screen(wrong, verdict(wrong)).next[0].startswith("Check the sign of the scores")
     unsure = only(auc(0.5, 0.3, 0.7, target=0, significant=False))
     assert "sign of the scores" not in " ".join(first_screen(unsure, verdict(unsure)).next)
+
+
+def two_attacks(control: str, *, first: tuple[float, float, float], **about: Any) -> Record:
+    """Attacks "a" and "b", of which the control of one failed."""
+    delong: dict[str, Any] = {"method": "DeLong 95%", "target": 0}
+    figures = [
+        auc(*first, significant=first[1] > 0.5, **delong),
+        auc(0.9, 0.85, 0.95, attack="b", significant=True, **delong),
+    ]
+    failed = ControlResult(
+        control=control, seed=1, expected="it holds", value=None, passed=False, **about
+    )
+    return changed(only(*figures), controls=[failed])
+
+
+def test_a_leak_that_other_attacks_show_stands_beside_a_failed_control_of_one() -> None:
+    whole = two_attacks("peer updates", first=(0.65, 0.61, 0.69), attack="b", clients=[2])
+    said = verdict(whole)
+    assert said.status == "clear leak", "by attack a: figures of b are not relied on"
+    assert "Not relied on, because a control failed: b" in said.headline
+    shown = printed(whole)
+    assert "✗" in shown
+    assert "peer updates (b; client 2)" in shown
+    assert "▲ 0.900" not in shown
+    assert "▲ 0.650" in shown
+    checked = evaluate_policy(whole, Policy.model_validate(ATTACKS_AB))
+    assert checked.outcome is Outcome.FAIL
+    assert any(
+        "“peer updates” of b on client 2 in seed 1 failed" in one.reason for one in checked.checks
+    )
+
+
+def test_nothing_is_concluded_where_only_the_doubtful_attack_finds_a_leak() -> None:
+    whole = two_attacks("peer updates", first=(0.5, 0.45, 0.55), attack="b")
+    said = verdict(whole)
+    assert said.status == "control failed"
+    for surface in (printed(whole), words(report_html(whole))):
+        assert "▲ 0.900" not in surface
+        assert "strong leak" not in surface.partition("Settings")[0].replace("a strong leak is", "")
+    assert evaluate_policy(whole, Policy.model_validate(ATTACKS_AB)).outcome is Outcome.INCONCLUSIVE
+
+
+def test_a_failed_control_of_the_whole_audit_takes_every_leak_back() -> None:
+    whole = two_attacks("blind classifier", first=(0.65, 0.61, 0.69))
+    assert verdict(whole).status == "control failed"
+    assert "▲" not in printed(whole)
+    assert "not relied on: a control failed" in printed(whole)
+
+
+@pytest.mark.parametrize("control", ["reported training metrics", "planted leak"])
+def test_a_control_that_can_only_hide_leaks_takes_none_back(control: str) -> None:
+    whole = two_attacks(control, first=(0.65, 0.61, 0.69), target=0)
+    said = verdict(whole)
+    assert said.status == "strong leak"
+    assert "Perhaps too low, because a control failed: client 0" in said.headline
+    assert evaluate_policy(whole, Policy.model_validate(ATTACKS_AB)).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize("control", ["reported training metrics", "planted leak"])
+def test_a_control_that_can_hide_leaks_leaves_no_verdict_without_one(control: str) -> None:
+    whole = two_attacks(control, first=(0.5, 0.45, 0.55), target=0)
+    quiet = changed(whole, estimates=whole.estimates[:1])
+    assert verdict(quiet).status == "control failed"

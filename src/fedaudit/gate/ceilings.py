@@ -146,7 +146,8 @@ def ceiling_checks(record: Record, policy: Policy, trust: Trust) -> Iterator[Che
                 continue
             asked = Asked(record, policy, trust, metric, contrast, ceiling)
             held = [row.read(one, ceiling, trust.confidence) for one in row.figures(asked)]
-            if not held and beyond_size(record, policy, metric, contrast):
+            unbounded = metric == EPSILON and clients_without_bound(record, policy.membership)
+            if not held and (unbounded or beyond_size(record, policy, metric, contrast)):
                 continue
             name = row.name or metric_name(metric)
             name += f" against {CONTRASTS[contrast]}" if contrast else ""
@@ -157,15 +158,12 @@ def unfair_contrasts(record: Record) -> list[str]:
     """Return the contrasts that are not judged, because others of the record are fair.
 
     No draw decided between members and those non-members, so that whatever else clients differ by
-    would pass for leakage.
+    would pass for leakage. A recording of clients that share no class has no such figure at all.
     """
-    figures = [one for one in record.findings if one.attack and one.value is not None]
-    fair = {one.contrast for one in figures if one.fair}
-    return [name for name in CONTRASTS if fair and name not in fair and _has(figures, name)]
-
-
-def _has(figures: Sequence[Estimate], contrast: str) -> bool:
-    return any(one.contrast == contrast for one in figures)
+    figures = [one for one in record.findings if one.attack]
+    fair = {one.contrast for one in figures if one.fair and one.value is not None}
+    there = {one.contrast for one in figures if record.watched or one.value is not None}
+    return [name for name in CONTRASTS if fair and name not in fair and name in there]
 
 
 def beyond_size(record: Record, policy: Policy, metric: str, contrast: str) -> bool:
@@ -339,6 +337,19 @@ def never_measured(record: Record) -> list[int]:
     return [] if coverage is None else [one.client for one in coverage.clients if not one.measured]
 
 
+def clients_without_bound(record: Record, policy: MembershipPolicy | None) -> list[int]:
+    """Return clients of a recording that no lower bound on epsilon is asked of.
+
+    Their coins are too few for one, or their non-members were not drawn by coins. No bound makes a
+    pass, so that none is missed.
+    """
+    if policy is None or policy.clients == "each" or policy.targets or not record.watched:
+        return []
+    bounded = {f.target for f in record.findings if f.metric == EPSILON and f.value is not None}
+    drawn = {f.target for f in record.findings if f.attack and f.fair and f.value is not None}
+    return [one for one in _audited(record) if one not in bounded and (bounded or not drawn)]
+
+
 def too_small_alone(record: Record, policy: MembershipPolicy | None) -> list[int]:
     """Return clients that are judged together, and whose own AUC is not shown below its ceiling."""
     if policy is None or policy.clients == "each" or policy.targets or policy.auc is None:
@@ -413,7 +424,7 @@ def _members(asked: Asked) -> Iterator[Judged]:
             yield Judged(str(run), None, too_few_runs(seeds) if few else why)
             continue
         doubt = (
-            asked.trust.doubt(run.attack, run.target, run.seed)
+            asked.trust.doubt(figure)
             or _unsure(figure, ceiling)
             or _uncontrolled(figure, asked.record)
         )
@@ -503,7 +514,7 @@ def _groups(asked: Asked) -> Iterator[Judged]:
             yield Judged(
                 f"{_run(row)}, {kind} {shortened(row.group)}",
                 row,
-                doubt=trust.doubt(attack, row.target, row.seed),
+                doubt=trust.doubt(row),
                 more=partial(more_for_auc, row, asked.ceiling),
             )
         if not large:
@@ -518,11 +529,14 @@ def _groups(asked: Asked) -> Iterator[Judged]:
 
 def _bounds(asked: Asked) -> Iterator[Judged]:
     """Lower bounds, which are never averaged; the error that they share over a study is in them."""
+    policy = asked.policy.membership
     for run, figure in _of_runs(asked._replace(contrast="unseen"), each=True):
         if run.target is None:
             # Each client's coins bound epsilon by themselves.
             continue
-        doubt = asked.trust.doubt(run.attack, run.target, run.seed)
+        if figure is None and run.target in clients_without_bound(asked.record, policy):
+            continue
+        doubt = asked.trust.doubt(figure)
         absent = _why_missing(asked.record, run) or "the record has no such bound"
         why = absent if figure is None else ""
         yield Judged(str(run), figure, why, doubt)
@@ -573,7 +587,7 @@ def _excess(one: Estimate, figures: Sequence[Estimate], asked: Asked) -> Judged:
     """Success of one run, or over runs, beyond label distributions."""
     assert asked.policy.sources is not None
     what = str(FigureRun(one.attack, one.defense, None, one.seed))
-    doubt = asked.trust.doubt(one.attack, None, one.seed)
+    doubt = asked.trust.doubt(one)
     alike = [f for f in figures if (f.defense, f.view) == (one.defense, one.view)]
     success = next(f for f in alike if f.seed == one.seed and not f.against)
     figure = one.model_copy(update={"metric": _EXCESS})

@@ -1,13 +1,12 @@
 """Reasons to believe a record's figures or not: controls, evaluation, and what was carried out."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import EvidencePolicy, Policy
 from fedaudit.gate.verdict import Check, demand
+from fedaudit.report.doubts import control_name
 from fedaudit.report.evidence import headline, label_among
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import (
@@ -32,58 +31,27 @@ _MOST_REASONS = 2
 _LONGEST_REASON = 160
 
 
-_ANY = -1
-
-
-class _About(NamedTuple):
-    """The scope of a failed control: None is all clients or runs, -1 any of them."""
-
-    attack: str
-    target: int | None
-    seed: int | None
-
-
-@dataclass(frozen=True)
-class Trust:
+class Trust(NamedTuple):
     """Reasons against believing a figure that is above its ceiling.
 
     Attributes:
-        failed: Controls that failed, but for the positive one, in words.
         unsound: Why no figure of the record can be believed; empty where they can.
         confidence: That limits must have.
     """
 
-    failed: Mapping[_About, str]
     unsound: str
     confidence: float
 
-    def doubt(self, attack: str, target: int | None, seed: int | None) -> str:
-        """Reason why a figure of this attack may be too high; empty where nothing says so.
-
-        Args:
-            attack: Its catalogue name.
-            target: The client; None for a figure of all of them.
-            seed: The run; None for a figure over all of them.
-        """
-        if self.unsound:
+    def doubt(self, figure: Estimate | None) -> str:
+        """Reason why a figure may be too high; empty where nothing says so."""
+        if self.unsound or figure is None or not figure.doubt:
             return self.unsound
-        clients, runs = ((_ANY,) if one is None else (None, one) for one in (target, seed))
-        for about in product(("", attack), clients, runs):
-            named = self.failed.get(_About(*about))
-            if named:
-                return f"the control {named} failed, so that it may not be leakage"
-        return ""
+        return f"the control {figure.doubt} failed, so that it may not be leakage"
 
 
 def trust_in(record: Record, evidence: EvidencePolicy) -> Trust:
     """Reasons against believing a record's figures."""
-    failed: dict[_About, str] = {}
-    for one in record.controls:
-        if one.passed is False and one.control != POSITIVE:
-            # A figure over all runs is in doubt where a control failed in any of them.
-            for about in product((one.attack,), (one.target, _ANY), (one.seed, _ANY)):
-                failed.setdefault(_About(*about), _named(one))
-    return Trust(failed, _unsound(record), evidence.confidence)
+    return Trust(_unsound(record), evidence.confidence)
 
 
 def control_checks(
@@ -110,7 +78,7 @@ def control_checks(
         if not judged:
             continue
         rows = [one for one in controls if one.control == kind]
-        faults = [f"{_named(one)} failed" for one in rows if one.passed is False]
+        faults = [f"{control_name(one)} failed" for one in rows if one.passed is False]
         if kind in asked:
             faults += _missing(kind, rows, judged, record.seeds)
         yield demand("controls", f"control: {shortened(kind)}", _few(faults), otherwise)
@@ -214,8 +182,8 @@ def _unlearned(record: Record, asked: EvidencePolicy) -> list[str]:
         ]
         + [
             f"the training accuracy with {shortened(defense_name(one.defense))} is "
-            f"{percent(one.train_accuracy)}, near guessing ({percent(one.guess)}): there was "
-            "next to nothing to find"
+            f"{percent(one.train_accuracy)}, near guessing ({percent(one.guess)}), so "
+            "that figures near guessing show nothing"
             for one in hardly_learned(record, asked.least_learned)
         ]
     )
@@ -240,15 +208,6 @@ def _missing(
             return [f"it could not be run: {shortened(reasons.pop(), 200)}"]
         return ["it was not run, or not in every run"]
     return [f"missing for {listed(_few([shortened(attack) for attack in lacking]))}"]
-
-
-def _named(one: ControlResult) -> str:
-    where = [
-        f"of {shortened(one.attack)}" if one.attack else "",
-        f"on {client_name(one.target)}" if one.target is not None else "",
-        f"in seed {one.seed}" if one.seed is not None else "",
-    ]
-    return " ".join(filter(None, [f"“{shortened(one.control)}”", *where]))
 
 
 def _few(items: list[str]) -> list[str]:

@@ -243,8 +243,14 @@ def rate_found(figures: list[Estimate]) -> Estimate | None:
     return max(found, key=lambda figure: _shown_at_least(figure)[0], default=None)
 
 
+DOUBTED = Look("✗ ", "", "not relied on")
+"""Marking of a figure that a failed control takes back."""
+
+
 def look_of(figure: Estimate) -> Look:
     """Marking of a figure in tables."""
+    if figure.doubt:
+        return DOUBTED
     if by_test_alone(figure):
         return Look("△ ", "", "size open")
     if not above_chance(figure):

@@ -153,6 +153,8 @@ def first_screen(record: Record, said: PlainVerdict) -> First:
         steps = tuple(filter(None, (_OF_RECORDINGS.get(step, step) for step in steps)))
     if said.status == "inconclusive" and wrong_sign(front):
         steps = (_CHECK_SIGN, *steps)
+    if said.status in evidence.LEAKS.values() and evidence.checks_of(record.controls).failed:
+        steps = (_NEXT["control failed"][0], *steps)
     return First(
         said.status,
         "leak shown" if ranged and range_headline(front) else said.status,
@@ -289,7 +291,8 @@ def first_of_comparison(
     comparison: Comparison, records: Sequence[Record], verdicts: Sequence[PlainVerdict]
 ) -> First:
     """The first screen of a comparison: its best trade-off in front."""
-    failed = any(said.status in ("void", "control failed") for said in verdicts)
+    failed = any(said.status == "void" for said in verdicts)
+    failed = failed or any(evidence.checks_of(one.controls).failed for one in records)
     look: evidence.Status = "control failed" if failed else "inconclusive"
     bare = [
         said

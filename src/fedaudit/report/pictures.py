@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.report import words
 from fedaudit.report.deciding.clients import are_several, name_of
+from fedaudit.report.doubts import NOT_RELIED_ON
 from fedaudit.report.evidence import (
     by_contrast,
     distinct,
@@ -158,6 +159,7 @@ def _of_contrast(
         named_ = {**(named_ if len(named_) > 1 else {"people": PLAIN}), _SINGLES: DEFENDED[0]}
     left = len(order) - len(lines)
     caveat = "" if any(one.fair for one in figures) else f" {words.capital(words.NO_FAIR_DRAW)}."
+    caveat += f" ✗ {NOT_RELIED_ON}." * any(one.doubt for one in figures)
     return Forest(
         "Attacks against guessing",
         f"members {words.against(contrast)}",

@@ -7,6 +7,7 @@ from fedaudit.core import metric_names
 from fedaudit.core.metric_names import EPSILON
 from fedaudit.report import evidence, words
 from fedaudit.report.deciding.clients import are_several, highest_auc, largest_limits, name_of
+from fedaudit.report.doubts import NOT_RELIED_ON, relied_on
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.clusters import clustered_of, label_of, risk_size, riskiest
 from fedaudit.report.text.membership import ALARMS, of_thousand, upper_bounds
@@ -99,6 +100,7 @@ def canary_tile(record: Record) -> list[Tile]:
 
 def _membership_tiles(figures: list[Estimate]) -> list[Tile]:
     """The leading AUC and the leading rate, that with the larger word first."""
+    figures = relied_on(figures) or figures
     found = evidence.leading(figures)
     auc = next((figure for figure in found if figure.metric == metric_names.AUC), None)
     rate = next((figure for figure in found if figure.metric != metric_names.AUC), None)
@@ -124,6 +126,8 @@ def _strongest_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | No
 def _identified_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | None:
     """Members that an attack identifies, where that is above guessing; else that none does."""
     label = "Identified of 1,000 members"
+    if not relied_on(figures):
+        return None
     if best is not None and best.value is not None:
         found, tone = _judged(best)
         if best.low is None:
@@ -158,6 +162,7 @@ def _source_tiles(record: Record) -> list[Tile]:
         return []
     attack = labels_of_named(named)[named.index(best)]
     found = "above guessing" if best.above_guessing else "not above guessing"
+    found = NOT_RELIED_ON if best.success.doubt else found
     limits, tone = words.interval_of(best.success) or "no interval", "raised" * best.above_guessing
     detail = f"{found} ({words.percent(best.chance)}) · {limits} · {shortened(attack, 60)}"
     said, look = _sized(excess_size(best), "not above them")
@@ -202,6 +207,8 @@ def _cluster_tile(name: str, mean: Estimate, said: str, label: str, tone: str) -
 def _judged(figure: Estimate) -> tuple[str, str]:
     """The finding in words, and the colour that goes with it."""
     size = evidence.size_of(figure)
+    if figure.doubt:
+        return NOT_RELIED_ON, ""
     if size is None:
         above = above_chance(figure)
         return ("above guessing", "raised") if above else ("not shown above guessing", "")

@@ -3,13 +3,14 @@
 Each function answers one question about a record, and no other module answers it again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import exp, log
 from statistics import NormalDist
 from typing import Literal, NamedTuple
 
 from fedaudit.core.metric_names import AUC, CANNOT_TELL, EPSILON, FORMAL_EPSILON, SECURE_SUM_EPSILON
 from fedaudit.report import evidence, words
+from fedaudit.report.doubts import HIDES_LEAKS
 from fedaudit.report.grid import shortened
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import LEAST_LEARNED, NearGuessing, above_chance, near_guessing
@@ -200,17 +201,44 @@ def controls_line(records: Sequence[Record]) -> str:
     return f"{line}; failed: {', '.join(failed[:MOST_FAILED])}{more}"
 
 
+def failures_beside(record: Record, status: evidence.Status) -> list[str]:
+    """Return the sentences on failed controls beside a leak that other figures show."""
+    if status in ("void", "control failed"):
+        return []
+    failed = evidence.checks_of(record.controls).failed
+    taken = distinct_about(one for one in failed if one.control not in HIDES_LEAKS)
+    low = distinct_about(one for one in failed if one.control in HIDES_LEAKS)
+    return [
+        f"{text}: {words.listed(about[:MOST_FAILED])}"
+        + f" and {len(about) - MOST_FAILED} more" * (len(about) > MOST_FAILED)
+        for text, about in (
+            ("Not relied on, because a control failed", taken),
+            ("Perhaps too low, because a control failed", low),
+        )
+        if about
+    ]
+
+
+def distinct_about(controls: Iterable[ControlResult]) -> list[str]:
+    """Return the attacks or clients whose figures controls are about, each once."""
+    return evidence.distinct(_about(one) or shortened(one.control, 40) for one in controls)
+
+
 MOST_FAILED = 3
 """Controls that a line names; the page has them all."""
 
 
 def _control_name(control: ControlResult) -> str:
     """Return a control's name with the client and the attack that it is about."""
+    about = _about(control)
+    named = clients_named(control.clients) if control.clients else ""
+    said = "; ".join(filter(None, (about, named)))
+    return f"{shortened(control.control, 40)} ({said})" if said else shortened(control.control, 40)
+
+
+def _about(control: ControlResult) -> str:
     client = "" if control.target is None else words.client_name(control.target)
-    about = " · ".join(filter(None, (client, shortened(control.attack, 40))))
-    return (
-        f"{shortened(control.control, 40)} ({about})" if about else shortened(control.control, 40)
-    )
+    return " · ".join(filter(None, (client, shortened(control.attack, 40))))
 
 
 def controls_sign(records: Sequence[Record]) -> str:

@@ -8,9 +8,11 @@ from typing import TypeGuard, TypeVar
 from pydantic import BaseModel
 
 from fedaudit.core import metric_names
+from fedaudit.report.doubts import with_doubts
 from fedaudit.report.grid import clean, shortened
 from fedaudit.results.estimate import AT_THRESHOLD, NO_DEFENSE, Estimate, Interval
 from fedaudit.results.metrics import AGREEMENT, COUNTS, range_of
+from fedaudit.results.record import Record
 
 MISSING = "–"
 
@@ -446,6 +448,7 @@ def cleaned(
     Names that a page or a terminal shows must not turn round the text beside them, whichever
     field they stand in, so nothing of a record is shown before it went through here. What is
     clean already is given back as it is: nearly all of a record, whose copy would take long.
+    Figures of a record are marked that a failed control takes back.
 
     Args:
         model: The record or comparison.
@@ -469,7 +472,8 @@ def cleaned(
             safe = in_words(safe) if name == "note" and isinstance(safe, str) else safe
             if safe is not value:
                 update[name] = safe
-    return model.model_copy(update=update) if update else model
+    safe_model = model.model_copy(update=update) if update else model
+    return with_doubts(safe_model) if isinstance(safe_model, Record) else safe_model
 
 
 def _named_group(group: str, clients: Mapping[int, NamedClient]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from fedaudit.results.fields import Drawn, Part, Share, Whole, refuse_disorder
 from fedaudit.results.metrics import Range, range_of
@@ -146,6 +146,7 @@ class Estimate(Coordinates):
     realised_fpr: Share | None = None
     ceiling: float | None = None
     note: str = ""
+    _doubt: str = PrivateAttr("")
 
     @model_validator(mode="after")
     def _possible(self) -> "Estimate":
@@ -160,6 +161,20 @@ class Estimate(Coordinates):
             if limits is not None:
                 refuse_disorder(limits.low, self.value, limits.high)
         return self
+
+    @property
+    def doubt(self) -> str:
+        """The failed control that takes this figure back; empty without one.
+
+        It follows from the controls of a record, and is no part of the record.
+        """
+        return self._doubt
+
+    def doubted(self, doubt: str) -> "Estimate":
+        """Return the figure with the failed control that takes it back."""
+        copy = self.model_copy()
+        copy._doubt = doubt
+        return copy
 
     @property
     def number(self) -> float:

@@ -71,12 +71,14 @@ def alpha_of(record: Record) -> float:
 def above_chance(figure: Estimate) -> bool | None:
     """True if a figure is above guessing; None where that was neither tested nor bounded.
 
+    None, too, of a figure that a failed control takes back.
+
     It takes both: the record's test, which is corrected over the whole study, and the figure's
     own interval, which is not. Where one of them is missing the other decides. A rate is
     above guessing where its test says so: that test is exact, while the interval allows for any
     threshold that the false-positive rate may stand for and says how large the leak is at least.
     """
-    if figure.value is None:
+    if figure.value is None or figure.doubt:
         return None
     excludes = _excludes_guessing(figure)
     if figure.significant is None:
@@ -91,7 +93,7 @@ def by_test_alone(figure: Estimate) -> bool:
     That happens over several runs: the test asks whether there was a leak in any of them, the
     interval how large their mean is.
     """
-    tested = figure.value is not None and figure.significant is True
+    tested = figure.value is not None and not figure.doubt and figure.significant is True
     return tested and not above_chance(figure)
 
 

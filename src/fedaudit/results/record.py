@@ -141,6 +141,7 @@ class ControlResult(Part):
             epsilon", "retrained federation", "exact copies",
             "reported training metrics", "peer updates".
         expected: What a sound run gives, in words.
+        clients: Clients that a failed control of a whole run names.
         passed: Whether it did; None where it could not be run.
     """
 
@@ -149,6 +150,7 @@ class ControlResult(Part):
     defense: str = "none"
     target: Whole | None = None
     seed: Whole | None = None
+    clients: list[Whole] = Field(default_factory=list)
     expected: str
     value: Share | None
     low: Share | None = None

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, tpr_at
 from fedaudit.report import words
+from fedaudit.report.doubts import NOT_RELIED_ON
 from fedaudit.report.evidence import distinct, headline, label_among, says_nothing, strongest
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.answers import (
@@ -325,6 +326,7 @@ def _in_pairs(best: Estimate, figures: Sequence[Estimate]) -> str:
     known = above_chance(best)
     said = "above guessing" if known else "not shown above guessing, corrected for all figures"
     said = "not tested against guessing" if known is None else said
+    said = NOT_RELIED_ON if best.doubt else said
     if by_test_alone(best):
         said = "above guessing by the corrected test, though the interval holds guessing"
     others = sum(bool(above_chance(one)) for one in figures if one.metric == AUC)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.report import evidence, words
 from fedaudit.report.deciding.clients import are_several, highest_auc, largest_limits, name_of
+from fedaudit.report.doubts import NOT_RELIED_ON, relied_on
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import (
     WRONG_SIGN,
@@ -59,14 +60,15 @@ BESIDE_OTHERS: Mapping[evidence.Status, str] = {
 """Headlines that would seem to speak of sources or clusters too, where a record has these."""
 
 UNLEARNED: Mapping[evidence.Status, str] = {
-    "inconclusive": "Inconclusive: the model has hardly learned its training data, so there was "
-    "next to nothing to find",
+    "inconclusive": "Inconclusive: the model has hardly learned the training data of all clients "
+    "together, so that figures near guessing show nothing",
 }
 """Headlines where the training accuracy is near guessing."""
 
 HARDLY_LEARNED = (
-    "A model that has hardly learned its training data gives next to nothing away. That is not a "
-    "sign of safety, and shows neither that an attack fails nor that a defense works."
+    "A model that has hardly learned its training data gives little away, though a single client "
+    "that trained for longer may. That is not a sign of safety, and shows neither that an attack "
+    "fails nor that a defense works."
 )
 """Meaning of an inconclusive verdict there."""
 
@@ -210,6 +212,11 @@ def _contrast(contrast: str, figures: list[Estimate]) -> Sentence:
     against = f"Against {words.contrast_meaning(contrast, figures[0].unit)}"
     if not any(figure.fair for figure in figures):
         against += f" ({words.NO_FAIR_DRAW})"
+    trusted, taken = relied_on(figures), evidence.distinct(f.attack for f in figures if f.doubt)
+    aside = _not_relied_on(taken) if taken else ""
+    if not trusted:
+        return Sentence(against, aside)
+    figures = trusted
     above = [figure for figure in figures if above_chance(figure)]
     first = evidence.leading(figures)
     auc = next((figure for figure in first if figure.metric == AUC), None)
@@ -224,8 +231,13 @@ def _contrast(contrast: str, figures: list[Estimate]) -> Sentence:
         sentences.insert(0, _identified(above, None))
     else:
         sentences.append(_identified(above, best) or _none_identified(figures))
-    text = " ".join(words.capital(sentence) for sentence in sentences if sentence)
+    text = " ".join(words.capital(sentence) for sentence in (*sentences, aside) if sentence)
     return Sentence(against, text[:1].lower() + text[1:])
+
+
+def _not_relied_on(attacks: list[str]) -> str:
+    named = words.listed([shortened(name, 60) for name in attacks])
+    return f"figures of {named} are {NOT_RELIED_ON}."
 
 
 def _auc_sentence(best: Estimate, figures: list[Estimate]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from fedaudit.report import evidence, words
+from fedaudit.report.doubts import NOT_RELIED_ON
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.membership import Bullet, Sentence
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
@@ -118,6 +119,8 @@ def most_beyond(figure: Named) -> float:
 
 def look_of_source(figure: Named) -> evidence.Look:
     """Marking of a success in tables."""
+    if figure.success.doubt:
+        return evidence.DOUBTED
     if not figure.above_guessing:
         return (
             evidence.Look("△ ", "", "size open") if figure.success.significant else evidence.Look()
@@ -245,6 +248,11 @@ def _success_sentence(best: Named) -> str:
         return (
             f"the strongest attack, {name}, names the owner of {rate}{seeds}; a guess is right for "
             f"{guess}."
+        )
+    if best.success.doubt:
+        return (
+            f"{name} names the owner of {rate}{seeds}; a guess is right for {guess}. The figure is "
+            f"{NOT_RELIED_ON}."
         )
     tested = ", by the test more in at least one seed" if best.success.significant else ""
     return (

@@ -47,6 +47,7 @@ from fedaudit.report.verdict import (
     canary_bound,
     clients_named,
     coverage_gaps,
+    failures_beside,
     fairness_caveat,
     figures_by_side,
     hardly_learned,
@@ -288,9 +289,8 @@ def verdict(record: Record) -> PlainVerdict:
     """The verdict on a record, computed from its figures and controls alone."""
     record = words.cleaned(record)
     figures = evidence.headline(record)
-    topics, doubt = _on_topics(record, figures), _doubtful(record)
-    # A verdict that makes all figures doubtful stands for every topic.
-    judged = {"membership": doubt} if doubt else topics
+    topics = _on_topics(record, figures)
+    judged = _judged(record, topics)
     status = next(iter(judged.values()))
     return PlainVerdict(
         status,
@@ -369,6 +369,7 @@ def _headline(record: Record, topics: Mapping[str, evidence.Status]) -> str:
         texts.append(text)
     said = [
         *texts,
+        *failures_beside(record, front),
         coverage_gaps(record),
         _of_canaries(record),
         _of_deletion(record),
@@ -513,13 +514,18 @@ def as_text(record: Record) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _doubtful(record: Record) -> evidence.Status | None:
-    """The verdict on a record whose figures cannot be relied on."""
+def _judged(record: Record, topics: dict[str, evidence.Status]) -> dict[str, evidence.Status]:
+    """The topics of the headline; one word for all where no figure can be relied on.
+
+    Where a control failed, only a leak stands that figures of other attacks or clients show.
+    """
     if evidence.says_nothing(record):
-        return "void"
-    if evidence.checks_of(record.controls).failed:
-        return "control failed"
-    return None
+        return {"membership": "void"}
+    if not evidence.checks_of(record.controls).failed:
+        return topics
+    leaks = evidence.LEAKS.values()
+    shown = {topic: one for topic, one in topics.items() if one in leaks and topic != "clusters"}
+    return shown or {"membership": "control failed"}
 
 
 def _controls(controls: list[ControlResult]) -> str:

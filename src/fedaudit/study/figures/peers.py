@@ -79,6 +79,7 @@ def peer_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlResul
             attack=name,
             defense=run.study.defense.label,
             seed=run.seed,
+            clients=sorted(worst),
             expected="each client's update is its own and of the size of others",
             value=None,
             passed=not worst,
