@@ -315,3 +315,48 @@ def test_a_peer_that_cannot_be_measured_names_its_client(tmp_path: Path) -> None
         record(tmp_path, network, split, attacks=FEW) as recorder,
     ):
         tell(recorder, one, uploads)
+
+
+def not_finite(model: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: torch.full_like(value, torch.nan) for name, value in model.items()}
+
+
+def test_a_round_whose_model_afterwards_is_not_finite_is_missing_by_its_reason(
+    tmp_path: Path,
+) -> None:
+    first, second, *_ = LIST
+    recorder = record(tmp_path, network, AUDIT, attacks=FEW)
+    tell(recorder, first, first.uploads, after=first.after)
+    with pytest.warns(RuntimeWarning, match="round 2 is not recorded: the model afterwards has"):
+        tell(recorder, second, second.uploads, after=not_finite(second.after))
+    with pytest.warns(RuntimeWarning, match="1 of 2 rounds are not recorded"):
+        recorder.close()
+
+
+@pytest.mark.parametrize("fault", ["nan", "huge"])
+def test_a_model_that_a_faulty_upload_spoiled_costs_no_other_client_the_round(
+    fault: str, tmp_path: Path
+) -> None:
+    (one, *_) = LIST
+    uploads = {**one.uploads, FAULTY: UPLOADS[fault](one.uploads[FAULTY])}
+    with (
+        pytest.warns(RuntimeWarning, match="without client 1"),
+        record(tmp_path, network, AUDIT, attacks=FEW) as recorder,
+    ):
+        tell(recorder, one, uploads, after=not_finite(one.after))
+    (stored,) = read_measured(tmp_path)
+    assert stored.measured.clients == (0, 2)
+    (entry,) = read_round_log(tmp_path)
+    assert entry.kept_out == (), "the server has used the faulty upload"
+    assert int(next(iter(accuracy(stored).values()))) > 0
+
+
+@pytest.mark.parametrize("which", ["sent", "after"])
+def test_a_view_of_global_models_refuses_one_that_is_not_finite(which: str, tmp_path: Path) -> None:
+    (one, *_) = LIST
+    models: dict[str, Any] = {"sent": one.sent, "after": one.after}
+    recorder = record(tmp_path, network, AUDIT, attacks=["blackbox-loss"], view="globals")
+    with pytest.warns(RuntimeWarning, match="round 1 is not recorded: the model"):
+        recorder.round(1, **{**models, which: not_finite(one.sent)})
+    with pytest.warns(RuntimeWarning, match="1 of 1 rounds are not recorded"):
+        recorder.close()

@@ -7,6 +7,7 @@ from fedaudit.gate.ceilings import (
     NEVER_MEASURED,
     beyond_size,
     ceiling_checks,
+    clients_without_bound,
     judged_attacks,
     judged_points,
     judged_sources,
@@ -24,6 +25,7 @@ from fedaudit.gate.sample_size import searching
 from fedaudit.gate.trust import POSITIVE, control_checks, evidence_checks, trust_in
 from fedaudit.gate.verdict import Check, Verdict, concluded, demand
 from fedaudit.report.grid import shortened
+from fedaudit.report.verdict import clients_named
 from fedaudit.report.words import against, cleaned, client_name, listed, metric_name
 from fedaudit.results.games import PointPlayed
 from fedaudit.results.record import Record
@@ -150,6 +152,12 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
             and beyond_size(record, policy, f"tpr@{rate}", contrast)
         ]
         found += _set_aside(record, policy)
+        unbounded = clients_without_bound(record, policy.membership)
+        if policy.membership.epsilon is not None and unbounded:
+            found.append(
+                f"a lower bound on epsilon for {clients_named(unbounded)}: it takes more coin "
+                "tosses between members and non-members than the audit has"
+            )
     if record.watched and POSITIVE in policy.controls.required:
         found.append(
             "whether the attacks find a planted leak: a recording has no model trained for it"

@@ -55,7 +55,8 @@ def coverage_of(
     entries = {one.round: one for one in log}
     last = max([*measured, *entries, *waiting], default=0)
     found = _Found()
-    for index in range(1, last + 1):
+    # Whoever sees the final model alone misses no earlier round.
+    for index in range(last if recording.view == "final" else 1, last + 1):
         reason = _fault_of(index, recording, targets, measured, entries, waiting)
         if reason:
             found.rounds[index] = reason

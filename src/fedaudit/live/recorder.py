@@ -59,6 +59,7 @@ from fedaudit.live.rounds import (
     Sent,
     bases_of,
     digest_of_models,
+    finite_model,
     refuse_other_kind,
     round_of_globals,
     round_of_uploads,
@@ -495,7 +496,7 @@ class Recorder:
 
     def _follow(self, entry: RoundEntry, sent: Weights, after: Weights | None) -> None:
         """A round of which only the model sent is known: measured when the next one comes."""
-        now = self._shape.model_of(sent, whose=f"the model sent in round {entry.round}")
+        now = finite_model(sent, self._shape, f"the model sent in round {entry.round}")
         entry = entry.model_copy(update={"sent": digest_of_models({EVERYBODY: now})})
         if self._is_repeated(entry):
             return
@@ -511,7 +512,7 @@ class Recorder:
         if after is None:
             self._waiting = (now, entry)
         else:
-            self._between(now, self._shape.model_of(after, whose="after"), entry)
+            self._between(now, finite_model(after, self._shape, "the model afterwards"), entry)
 
     def _between(self, base: Model, after: Model, entry: RoundEntry) -> None:
         if entry.round % self.recording.every:

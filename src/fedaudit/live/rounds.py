@@ -19,6 +19,7 @@ from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import digest_of
 
 NOT_FINITE = "values that are not finite numbers"
+_LARGEST_AVERAGED = 1e30
 _HEAVIEST = 1e15
 """Weight of a client in an average; a sum of the weights of all clients is still finite."""
 
@@ -64,6 +65,7 @@ class Heard(NamedTuple):
         weights: Of the uploads in the round, in the average.
         sent: Digest of the models that were sent.
         uploads: Digest of the uploads in the round.
+        after_is_finite: True if the loop has given a model afterwards that has finite values only.
     """
 
     round: Round | None
@@ -71,11 +73,7 @@ class Heard(NamedTuple):
     weights: dict[ClientId, float]
     sent: str
     uploads: str
-
-    @property
-    def after_is_finite(self) -> bool:
-        """True if the model afterwards has finite values only."""
-        return self.round is not None and is_finite(self.round.after["global"].params)
+    after_is_finite: bool = False
 
 
 def round_of_uploads(
@@ -91,7 +89,8 @@ def round_of_uploads(
         sizes: Training samples of clients, for their shares.
 
     Raises:
-        BadInput: The model that was sent, or the one afterwards, does not fit the architecture.
+        BadInput: The model that was sent, or the one afterwards, does not fit the architecture, or
+            has values that are not finite although those of all uploads are.
     """
     bases, faulty = bases_of(given.sent, sorted(given.uploads), shape)
     sent = digest_of_models(bases)
@@ -118,12 +117,27 @@ def round_of_uploads(
     weights = given.weights or _usual_weights([*whole], sizes)
     used = {c: 0.0 if c in given.kept_out else float(weights[c]) for c in whole}
     shares = _shares(used)
-    if given.after is None:
-        # Where the server kept all uploads out, its model stays as it was.
-        after = _mean(whole, shares) if any(used.values()) else next(iter(bases.values()))
-    else:
-        after = _base_statistics(shape.model_of(given.after, whose="after"), shape, carried=carried)
-    return Heard(_round(entry, exposed, shares, after), faulty, used, sent, uploads)
+    # Where the server kept all uploads out, its model stays as it was.
+    after = _mean(whole, shares) if any(used.values()) else next(iter(bases.values()))
+    is_given = False
+    if given.after is not None:
+        known = shape.model_of(given.after, whose="the model afterwards")
+        is_given = is_finite(known.params)
+        if is_given:
+            after = _base_statistics(known, shape, carried=carried)
+        elif not _spoils_mean(whole, faulty):
+            raise BadInput(f"the model afterwards has {NOT_FINITE}, and no upload explains it")
+    return Heard(_round(entry, exposed, shares, after), faulty, used, sent, uploads, is_given)
+
+
+def _spoils_mean(whole: Mapping[ClientId, Exposed], faulty: Mapping[ClientId, str]) -> bool:
+    """Return True if some upload, averaged with others, gives a model that is not finite."""
+    return any(NOT_FINITE in reason for reason in faulty.values()) or any(
+        bool((value.abs() > _LARGEST_AVERAGED).any())
+        for one in whole.values()
+        if one.local is not None
+        for value in one.local.params.values()
+    )
 
 
 def _trained_statistics(
@@ -304,7 +318,9 @@ def bases_of(
     """
     # Names of parameters have arrays; clients, which may have names too, have whole models.
     if not (isinstance(sent, Mapping) and sent and not any(map(is_array, sent.values()))):
-        return dict.fromkeys(clients, _base(cast("Weights", sent), shape, "the model sent")), {}
+        return dict.fromkeys(
+            clients, finite_model(cast("Weights", sent), shape, "the model sent")
+        ), {}
     models, faulty = dict[int, Model](), dict[ClientId, str]()
     found = dict[ClientId, Model]()
     by_client = {str(client): one for client, one in cast("ByClient[Weights]", sent).items()}
@@ -316,7 +332,7 @@ def bases_of(
         given = numbered[client]
         try:
             if id(given) not in models:
-                models[id(given)] = _base(given, shape, "the model sent to it")
+                models[id(given)] = finite_model(given, shape, "the model sent to it")
             found[client] = models[id(given)]
         except Exception as error:
             faulty[client] = str(error)
@@ -330,7 +346,12 @@ def _number_or_none(client: str) -> ClientId | None:
         return None
 
 
-def _base(weights: Weights, shape: Shape, whose: str) -> Model:
+def finite_model(weights: Weights, shape: Shape, whose: str) -> Model:
+    """Return a global model.
+
+    Raises:
+        BadInput: It does not fit the architecture, or has values that are not finite.
+    """
     model = shape.model_of(weights, whose=whose)
     if not is_finite(model.params):
         raise BadInput(f"{whose} has {NOT_FINITE}")

@@ -1,0 +1,122 @@
+"""The policy that a gate prints passes recordings without a leak, whatever clients are like."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy import ndarray
+from torch import Tensor, nn
+
+import fedaudit
+from fedaudit.gate.evaluate import evaluate_policy
+from fedaudit.gate.outcome import Outcome
+from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
+from fedaudit.gate.verdict import Verdict
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.audited import Split
+
+WIDTH, CLASSES = 20, 4
+Data = Mapping[int, tuple[Tensor, Tensor]]
+
+
+def classes_of(sizes: Mapping[int, int], only: Mapping[int, int] | None = None) -> Data:
+    """Gaussian classes; each client has samples of all of them or of one."""
+    generator = torch.Generator().manual_seed(0)
+    centres = 2 * torch.randn(CLASSES, WIDTH, generator=generator)
+    found = {}
+    for client, size in sizes.items():
+        labels = torch.randint(0, CLASSES, (size,), generator=generator)
+        labels = torch.full((size,), only[client]) if only else labels
+        found[client] = (centres[labels] + torch.randn(size, WIDTH, generator=generator), labels)
+    return found
+
+
+def judged(
+    folder: Path,
+    data: Data,
+    samples: Split,
+    *,
+    view: str = "uploads",
+    told: tuple[int, ...] = (1, 2),
+) -> Verdict:
+    """The verdict of the printed policy on two rounds of training that memorise nothing."""
+    torch.manual_seed(0)
+    sent = {name: value.clone() for name, value in nn.Linear(WIDTH, CLASSES).state_dict().items()}
+    attacks = ["blackbox-loss"] if view == "uploads" else []
+    with fedaudit.record(
+        folder / "run",
+        nn.Linear(WIDTH, CLASSES),
+        samples.audit,
+        view=view,
+        attacks=attacks,
+        log=lambda text: None,
+    ) as recorder:
+        for index in (1, 2):
+            uploads = {
+                client: _trained(sent, x[samples.train[client]], y[samples.train[client]])
+                for client, (x, y) in data.items()
+            }
+            mean = {n: sum(one[n] for one in uploads.values()) / len(uploads) for n in sent}
+            if index in told:
+                given = {"uploads": uploads} if view == "uploads" else {"after": mean}
+                recorder.round(index, sent=sent, **given)
+            sent = mean
+    record = attack_recording(folder / "run", [], folder / "out", figures={"permutations": 20})
+    return evaluate_policy(record, policy_from(DEFAULT_POLICY))
+
+
+def _trained(sent: Mapping[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    model = nn.Linear(WIDTH, CLASSES)
+    model.load_state_dict(dict(sent))
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        optimiser.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    return dict(model.state_dict())
+
+
+MANY = {0: 1500, 1: 1500, 2: 1500}
+
+
+def test_a_single_client_can_pass(tmp_path: Path) -> None:
+    data = classes_of({0: 2500})
+    found = judged(tmp_path, data, fedaudit.fair_split(data, audited=1200))
+    assert found.outcome is Outcome.PASS, found.reason
+    assert any(one.startswith("v. other clients'") for one in found.unjudged)
+
+
+def test_clients_that_share_no_class_can_pass(tmp_path: Path) -> None:
+    data = classes_of(dict.fromkeys(range(4), 900), only={0: 0, 1: 1, 2: 2, 3: 3})
+    found = judged(tmp_path, data, fedaudit.fair_split(data, audited=400))
+    assert found.outcome is Outcome.PASS, found.reason
+    assert any(one.startswith("v. other clients'") for one in found.unjudged)
+
+
+def test_a_client_of_too_few_coins_for_a_bound_keeps_no_other_from_passing(tmp_path: Path) -> None:
+    data = classes_of({0: 1500, 1: 1500, 2: 16})
+    found = judged(tmp_path, data, fedaudit.fair_split(data, audited={0: 600, 1: 600, 2: 8}))
+    assert found.outcome is Outcome.PASS, found.reason
+    assert any(one.startswith("a lower bound on epsilon for client 2") for one in found.unjudged)
+
+
+def test_an_audit_without_coins_is_asked_for_no_bound_on_epsilon(tmp_path: Path) -> None:
+    data = classes_of(MANY)
+    members = {client: (x[:300], y[:300]) for client, (x, y) in data.items()}
+    samples = fedaudit.audit_samples(members, (data[2][0][600:], data[2][1][600:]))
+    rows: dict[int | str, ndarray] = {client: np.arange(600) for client in data}
+    found = judged(tmp_path, data, Split(audit=samples, train=rows))
+    assert not any("epsilon" in one.name for one in found.checks)
+    assert any(one.startswith("a lower bound on epsilon for clients") for one in found.unjudged)
+
+
+@pytest.mark.parametrize(("view", "outcome"), [("final", "pass"), ("globals", "inconclusive")])
+def test_only_who_sees_the_final_model_alone_misses_no_earlier_round(
+    view: str, outcome: str, tmp_path: Path
+) -> None:
+    data = classes_of(MANY)
+    split = fedaudit.fair_split(data, audited=600)
+    assert judged(tmp_path, data, split, view=view, told=(2,)).outcome.value == outcome
