@@ -166,3 +166,15 @@ def test_signs_at_two_places_are_no_copy_and_minus_zero_is_zero() -> None:
 def test_samples_that_are_all_the_same_are_refused() -> None:
     with pytest.raises(BadInput, match="all 30 samples of client 0 have the same features"):
         fedaudit.fair_split({0: (torch.ones(30, 4), torch.arange(30) % 2)}, audited=10)
+
+
+@pytest.mark.parametrize("part", ["features", "labels"])
+def test_masked_samples_are_refused(part: str) -> None:
+    x, y = np.arange(80.0).reshape(20, 4), np.arange(20) % 3
+    hidden = np.arange(20) == 4
+    if part == "features":
+        x = np.ma.array(x, mask=np.broadcast_to(hidden[:, None], x.shape))
+    else:
+        y = np.ma.array(y, mask=hidden)
+    with pytest.raises(BadInput, match="some entries are masked"):
+        fedaudit.fair_split({0: (x, y)}, audited=5)

@@ -65,6 +65,7 @@ UPLOADS: dict[str, Callable[[dict[str, Tensor]], object]] = {
     "complex": changed(lambda value: value.to(torch.complex64)),
     "whole numbers": changed(lambda value: value.long()),
     "booleans": changed(lambda value: value > 0),
+    "masked": changed(lambda value: np.ma.masked_less(value.numpy(), 0)),
     "text": changed(lambda value: "text"),
     "objects": changed(lambda value: np.array([object()])),
     "meta": changed(lambda value: value.to("meta")),

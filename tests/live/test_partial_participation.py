@@ -1,5 +1,6 @@
 """Recordings in which a part of the audited clients took part, down to a single one."""
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import Split, fair_split
 from fedaudit.live.recorder import record
+from fedaudit.report.deciding.clients import pooled_over
 from fedaudit.results.record import Record
 from tests.live.federation import POLICY, data, network, rounds
 from tests.programs import exit_code
@@ -151,6 +153,39 @@ def test_audited_clients_are_chosen_by_name_or_number(named: bool, tmp_path: Pat
     assert exit_code("attack", folder, "blackbox-loss", "--targets", "nobody") == 2
     with pytest.raises(BadInput, match="client 'nobody' is not audited; audited are"):
         attack_recording(folder, (), tmp_path / "x", targets=["nobody"])
+
+
+def test_a_target_with_a_comma_stands_in_quotes_and_no_target_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["Smith, Jones", "b", 'the "north"']
+    rng = np.random.default_rng(1)
+    parts: dict[Any, Any] = {
+        name: (rng.random((60, 4), dtype=np.float32), rng.integers(0, 2, 60)) for name in names
+    }
+    audit = fair_split(parts, audited=40).audit
+    with record(tmp_path / "r", linear, audit, attacks=ATTACKS, log=lambda text: None) as recorder:
+        recorder.round(1, sent=linear(), uploads=dict.fromkeys(names, linear()))
+    for at, targets in enumerate(['"Smith, Jones",b', 'b, "Smith, Jones",', 'the "north"']):
+        out = tmp_path / f"out-{at}"
+        how = ("--targets", targets, "--out", out)
+        assert exit_code("attack", tmp_path / "r", ATTACKS[0], *how) == 0
+        clients = json.loads((out / "record.json").read_text())["coverage"]["clients"]
+        assert len(clients) == (1 if at == 2 else 2)
+    for nobody in ("", " ", ",", '""'):
+        assert exit_code("attack", tmp_path / "r", ATTACKS[0], "--targets", nobody) == 2
+        assert "names no client; give names or numbers" in capsys.readouterr().err
+    assert not (tmp_path / "r" / "attacked").exists()
+
+
+def test_report_and_gate_name_the_same_clients_of_a_pooled_figure(tmp_path: Path) -> None:
+    found = attacked(told(tmp_path, [[0, 1], [0, 1], [0, 1], [0, 1]], clients=3))
+    assert pooled_over(found, "blackbox-loss") == "over 2 of 3 audited clients"
+    verdict = evaluate_policy(found, policy_from(DEFAULT_POLICY))
+    held = [one for check in verdict.checks for one in (*check.open, check.worst) if one]
+    said = {one.what for one in held}
+    assert any("over 2 of 3 audited clients" in one for one in said)
+    assert not any("over all" in one for one in said)
 
 
 def test_a_recording_of_strangers_alone_is_refused_with_both_names(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 import subprocess
 import sys
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -151,6 +153,57 @@ def test_unusable_input_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(BadInput, match=message):
         evaluate(scores, origin)
+
+
+FIVE = [0.9, 0.8, 0.1, 0.2, 0.4]
+TRUE = [True, True, False, False, True]
+LAST = [False] * 4 + [True]
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        (np.ma.array(FIVE, mask=LAST), "some entries are masked"),
+        (np.array(FIVE) + 1j, "these are complex128"),
+        ([*FIVE[:4], 1j], "these are complex128"),
+        (torch.tensor(FIVE) + 1j, "these are complex64"),
+        ([torch.tensor(value + 1j) for value in FIVE], "these are complex64"),
+        (np.arange(5).astype("M8[D]"), "these are datetime64"),
+        (np.arange(5).astype("m8[s]"), "these are timedelta64"),
+        (np.array([(1.0,)] * 5, dtype=[("a", float)]), "these are .*'a'"),
+    ],
+    ids=str,
+)
+def test_scores_that_would_lose_a_part_are_refused(scores: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=f"scores must be numbers.*{message}"):
+        evaluate(scores, TRUE)
+
+
+def test_masked_membership_is_refused_and_arrays_without_masked_entries_are_read() -> None:
+    with pytest.raises(BadInput, match="some entries are masked"):
+        evaluate(FIVE, np.ma.array(TRUE, mask=LAST))
+    plain = evaluate(FIVE, TRUE, fprs=(0.5,))
+    assert evaluate(np.ma.array(FIVE), np.ma.array(TRUE), fprs=(0.5,)) == plain
+
+
+@pytest.mark.parametrize(
+    ("strata", "message"),
+    [
+        (np.ma.array([0] * 5, mask=LAST), "some entries are masked"),
+        ([0.0] * 4 + [np.nan], "some samples have no stratum"),
+        (np.array(["a"] * 4 + [None], dtype=object), "some samples have no stratum"),
+        ([0, 0, 0], r"strata of shape \(3,\) for 5 scores"),
+    ],
+    ids=["masked", "NaN", "None", "short"],
+)
+def test_strata_that_leave_samples_out_are_refused(strata: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        evaluate(FIVE, TRUE, strata=strata)
+
+
+def test_strata_may_be_tensors() -> None:
+    strata = torch.zeros(5, requires_grad=True)
+    assert evaluate(FIVE, TRUE, strata=strata) == evaluate(FIVE, TRUE, strata=[0] * 5)
 
 
 def test_a_negative_seed_or_an_impossible_rate_is_refused() -> None:

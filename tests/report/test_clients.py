@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from fedaudit.report.deciding.clients import pooled_over
 from fedaudit.report.first import First, first_screen
 from fedaudit.report.page import report_html
 from fedaudit.report.pictures import first_picture
@@ -16,6 +17,7 @@ from tests.report.records import HOSTILE_TAG
 from tests.report.seen import printed, words
 from tests.report.test_plain import auc, only, rate
 
+SIZES = {"n_members": 30, "n_nonmembers": 30, "significant": False}
 NAMES = ("hospital-a", "hospital-b", "clinic-c")
 
 
@@ -72,7 +74,7 @@ def test_bars_beyond_the_most_that_are_drawn_are_counted() -> None:
 def test_a_long_client_name_leaves_room_for_the_attack_on_a_terminal() -> None:
     record = of_clients(*three(), names=("St. Mary's Hospital, Trauma Unit North", "b", "c"))
     rows = [line for line in printed(record).splitlines() if line.startswith("St. Mary")]
-    assert any("… · a " in row for row in rows)
+    assert any("…" in row and "th · a " in row for row in rows)
     assert all(len(row) <= 80 for row in rows)
 
 
@@ -121,6 +123,20 @@ def test_a_pooled_headline_says_what_is_compared() -> None:
     record = of_clients(*three(), pooled(0.65, 0.62, 0.68, significant=True))
     said = "Shown over all 3 audited clients, each compared with its own held-out samples"
     assert said in verdict(record).headline
+
+
+def test_a_pooled_figure_of_fewer_clients_says_so_in_bars_and_limits() -> None:
+    few = [auc(0.5, 0.4, 0.58, attack="fta-l", target=c, **SIZES) for c in (0, 1)]
+    figures = [auc(0.5, 0.4, 0.56, attack="a", target=c, **SIZES) for c in (0, 1, 2)]
+    over = [pooled(0.5, 0.4, 0.6, attack=name, significant=False) for name in ("a", "fta-l")]
+    record = only(*figures, *few, *over)
+    assert bars(record)[:2] == ["all clients pooled · a", "2 of 3 clients pooled · fta-l"]
+    assert pooled_over(record, "a") == "over all 3 audited clients"
+    assert pooled_over(record, "fta-l") == "over 2 of 3 audited clients"
+    limit = over[1].model_copy(update={"high": 0.65})
+    record = only(*figures, *few, over[0], limit)
+    said = " ".join(sentence.found for part in verdict(record).found for sentence in part.sentences)
+    assert "up to 0.650 for 2 of 3 clients pooled" in said
 
 
 @pytest.mark.parametrize(

@@ -295,7 +295,7 @@ def test_a_recording_is_not_said_to_have_no_defense(defense: str) -> None:
         assert ("no defense" in tile.detail) is (defense == "none" and not watched)
 
 
-def test_a_headline_counts_the_clients_that_took_part() -> None:
+def test_a_headline_counts_the_clients_that_a_pooled_figure_covers() -> None:
     counts = {"n_members": 30, "n_nonmembers": 30, "significant": False}
     figures = [auc(0.5, 0.4, 0.6, target=number, **counts) for number in (0, 1)]
     over_all = auc(0.5, 0.42, 0.58, target=None, within="client", significant=False)
@@ -304,7 +304,7 @@ def test_a_headline_counts_the_clients_that_took_part() -> None:
     part = covered(clients=[absent]).coverage
     assert "over all 2 audited clients, each" in verdict(whole).headline
     seen = verdict(changed(whole, coverage=part)).headline
-    assert "over all 2 audited clients that took part, each" in seen
+    assert "over 2 of 3 audited clients, each" in seen
 
 
 def covered(**missing: object) -> Record:

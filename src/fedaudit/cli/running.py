@@ -1,5 +1,6 @@
 """Commands that carry out studies, or attack: demo, run, attack, games; any setting by its name."""
 
+import csv
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -151,6 +152,22 @@ def _carry_out(
     compare(*together, out=page)
 
 
+def _named_clients(text: str) -> list[str]:
+    """Names with commas between them; one that holds a comma is in double quotes.
+
+    Raises:
+        BadInput: There are none.
+    """
+    rows = csv.reader([text], skipinitialspace=True)
+    names = [name for row in rows for entry in row if (name := entry.strip())]
+    if not names:
+        raise BadInput(
+            f"--targets {text!r} names no client; give names or numbers with commas between them, "
+            "or leave the option out to attack all audited clients that took part"
+        )
+    return names
+
+
 @app.command
 def attack(
     recording: Path,
@@ -167,7 +184,7 @@ def attack(
     data_dir: DataDir = None,
     device: DeviceName = "cpu",
     trust: Trust = False,
-    targets: str = "",
+    targets: str | None = None,
 ) -> None:
     """Attack what a study or a live recording has kept, without training anything.
 
@@ -180,7 +197,7 @@ def attack(
         of other settings is never replaced.
     targets
         Audited clients of a live recording to be attacked, by name or number, with commas between
-        them; all that took part by default.
+        them; a name with a comma stands in double quotes. All that took part by default.
     """
     with importing():
         from fedaudit.core.devices import device_named
@@ -198,7 +215,7 @@ def attack(
                 recording,
                 names[:first],
                 folder,
-                targets=[one for name in targets.split(",") if (one := name.strip())],
+                targets=() if targets is None else _named_clients(targets),
                 figures=changed,
                 trust=trust,
                 progress=progress,
@@ -206,7 +223,7 @@ def attack(
             )
         _finish(found, folder)
         return
-    if targets:
+    if targets is not None:
         raise BadInput(
             "--targets is of live recordings; a study is attacked on the clients that it names in "
             "audit.targets"

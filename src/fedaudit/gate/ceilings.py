@@ -56,6 +56,7 @@ from fedaudit.gate.verdict import (
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
 from fedaudit.metrics.intervals import FEWEST_RUNS, Limited, too_few_runs
 from fedaudit.metrics.rate_limits import upper_rate_limit
+from fedaudit.report.deciding.clients import pooled_over
 from fedaudit.report.grid import shortened
 from fedaudit.report.words import client_name, defense_name, metric_name, plural
 from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
@@ -428,7 +429,8 @@ def _members(asked: Asked) -> Iterator[Judged]:
             or _unsure(figure, ceiling)
             or _uncontrolled(figure, asked.record)
         )
-        what = str(run) + " over all audited clients" * (run.target is None)
+        over = "" if run.target is not None else f" {pooled_over(asked.record, run.attack)}"
+        what = f"{run}{over}"
         if further:
             yield Judged(what, *_further(figure, seeds, ceiling, doubt))
         elif figure.low is None and figure.high is None and figure.at_threshold is not None:

@@ -395,6 +395,8 @@ def labelled_samples(given: Labelled, whose: str) -> Samples:
         given_features, given_targets = given
         named = isinstance(given_features, Mapping)
         parts = given_features if isinstance(given_features, Mapping) else {"": given_features}
+        if any(np.ma.is_masked(part) for part in (*parts.values(), given_targets)):
+            raise ValueError("some entries are masked, and would be read as if they were not")
         inputs = {n: torch.as_tensor(part).detach().cpu() for n, part in parts.items()}
         targets = torch.as_tensor(given_targets).detach().cpu()
     # Texts, lists of several lengths, three parts.

@@ -47,6 +47,8 @@ def tensor_of(value: object, what: str) -> Tensor:
     """
     if not isinstance(value, Tensor | np.ndarray):
         raise BadInput(f"{what} is {type_of(value)}, not an array")
+    if np.ma.is_masked(value):
+        raise BadInput(f"{what} has masked entries, which have no value; fill them")
     kind = str(value.dtype)[:80]
     try:
         tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(_usual(value))

@@ -13,7 +13,7 @@ from fedaudit.metrics.intervals import require_confidence
 from fedaudit.metrics.roc import as_scores
 from fedaudit.metrics.stratified import scaled_within
 from fedaudit.metrics.table import EVERY_EVALUATION, METRICS, Contrast, Evaluated, Exact, Metric
-from fedaudit.metrics.truth import as_origins, refuse_misaligned
+from fedaudit.metrics.truth import as_array, as_origins, refuse_misaligned
 
 CONTRASTS: dict[str, tuple[Origin, ...]] = {
     "other_client": (Origin.OTHER_CLIENT,),
@@ -134,7 +134,7 @@ def _contrast(
     chosen = np.isin(sources, [Origin.MEMBER, *against])
     is_member = sources[chosen] == Origin.MEMBER
     note = _note(sources, against)
-    within = None if strata is None else np.asarray(strata)[chosen]
+    within = None if strata is None else as_array(strata)[chosen]
     return Contrast(name, scores[chosen], is_member, confidence, rng, fprs, note, within)
 
 

@@ -42,7 +42,11 @@ def as_scores(scores: npt.ArrayLike) -> Float[np.ndarray, " samples"]:
         BadInput: Another number of dimensions, not numbers, or NaNs (with their count).
     """
     try:
-        values = as_array(scores).astype(np.float64)
+        array = as_array(scores)
+        # Complex numbers would lose a part, and dates would become numbers.
+        if array.dtype.kind in "cmMV":
+            raise TypeError(f"these are {array.dtype}")
+        values = array.astype(np.float64)
     except (TypeError, ValueError, RuntimeError) as problem:
         raise BadInput(
             f"scores must be numbers, one a sample, got {type(scores).__name__}: {problem}"

@@ -16,7 +16,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.metrics.delong import FEWEST_DISORDERED, AucInterval
 from fedaudit.metrics.intervals import clopper_pearson, percent, require_confidence
 from fedaudit.metrics.roc import as_scores, ranked, sides, within_side
-from fedaudit.metrics.truth import as_truth
+from fedaudit.metrics.truth import as_strata, as_truth
 
 _SPLITS = 20
 """Random halvings behind the AUC of labels alone; their mean has a spread of about .01 for 100
@@ -123,7 +123,7 @@ def scaled_within(
         strata: The stratum of each sample.
     """
     found = np.array(scores, dtype=np.float64)
-    labels = np.asarray(strata)
+    labels = as_strata(strata, len(found))
     for stratum in np.unique(labels):
         inside = labels == stratum
         values = found[inside]
@@ -288,12 +288,7 @@ def _by_stratum(
     scores: Float[np.ndarray, " samples"], is_member: npt.ArrayLike, strata: npt.ArrayLike
 ) -> list[tuple[Float[np.ndarray, " members"], Float[np.ndarray, " nonmembers"]]]:
     """Return the scores of the members and the non-members of each stratum that has both."""
-    truth, labels = as_truth(is_member, len(scores)), np.asarray(strata)
-    if labels.shape != scores.shape:
-        raise BadInput(
-            f"every sample needs a stratum, got strata of shape {labels.shape} for {len(scores)} "
-            "scores"
-        )
+    truth, labels = as_truth(is_member, len(scores)), as_strata(strata, len(scores))
     parts = []
     for stratum in np.unique(labels):
         inside = labels == stratum

@@ -22,7 +22,12 @@ def as_array(values: object) -> Shaped[np.ndarray, "..."]:
 
     Tensors may require gradients, be on any device and have any floating-point type. Torch itself
     is not imported.
+
+    Raises:
+        BadInput: Entries of an array are masked.
     """
+    if np.ma.is_masked(values):
+        raise BadInput("some entries are masked; leave these samples out on both sides")
     if isinstance(values, list | tuple):
         values = [_on_cpu(value) for value in values] if _holds_tensors(values) else values
     return np.asarray(_on_cpu(values))
@@ -98,6 +103,31 @@ def as_truth(is_member: npt.ArrayLike, samples: int) -> Bool[np.ndarray, " sampl
     """
     members: Bool[np.ndarray, " samples"] = as_origins(is_member, samples) == Origin.MEMBER
     return members
+
+
+def as_strata(strata: npt.ArrayLike, samples: int) -> Shaped[np.ndarray, " samples"]:
+    """Return the stratum of each sample.
+
+    Raises:
+        BadInput: Another length, or samples without a stratum.
+    """
+    labels = as_array(strata)
+    if labels.shape != (samples,):
+        raise BadInput(
+            f"every sample needs a stratum, got strata of shape {labels.shape} for {samples} scores"
+        )
+    # NaN is unlike itself, and would leave its samples out of all strata.
+    if labels.dtype.kind in "fcO" and any(map(_is_missing, labels.tolist())):
+        raise BadInput("some samples have no stratum; leave them out, or give them one")
+    return labels
+
+
+def _is_missing(value: object) -> bool:
+    try:
+        return value is None or bool(value != value)
+    # Missing entries of pandas compare as neither.
+    except TypeError:
+        return True
 
 
 def refuse_misaligned(scores: object, truth: object) -> None:

@@ -117,6 +117,15 @@ def shortened(text: str, limit: int = 48) -> str:
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
+def cut_within(text: str, limit: int) -> str:
+    """Clean text cut to a length before its last third, since names differ at the end."""
+    text = clean(text)
+    if len(text) <= limit:
+        return text
+    end = (limit - 1) // 3
+    return f"{text[: limit - 1 - end].rstrip()}…{text[len(text) - end :].lstrip()}"
+
+
 def named(text: str, detail: str = "", tone: Tone = "", *, limit: int = 48) -> Cell:
     """A cell with a name from outside: cleaned, shortened, more of it kept beside it."""
     short, whole = shortened(text, limit), shortened(text, MOST_KEPT)

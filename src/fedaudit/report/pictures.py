@@ -30,7 +30,7 @@ from fedaudit.report.figures.forest import (
     half_track,
     percent_track,
 )
-from fedaudit.report.grid import shortened
+from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.tables.comparison import attacks_of
 from fedaudit.report.text.clusters import Clustered, clustered_of, group_names, label_of, risk_size
 from fedaudit.report.text.comparison import labels_of, tradeoffs
@@ -146,7 +146,9 @@ def _of_contrast(
             "" if one is None else words.interval(one.low, one.high, one.metric) for one in said
         )
         tone = "" if said[0] is None else look_of(said[0]).tone
-        name = f"{shortened(name_of(target), 40)} · {shortened(attack, 30)}" if several else ""
+        row = next(one for cell in cells for one in cell)
+        whose = cut_within(name_of(row, figures), 40)
+        name = f"{whose} · {shortened(attack, 30)}" if several else ""
         lines.append(Line(name or shortened(attack, 30), marks, values, limits, tone))
     tracks = []
     if aucs:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from fedaudit.report.figures.forest import Forest, Picture
 from fedaudit.report.first import First, first_of_comparison, first_of_games, first_screen
-from fedaudit.report.grid import shortened
+from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.pictures import COMPARED, membership_rows
 from fedaudit.report.text.games import game_verdict, poor_fits
 from fedaudit.report.text.points import shown_points
@@ -162,7 +162,7 @@ def _row(label: str, texts: Sequence[str], wide: int, each: int) -> str:
 
 def _fitting(label: str, width: int) -> str:
     """Return a row's label; of "client · attack" the client's name gives way."""
-    client, dot, attack = label.partition(" · ")
+    client, dot, attack = label.rpartition(" · ")
     if len(label) <= width or not dot:
         return shortened(label, width)
-    return shortened(f"{shortened(client, max(width - len(attack) - 3, 8))}{dot}{attack}", width)
+    return shortened(f"{cut_within(client, max(width - len(attack) - 3, 8))}{dot}{attack}", width)

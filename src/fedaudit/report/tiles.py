@@ -6,7 +6,7 @@ from typing import NamedTuple
 from fedaudit.core import metric_names
 from fedaudit.core.metric_names import EPSILON
 from fedaudit.report import evidence, words
-from fedaudit.report.deciding.clients import are_several, highest_auc, largest_limits, name_of
+from fedaudit.report.deciding.clients import are_several, highest_auc, largest_limits
 from fedaudit.report.doubts import NOT_RELIED_ON, relied_on
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.clusters import clustered_of, label_of, risk_size, riskiest
@@ -147,7 +147,7 @@ def _larger_limits(best: Estimate, figures: list[Estimate], shown: Callable[[flo
         return ""
     limits = largest_limits(figures, best.metric)
     larger = [
-        f"up to {shown(limit.value)} for {name_of(limit.client)}"
+        f"up to {shown(limit.value)} for {limit.name}"
         for limit in limits
         if best.high is not None and limit.value > best.high
     ]

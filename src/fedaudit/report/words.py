@@ -1,6 +1,7 @@
 """Numbers, names and sentences as a reader sees them, and records with text made safe to show."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import TypeGuard, TypeVar
@@ -9,7 +10,7 @@ from pydantic import BaseModel
 
 from fedaudit.core import metric_names
 from fedaudit.report.doubts import with_doubts
-from fedaudit.report.grid import clean, shortened
+from fedaudit.report.grid import clean, cut_within, shortened
 from fedaudit.results.estimate import AT_THRESHOLD, NO_DEFENSE, Estimate, Interval
 from fedaudit.results.metrics import AGREEMENT, COUNTS, range_of
 from fedaudit.results.record import Record
@@ -425,10 +426,20 @@ def client_names(record: BaseModel) -> dict[int, NamedClient]:
     names = recording.get("names") if isinstance(recording, dict) else None
     if not isinstance(names, dict):
         return {}
-    return {
-        int(number): NamedClient(int(number), shortened(clean(str(name)), LONGEST_NAME))
+    whole = {
+        int(number): str(name)
         for number, name in names.items()
         if str(number).isascii() and str(number).isdecimal() and len(str(number)) <= 15
+    }
+    printed = {number: cut_within(name, LONGEST_NAME) for number, name in whole.items()}
+    count = Counter(printed.values())
+    return {
+        number: NamedClient(
+            number,
+            # Names that differ where they are cut are told apart by number.
+            name if count[name] == 1 else cut_within(f"{whole[number]} ({number})", LONGEST_NAME),
+        )
+        for number, name in printed.items()
     }
 
 

@@ -25,21 +25,33 @@ def are_several(figures: Sequence[Estimate]) -> bool:
     return len({figure.target for figure in figures}) > 1
 
 
-def name_of(client: int | None) -> str:
-    """Return a client's name; without a client, that of all of them together."""
-    return POOLED if client is None else words.client_name(client)
+def name_of(figure: Estimate, figures: Sequence[Estimate]) -> str:
+    """Return the name of a figure's client; of a pooled figure how many of the clients it covers.
+
+    Args:
+        figure: The figure.
+        figures: Those that it stands among.
+    """
+    if figure.target is not None:
+        return words.client_name(figure.target)
+    every, covered = clients_of(figures), _pooled_clients(figures, figure.attack)
+    if covered in (0, len(every)):
+        return POOLED
+    return f"{covered} of {len(every)} clients pooled"
 
 
 class Limit(NamedTuple):
-    """An upper confidence limit and the client it is about.
+    """An upper confidence limit and whose it is.
 
     Attributes:
         value: The limit.
-        client: The client; None for all of them together.
+        client: The client; None for several together.
+        name: Its name in words.
     """
 
     value: float
     client: int | None
+    name: str
 
 
 def largest_limits(figures: Sequence[Estimate], metric: str) -> list[Limit]:
@@ -49,7 +61,11 @@ def largest_limits(figures: Sequence[Estimate], metric: str) -> list[Limit]:
         figures: Figures of a headline.
         metric: The metric of interest.
     """
-    limits = [Limit(f.high, f.target) for f in figures if f.metric == metric and f.high is not None]
+    limits = [
+        Limit(one.high, one.target, name_of(one, figures))
+        for one in figures
+        if one.metric == metric and one.high is not None
+    ]
     parts = (
         [limit for limit in limits if limit.client is None],
         [limit for limit in limits if limit.client is not None],
@@ -83,15 +99,15 @@ def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
         if not above:
             return ""
         return f"Shown for {clients_named(above)} of {len(clients)} audited clients"
+    by_all = any(above_chance(one) for one in pooled)
+    strongest = highest_auc(pooled) or pooled[0]
     together = (
-        f"over all {_pooled_clients(record)} audited clients{_taking_part(record)}, each compared "
-        "with its own held-out samples"
+        f"{pooled_over(record, strongest.attack)}, each compared with its own held-out samples"
     )
     if above:
-        by_all = any(above_chance(one) for one in pooled)
         shown = f"Shown {together}, and" if by_all else f"Not shown {together}, but shown"
         return f"{shown} for {clients_named(above)} alone"
-    shown = "Shown" if any(above_chance(one) for one in pooled) else "Judged"
+    shown = "Shown" if by_all else "Judged"
     small = [
         client
         for client in clients
@@ -104,18 +120,23 @@ def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
     return f"{shown} {together}; {who} {verb} too small to be judged alone"
 
 
-def _taking_part(record: Record) -> str:
-    """Return " that took part" if some audited clients took part in no measured round."""
-    clients = record.coverage.clients if record.coverage else []
-    return " that took part" if any(not one.measured for one in clients) else ""
+def pooled_over(record: Record, attack: str) -> str:
+    """Return which clients a pooled figure of an attack is about: "over 2 of 3 audited clients".
+
+    Clients that took part in no measured round, or in too few for the attack, are not in it.
+    """
+    covered = _pooled_clients([one for one in record.findings if one.fair], attack)
+    audited = {one.client for one in record.coverage.clients} if record.coverage else set()
+    total = len(audited.union(clients_of(one for one in record.findings if one.attack)))
+    if covered in (0, total):
+        return f"over all {total} audited clients"
+    return f"over {covered} of {total} audited clients"
 
 
-def _pooled_clients(record: Record) -> int:
-    """Return the number of clients that a fair draw gave both members and non-members."""
+def _pooled_clients(figures: Iterable[Estimate], attack: str) -> int:
+    """Return the number of clients with both members and non-members for an attack."""
     return len(
         clients_of(
-            one
-            for one in record.findings
-            if one.attack and one.fair and one.n_members and one.n_nonmembers
+            one for one in figures if one.attack == attack and one.n_members and one.n_nonmembers
         )
     )

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.report import evidence, words
-from fedaudit.report.deciding.clients import are_several, highest_auc, largest_limits, name_of
+from fedaudit.report.deciding.clients import are_several, highest_auc, largest_limits
 from fedaudit.report.doubts import NOT_RELIED_ON, relied_on
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import (
@@ -185,7 +185,7 @@ def _limit(
         return []
     if not are_several(figures):
         return [f"up to {shown(limits[0].value)}{price}"]
-    first, *others = [(shown(limit.value), name_of(limit.client)) for limit in limits]
+    first, *others = [(shown(limit.value), limit.name) for limit in limits]
     more = "".join(f" ({value} for {whose})" for value, whose in others)
     return [f"up to {first[0]}{price} for {first[1]}{more}"]
 
