@@ -244,6 +244,36 @@ def test_all_that_the_view_allows_is_recorded_by_default(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("attack", "needs"),
+    [
+        ("rmia", "reference models, trained"),
+        ("lira-series", "reference models, trained"),
+        ("recovery", "an adversary that chooses what a client sends"),
+        ("seqmia", "a federation to learn from"),
+        ("loss-series-aware", "a federation to learn from"),
+    ],
+)
+@pytest.mark.parametrize("view", ["uploads", "final"])
+def test_attacks_that_no_recording_allows_are_refused_with_advice_that_fits_one(
+    attack: str, needs: str, view: str, tmp_path: Path
+) -> None:
+    with pytest.raises(NotVisible, match=needs) as refusal:
+        record(tmp_path, network, AUDIT, attacks=[attack], view=view)
+    assert "simulate the federation" in str(refusal.value)
+    assert "table" not in str(refusal.value)
+
+
+def test_an_attack_that_was_not_recorded_for_is_refused_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    with record(tmp_path / "r", network, AUDIT) as recorder:
+        one = next(rounds())
+        recorder.round(1, sent=one.sent, uploads=one.uploads)
+    with pytest.raises(BadInput, match=r"'rmia' was not recorded for: .* needs reference models"):
+        attack_recording(tmp_path / "r", ("rmia",), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
     ("model", "says"),
     [
         (lambda: 3, "makes an int"),

@@ -12,7 +12,7 @@ from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clauses_json
 from fedaudit.report.evidence import headline, look_of
 from fedaudit.report.first import first_screen
-from fedaudit.report.page import report_html
+from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.tables.unlearning import unlearning_section, unlearning_tile
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.verdict import WITHHELD, controls_line, unlearning_verdict
@@ -25,6 +25,7 @@ from fedaudit.results.coverage import (
 )
 from fedaudit.results.ladder import ladder
 from fedaudit.results.record import ControlResult, Record
+from fedaudit.study.comparing import compared
 from tests.estimates import changed, estimate
 from tests.report.records import (
     HOSTILE_LINK,
@@ -293,6 +294,21 @@ def test_a_recording_is_not_said_to_have_no_defense(defense: str) -> None:
         tiles = first_screen(changed(whole, watched=watched), verdict(whole)).numbers
         (tile,) = [one for one in tiles if one.label == "Test accuracy"]
         assert ("no defense" in tile.detail) is (defense == "none" and not watched)
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_the_defense_of_a_recording_is_unknown(watched: bool) -> None:
+    made = changed(record(details=False, defenses=(("none", 1.0),)), watched=watched)
+    side_by_side = comparison_html(compared([made, made]), [made, made])
+    for page in (report_html(made), side_by_side, clauses_json(made)):
+        assert ("defense unknown" in page) is watched
+        assert ("no defense" in page) is not watched
+
+
+def test_the_defense_of_a_recording_is_named_where_it_is_known() -> None:
+    made = changed(record(details=False, defenses=(("dp-sgd", 1.0),)), watched=True)
+    assert "defense unknown: largest AUC" not in clauses_json(made)
+    assert "dp-sgd: largest AUC" in clauses_json(made)
 
 
 def test_a_headline_counts_the_clients_that_a_pooled_figure_covers() -> None:

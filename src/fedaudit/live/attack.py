@@ -58,6 +58,13 @@ SEED = 1
 
 RECORDED = "recorded"
 
+_NEVER_RECORDED = {
+    Sees.REFERENCE_MODELS: "reference models, trained as the federation trains",
+    Sees.CHOOSES_UPLOAD: "an adversary that chooses what a client sends",
+    Sees.CHOOSES_MODEL: "an adversary that chooses the model that clients are sent",
+}
+"""What only an adversary of a simulated federation has."""
+
 
 def live_setup(
     recording: Recording,
@@ -164,10 +171,13 @@ def refuse_targets_without_members(audit: AuditSet, targets: Sequence[ClientId])
 
 def _possible(name: str, view: View, task: Task) -> Attack:
     attack = attack_named(name)
+    absent = [what for part, what in _NEVER_RECORDED.items() if part in attack.needs]
     if attack.learns or attack.needs_side_information:
+        absent = ["a federation to learn from or knowledge of a defense"]
+    if absent:
         raise NotVisible(
-            f"the attack {name!r} needs a federation to learn from or knowledge of a defense, "
-            "which a live recording has not"
+            f"the attack {name!r} needs {absent[0]}, which a live recording does not have; leave "
+            "it out, or simulate the federation with `fedaudit run`"
         )
     view.refuse_unless_offered(attack.needs & ~Sees.AUXILIARY_DATA, f"the attack {name!r}")
     if attack.reads & ~task.readings:
@@ -254,11 +264,12 @@ def _attacked(
     wanted_targets = _targets(recording, targets)
     present = _taking_part(recording, wanted_targets, stored, told)
     names = catalogued(names)
-    unasked = sorted(set(names) - set(recording.attacks))
-    if unasked:
+    if unasked := sorted(set(names) - set(recording.attacks)):
+        known = recording.refused.get(unasked[0])
         raise BadInput(
-            f"{unasked[0]!r} was not recorded for; this recording has what "
-            f"{', '.join(recording.attacks)} need"
+            f"{unasked[0]!r} was not recorded for"
+            + (f": {plain(known)}" if known else "")
+            + f"; this recording has what {', '.join(recording.attacks)} need"
         )
     wanted = dict(figures)
     blind = audit.samples.features.flatten(1).shape[1] > 0

@@ -169,7 +169,7 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     """Several records side by side as an HTML document."""
     speak = words.without_digests([comparison, *records])
     comparison, records = (
-        words.cleaned(comparison, speak),
+        words.cleaned(comparison, speak, watched=all(one.watched for one in records)),
         [words.cleaned(one, speak) for one in records],
     )
     verdicts = [verdict(record) for record in records]

@@ -64,7 +64,9 @@ def print_comparison(
         console: Where to print.
     """
     speak = without_digests([comparison, *records])
-    comparison, records = cleaned(comparison, speak), [cleaned(one, speak) for one in records]
+    watched = all(one.watched for one in records)
+    comparison = cleaned(comparison, speak, watched=watched)
+    records = [cleaned(one, speak) for one in records]
     first = first_of_comparison(comparison, records, [verdict(record) for record in records])
     _print(first, first.picture or membership_rows(comparison), first.beside, console)
 

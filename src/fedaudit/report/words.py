@@ -282,8 +282,16 @@ def contrast_order(contrast: str) -> tuple[int, str]:
     return (known.index(contrast) if contrast in known else len(known), contrast)
 
 
+class UnknownDefense(str):
+    """The defense of a recording: equal to "none", and printed as unknown."""
+
+    __slots__ = ()
+
+
 def defense_name(defense: str) -> str:
     """A defense as a reader sees it."""
+    if isinstance(defense, UnknownDefense):
+        return "defense unknown"
     return "no defense" if defense in ("", NO_DEFENSE) else defense
 
 
@@ -450,7 +458,11 @@ _CLIENT_LISTS = ("clients",)
 
 
 def cleaned(
-    model: Model, speak: Speaker = clean, clients: Mapping[int, NamedClient] | None = None
+    model: Model,
+    speak: Speaker = clean,
+    clients: Mapping[int, NamedClient] | None = None,
+    *,
+    watched: bool | None = None,
 ) -> Model:
     """A record or comparison without control or direction characters in any text.
 
@@ -465,8 +477,10 @@ def cleaned(
         model: The record or comparison.
         speak: Makes each text safe.
         clients: Clients that have names; read from the record by default.
+        watched: Whether defenses are not known, as of recordings; read from the record by default.
     """
     clients = client_names(model) if clients is None else clients
+    watched = bool(getattr(model, "watched", False)) if watched is None else watched
     update: dict[str, object] = {}
     for name, value in vars(model).items():
         if clients and name in _CLIENT_FIELDS and value in clients:
@@ -478,8 +492,11 @@ def cleaned(
         if clients and name == "group" and getattr(model, "by", "") == "client":
             update[name] = _named_group(str(value), clients)
             continue
+        if watched and name == "defense" and value == NO_DEFENSE:
+            update[name] = UnknownDefense(NO_DEFENSE)
+            continue
         if type(value) not in _NUMBERS and name not in _AS_IT_IS:
-            safe = _cleaned(value, speak, clients)
+            safe = _cleaned(value, speak, clients, watched)
             safe = in_words(safe) if name == "note" and isinstance(safe, str) else safe
             if safe is not value:
                 update[name] = safe
@@ -498,21 +515,23 @@ def _holds_clients(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(one) is int for one in value)
 
 
-def _cleaned(value: object, speak: Speaker, clients: Mapping[int, NamedClient]) -> object:
+def _cleaned(
+    value: object, speak: Speaker, clients: Mapping[int, NamedClient], watched: bool
+) -> object:
     """The value itself where nothing in it changes."""
     if isinstance(value, str):
         return speak(value)
     if isinstance(value, BaseModel):
-        return cleaned(value, speak, clients)
+        return cleaned(value, speak, clients, watched=watched)
     if isinstance(value, list | tuple):
         if _NUMBERS.issuperset(map(type, value)):
             return value
-        parts = [_cleaned(part, speak, clients) for part in value]
+        parts = [_cleaned(part, speak, clients, watched) for part in value]
         same = all(part is old for part, old in zip(parts, value, strict=True))
         return value if same else type(value)(parts)
     if isinstance(value, dict):
         return {
-            _cleaned(key, speak, clients): _cleaned(part, speak, clients)
+            _cleaned(key, speak, clients, watched): _cleaned(part, speak, clients, watched)
             for key, part in value.items()
         }
     return value

@@ -198,7 +198,9 @@ def of_thousand(share: float) -> str:
 def _title(label: str) -> str:
     """A setting as a heading; names of defenses keep their own capitals."""
     label = shortened(label, 120)
-    if not label or label.startswith(("no defense", "view:", "client", "seed", "all", "over")):
+    if not label or label.startswith(
+        ("no defense", "defense", "view:", "client", "seed", "all", "over")
+    ):
         return label[:1].upper() + label[1:]
     return f"With {label}"
 
