@@ -53,7 +53,7 @@ def test_every_bar_of_several_clients_names_its_client() -> None:
 
 def test_the_bar_of_all_clients_pooled_is_the_first_however_low_it_is() -> None:
     record = of_clients(*three(0.9, significant=True), pooled(0.51, 0.47, 0.55))
-    assert bars(record)[:2] == ["all clients pooled · a", "hospital-a · a"]
+    assert bars(record)[:2] == ["pooled clients · a", "hospital-a · a"]
 
 
 def test_bars_of_clients_without_names_have_their_numbers() -> None:
@@ -95,10 +95,10 @@ def test_the_limit_of_all_clients_pooled_stands_before_that_of_a_client() -> Non
     record = of_clients(*three(), pooled(0.51, 0.47, 0.55, significant=False))
     tile = screen(record).numbers[0]
     assert tile.value == "0.510"
-    assert "all clients pooled" in tile.detail
+    assert "pooled clients" in tile.detail
     assert "up to 0.700 for hospital-b" in tile.detail
     said = " ".join(sentence.found for part in verdict(record).found for sentence in part.sentences)
-    assert "an AUC up to 0.550 for all clients pooled (0.700 for hospital-b)" in said
+    assert "an AUC up to 0.550 for pooled clients (0.700 for hospital-b)" in said
 
 
 def test_limits_of_rates_name_their_client_too() -> None:
@@ -130,7 +130,7 @@ def test_a_pooled_figure_of_fewer_clients_says_so_in_bars_and_limits() -> None:
     figures = [auc(0.5, 0.4, 0.56, attack="a", target=c, **SIZES) for c in (0, 1, 2)]
     over = [pooled(0.5, 0.4, 0.6, attack=name, significant=False) for name in ("a", "fta-l")]
     record = only(*figures, *few, *over)
-    assert bars(record)[:2] == ["all clients pooled · a", "2 of 3 clients pooled · fta-l"]
+    assert bars(record)[:2] == ["pooled clients · a", "2 of 3 clients pooled · fta-l"]
     assert pooled_over(record, "a") == "over all 3 audited clients"
     assert pooled_over(record, "fta-l") == "over 2 of 3 audited clients"
     limit = over[1].model_copy(update={"high": 0.65})

@@ -480,7 +480,7 @@ def label_among(figure: Estimate, figures: list[Estimate]) -> str:
 
 
 def _label(setting: Setting, varies: list[bool]) -> str:
-    target = "all clients pooled" if setting.target is None else client_name(setting.target)
+    target = "pooled clients" if setting.target is None else client_name(setting.target)
     seed = "over seeds" if setting.seed is None else f"seed {setting.seed}"
     parts = (defense_name(setting.defense), f"view: {shortened(setting.view)}", target, seed)
     return " · ".join(part for part, differs in zip(parts, varies, strict=True) if differs)

@@ -11,7 +11,7 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
 
-POOLED = "all clients pooled"
+POOLED = "pooled clients"
 """Name of the figures over all audited clients together."""
 
 
@@ -55,7 +55,7 @@ class Limit(NamedTuple):
 
 
 def largest_limits(figures: Sequence[Estimate], metric: str) -> list[Limit]:
-    """Return the upper limits to print: that of all clients pooled, then the largest of a client.
+    """Return the upper limits to print: that of pooled clients, then the largest of a client.
 
     Args:
         figures: Figures of a headline.
@@ -74,7 +74,7 @@ def largest_limits(figures: Sequence[Estimate], metric: str) -> list[Limit]:
 
 
 def highest_auc(figures: Sequence[Estimate]) -> Estimate | None:
-    """Return the AUC to print where none is above chance: of all clients pooled, if there is one.
+    """Return the AUC to print where none is above chance: of pooled clients, if there is one.
 
     The highest of many small clients is high by chance.
     """

@@ -164,7 +164,7 @@ def against_single_samples(record: Record) -> tuple[Bullet, ...]:
 def upper_bounds(figures: list[Estimate]) -> str:
     """Return the largest upper confidence limits in words; empty without any.
 
-    With several clients each limit names whose it is, all clients pooled first.
+    With several clients each limit names whose it is, pooled clients first.
     """
     parts = [f"an AUC {said}" for said in _limit(figures, AUC, words.number)]
     for metric, alarms in reversed(ALARMS.items()):
@@ -179,7 +179,7 @@ def upper_bounds(figures: list[Estimate]) -> str:
 def _limit(
     figures: list[Estimate], metric: str, shown: Callable[[float], str], price: str = ""
 ) -> list[str]:
-    """Return "up to 0.596 for all clients pooled (0.774 for hospital-a)"; nothing without any."""
+    """Return "up to 0.596 for pooled clients (0.774 for hospital-a)"; nothing without any."""
     limits = largest_limits(figures, metric)
     if not limits:
         return []
@@ -198,9 +198,8 @@ def of_thousand(share: float) -> str:
 def _title(label: str) -> str:
     """A setting as a heading; names of defenses keep their own capitals."""
     label = shortened(label, 120)
-    if not label or label.startswith(
-        ("no defense", "defense", "view:", "client", "seed", "all", "over")
-    ):
+    own = ("no defense", "defense unknown", "view:", "client", "seed", "pooled", "over")
+    if not label or label.startswith(own):
         return label[:1].upper() + label[1:]
     return f"With {label}"
 
