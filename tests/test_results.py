@@ -89,9 +89,9 @@ def test_the_figures_of_the_readme_are_those_of_the_records() -> None:
     assert f"{sum(len(paper.claim) for paper in data.papers())} of them" in readme
 
 
-def test_a_row_is_made_again_by_the_commands_that_made_its_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def units(monkeypatch: pytest.MonkeyPatch) -> list[again.Unit]:
+    """What would be made again, if it were."""
     found: list[again.Unit] = []
 
     def keep(units: Sequence[again.Unit]) -> int:
@@ -99,9 +99,15 @@ def test_a_row_is_made_again_by_the_commands_that_made_its_records(
         return 0
 
     monkeypatch.setattr(again, "carry_out", keep)
+    return found
+
+
+def test_a_row_is_made_again_by_the_commands_that_made_its_records(
+    units: list[again.Unit], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert again.again("fedmia-redraw-tpr", data_dir="D", out=tmp_path) == 0
     assert "4 records of 2 studies" in capsys.readouterr().out
-    commands = {one.name: " ".join(one.command) for one in found}
+    commands = {one.name: " ".join(one.command) for one in units}
     base, redrawn = commands["fedmia-tiny-cnn"], commands["fedmia-tiny-cnn-redraw"]
     assert base.startswith("run ")
     assert base.endswith(
@@ -110,17 +116,22 @@ def test_a_row_is_made_again_by_the_commands_that_made_its_records(
     assert redrawn.startswith(
         f"attack {tmp_path / 'fedmia-tiny-cnn'} --figures.evaluation=redraw --out"
     )
-    found.clear()
-    again.again("all", data_dir="D", out=tmp_path)
-    assert len({one.name for one in found}) == len(found) > 150
-    for one in found:
-        assert one.committed.is_file(), one.name
-    adult = next(" ".join(one.command) for one in found if one.name == "ifca-mir-adult")
-    assert "--risk.training=continued --risk.sizes=capped" in adult
     with pytest.raises(
         BadInput, match="no claim is called 'ami-weigts'; did you mean 'ami-weights'"
     ):
         again.again("ami-weigts", data_dir="", out=tmp_path)
+
+
+@pytest.mark.slow
+def test_all_rows_are_made_again_by_commands_with_names_of_their_own(
+    units: list[again.Unit], tmp_path: Path
+) -> None:
+    again.again("all", data_dir="D", out=tmp_path)
+    assert len({one.name for one in units}) == len(units) > 150
+    for one in units:
+        assert one.committed.is_file(), one.name
+    adult = next(" ".join(one.command) for one in units if one.name == "ifca-mir-adult")
+    assert "--risk.training=continued --risk.sizes=capped" in adult
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from fedaudit.core.errors import BadInput
 from fedaudit.models import architecture, architecture_from_path
@@ -113,3 +114,31 @@ def test_a_path_that_leads_to_no_model_is_refused(
 ) -> None:
     with pytest.raises(BadInput, match=message):
         architecture_from_path(path.replace("here", here), shape=(3,), classes=2, **settings)
+
+
+class _Operations(TorchFunctionMode):
+    """Note what torch is asked to calculate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("transformer", (8,)), ("mlp", (4,)), ("resnet18", (3, 8, 8)), ("alexnet", (3, 32, 32))],
+)
+def test_no_normal_values_are_drawn_for_a_model_that_is_only_counted(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    """For these torch would import its compiler, which takes seconds."""
+    with _Operations() as operations:
+        architecture(name, shape=shape, classes=64)
+    assert operations.names
+    assert not [each for each in operations.names if "normal" in each]

@@ -1,12 +1,13 @@
 """Architectures, one a file, and the dictionary of them."""
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import cast
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.importing import called, imported, installed, is_own, unknown_part
@@ -101,13 +102,32 @@ def architecture(
     build = partial(function, shape=shape, classes=classes, **complete)
     # Built without memory, so that what does not fit is refused here, not in the middle of a study.
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _Undrawn():
             size = sum(value.numel() for value in build().parameters())
     except RuntimeError as error:  # sizes that overflow
         raise _too_large(name, complete, "more numbers than can be addressed") from error
     if size > MOST_PARAMETERS:
         raise _too_large(name, complete, f"{size:,} parameters")
     return Architecture(name, build, _recorded(shape, classes, complete), task)
+
+
+class _Undrawn(TorchFunctionMode):
+    """Skip drawing normal initial values, as for embeddings, of a model that is only counted.
+
+    To draw them on the meta device, torch imports its compiler, which takes seconds.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        named = kwargs or {}
+        if getattr(func, "__name__", "") == "normal_":
+            return named["tensor"] if "tensor" in named else args[0]
+        return func(*args, **named)
 
 
 def architecture_from_path(
