@@ -14,8 +14,8 @@ TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1
 
 # As on a processor without wide registers, where libraries multiply, add and round in another order.
 NARROW := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OPENBLAS_CORETYPE=Nehalem
-NUMERICAL := $(addprefix tests/,attacks contracts datasets defenses fl golden metrics observe risk signals \
-  test_typechecking.py)
+NUMERICAL := $(addprefix tests/,attacks contracts/test_attack_contracts.py contracts/test_metric_contracts.py \
+  contracts/test_signal_contracts.py defenses fl golden metrics observe risk signals test_typechecking.py)
 # Shapes and types of every call are looked at there: all the time it would be a quarter of the tests'.
 TYPED := --jaxtyping-packages=fedaudit,beartype.beartype
 
