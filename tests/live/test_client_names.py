@@ -84,6 +84,18 @@ def test_two_uploads_under_two_spellings_leave_their_client_out_with_both(tmp_pa
     assert [*read_round_log(tmp_path)[0].excluded] == [1]
 
 
+def test_a_client_that_was_sent_two_models_in_two_spellings_is_left_out(tmp_path: Path) -> None:
+    first = next(rounds())
+    sent: dict[Called, dict[str, Tensor]] = dict.fromkeys((0, 1, "1 ", 2), first.sent)
+    says = "client 1: sent names it in two spellings"
+    with (
+        record(tmp_path, network, data().split.audit, attacks=["blackbox-loss"]) as recorder,
+        pytest.warns(RuntimeWarning, match=says),
+    ):
+        recorder.round(1, sent=sent, uploads=first.uploads)
+    assert [*read_round_log(tmp_path)[0].excluded] == [1]
+
+
 @pytest.mark.parametrize(("one", "other"), [(0, "0"), ("0", 0), (CAFE, DECOMPOSED)])
 def test_numbers_of_samples_and_training_data_are_found_in_any_spelling(
     one: Called, other: Called

@@ -324,8 +324,12 @@ def bases_of(
     models, faulty = dict[int, Model](), dict[ClientId, str]()
     found = dict[ClientId, Model]()
     by_client = {str(client): one for client, one in cast("ByClient[Weights]", sent).items()}
+    spellings = Counter(_number_or_none(client) for client in by_client)
     numbered = {_number_or_none(client): one for client, one in by_client.items()}
     for client in clients:
+        if spellings[client] > 1:
+            faulty[client] = "sent names it in two spellings"
+            continue
         if client not in numbered:
             faulty[client] = "sent names no model for it"
             continue
