@@ -381,6 +381,7 @@ def unit(tmp_path: Path, name: str, does: str) -> again.Unit:
     return again.Unit(name, (does, name), tmp_path / "runs" / name / "record.json", committed)
 
 
+@pytest.mark.slow
 def test_records_are_made_again_past_a_failure_and_not_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

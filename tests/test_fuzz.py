@@ -29,6 +29,7 @@ def test_a_document_goes_back_where_it_was_taken_from(name: str) -> None:
         assert document.within(document.text) == seed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_half_a_megabyte_of_one_token_keeps_no_reader_busy(name: str) -> None:
     target, rng = TARGETS[name], Random(name)

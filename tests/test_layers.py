@@ -285,6 +285,7 @@ def test_a_report_is_written_without_loading_what_trains_or_calculates(tmp_path:
     assert set(found) <= {"report:", str(path.with_name("report.html")), "pydantic"}
 
 
+@pytest.mark.slow
 def test_a_gate_judges_without_loading_what_trains(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     path.write_text(record(details=False).model_dump_json(), encoding="utf-8")
@@ -325,6 +326,7 @@ fedaudit.__main__.main()
 """
 
 
+@pytest.mark.slow
 def test_a_small_study_is_trained_without_waiting_for_what_is_slow_to_load(tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
     study.write_text(

@@ -102,6 +102,7 @@ def units(monkeypatch: pytest.MonkeyPatch) -> list[again.Unit]:
     return found
 
 
+@pytest.mark.slow
 def test_a_row_is_made_again_by_the_commands_that_made_its_records(
     units: list[again.Unit], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -184,6 +184,7 @@ def test_epochs_that_are_chosen_on_held_back_samples_find_a_weak_leak_better() -
     assert found_in(chosen, fresh) > found_in(by_heart, fresh) + 0.05
 
 
+@pytest.mark.slow
 def test_each_network_keeps_the_epoch_with_the_least_loss_on_what_it_holds_back() -> None:
     shadow = weak("shadow")
     rule = CHOSEN.fitted(shadow, FEW, TARGET, 3).rule

@@ -259,6 +259,7 @@ def test_two_workers_give_the_bits_of_one(name: str, crew: Engine) -> None:
     assert bits(run(name, engine=crew)) == bits(run_of(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("participation", [1.0, 0.6])
 @every_algorithm
 def test_a_run_that_was_killed_goes_on_to_the_bit(

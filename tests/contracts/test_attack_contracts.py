@@ -142,6 +142,7 @@ def measured_rounds() -> Iterator[MeasuredRound]:
         yield MeasuredRound(index, first.clients, first.bases[row], values)
 
 
+@pytest.mark.slow
 def test_scores_are_finite_one_a_sample_and_the_same_each_time(attack: Attack) -> None:
     scores = attack.scores(measured(), TARGET)
     assert scores.shape == (len(AUDITED),)
@@ -227,6 +228,7 @@ def test_a_view_that_offers_too_little_is_refused_with_what_is_missing(attack: A
             weak.refuse_unless_offered(attack.needs, "the attack")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_is_at_chance_where_nobody_is_a_member(name: str) -> None:
     attack = ready(name, of_nobody=ATTACKS[name].needs_references)
@@ -281,6 +283,7 @@ def test_an_attack_that_learns_needs_data_of_its_own(name: str) -> None:
     assert Sees.AUXILIARY_DATA in ATTACKS[name].needs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNING)
 def test_an_attack_learns_the_same_bits_from_the_same_seed(name: str) -> None:
     scores, threads = [], torch.get_num_threads()

@@ -277,6 +277,7 @@ def test_two_workers_give_the_bits_of_one(name: str, crew: Engine) -> None:
     alike(run(active(name), how={"engine": crew}), active_run(name))
 
 
+@pytest.mark.slow
 @every_active
 def test_on_a_gpu_the_same_seed_gives_the_run_of_the_cpu(name: str) -> None:
     here = active_run(name)
@@ -367,6 +368,7 @@ def test_a_state_given_to_a_new_instance_goes_on_where_the_old_one_was(name: str
     assert same(ours.values, theirs.values)
 
 
+@pytest.mark.slow
 @every_active
 def test_a_run_that_was_killed_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
     # Not everybody is asked in every round.
@@ -410,6 +412,7 @@ def refusal(first: str, second: str) -> str:
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), list(permutations(ACTIVE, 2)))
 def test_two_defenses_make_a_chain_that_runs_or_is_refused_by_name(first: str, second: str) -> None:
     said = refusal(first, second)

@@ -247,6 +247,7 @@ def tokens() -> Samples:
     return Samples(features, torch.arange(8) % 3, torch.arange(8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [0, 2, 20])
 @pytest.mark.parametrize(
     ("build", "data"),

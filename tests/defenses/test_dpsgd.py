@@ -226,6 +226,7 @@ def test_copies_that_are_all_alike_change_nothing() -> None:
 CASES = [(1.0, 0.01, 1000), (0.7, 0.064, 800), (2.0, 0.2, 50), (0.5, 0.1, 10)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "rate", "steps"), CASES)
 def test_epsilon_is_that_of_opacus_and_never_below_the_tighter_account(
     noise: float, rate: float, steps: int

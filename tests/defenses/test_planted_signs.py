@@ -106,6 +106,7 @@ def test_a_row_of_other_weights_is_found_by_its_distribution() -> None:
     assert look("odd-row", model([[1.0, 2.0]] * 3, [[1.0, 2.0, 3.0]] * 2)) == 0.0
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.integers(2, 6), st.integers(2, 9), st.booleans())
 def test_distances_agree_with_scipy(seed: int, rows: int, each: int, ties: bool) -> None:
     rng = seeded(seed, "weights")

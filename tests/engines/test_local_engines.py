@@ -158,6 +158,7 @@ def no_answer(shared: object, item: str) -> object:
     return {"unreadable": Unreadable(), "unsendable": Lock(), "fine": 1}[item]
 
 
+@pytest.mark.slow
 def test_work_goes_on_after_what_cannot_be_read_on_either_side(workers: Engine) -> None:
     with workers.session(no_answer, 0) as run:
         for item, said in (("unreadable", "not to be read"), ("unsendable", "pickle")):

@@ -28,6 +28,7 @@ from tests.engines.test_local_engines import Unreadable
 from tests.programs import heeding
 
 
+@pytest.mark.slow
 def test_a_session_that_was_left_does_no_more_work() -> None:
     shards = SharedByKey(a=torch.zeros(2), b=torch.ones(2))
     with Workers(1).session(contract.one_shard, shards) as run:
@@ -44,6 +45,7 @@ def size_or_signal(shared: bytes, item: int) -> int:
     return len(shared)
 
 
+@pytest.mark.slow
 def test_what_is_shared_stays_with_the_workers_and_one_that_was_ended_is_told_of() -> None:
     shared = bytes(20_000_000)
     tracemalloc.start()
@@ -69,6 +71,7 @@ def little_or_much(told: Path, size: int) -> object:
     return b"x" * size
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_ended_while_it_writes_is_told_of(tmp_path: Path) -> None:
     told = tmp_path / "worker"
     with Workers(1).session(little_or_much, told) as run:
@@ -89,6 +92,7 @@ def hunger(shared: object, item: bytes) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (held + 50_000_000,) * 2)
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_hold_what_it_is_sent_is_told_of(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -177,6 +181,7 @@ def test_workers_end_with_the_program_when_their_end_was_interrupted(
     assert not for_the_end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("owner", "moment"), [(Connection, "send_bytes"), (local, "wait")])
 def test_a_session_that_was_interrupted_in_mid_sentence_is_over(
     owner: object, moment: str, monkeypatch: pytest.MonkeyPatch

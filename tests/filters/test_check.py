@@ -40,6 +40,7 @@ def arrays() -> dict[str, np.ndarray]:
     return {"a": np.zeros((20, 10), np.float32), "b": np.zeros(20, np.float32)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("filter", "more"),
     [
@@ -91,6 +92,7 @@ def test_opacus_is_not_blamed() -> None:
     assert audit.verdict is FilterVerdict.SOUND, str(audit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("filter", "found"),
     [
@@ -121,6 +123,7 @@ def test_a_fault_is_found(filter: object, found: str) -> None:
     assert found in names(audit, Result.FAILED), str(audit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "found"),
     [

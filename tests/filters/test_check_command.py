@@ -77,6 +77,7 @@ def test_options_are_handed_over(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("check-dp", *words, "--noise", "laplace") == 0
 
 
+@pytest.mark.slow
 def test_a_module_of_the_folder_where_one_stands_is_found(tmp_path: Path) -> None:
     code = "import sys\n\ndef clip(update):\n    print('a verdict')\n    sys.exit(0)\n"
     (tmp_path / "own_privacy.py").write_text(code, encoding="utf-8")

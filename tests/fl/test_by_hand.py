@@ -184,6 +184,7 @@ def agree_in_double(defense: Defense, how: LocalTraining, network: Architecture)
     assert apart(by_hand, by_autograd, double) < 1e-12
 
 
+@pytest.mark.slow
 @every_network
 @every_optimizer
 @every_defense
@@ -193,6 +194,7 @@ def test_training_with_any_loss_is_autograds_to_the_rounding_of_doubles(
     agree_in_double(defense, how, network)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", MORE_NETWORKS.values(), ids=MORE_NETWORKS)
 @pytest.mark.parametrize("how", [*OPTIMIZERS.values(), DECAYING], ids=[*OPTIMIZERS, "decay"])
 def test_training_with_the_usual_loss_is_autograds_to_rounding(

@@ -234,6 +234,7 @@ def test_values_of_another_form_are_refused(change: Callable[[object], object]) 
         unpack_jobs(packet._replace(values=altered(packet, change)), ALGORITHM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -105,6 +105,7 @@ def products_by_hand(net: nn.Module, update: Params, x: Tensor, y: Tensor) -> tu
     return dot / (length * away), length**2
 
 
+@pytest.mark.slow
 @every_network
 def test_what_is_recorded_of_a_loop_of_ones_own_is_what_autograd_says(
     name: str, tmp_path: Path
@@ -140,6 +141,7 @@ def test_what_is_recorded_of_a_loop_of_ones_own_is_what_autograd_says(
             assert found["confidence"] == pytest.approx(sure, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["the tutorial's", "lstm", "one logit"])
 def test_such_a_recording_is_attacked_like_any_other(name: str, tmp_path: Path) -> None:
     case = MEASURED[name]

@@ -98,6 +98,7 @@ def test_planted_models_are_found_and_the_record_says_by_which_signs(
         run(file, tmp_path / "out", detector__runs=0)
 
 
+@pytest.mark.slow
 def test_a_server_that_changes_nothing_is_not_found(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

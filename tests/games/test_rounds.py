@@ -74,6 +74,7 @@ def adv(found: PlayedInRounds) -> float:
     return float((right[found.was_in].mean() + right[~found.was_in].mean()) / 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, dp_sgd(0.0), {"neurons": 3, "louder": 50.0}])
 def test_without_noise_the_score_says_what_the_sign_says(settings: dict[str, object]) -> None:
     found = played(6, 20, **settings)
@@ -108,6 +109,7 @@ def test_games_that_are_clients_of_one_federation_are_those_of_federations_of_th
     torch.testing.assert_close(together, torch.cat(apart), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("defense", "options", "spread"),
     [
@@ -228,6 +230,7 @@ own_games = 10
 """
 
 
+@pytest.mark.slow
 def test_a_study_plays_points_in_rounds_beside_points_by_signs(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(STUDY)
     points = read_points(tmp_path / "tiny.toml")

@@ -64,6 +64,7 @@ def policy(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "ceiling", "code", "said"),
     [

@@ -51,6 +51,7 @@ def same(one: Path, other: Path) -> bool:
     return ours.keys() == theirs.keys() and all(torch.equal(ours[n], theirs[n]) for n in ours)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["beside", "after"])
 @pytest.mark.parametrize(
     ("view", "kind"),

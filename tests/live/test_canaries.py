@@ -52,6 +52,7 @@ def federated(noise: float, seed: int) -> CanaryBounds:
     return canaries.bounds(first, model)
 
 
+@pytest.mark.slow
 def test_noise_of_a_server_is_measured_below_its_epsilon_and_missing_noise_above() -> None:
     claimed = gaussian_budget(ROUNDS**0.5 / 2.0, 1e-5)
     bounds = [federated(2.0, seed).mean_only for seed in range(1, 9)]

@@ -158,6 +158,7 @@ def test_a_round_in_which_nobody_answered_is_not_missing(tmp_path: Path) -> None
     assert coverage(tmp_path).is_whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["failed", "unknown", "gap", "lost", "unlogged", "model"])
 def test_a_round_that_ran_and_was_not_measured_is_missing_by_number_and_reason(
     what: str, tmp_path: Path

@@ -118,6 +118,7 @@ def same(folder: Path, expected: Mapping[tuple[int, str], Tensor]) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", UPLOADS)
 def test_a_faulty_upload_costs_its_sender_that_round_and_no_other_figure(
     fault: str, expected: Mapping[tuple[int, str], Tensor], tmp_path: Path

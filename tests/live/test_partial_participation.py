@@ -142,6 +142,7 @@ def test_an_attack_that_no_client_allows_is_not_carried_out(tmp_path: Path) -> N
     assert "every attack carried out" in evidence(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", [True, False])
 def test_audited_clients_are_chosen_by_name_or_number(named: bool, tmp_path: Path) -> None:
     a, b, c = (f"site-{n}" if named else n for n in range(3))

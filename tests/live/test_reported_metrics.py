@@ -123,6 +123,7 @@ def test_a_client_whose_loader_normalises_is_an_alarm_by_name(tmp_path: Path) ->
         assert re.search(r"✗ [0-9]+ of [0-9]+ controls hold", text.getvalue())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("report", "expected"),
     [
@@ -192,6 +193,7 @@ def test_an_accuracy_is_an_alarm_only_if_neither_its_share_nor_its_percentage_fi
         assert "share or in percent is not known" in control.note
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value", [float("nan"), float("inf"), -1, 300, "high", None, [1], 10**400, torch.zeros(2)]
 )

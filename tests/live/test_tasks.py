@@ -60,6 +60,7 @@ def trained(start: nn.Module, tokens: Tensor, task: fa.tasks.Task) -> dict[str, 
     return {name: value.detach().clone() for name, value in adapters.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", [False, True])
 def test_adapters_of_a_language_model_are_recorded_and_attacked(
     named: bool, tmp_path: Path
@@ -83,6 +84,7 @@ def test_adapters_of_a_language_model_are_recorded_and_attacked(
     assert all(control.passed is not False for control in record.controls)
 
 
+@pytest.mark.slow
 def test_embeddings_of_a_denoiser_are_recorded_and_attacked(tmp_path: Path) -> None:
     points = torch.randn(3 * EACH, 6, generator=RNG)
     data = {c: (points[c * EACH : (c + 1) * EACH], torch.arange(EACH) % 20) for c in range(3)}

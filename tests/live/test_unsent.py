@@ -150,6 +150,7 @@ def test_whole_modules_are_measured_as_they_are(whole: Path) -> None:
     assert not any("running statistics" in one for one in record.untested)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_statistics_that_never_travel_are_estimated_and_named(
     form: str, whole: Path, tmp_path: Path

@@ -145,6 +145,7 @@ def hull(roc: Roc) -> list[tuple[int, int]]:
     return corners
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shift", "one_run", "gaussian"), GOLDEN)
 def test_one_run_bounds_are_the_reference_implementations(
     shift: float, one_run: float, gaussian: float

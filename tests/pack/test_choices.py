@@ -84,6 +84,7 @@ def test_attacks_that_the_receivers_policy_names_are_enough(run: Path, tmp_path:
     assert "leaves out attacks of the run: loss-series" in wrong(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -171,6 +172,7 @@ def scaled(values: torch.Tensor) -> torch.Tensor:
     return values * 1.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [exchanged, constant, one_sample, scaled])
 def test_signals_that_the_kept_updates_contradict_are_found(
     change: Callable[[torch.Tensor], torch.Tensor], run: Path, tmp_path: Path
@@ -248,6 +250,7 @@ def no_figures_of_an_attack(record: Json) -> None:
     record["estimates"] = [e for e in record["estimates"] if e.get("attack") != "loss-series"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

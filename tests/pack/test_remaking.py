@@ -89,6 +89,7 @@ def fitted_better(record: Json) -> None:
     record["accuracies"][0]["accuracy"] = [0.9] * len(record["accuracies"][0]["rounds"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [

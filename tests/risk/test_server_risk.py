@@ -66,6 +66,7 @@ def test_a_cluster_of_memorisers_has_the_higher_risk(measure: Measure) -> None:
     assert many.estimate < few.estimate - 0.05
 
 
+@pytest.mark.slow
 def test_shadows_that_repeat_the_training_tell_the_risk_of_a_model_that_learned_by_heart() -> None:
     # Four clients with 15 samples, twenty rounds of five epochs.
     how, data = LocalTraining(epochs=5, batch_size=10, lr=0.1), noisy(1400)

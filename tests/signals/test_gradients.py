@@ -418,6 +418,7 @@ def test_a_model_that_has_diverged_has_no_cosines_and_is_not_refused() -> None:
     assert gradient_products(*these._replace(model=model)).squared_norms.isnan().all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MODELS.keys() - {"diffusion", "minilm", "transformer"}))
 def test_every_catalogue_model_of_images_has_fast_kernels_only(
     name: str, caplog: pytest.LogCaptureFixture

@@ -32,6 +32,7 @@ def convolutions(draw: st.DrawFn) -> tuple[nn.Conv2d, tuple[int, int, int, int],
     return module, (draw(st.integers(1, 4)), channels, rows, columns), draw(st.integers(0, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
 @settings(max_examples=60, deadline=None)
 @given(drawn=convolutions())

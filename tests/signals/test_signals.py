@@ -138,6 +138,7 @@ def test_the_number_of_workers_changes_no_bit() -> None:
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3, 100])
 def test_blocks_measured_elsewhere_give_the_same_bits(count: int) -> None:
     round, many, together = in_blocks()

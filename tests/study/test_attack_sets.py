@@ -42,6 +42,7 @@ def figures(record: Record) -> list[str]:
     return [figure.model_dump_json() for figure in record.findings]
 
 
+@pytest.mark.slow
 def test_a_new_row_of_the_catalogue_moves_no_figure_of_a_study_that_names_no_attack(
     small: Carried, longer: None, tmp_path: Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_identities_of_before_there_were_sets_are_kept() -> None:
     assert settings_of(small_study(attack_set="2030-1"))["attack_set"] == "2030-1"
 
 
+@pytest.mark.slow
 def test_an_older_recording_is_attacked_again_with_the_set_of_its_time(
     later: None, tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ def canaries_in(run: Setup) -> set[int]:
     return set(canaries_of(run).clients)
 
 
+@pytest.mark.slow
 def test_statistics_are_cosines_with_the_movement_of_the_global_model(tmp_path: Path) -> None:
     study = canary_study()
     run_study(study, tmp_path)
@@ -122,6 +123,7 @@ def test_no_adversary_of_a_sample_sees_a_canary(tmp_path: Path) -> None:
         assert not canaries_in(run) & set(one.measured.clients)
 
 
+@pytest.mark.slow
 def test_measured_stays_below_claimed_and_forgotten_noise_is_found_out(tmp_path: Path) -> None:
     study = canary_study()
     sound = run_study(study, tmp_path / "honest")

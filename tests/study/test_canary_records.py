@@ -41,6 +41,7 @@ def claim(record: Record) -> ControlResult | None:
     return next((one for one in record.controls if one.control == "claimed epsilon"), None)
 
 
+@pytest.mark.slow
 def test_canaries_do_not_refute_an_honest_claim_and_refute_one_without_the_noise(
     tmp_path: Path,
 ) -> None:

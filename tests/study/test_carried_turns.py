@@ -102,6 +102,7 @@ STUDIES: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_has_the_same_hash_when_its_turns_are_taken_elsewhere(
     name: str, tmp_path: Path

@@ -53,6 +53,7 @@ def clustered(**changes: object) -> Study:
     return small_study(**settings | changes)
 
 
+@pytest.mark.slow
 def test_a_study_counts_rounds_in_which_risk_decided() -> None:
     counts = [row.rounds_decided_by_risk for row in found().usage]
     assert counts
@@ -173,6 +174,7 @@ def test_real_risk_is_asked_of_real_members_and_of_samples_of_nobody() -> None:
         assert (model.estimated is None) == (not clients)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("updates", [False, True])
 def test_estimated_and_real_risk_are_found_again_by_hand(updates: bool) -> None:
     run, rounds = made()

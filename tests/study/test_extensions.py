@@ -61,6 +61,7 @@ TABLES: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", OPTIONAL)
 def test_an_extension_keeps_every_round_and_leaves_the_run_as_it_is(
     table: str, tmp_path: Path
@@ -117,6 +118,7 @@ def test_canaries_of_a_length_that_single_precision_cannot_square_are_refused(
         fa.CanaryClients(nn.Linear(2, 2), count=20, length=length)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "file"), [("canaries", CANARIES_FILE), ("secure_sum", SUMS_FILE)]
 )
@@ -186,6 +188,7 @@ class Counted(Extension):
         return "Rounds that nobody counted."
 
 
+@pytest.mark.slow
 def test_an_extension_is_asked_from_the_first_round_to_the_record_and_again_without_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

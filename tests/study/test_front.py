@@ -331,6 +331,7 @@ def test_everything_in_a_federation_can_be_the_callers_own(tmp_path: Path) -> No
     assert honest.record.findings != found.record.findings
 
 
+@pytest.mark.slow
 def test_what_was_found_is_at_hand(run: fa.Run, tmp_path: Path) -> None:
     scored = run.scores("fedmia-2", target=0, seed=2)
     assert scored.ids.shape == scored.scores.shape == scored.origin.shape

@@ -94,6 +94,7 @@ def test_too_many_points_are_counted_and_refused_before_they_are_made() -> None:
         grid_points(grid, "here")
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=60), min_size=1, max_size=8, unique=True))
 def test_names_are_safe_in_a_file_name_and_never_alike(values: list[str]) -> None:
     labels = [point.label for point in grid_points({"audit.note": list[object](values)}, "here")]

@@ -60,6 +60,7 @@ def test_where_all_clients_are_asked_about_the_one_protected_least_is_stated() -
     assert whole.value == max(one.epsilon for one in epsilons if one is not None)
 
 
+@pytest.mark.slow
 def test_of_several_seeds_the_one_that_protects_least_is_stated(tmp_path: Path) -> None:
     def stated(*seeds: int) -> float:
         study = small_study(

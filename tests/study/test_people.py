@@ -72,6 +72,7 @@ def test_samples_hide_and_the_people_whose_they_are_do_not(tmp_path: Path) -> No
     assert all(control.passed is not False for control in record.controls)
 
 
+@pytest.mark.slow
 def test_every_figure_of_an_attack_is_on_people_but_for_the_area_of_single_samples(
     carried: Carried,
 ) -> None:
@@ -184,6 +185,7 @@ def test_settings_of_people_that_fit_nothing_are_refused(
         people_study(audit=audit)
 
 
+@pytest.mark.slow
 def test_two_runs_of_people_with_one_seed_are_the_same(tmp_path: Path) -> None:
     study = brief_study(rounds=2, epochs=1)
     one, two = (run_study(study, tmp_path / name) for name in ("one", "two"))

@@ -68,6 +68,7 @@ def test_two_studies_of_the_same_settings_train_once_and_find_the_same(run: Coun
     assert not (run.place / "a" / "seed-1").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -177,6 +177,7 @@ def test_what_a_recording_has_lost_is_told_and_what_is_damaged_is_refused(
         reattack(damaged, [], tmp_path / "damaged-again")
 
 
+@pytest.mark.slow
 def test_an_attack_that_one_of_several_runs_has_lost_the_means_of_is_run_on_none(
     tmp_path: Path,
 ) -> None:

@@ -99,12 +99,14 @@ def test_an_attack_named_for_too_weak_a_view_is_refused(tmp_path: Path) -> None:
         run_study(study, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", ["sum", "globals", "final"])
 def test_weaker_views_run_to_the_end(view: str, tmp_path: Path) -> None:
     record = run_study(quick_study(audit={"view": view}, attacks={}), tmp_path)
     assert any(f.value is not None for f in record.findings)
 
 
+@pytest.mark.slow
 def test_redrawn_non_members_stand_out_where_nobody_is_a_member(tmp_path: Path) -> None:
     study = small_study(
         audit={"fair": 30, "extra_unseen": 400},

@@ -256,6 +256,7 @@ ALGORITHMS: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_study_of_any_algorithm_is_whole(name: str, tmp_path: Path) -> None:
     found = run_study(quick_study(attacks={}, **ALGORITHMS[name]), tmp_path)

@@ -159,6 +159,7 @@ def test_a_study_and_all_its_variants_resolve_to_runs(path: Path) -> None:
         assert len(run.deal.clients) == study.partition.clients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)
 def test_the_paper_of_cofedmid_has_its_sizes_and_attacks_learn_from_what_is_not_audited(
     path: Path,

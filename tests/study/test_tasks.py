@@ -110,6 +110,7 @@ def audited(case: Case, out: Path, attacks: object = ("loss-series", "fedmia-2")
     return fa.audit(federation, attacks=attacks, out=out, audit=audit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_task_is_audited_from_training_to_the_gate(name: str, tmp_path: Path) -> None:
     run = audited(CASES[name], tmp_path)

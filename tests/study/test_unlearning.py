@@ -197,6 +197,7 @@ def test_a_retrained_federation_that_tells_its_forgotten_samples_fails_its_contr
     assert checked(1e-5) is False
 
 
+@pytest.mark.slow
 def test_samples_that_a_model_has_by_heart_are_not_forgotten_by_nothing(tmp_path: Path) -> None:
     study = unlearning_study(
         data={"name": "synthetic", "options": {"samples": 2000, "dimensions": 400}},

@@ -154,6 +154,7 @@ def test_rows_that_cannot_be_told_apart_take_all_epochs() -> None:
         train_neurons(given_, how, standard=standard, rng=seeded(2))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_processor")
 @pytest.mark.parametrize("count", [12, 70], ids=["by coefficients", "by weights"])
 @pytest.mark.parametrize(
