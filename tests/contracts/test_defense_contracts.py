@@ -272,6 +272,7 @@ def crew() -> Iterator[Engine]:
         yield engine
 
 
+@pytest.mark.slow
 @every_active
 def test_two_workers_give_the_bits_of_one(name: str, crew: Engine) -> None:
     alike(run(active(name), how={"engine": crew}), active_run(name))

@@ -355,6 +355,7 @@ def test_a_study_on_a_gpu_finds_what_it_finds_on_a_cpu_and_leaves_it_no_product_
     assert [f.value for f in again.findings] == [f.value for f in kept]
 
 
+@pytest.mark.slow
 def test_signals_left_out_on_a_gpu_are_measured_on_a_gpu(gpu: torch.device, tmp_path: Path) -> None:
     study = quick_study(
         audit={"keep": "full"},

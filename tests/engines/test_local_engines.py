@@ -54,6 +54,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return cast(Engine, request.getfixturevalue("workers"))
 
 
+@pytest.mark.slow
 def test_results_come_in_the_order_of_the_items(engine: Engine) -> None:
     contract.results_come_in_the_order_of_the_items(engine)
 

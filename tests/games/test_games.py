@@ -271,6 +271,7 @@ def test_damaged_points_and_records_are_refused(file: Path, out: Path) -> None:
             read_record(out / RECORD_FILE)
 
 
+@pytest.mark.slow
 def test_the_command_plays_and_prints(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

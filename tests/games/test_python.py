@@ -102,6 +102,7 @@ def test_arrays_extractor_mechanism_and_defense_may_be_ones_own(tmp_path: Path) 
         fa.audit(games(features=first_half), out=tmp_path, seeds=[4])
 
 
+@pytest.mark.slow
 def test_games_behind_a_defense_are_played_in_rounds_and_a_variant_has_its_own_options(
     tmp_path: Path,
 ) -> None:

@@ -150,6 +150,7 @@ def test_a_loud_neuron_comes_as_far_as_noise_lets_it_and_copies_do_not_help() ->
         assert adv(found) < gaussian_success(2.0) - 0.05
 
 
+@pytest.mark.slow
 def test_every_round_can_be_simulated() -> None:
     given = dp_sgd(0.5, averaged=4, louder=1e4)
     simulated = played(2, 30, **given, every_round=True, own_games=60)
@@ -165,6 +166,7 @@ def test_a_sum_with_dead_neurons_is_the_upload_of_the_client_that_is_asked() -> 
     assert torch.equal(alone.by_others, summed_up.by_others)
 
 
+@pytest.mark.slow
 def test_where_everybody_is_sent_the_plant_records_of_all_can_make_it_fire() -> None:
     found = played(3, 20, clients=4, others="planted")
     assert torch.equal(found.by_signs, found.by_target | (found.by_others > 0))

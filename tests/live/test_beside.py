@@ -188,6 +188,7 @@ def test_where_no_copy_can_be_made_rounds_are_measured_at_the_end(
     assert any("could not be kept running" in text for text in said)
 
 
+@pytest.mark.slow
 def test_what_became_of_one_round_is_no_fault_of_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

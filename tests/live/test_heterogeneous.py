@@ -136,6 +136,7 @@ def test_small_clients_are_pooled_each_compared_within_itself(skewed: tuple[Reco
     assert pooled.low <= 0.5 <= pooled.high
 
 
+@pytest.mark.slow
 def test_the_printed_policy_passes_a_recording_without_a_leak(tmp_path: Path) -> None:
     record = audited(federation(3, 2000, 0.3, 1), tmp_path, samples=500, epochs=1)
     found = evaluate_policy(record, policy_from(DEFAULT_POLICY))

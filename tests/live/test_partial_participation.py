@@ -156,6 +156,7 @@ def test_audited_clients_are_chosen_by_name_or_number(named: bool, tmp_path: Pat
         attack_recording(folder, (), tmp_path / "x", targets=["nobody"])
 
 
+@pytest.mark.slow
 def test_a_target_with_a_comma_stands_in_quotes_and_no_target_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -89,6 +89,7 @@ def test_a_single_client_can_pass(tmp_path: Path) -> None:
     assert any(one.startswith("v. other clients'") for one in found.unjudged)
 
 
+@pytest.mark.slow
 def test_clients_that_share_no_class_can_pass(tmp_path: Path) -> None:
     data = classes_of(dict.fromkeys(range(4), 900), only={0: 0, 1: 1, 2: 2, 3: 3})
     found = judged(tmp_path, data, fedaudit.fair_split(data, audited=400))
@@ -103,6 +104,7 @@ def test_a_client_of_too_few_coins_for_a_bound_keeps_no_other_from_passing(tmp_p
     assert any(one.startswith("a lower bound on epsilon for client 2") for one in found.unjudged)
 
 
+@pytest.mark.slow
 def test_an_audit_without_coins_is_asked_for_no_bound_on_epsilon(tmp_path: Path) -> None:
     data = classes_of(MANY)
     members = {client: (x[:300], y[:300]) for client, (x, y) in data.items()}
@@ -113,6 +115,7 @@ def test_an_audit_without_coins_is_asked_for_no_bound_on_epsilon(tmp_path: Path)
     assert any(one.startswith("a lower bound on epsilon for clients") for one in found.unjudged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("view", "outcome"), [("final", "pass"), ("globals", "inconclusive")])
 def test_only_who_sees_the_final_model_alone_misses_no_earlier_round(
     view: str, outcome: str, tmp_path: Path

@@ -345,6 +345,7 @@ def test_two_recordings_of_one_run_have_the_same_content_hash(
     assert again.content_hash == attacked.content_hash
 
 
+@pytest.mark.slow
 def test_a_pack_of_a_recording_is_held_by_it_and_by_another_of_the_same_run(
     usual: Path, other: Path, attacked: Record, tmp_path: Path
 ) -> None:
@@ -448,6 +449,7 @@ def test_a_recording_is_attacked_as_often_as_one_likes_and_no_other_takes_its_pl
         assert list(one.config["attacks"]) == ["avg-cosine"]  # type: ignore[call-overload]
 
 
+@pytest.mark.slow
 def test_without_a_fair_draw_no_epsilon_is_given(tmp_path: Path) -> None:
     clients = data().clients
     members = {c: (s.features[:30], s.labels[:30]) for c, s in clients.items()}

@@ -67,6 +67,7 @@ def test_limits_at_the_threshold_used_hold_the_rate_half_as_often_as_they_say() 
     assert used.above > 0.2
 
 
+@pytest.mark.slow
 def test_intervals_for_these_runs_hold_as_often_as_they_say_and_narrow_with_every_run() -> None:
     auc, rate = means_over_seeds((60, 400), 1.0, 120, 3).values()
     for figure in (auc, rate):

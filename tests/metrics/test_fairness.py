@@ -134,6 +134,7 @@ def counted(labels: Answers, predictions: Answers, group: Answers) -> np.ndarray
     return tables
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, phases=SHORT)
 @given(answers)
 def test_values_and_the_fast_formula_are_fairlearns(rows: list[tuple[int, int, int]]) -> None:

@@ -305,6 +305,7 @@ def test_a_pack_holds_the_coverage_and_verifying_names_what_is_missing(
     assert "coverage" not in (packed(whole / "record.json", whole) / "manifest.json").read_text()
 
 
+@pytest.mark.slow
 def test_choices_behind_the_record_of_a_live_recording_are_named(tmp_path: Path) -> None:
     folder = tmp_path / "recording"
     with recorder(folder) as live:

@@ -248,6 +248,7 @@ def test_the_page_has_its_sections_and_every_change() -> None:
     assert len(re.findall(r"Δ [−+]?\d", text)) >= len(changes)
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on the PATH")
 def test_fronts_and_usage_are_drawn_and_fit_a_phone(tmp_path: Path) -> None:

@@ -114,6 +114,7 @@ def predictions(run: Setup, round: Round) -> np.ndarray:
     return np.array(given)
 
 
+@pytest.mark.slow
 def test_the_record_says_who_trained_which_model_in_every_measured_round() -> None:
     _, rounds = made()
     assert [one.round for one in result().rounds] == [2, 4]

@@ -153,6 +153,7 @@ def test_variants_with_one_pool_train_one_shadow(tmp_path: Path) -> None:
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
 
 
+@pytest.mark.slow
 def test_another_setting_trains_another_shadow_and_one_of_another_run_is_refused(
     learned: Carried, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def test_a_control_with_untrained_models_has_no_more_clients_than_a_round(
     assert seen[0].exposed.keys() == seen[1].exposed.keys()
 
 
+@pytest.mark.slow
 def test_a_record_is_as_long_however_many_clients_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

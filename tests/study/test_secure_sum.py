@@ -89,6 +89,7 @@ def test_the_targets_update_is_its_own_and_the_others_data_are_not(tmp_path: Pat
     assert torch.equal(next(sums_of_others(run, round, 0, 80)), first)
 
 
+@pytest.mark.slow
 def test_the_targets_noise_is_in_the_sums_and_not_in_its_update() -> None:
     run = setup(sum_study(defense=NOISE), 1, None)
     round = last_round(run)
@@ -107,6 +108,7 @@ def test_several_runs_have_the_least_bound_of_all(tmp_path: Path) -> None:
     assert "has the last round’s sum" in measured_epsilon(record).text
 
 
+@pytest.mark.slow
 def test_bounds_of_another_run_are_refused(tmp_path: Path) -> None:
     run_study(sum_study(), tmp_path)
     path = tmp_path / "seed-1" / SUMS_FILE

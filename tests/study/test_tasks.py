@@ -159,6 +159,7 @@ def other_task(folder: Path) -> Record:
     return run_study(study, folder / "other")
 
 
+@pytest.mark.slow
 def test_the_default_set_leaves_out_what_a_task_does_not_have_and_says_why(tmp_path: Path) -> None:
     record = audited(CASES["regression"], tmp_path, attacks=()).record
     refused = {one.name: one.note for one in record.attacks if one.status == "refused"}

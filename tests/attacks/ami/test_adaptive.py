@@ -39,6 +39,7 @@ def lengths(model: Model, layer: int) -> Tensor:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_disguised_neuron_fires_for_the_same_records_at_honest_lengths(count: int) -> None:
     given, records = neurons(count), torch.randn(500, 6, generator=seeded(5, "records"))
@@ -77,6 +78,7 @@ def test_one_row_fires_for_its_target_alone_and_changes_nothing_else() -> None:
     torch.testing.assert_close(lengths(planted.model, 1), lengths(HONEST, 1))
 
 
+@pytest.mark.slow
 def test_a_records_twin_among_the_others_moves_a_zero_alike_on_every_processor() -> None:
     records = torch.randn(41, 6, generator=seeded(6, "records"))
     target, others = records[:1], torch.cat([records[1:], records[:1]])
