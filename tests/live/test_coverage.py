@@ -1,6 +1,7 @@
 """Coverage of a recording: what was measured, what is missing, and what a gate makes of it."""
 
 import json
+import shutil
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from fedaudit.live.attack import attack_recording
 from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import LOG_FILE
 from fedaudit.live.waiting import waiting
+from fedaudit.report.text.verdict import verdict
 from fedaudit.results.coverage import Coverage
 from fedaudit.results.record import Record
 from tests.live.federation import FEW, POLICY, data, network, rounds
@@ -427,3 +429,30 @@ def test_logs_of_older_versions_are_read(tmp_path: Path) -> None:
     ]
     log.write_text("".join(json.dumps(line) + "\n" for line in older))
     assert coverage(tmp_path).is_whole
+
+
+def test_a_recorder_that_was_not_closed_may_lack_rounds_and_passes_no_gate(tmp_path: Path) -> None:
+    recorder = opened(tmp_path)
+    tell(recorder, 1, 2)
+    recorder.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    stopped = attacked(tmp_path)
+    assert coverage(stopped).is_open
+    assert check(stopped).outcome is Outcome.INCONCLUSIVE
+    assert "rounds after 2 may have run" in check(stopped).reason
+    assert "The recorder was not closed: rounds after 2 may have run" in verdict(stopped).headline
+    with opened(tmp_path) as recorder:
+        tell(recorder, 3)
+    shutil.rmtree(tmp_path / "attacked")
+    whole = attacked(tmp_path)
+    assert not coverage(whole).is_open
+    assert check(whole).outcome is Outcome.PASS
+
+
+def test_a_recording_of_an_older_version_does_not_say_whether_it_was_closed(tmp_path: Path) -> None:
+    with opened(tmp_path) as recorder:
+        tell(recorder, 1)
+    path = tmp_path / "recording.json"
+    said = json.loads(path.read_text())
+    assert said.pop("is_closed") is True
+    path.write_text(json.dumps(said))
+    assert not coverage(tmp_path).is_open

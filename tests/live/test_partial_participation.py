@@ -18,6 +18,7 @@ from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import Split, fair_split
 from fedaudit.live.recorder import record
 from fedaudit.report.deciding.clients import pooled_over
+from fedaudit.report.text.verdict import verdict as plain_verdict
 from fedaudit.results.record import Record
 from tests.live.federation import POLICY, data, network, rounds
 from tests.programs import exit_code
@@ -236,3 +237,16 @@ def test_a_client_that_left_after_the_first_rounds_is_measured_until_then(tmp_pa
     assert found.coverage is not None
     assert [c.last for c in found.coverage.clients] == [4, 4, 2]
     assert found.coverage.is_whole
+
+
+def test_audited_clients_that_were_left_out_are_named_and_no_gate_passes(tmp_path: Path) -> None:
+    folder = told(tmp_path, [[0, 1, 2]] * 2, clients=3)
+    one = attack_recording(folder, (), tmp_path / "one", figures=FIGURES, targets=[1])
+    assert one.coverage is not None
+    assert one.coverage.unattacked == [0, 2]
+    assert "Not attacked, by choice: clients 0 and 2" in plain_verdict(one).headline
+    assert "clients 0 and 2 were left out" in evidence(one)["complete coverage"]
+    named = policy_from(POLICY.replace("auc = 1.0", "auc = 1.0\ntargets = [1]"))
+    demands = {one.name: one.outcome.value for one in evaluate_policy(one, named).checks}
+    assert demands["complete coverage"] == "pass"
+    assert "complete coverage" not in evidence(attacked(folder))

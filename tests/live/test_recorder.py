@@ -332,7 +332,7 @@ def test_a_recording_is_attacked_like_a_study(
     assert any(f.metric == "epsilon" for f in attacked.findings), "a fair draw gives bounds"
     assert "training" not in attacked.config
     assert attacked.config.keys() <= OF_A_RECORDER
-    not_in_config = {"format", "version", "refused", "conflicts"}
+    not_in_config = {"format", "version", "refused", "conflicts", "is_closed"}
     assert Recording.model_fields.keys() - not_in_config == OF_A_RECORDING
 
 

@@ -171,7 +171,7 @@ def compared(
     ("by_client", "correct", "classes", "expected"),
     [
         pytest.param({0: [0.8, 2, 5]}, 2, 100, True, id="one of the client's rounds is above 1"),
-        pytest.param({0: [0.8], 1: [40.0]}, 2, 10, True, id="another client is above 1"),
+        pytest.param({0: [0.8], 1: [40.0]}, 2, 10, False, id="another client is above 1"),
         pytest.param({0: [0.8], 1: [40.0]}, 30, 10, False, id="neither 0.8 nor 0.8 %"),
         pytest.param({0: [0.55], 1: [40.0]}, 30, 10, True, id="a share among percentages"),
         pytest.param({0: [0.8, 0.9]}, 2, 100, None, id="no round tells"),

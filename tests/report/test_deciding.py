@@ -584,3 +584,49 @@ def test_a_control_that_can_hide_leaks_leaves_no_verdict_without_one(control: st
     whole = two_attacks(control, first=(0.5, 0.45, 0.55), target=0)
     quiet = changed(whole, estimates=whole.estimates[:1])
     assert verdict(quiet).status == "control failed"
+
+
+def blind(passed: bool, target: int | None) -> ControlResult:
+    return ControlResult(
+        control="blind classifier", target=target, seed=1, expected="it", value=0.7, passed=passed
+    )
+
+
+def test_one_clients_failed_control_takes_back_its_figures_and_the_pooled_ones_alone() -> None:
+    whole = pooled_with(0.8, 0.75, 0.85, significant=True)
+    clients = sorted({f.target for f in whole.findings if f.target is not None})
+    first, *others = clients
+    controls = [blind(False, None), blind(False, first), *(blind(True, c) for c in others)]
+    doubted = {f.target for f in cleaned(changed(whole, controls=controls)).findings if f.doubt}
+    assert doubted == {None, first}
+    # A client without the control of its own is taken back with all clients together.
+    controls = [blind(False, None), *(blind(True, c) for c in others)]
+    doubted = {f.target for f in cleaned(changed(whole, controls=controls)).findings if f.doubt}
+    assert doubted == {None, first}
+    doubted = {
+        f.target for f in cleaned(changed(whole, controls=[blind(False, None)])).findings if f.doubt
+    }
+    assert doubted == {None, *clients}
+
+
+def test_owners_named_less_often_than_by_guessing_are_no_sign_of_none() -> None:
+    whole = with_sources(source(right=1, clients=10, each=100))
+    assert verdict(whole).status == "inconclusive"
+    policy = Policy.model_validate(
+        {
+            "name": "p",
+            "sources": {"above_label_distributions": 0.1},
+            "controls": {"required": []},
+        }
+    )
+    checks = {one.name: one for one in evaluate_policy(whole, policy).checks}
+    sign = checks["scores with the right sign"]
+    assert sign.outcome is Outcome.INCONCLUSIVE
+    assert "right less often than a guess" in sign.reason
+
+
+def test_a_leak_that_is_left_after_deletion_stands_where_attacks_may_find_too_little() -> None:
+    whole = deleted("not forgotten", "planted leak")
+    assert unlearning_verdict(whole) == "not forgotten"
+    assert unlearning_verdict(deleted("forgotten", "planted leak")) == WITHHELD
+    assert unlearning_verdict(deleted("not forgotten", "untrained model")) == WITHHELD

@@ -93,7 +93,7 @@ def test_a_failed_control_stands_above_any_figure() -> None:
     for strengths in (NOTHING, (2.6, 1.0)):
         said = verdict(record(strengths=strengths, controls=(failed,), details=False))
         assert said.status == "control failed"
-        assert "do not rely on these figures" in said.headline
+        assert "do not rely on the figures that it is about" in said.headline
         assert "blind classifier (expected: an AUC whose interval holds 0.5; got 0.710)" in (
             said.controls
         )

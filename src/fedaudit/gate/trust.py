@@ -9,8 +9,10 @@ from fedaudit.gate.verdict import Check, demand
 from fedaudit.report.doubts import control_name
 from fedaudit.report.evidence import headline, label_among
 from fedaudit.report.grid import shortened
+from fedaudit.report.text.sources import on_sources, wrong_side
 from fedaudit.report.verdict import (
     WRONG_SIGN,
+    clients_named,
     coverage_gaps,
     hardly_learned,
     leaking_defenses,
@@ -102,6 +104,17 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         yield demand("evidence", f"an adversary with the view {wanted}", faults, unsettled)
     if record.coverage is not None:
         faults = _uncovered(record, record.coverage, sampled=asked.sampled_rounds)
+        if record.coverage.is_open:
+            faults.append(
+                f"the recorder was not closed, so that rounds after {record.coverage.rounds} may "
+                "have run; close it after the last round, and attack the recording again"
+            )
+        chosen = policy.membership.targets if policy.membership is not None else ()
+        if record.coverage.unattacked and not chosen:
+            faults.append(
+                f"of the audited clients, {clients_named(record.coverage.unattacked)} were left "
+                "out; attack all of them, or name those that are judged in membership.targets"
+            )
         yield demand("evidence", "complete coverage", faults, unsettled)
     if policy.membership is not None:
         first = headline(record)
@@ -113,6 +126,13 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         ]
         if lower:
             yield demand("evidence", "scores with the right sign", _few(lower), unsettled)
+    if policy.sources is not None:
+        turned = [
+            f"{shortened(one.success.attack)}: right less often than a guess"
+            for one in wrong_side(on_sources(record))
+        ]
+        if turned:
+            yield demand("evidence", "scores with the right sign", _few(turned), unsettled)
     # An attack that ran has a note only where it failed in some of its runs.
     broken = [
         row

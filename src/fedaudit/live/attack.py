@@ -430,6 +430,9 @@ def _clients(stored: Sequence[Stored], told: Sequence[RoundEntry]) -> list[int]:
     return sorted((measured | {c for one in told for c in one.asked}) - {EVERYBODY})
 
 
+_NOT_SETTINGS = {"format", "version", "refused", "conflicts", "is_closed"}
+
+
 def _config(
     recording: Recording, names: Sequence[str], figures: Mapping[str, object]
 ) -> dict[str, object]:
@@ -437,7 +440,7 @@ def _config(
 
     Its keys are among ``OF_A_RECORDER`` of :mod:`fedaudit.results.record`.
     """
-    said = recording.model_dump(mode="json", exclude={"format", "version", "refused", "conflicts"})
+    said = recording.model_dump(mode="json", exclude=_NOT_SETTINGS)
     known = {"name": recording.name, "recording": said, "figures": dict(figures)}
     if names:
         known["attacks"] = {name: {} for name in names}

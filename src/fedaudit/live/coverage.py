@@ -72,6 +72,8 @@ def coverage_of(
         last_measured=max(measured, default=0),
         every=recording.every,
         clients=[_of_client(client, measured, entries) for client in sorted(targets)],
+        is_open=recording.is_closed is False,
+        unattacked=sorted({*recording.targets} - {*targets}),
         missing_uploads=found.uploads[:MOST_LISTED],
         missing_rounds=[*_spans(found.rounds)][:MOST_LISTED],
         n_missing_uploads=found.n_uploads,

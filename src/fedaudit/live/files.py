@@ -27,6 +27,7 @@ _OF_EACH_START = {
     "names",
     "unaudited",
     "conflicts",
+    "is_closed",
 }
 
 

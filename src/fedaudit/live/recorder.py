@@ -99,7 +99,8 @@ class Recorder:
         place = device_named(device)
         if measure == "beside":
             refuse_impossible(place)
-        self.recording = claim(folder, recording, samples)
+        claimed = claim(folder, recording, samples)
+        self.recording = claimed.model_copy(update={"is_closed": False})
         lock = locked(folder, log)
         left = waiting_entries(folder)
         clients = samples.owner[samples.owner >= 0].tolist()
@@ -136,6 +137,7 @@ class Recorder:
             # Of one that was begun before and stopped before its first round, not of this one.
             write_untrained(folder, untrained, self.recording.key)
             write_audit(folder, samples, features=keep_samples)
+        if self.recording != claimed or not (before or left):
             write_recording(self.recording, folder)
         self._past |= left
         self._earlier = {*self._past}
@@ -333,6 +335,9 @@ class Recorder:
                 self._measuring.close()
         if finish:
             self._listen()
+            with self._never_raising():
+                self.recording = self.recording.model_copy(update={"is_closed": True})
+                write_recording(self.recording, self._folder)
         if summary := self._attendance.summary():
             self._warn(plain(summary), summary)
 

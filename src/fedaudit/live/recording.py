@@ -74,6 +74,8 @@ class Recording(Part):
         unaudited: Clients that declined the audit or gave no part that fits, with the reason.
         conflicts: Rounds that came a second time with other models or uploads, which are not in the
             recording, with the reason.
+        is_closed: True once the recorder was closed after its last round; None in recordings of
+            older versions, which do not say.
         model: The model in words: its class.
         started: Date and time.
     """
@@ -101,6 +103,7 @@ class Recording(Part):
     conflicts: Annotated[dict[RoundNumber, Text], Field(max_length=_MOST_ROUNDS)] = Field(
         default_factory=dict
     )
+    is_closed: bool | None = None
     model: Annotated[str, Field(max_length=500)] = ""
     started: Annotated[str, Field(max_length=40)] = ""
 

@@ -31,12 +31,21 @@ def with_doubts(record: AnyRecord) -> AnyRecord:
     """Return the record with the failed control noted in each figure that it takes back.
 
     A control of one attack, client or run takes back figures of that attack, client or run, and
-    those over all clients or runs that include it.
+    those over all clients or runs that include it. Where a client has the same control of its own
+    beside one over all clients, its own decides about it.
     """
+    clients = {figure.target for figure in record.estimates} - {None}
+    own = {
+        (one.control, one.attack, one.target) for one in record.controls if one.passed is not None
+    }
     failed: dict[_Scope, str] = {}
     for one in record.controls:
         if one.passed is False and one.control not in HIDES_LEAKS:
-            for scope in product((one.attack,), (one.target, _ANY), (one.seed, _ANY)):
+            about: set[int | None] = {one.target}
+            if one.target is None:
+                without = {c for c in clients if (one.control, one.attack, c) not in own}
+                about = without if without < clients else {None}
+            for scope in product((one.attack,), (*about, _ANY), (one.seed, _ANY)):
                 failed.setdefault(_Scope(*scope), control_name(one))
     found = [(figure, _doubt(figure, failed)) for figure in record.estimates]
     if all(figure.doubt == doubt for figure, doubt in found):

@@ -145,7 +145,7 @@ def _larger_limits(best: Estimate, figures: list[Estimate], shown: Callable[[flo
     """Return the upper limits of other clients that are above that of a figure, by name."""
     if not are_several(figures):
         return ""
-    limits = largest_limits(figures, best.metric)
+    limits = largest_limits([f for f in figures if f.contrast == best.contrast], best.metric)
     larger = [
         f"up to {shown(limit.value)} for {limit.name}"
         for limit in limits

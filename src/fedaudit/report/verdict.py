@@ -8,9 +8,16 @@ from math import exp, log
 from statistics import NormalDist
 from typing import Literal, NamedTuple
 
-from fedaudit.core.metric_names import AUC, CANNOT_TELL, EPSILON, FORMAL_EPSILON, SECURE_SUM_EPSILON
+from fedaudit.core.metric_names import (
+    AUC,
+    CANNOT_TELL,
+    EPSILON,
+    FORMAL_EPSILON,
+    NOT_FORGOTTEN,
+    SECURE_SUM_EPSILON,
+)
 from fedaudit.report import evidence, words
-from fedaudit.report.doubts import HIDES_LEAKS
+from fedaudit.report.doubts import HIDES_LEAKS, relied_on
 from fedaudit.report.grid import shortened
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import LEAST_LEARNED, NearGuessing, above_chance, near_guessing
@@ -147,12 +154,25 @@ def unlearning_verdict(record: Record) -> str:
     rows = unlearning_rows(record)
     if not rows:
         return ""
-    return WITHHELD if evidence.checks_of(record.controls).failed else unlearning_verdict_of(rows)
+    verdict = unlearning_verdict_of(rows)
+    return WITHHELD if _withholds(record, verdict) else verdict
 
 
 def unlearning_row_verdict(record: Record, note: str) -> str:
     """Return the verdict on one attack after deletion, withheld likewise."""
-    return WITHHELD if evidence.checks_of(record.controls).failed else note or CANNOT_TELL
+    verdict = note or CANNOT_TELL
+    return WITHHELD if _withholds(record, verdict) else verdict
+
+
+def _withholds(record: Record, verdict: str) -> bool:
+    """Return True for a verdict that a failed control takes back.
+
+    That a leak is left stands where attacks may only have found too little.
+    """
+    failed = evidence.checks_of(record.controls).failed
+    if verdict == NOT_FORGOTTEN:
+        failed = [one for one in failed if one.control not in HIDES_LEAKS]
+    return bool(failed)
 
 
 def coverage_gaps(record: Record) -> str:
@@ -176,6 +196,16 @@ def coverage_gaps(record: Record) -> str:
         of = f" of {clients_named(senders)}" if senders else ""
         gaps.append(f"{words.plural(known.n_missing_uploads, 'upload')}{of}")
     return f"Not measured: {words.listed(gaps)}" if gaps else ""
+
+
+def left_out(record: Record) -> list[str]:
+    """Return what a recording says nothing about: clients by choice, and rounds after its last."""
+    known, said = record.coverage, []
+    if known is not None and known.unattacked:
+        said.append(f"Not attacked, by choice: {clients_named(known.unattacked)}")
+    if known is not None and known.is_open:
+        said.append(f"The recorder was not closed: rounds after {known.rounds} may have run")
+    return said
 
 
 def fairness_caveat(record: Record) -> str:
@@ -263,7 +293,7 @@ class CanaryBound(NamedTuple):
 
 def canary_bound(record: Record) -> CanaryBound | None:
     """Return measured and proven epsilon of canary samples; None for other units."""
-    measured = evidence.strongest(record.findings, EPSILON)
+    measured = evidence.strongest(relied_on(record.findings), EPSILON)
     if unit_of(record) != "canary sample" or measured is None:
         return None
     return CanaryBound(measured, evidence.given_over_all_runs(record, FORMAL_EPSILON))

@@ -454,7 +454,7 @@ def client_names(record: BaseModel) -> dict[int, NamedClient]:
 LONGEST_NAME = 40
 """Characters of a client's name that are printed."""
 _CLIENT_FIELDS = ("target", "client")
-_CLIENT_LISTS = ("clients",)
+_CLIENT_LISTS = ("clients", "unattacked")
 
 
 def cleaned(

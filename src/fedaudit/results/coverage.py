@@ -71,6 +71,10 @@ class Coverage(Part):
         last_measured: The last of them.
         every: Rounds are measured this far apart by the user's choice.
         clients: Every audited client, those that never took part included.
+        is_open: True if the recorder was not closed, as where the run was killed or still goes on:
+            later rounds may have run.
+        unattacked: Audited clients that were left out by choice (``--targets``), so that nothing is
+            said about them.
         missing_uploads: Uploads of audited clients that were not measured, in rounds that were.
         missing_rounds: Rounds that ran and should have been measured, and were not.
         n_missing_uploads: Number of missing uploads that may have been aggregated, listed or not.
@@ -85,6 +89,8 @@ class Coverage(Part):
     last_measured: Whole
     every: Annotated[int, Field(ge=1)] = 1
     clients: list[ClientCoverage] = Field(default_factory=list)
+    is_open: bool = False
+    unattacked: list[Whole] = Field(default_factory=list)
     missing_uploads: list[MissingUpload] = Field(default_factory=list)
     missing_rounds: list[MissingRounds] = Field(default_factory=list)
     n_missing_uploads: Whole = 0

@@ -33,7 +33,7 @@ def _leaks(members: str, others: str) -> dict[evidence.Status, str]:
 
 HEADLINES: Mapping[evidence.Status, str] = {
     "void": "These figures say nothing about leakage",
-    "control failed": "A control failed: do not rely on these figures yet",
+    "control failed": "A control failed: do not rely on the figures that it is about",
     **_leaks("members", "non-members"),
     "inconclusive": "Inconclusive: this audit is too small to say",
     "no leak shown": "No leak shown by the attacks that were run",

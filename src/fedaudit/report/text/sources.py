@@ -174,6 +174,11 @@ SOURCE_MEANINGS: Mapping[evidence.Status, str] = {
 }
 
 
+def wrong_side(named: Sequence[Named]) -> list[Named]:
+    """Return attacks that are right less often than a guess: their scores may be turned round."""
+    return [one for one in named if evidence.highest_of(one.success) < one.chance]
+
+
 def source_status(named: Sequence[Named]) -> evidence.Status:
     """The verdict on sources alone."""
     size = evidence.largest([found for figure in named if (found := excess_size(figure))])
@@ -181,6 +186,8 @@ def source_status(named: Sequence[Named]) -> evidence.Status:
         return evidence.LEAKS[size]
     if any(figure.above_guessing for figure in named):
         return "above guessing"
+    if wrong_side(named):
+        return "inconclusive"
     # A test that finds something, in one seed of several, is no sign of none.
     open_still = any(f.success.significant or evidence.leaves_doubt(most_beyond(f)) for f in named)
     return "inconclusive" if open_still else "no leak shown"

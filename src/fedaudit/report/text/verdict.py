@@ -52,6 +52,7 @@ from fedaudit.report.verdict import (
     figures_by_side,
     hardly_learned,
     is_defended,
+    left_out,
     range_headline,
     sides_of,
     unit_of,
@@ -371,6 +372,7 @@ def _headline(record: Record, topics: Mapping[str, evidence.Status]) -> str:
         *texts,
         *failures_beside(record, front),
         coverage_gaps(record),
+        *left_out(record),
         _of_canaries(record),
         _of_deletion(record),
         *_of_one_update(record),
@@ -523,8 +525,14 @@ def _judged(record: Record, topics: dict[str, evidence.Status]) -> dict[str, evi
         return {"membership": "void"}
     if not evidence.checks_of(record.controls).failed:
         return topics
-    leaks = evidence.LEAKS.values()
-    shown = {topic: one for topic, one in topics.items() if one in leaks and topic != "clusters"}
+    found = (*evidence.LEAKS.values(), "above guessing")
+    # Models of clusters have no controls of their own; those of no single attack are about all.
+    about_all = any(not one.attack for one in evidence.checks_of(record.controls).failed)
+    shown = {
+        topic: one
+        for topic, one in topics.items()
+        if one in found and not (topic == "clusters" and about_all)
+    }
     return shown or {"membership": "control failed"}
 
 

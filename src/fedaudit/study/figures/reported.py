@@ -5,7 +5,7 @@ accuracy then lies far above the recorder's on the same data.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite, log2
 from statistics import median
 from typing import Final, Literal, NamedTuple
@@ -141,15 +141,10 @@ def reported_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlR
         run: The run.
         stored: Its measured rounds.
     """
-    owners = run.deal.audit.owner
-    by_client = {
-        client: [comparison for one in stored if (comparison := _read(one, client))]
-        for client in sorted({*owners[owners >= 0].tolist()})
-    }
-    in_percent = {client for client, rounds in by_client.items() if _above_one(rounds)}
     for client in run.study.audit.targets:
-        if rounds := by_client.get(client):
-            yield _compared(run, client, rounds, in_percent)
+        rounds = [comparison for one in stored if (comparison := _read(one, client))]
+        if rounds:
+            yield _compared(run, client, rounds)
 
 
 def _measured(
@@ -181,26 +176,21 @@ def _above_one(rounds: Sequence[Comparison]) -> bool:
     return any(one.reported.get(ACCURACY, 0) > 1 for one in rounds)
 
 
-def _compared(
-    run: Setup, client: ClientId, rounds: Sequence[Comparison], in_percent: Collection[ClientId]
-) -> ControlResult:
+def _compared(run: Setup, client: ClientId, rounds: Sequence[Comparison]) -> ControlResult:
     counted = [one for one in rounds if ACCURACY in one.reported and one.correct is not None]
     # Losses have no scale that all clients share: accuracy decides where it is known.
     if not counted:
         value, passed, note = _losses(rounds)
-    elif client in in_percent:
+    elif _above_one(rounds):
         value, passed, note = _accuracies(_from_percent(counted))
     else:
         value, passed, note = _accuracies(counted)
         percent = _from_percent(counted)
-        # No model is far below chance. Where other clients report percentages, one below is read
-        # as such: single classes that a model never predicts have accuracies near 0.
-        low = not in_percent and _reported(percent) * run.dataset.classes < _LEAST_OF_CHANCE
+        # No model is far below chance. What other clients report says nothing of this one: a single
+        # client could switch the alarms of all others off.
+        low = _reported(percent) * run.dataset.classes < _LEAST_OF_CHANCE
         if passed is False and not low and not _is_worse(percent):
-            if in_percent:
-                value, passed, note = _accuracies(percent)
-            else:
-                passed, note = None, f"{note}; whether this is a share or in percent is not known"
+            passed, note = None, f"{note}; whether this is a share or in percent is not known"
     if rounds[0].samples < _FEWEST_SAMPLES:
         passed = None
         note += f"; fewer than {_FEWEST_SAMPLES} audited members cannot decide"
