@@ -630,3 +630,23 @@ def test_a_leak_that_is_left_after_deletion_stands_where_attacks_may_find_too_li
     assert unlearning_verdict(whole) == "not forgotten"
     assert unlearning_verdict(deleted("forgotten", "planted leak")) == WITHHELD
     assert unlearning_verdict(deleted("not forgotten", "untrained model")) == WITHHELD
+
+
+def test_a_leak_of_one_client_is_not_said_to_be_missing_over_all_where_that_is_withheld() -> None:
+    whole = pooled_with(0.9, 0.8, 0.95, significant=True)
+    said = verdict(changed(whole, controls=[blind(False, None), blind(True, 0), blind(False, 1)]))
+    assert said.status == "strong leak"
+    assert "Shown for client 0 of 2 audited clients" in said.headline
+    assert "figures of all clients together are not relied on" in said.headline
+    assert "Not shown" not in said.headline
+
+
+def test_no_number_of_samples_is_named_for_figures_that_a_control_takes_back() -> None:
+    whole = two_attacks("blind classifier", first=(0.8, 0.75, 0.85))
+    (check,) = [
+        one
+        for one in evaluate_policy(whole, Policy.model_validate(ATTACKS_AB)).checks
+        if one.metric == "auc"
+    ]
+    assert check.outcome is Outcome.INCONCLUSIVE
+    assert check.needs == ""

@@ -17,7 +17,7 @@ from fedaudit.results.comparison import (
     write_comparison_file,
 )
 from fedaudit.results.read import read_comparison
-from fedaudit.results.record import Record, write_record
+from fedaudit.results.record import ControlResult, Record, write_record
 from fedaudit.study.comparing import compared, named_records
 from tests.estimates import changed, estimate
 from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
@@ -292,3 +292,12 @@ def test_records_with_fair_comparisons_are_compared_by_these_alone() -> None:
         with_unfair(given("noise", values, {1: 0.9}, defense=noise(0.1))),
     ]
     assert {one.contrast for one in compared(records).entries} == {"unseen"}
+
+
+def test_a_figure_that_a_failed_control_takes_back_is_not_above_chance_in_a_comparison() -> None:
+    failed = ControlResult(
+        control="untrained model", attack="a", expected="it", value=0.7, passed=False
+    )
+    doubtful = changed(PLAIN, controls=[failed])
+    assert entry(0, "a", of=THREE).above is True
+    assert entry(0, "a", of=compared([doubtful, WEAK])).above is False

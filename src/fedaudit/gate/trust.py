@@ -6,7 +6,6 @@ from typing import NamedTuple
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import EvidencePolicy, Policy
 from fedaudit.gate.verdict import Check, demand
-from fedaudit.report.doubts import control_name
 from fedaudit.report.evidence import headline, label_among
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.sources import on_sources, wrong_side
@@ -20,6 +19,7 @@ from fedaudit.report.verdict import (
 )
 from fedaudit.report.words import against, client_name, defense_name, listed, percent, plural
 from fedaudit.results.coverage import Coverage
+from fedaudit.results.doubts import control_name
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY
 from fedaudit.results.record import ControlResult, Record

@@ -22,6 +22,9 @@ EXACT = "Clopper-Pearson 95%"
 _SLACK = 1e-9
 
 
+_DOUBTED = "above the ceiling, but"
+
+
 class Held(Part):
     """One figure held against its ceiling.
 
@@ -168,7 +171,12 @@ def concluded(checks: Sequence[Check]) -> Outcome:
 
 def _needs(held: Sequence[Held]) -> str:
     """Evidence that would settle the hardest of several figures, where that can be said."""
-    unsettled = [one for one in held if one.outcome is Outcome.INCONCLUSIVE]
+    # What a control takes back is settled by no number of samples.
+    unsettled = [
+        one
+        for one in held
+        if one.outcome is Outcome.INCONCLUSIVE and not one.reason.startswith(_DOUBTED)
+    ]
     wants = [one.more for one in unsettled if one.more is not None and one.more.count]
     if len(unsettled) < 2:
         return ""
@@ -240,7 +248,7 @@ def by_lower_bound(one: Judged, ceiling: float, confidence: float) -> Held:
         return _open(one._replace(figure=None, why=one.why or (figure.note if figure else "")))
     outcome, reason = bound_against(figure.low, ceiling), figure.note
     if outcome is Outcome.FAIL and one.doubt:
-        outcome, reason = Outcome.INCONCLUSIVE, f"above the ceiling, but {one.doubt}"
+        outcome, reason = Outcome.INCONCLUSIVE, f"{_DOUBTED} {one.doubt}"
     elif figure.ceiling is not None and figure.ceiling <= ceiling:
         reason = f"even a perfect attack could not have shown more than {figure.ceiling:.3g}"
     return Held(
@@ -303,7 +311,7 @@ def _outcome(
         )
     outcome = against(figure.low, figure.high, ceiling)
     if outcome is Outcome.FAIL and doubt:
-        return Outcome.INCONCLUSIVE, f"above the ceiling, but {doubt}"
+        return Outcome.INCONCLUSIVE, f"{_DOUBTED} {doubt}"
     return outcome, ""
 
 

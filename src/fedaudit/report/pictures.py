@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.report import words
 from fedaudit.report.deciding.clients import are_several, name_of
-from fedaudit.report.doubts import NOT_RELIED_ON
 from fedaudit.report.evidence import (
     by_contrast,
     distinct,
@@ -39,6 +38,7 @@ from fedaudit.report.text.sources import Named, labels_of_named, look_of_source,
 from fedaudit.report.verdict import figures_by_side
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import EVERY_ATTACK, Comparison
+from fedaudit.results.doubts import NOT_RELIED_ON
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.metrics import MODEL_ESTIMATE, MODEL_RISK, TEST_ACCURACY, VIOLATIONS
 from fedaudit.results.record import Record

@@ -7,7 +7,6 @@ from fedaudit.core import metric_names
 from fedaudit.core.metric_names import EPSILON
 from fedaudit.report import evidence, words
 from fedaudit.report.deciding.clients import are_several, highest_auc, largest_limits
-from fedaudit.report.doubts import NOT_RELIED_ON, relied_on
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.clusters import clustered_of, label_of, risk_size, riskiest
 from fedaudit.report.text.membership import ALARMS, of_thousand, upper_bounds
@@ -34,6 +33,7 @@ from fedaudit.report.text.sources import (
     strongest_on_sources,
 )
 from fedaudit.report.verdict import canary_bound, figures_by_side
+from fedaudit.results.doubts import NOT_RELIED_ON, relied_on
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.metrics import CHANCE_VIOLATIONS, TEST_ACCURACY, VIOLATIONS

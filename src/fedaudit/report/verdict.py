@@ -17,8 +17,8 @@ from fedaudit.core.metric_names import (
     SECURE_SUM_EPSILON,
 )
 from fedaudit.report import evidence, words
-from fedaudit.report.doubts import HIDES_LEAKS, relied_on
 from fedaudit.report.grid import shortened
+from fedaudit.results.doubts import HIDES_LEAKS, relied_on
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import LEAST_LEARNED, NearGuessing, above_chance, near_guessing
 from fedaudit.results.record import ControlResult, Record

@@ -15,6 +15,7 @@ from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.results.aggregate import Value, Values, difference, estimated, mean_of, restricted
 from fedaudit.results.compare_figures import figure_entries
 from fedaudit.results.comparison import EVERY_ATTACK, NOT_SET, AttackEntry, Comparison, Row, Source
+from fedaudit.results.doubts import with_doubts
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.fronts import fronts
 from fedaudit.results.guessing import above_chance
@@ -99,6 +100,7 @@ def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison
             "some of these records are audits of people and others of single samples, whose "
             "figures are not one scale; compare those of one unit (audit.unit)"
         )
+    records = [with_doubts(record) for record in records]
     rows = rows_of(records)
     known = [_figure_index_of(records[row.source], row) for row in rows]
     keys = _keys(known)

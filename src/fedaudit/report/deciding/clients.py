@@ -7,6 +7,7 @@ from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, words
 from fedaudit.report.deciding.membership import little_can_hide
 from fedaudit.report.verdict import clients_named
+from fedaudit.results.doubts import relied_on
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
@@ -93,12 +94,15 @@ def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
     if len(clients) < 2:
         return ""
     pooled = evidence.pooled(figures)
+    withheld = bool(pooled) and not relied_on(pooled)
+    pooled = relied_on(pooled)
     alone = [one for one in figures if one.target is not None]
     above = clients_of(one for one in alone if above_chance(one))
     if not pooled:
         if not above:
             return ""
-        return f"Shown for {clients_named(above)} of {len(clients)} audited clients"
+        said = f"Shown for {clients_named(above)} of {len(clients)} audited clients"
+        return f"{said}; figures of all clients together are not relied on" if withheld else said
     by_all = any(above_chance(one) for one in pooled)
     strongest = highest_auc(pooled) or pooled[0]
     together = (

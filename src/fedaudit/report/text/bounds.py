@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, tpr_at
 from fedaudit.report import words
-from fedaudit.report.doubts import NOT_RELIED_ON
 from fedaudit.report.evidence import distinct, headline, label_among, says_nothing, strongest
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.answers import (
@@ -23,6 +22,7 @@ from fedaudit.report.text.clusters import clustered_of, in_words, riskiest
 from fedaudit.report.text.epsilons import client_bound, sum_bound
 from fedaudit.report.text.sources import on_sources
 from fedaudit.report.verdict import unit_of
+from fedaudit.results.doubts import NOT_RELIED_ON
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance, by_test_alone
 from fedaudit.results.record import Record

@@ -6,7 +6,6 @@ from typing import NamedTuple
 from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.report import evidence, words
 from fedaudit.report.deciding.clients import are_several, highest_auc, largest_limits
-from fedaudit.report.doubts import NOT_RELIED_ON, relied_on
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import (
     WRONG_SIGN,
@@ -15,6 +14,7 @@ from fedaudit.report.verdict import (
     unit_of,
     wrong_sign,
 )
+from fedaudit.results.doubts import NOT_RELIED_ON, relied_on
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance, by_interval_alone, by_test_alone
 from fedaudit.results.record import Record

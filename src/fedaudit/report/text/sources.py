@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from fedaudit.report import evidence, words
-from fedaudit.report.doubts import NOT_RELIED_ON
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.membership import Bullet, Sentence
+from fedaudit.results.doubts import NOT_RELIED_ON
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record

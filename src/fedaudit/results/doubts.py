@@ -4,7 +4,6 @@ from collections.abc import Collection, Mapping
 from itertools import product
 from typing import NamedTuple, TypeVar
 
-from fedaudit.report.grid import shortened
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult, Record
 
@@ -13,6 +12,7 @@ HIDES_LEAKS = ("planted leak", "reported training metrics")
 NOT_RELIED_ON = "not relied on: a control failed"
 _TOPICS = ("membership", "source")
 _MOST_CLIENTS = 5
+_LONGEST = 60
 _ANY = -1
 
 
@@ -74,11 +74,15 @@ def control_name(control: ControlResult) -> str:
     more = len(clients) - len(names)
     names += [f"{more} more"] if more else []
     where = [
-        f"of {shortened(control.attack)}" if control.attack else "",
+        f"of {_cut(control.attack)}" if control.attack else "",
         f"on {', '.join(names)}" if names else "",
         f"in seed {control.seed}" if control.seed is not None else "",
     ]
-    return " ".join(filter(None, [f"“{shortened(control.control)}”", *where]))
+    return " ".join(filter(None, [f"“{_cut(control.control)}”", *where]))
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
 
 
 def _client(client: int) -> str:
