@@ -101,3 +101,19 @@ def measured(folder: Path) -> dict[tuple[int, str], Tensor]:
         for one in read_measured(folder)
         for name, values in one.measured.signals.items()
     }
+
+
+def trained_linear(
+    sent: Mapping[str, Tensor], x: Tensor, y: Tensor, *, lr: float, steps: int
+) -> dict[str, Tensor]:
+    """The state of a linear classifier after steps of gradient descent on all of some samples."""
+    classes, width = sent["weight"].shape
+    model = nn.Linear(width, classes)
+    model.load_state_dict(dict(sent))
+    optimiser = torch.optim.SGD(model.parameters(), lr=lr)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    return dict(model.state_dict())

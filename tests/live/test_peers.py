@@ -13,7 +13,7 @@ from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import policy_from
 from fedaudit.live.attack import attack_recording
 from fedaudit.results.record import ControlResult, Record
-from tests.live.federation import POLICY
+from tests.live.federation import POLICY, trained_linear
 
 ROUNDS, WIDTH = 6, 8
 Upload = Callable[[int, dict[str, Tensor], dict[str, Tensor]], dict[str, Tensor]]
@@ -49,7 +49,9 @@ def recorded(
             uploads = {}
             for name in names:
                 rows = torch.from_numpy(split.train[name])
-                uploads[name] = _trained(sent, data[name][0][rows], data[name][1][rows])
+                uploads[name] = trained_linear(
+                    sent, data[name][0][rows], data[name][1][rows], lr=0.2, steps=3
+                )
             uploads["odd"] = uploads["site-0"] if copied else peer(index, sent, uploads["odd"])
             if signs:
                 uploads = {
@@ -59,18 +61,6 @@ def recorded(
             recorder.round(index, sent=sent, uploads=uploads, after=sent)
     figures = {"blind_classifier": False, "permutations": 20}
     return attack_recording(folder / "run", [], folder / "result", figures=figures)
-
-
-def _trained(sent: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    model = nn.Linear(WIDTH, 3)
-    model.load_state_dict(sent)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.2)
-    for _ in range(3):
-        optimiser.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-    return dict(model.state_dict())
 
 
 def moved(sent: dict[str, Tensor], own: dict[str, Tensor], by: float) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
 from fedaudit.gate.verdict import Verdict
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import Split
+from tests.live.federation import trained_linear
 
 WIDTH, CLASSES = 20, 4
 Data = Mapping[int, tuple[Tensor, Tensor]]
@@ -55,7 +56,9 @@ def judged(
     ) as recorder:
         for index in (1, 2):
             uploads = {
-                client: _trained(sent, x[samples.train[client]], y[samples.train[client]])
+                client: trained_linear(
+                    sent, x[samples.train[client]], y[samples.train[client]], lr=0.1, steps=5
+                )
                 for client, (x, y) in data.items()
             }
             mean = {n: sum(one[n] for one in uploads.values()) / len(uploads) for n in sent}
@@ -65,18 +68,6 @@ def judged(
             sent = mean
     record = attack_recording(folder / "run", [], folder / "out", figures={"permutations": 20})
     return evaluate_policy(record, policy_from(DEFAULT_POLICY))
-
-
-def _trained(sent: Mapping[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    model = nn.Linear(WIDTH, CLASSES)
-    model.load_state_dict(dict(sent))
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(5):
-        optimiser.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-    return dict(model.state_dict())
 
 
 MANY = {0: 1500, 1: 1500, 2: 1500}

@@ -650,3 +650,10 @@ def test_no_number_of_samples_is_named_for_figures_that_a_control_takes_back() -
     ]
     assert check.outcome is Outcome.INCONCLUSIVE
     assert check.needs == ""
+
+
+def test_a_doubt_is_gone_with_the_control_that_raised_it() -> None:
+    doubtful = cleaned(two_attacks("blind classifier", first=(0.65, 0.61, 0.69)))
+    assert all(figure.doubt for figure in doubtful.findings)
+    again = cleaned(changed(doubtful, controls=[]))
+    assert not any(figure.doubt for figure in again.findings)

@@ -531,12 +531,12 @@ def _groups(asked: Asked) -> Iterator[Judged]:
 
 def _bounds(asked: Asked) -> Iterator[Judged]:
     """Lower bounds, which are never averaged; the error that they share over a study is in them."""
-    policy = asked.policy.membership
+    unbounded = {*clients_without_bound(asked.record, asked.policy.membership)}
     for run, figure in _of_runs(asked._replace(contrast="unseen"), each=True):
         if run.target is None:
             # Each client's coins bound epsilon by themselves.
             continue
-        if figure is None and run.target in clients_without_bound(asked.record, policy):
+        if figure is None and run.target in unbounded:
             continue
         doubt = asked.trust.doubt(figure)
         absent = _why_missing(asked.record, run) or "the record has no such bound"

@@ -236,8 +236,8 @@ def failures_beside(record: Record, status: evidence.Status) -> list[str]:
     if status in ("void", "control failed"):
         return []
     failed = evidence.checks_of(record.controls).failed
-    taken = distinct_about(one for one in failed if one.control not in HIDES_LEAKS)
-    low = distinct_about(one for one in failed if one.control in HIDES_LEAKS)
+    taken = _about_each(one for one in failed if one.control not in HIDES_LEAKS)
+    low = _about_each(one for one in failed if one.control in HIDES_LEAKS)
     return [
         f"{text}: {words.listed(about[:MOST_FAILED])}"
         + f" and {len(about) - MOST_FAILED} more" * (len(about) > MOST_FAILED)
@@ -249,7 +249,7 @@ def failures_beside(record: Record, status: evidence.Status) -> list[str]:
     ]
 
 
-def distinct_about(controls: Iterable[ControlResult]) -> list[str]:
+def _about_each(controls: Iterable[ControlResult]) -> list[str]:
     """Return the attacks or clients whose figures controls are about, each once."""
     return evidence.distinct(_about(one) or shortened(one.control, 40) for one in controls)
 

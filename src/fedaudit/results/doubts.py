@@ -50,7 +50,7 @@ def with_doubts(record: AnyRecord) -> AnyRecord:
     found = [(figure, _doubt(figure, failed)) for figure in record.estimates]
     if all(figure.doubt == doubt for figure, doubt in found):
         return record
-    marked = [figure.doubted(doubt) if doubt else figure for figure, doubt in found]
+    marked = [figure if figure.doubt == doubt else figure.doubted(doubt) for figure, doubt in found]
     return record.model_copy(update={"estimates": marked})
 
 
