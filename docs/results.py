@@ -30,8 +30,9 @@ INTRODUCTION = """# Results
 
 What the records in `records/` say, a page a study; `python docs/results.py` makes these pages from
 them, and `make docs` holds them to it. What follows for the papers stands on the page of
-[claims](claims.md). In brackets 95% intervals: of one seed by DeLong's method (AUC)
-and by order statistics with Clopper and Pearson's (rates), of several seeds those of these runs
+[claims](claims.md). In brackets 95% intervals: of one seed by DeLong's method (AUC;
+exact on disjoint pairs where few pairs are misordered) and by order statistics with Clopper and
+Pearson's (rates), of several seeds those of these runs
 together, not of further ones. Square brackets are Clopper and Pearson's alone: limits of the share
 of members above the threshold that was used, whose true false-positive rate may be another. Nothing
 follows from them for the rate at 0.1% FPR, and no size or verdict rests on them. **Bold** figures

@@ -11,6 +11,7 @@ import pytest
 from docs.claims import again, comparing, data, figures, judging, page
 from docs.claims.judging import Decided
 from fedaudit.core.errors import BadInput
+from fedaudit.metrics.intervals import clopper_pearson
 from fedaudit.results import read
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Environment, own_hash
@@ -73,6 +74,19 @@ def test_what_is_open_says_what_would_settle_it_and_what_was_not_run_why(
 def test_at_most_a_fifth_of_the_claims_was_not_run(all_decided: list[Decided]) -> None:
     missing = [one for one in all_decided if one.verdict == "not run"]
     assert 5 * len(missing) <= len(all_decided)
+
+
+@pytest.mark.slow
+def test_limits_of_a_group_in_a_record_are_called_delongs_only_where_they_are() -> None:
+    for path in sorted(data.RECORDS.glob("*/*.json")):
+        for one in read.read_record(path).groups:
+            if one.metric == "auc" and one.value is not None and one.low is not None:
+                pairs = min(one.n_members, one.n_nonmembers)
+                exact = clopper_pearson(pairs * one.value, pairs)
+                is_exact = (
+                    abs(one.low - exact.low) < 1e-9 and abs((one.high or 0) - exact.high) < 1e-9
+                )
+                assert is_exact == one.method.startswith("exact on pairs"), path.name
 
 
 def test_the_figures_of_the_readme_are_those_of_the_records() -> None:

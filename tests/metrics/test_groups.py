@@ -18,8 +18,17 @@ def test_each_class_is_judged_within_itself() -> None:
     perfect, inverted, lonely = auc_by_group(scores, truth, groups=classes)
     assert (perfect.group, perfect.value, perfect.high) == (0, 1, 1)
     assert (inverted.group, inverted.value, inverted.low) == (1, 0, 0)
-    assert lonely == (2, None, None, None, 1, 0)
-    assert perfect[1:4] == auc_interval(scores[:4], truth[:4])[:3]
+    assert lonely == (2, None, None, None, 1, 0, "")
+    assert (*perfect[1:4], perfect.method) == auc_interval(scores[:4], truth[:4])
+
+
+def test_limits_of_a_group_say_how_they_were_made() -> None:
+    scores = np.concatenate([np.arange(60.0), np.arange(60.0) + 0.5, [1.0, 2.0, 3.0, 4.0]])
+    truth = np.concatenate([np.arange(120) >= 60, [True, True, False, False]])
+    large, small = auc_by_group(scores, truth, groups=np.arange(124) // 120)
+    (with_owner,) = auc_by_owner(scores[120:], truth[120:], owners=np.array([0, 0, 1, 1]))
+    assert large.method == "DeLong 95%"
+    assert small.method == with_owner.method == "exact on pairs 95%"
 
 
 def test_all_members_are_held_against_each_owner() -> None:

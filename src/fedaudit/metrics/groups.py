@@ -22,6 +22,7 @@ class GroupAuc(NamedTuple):
         high: Upper limit; None likewise.
         n_members: Members in the group.
         n_nonmembers: Non-members in the group.
+        method: How the limits were made; empty where there are none.
     """
 
     group: int
@@ -30,6 +31,7 @@ class GroupAuc(NamedTuple):
     high: float | None
     n_members: int
     n_nonmembers: int
+    method: str = ""
 
 
 class SingledOut(NamedTuple):
@@ -138,8 +140,8 @@ def _group(
     nonmembers = len(truth) - members
     if min(members, nonmembers) < 2:
         return GroupAuc(group, None, None, None, members, nonmembers)
-    value, low, high, _ = auc_interval(scores, truth, confidence=confidence)
-    return GroupAuc(group, value, low, high, members, nonmembers)
+    value, low, high, method = auc_interval(scores, truth, confidence=confidence)
+    return GroupAuc(group, value, low, high, members, nonmembers, method)
 
 
 def _grouped(

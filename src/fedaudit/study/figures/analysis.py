@@ -564,7 +564,7 @@ def _groups(
                 value=row.value,
                 low=row.low,
                 high=row.high,
-                method="" if row.low is None else "DeLong 95%",
+                method=row.method,
                 n_members=row.n_members,
                 n_nonmembers=row.n_nonmembers,
             )
