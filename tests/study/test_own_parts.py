@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.attacks.catalog import ATTACKS
+from fedaudit.core.definitions import definition_digest
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import code_named_in
 from fedaudit.live.attack import attack_recording
@@ -65,8 +66,9 @@ def test_every_part_of_the_example_is_its_own_and_stands_in_the_record(carried: 
     assert config["defense"]["name"] == "parts:Confident"
     assert {row.name: row.source for row in record.attacks}["parts:lowest_loss"] == "of our own"
     assert {figure.attack for figure in record.findings} >= {"parts:lowest_loss", "loss-series"}
-    source = (carried / "files" / "parts.py").read_bytes()
-    assert config["code"] == {"parts": hashlib.sha256(source).hexdigest()}
+    parts = ["Confident", "Net", "cautious", "lowest_loss", "tumours"]
+    assert list(config["code"]) == [f"parts:{name}" for name in parts]
+    assert len(set(config["code"].values())) == len(parts)
 
 
 def test_every_variant_of_the_example_can_be_carried_out() -> None:
@@ -123,40 +125,71 @@ def test_a_recording_of_an_attack_of_ones_own_is_attacked_only_if_it_is_trusted(
     assert "parts" not in sys.modules
     found = attack_recording(folder, [], tmp_path / "out", figures=few, trust=True)
     assert {figure.attack for figure in found.findings} == {"parts:lowest_loss"}
-    source = (EXAMPLE / "parts.py").read_bytes()
-    assert found.config["code"] == {"parts": hashlib.sha256(source).hexdigest()}
+    digest = definition_digest("parts", "lowest_loss")
+    assert found.config["code"] == {"parts:lowest_loss": digest}
 
 
 def test_parts_that_have_changed_since_are_refused(
     carried: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = shutil.copytree(carried / "files", tmp_path / "files")
-    with (files / "parts.py").open("a") as file:
-        file.write("\n# another line\n")
+    source = (files / "parts.py").read_text()
+    (files / "parts.py").write_text(source.replace(".double()", ".float()", 1))
     monkeypatch.chdir(files)
-    with pytest.raises(BadInput, match="the module 'parts' is not the one that"):
+    with pytest.raises(BadInput, match="'parts:lowest_loss' is not the one that"):
         reattack(carried / "out", [], tmp_path / "again", trust=True)
+    (files / "parts.py").write_text(source.replace("hidden + self.middle", "self.middle", 1))
     words = ("--variant", "confident", "--out", carried / "out", "--workers", "1", *SMALL)
     forget_parts()
     sys.path[:] = [place for place in sys.path if place != str(carried / "files")]
-    assert exit_code("run", files / "study.toml", *words) == 2, "nor does a run go on with them"
+    assert exit_code("run", files / "study.toml", *words) == 2, "nor is a run continued with them"
 
 
-def test_another_attack_of_ones_own_needs_no_other_run(tmp_path: Path) -> None:
-    for name in ("parts_net", "parts_rule"):
-        shutil.copy(EXAMPLE / "parts.py", tmp_path / f"{name}.py")
-    given: dict[str, object] = {"name": "x", "model": {"name": "parts_net:Net"}}
+def test_another_attack_in_the_module_needs_no_other_run(
+    carried: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = shutil.copytree(carried / "files", tmp_path / "files")
+    more = '\nmore = Attack((Loss(),), Lowest(), "of our own", "The same again.")  # added\n'
+    with (files / "parts.py").open("a") as file:
+        file.write(more)
+    monkeypatch.chdir(files)
+    names = ["parts:lowest_loss", "parts:more"]
+    record = reattack(carried / "out", names, tmp_path / "again", trust=True)
+    assert [row.name for row in record.attacks] == names
+    config = json.loads(json.dumps(record.config))
+    before = json.loads(json.dumps(read_record(carried / "out" / "record.json").config))
+    assert before["code"].items() < config["code"].items()
+
+
+def test_the_run_is_named_by_the_source_of_what_trains(tmp_path: Path) -> None:
+    source = (EXAMPLE / "parts.py").read_text()
+    given: dict[str, object] = {
+        "name": "x",
+        "model": {"name": "parts_own:Net"},
+        "attacks": {"parts_own:lowest_loss": {}},
+    }
     keys, codes = [], []
+    changed = [".double()", "hidden + self.middle"]
     with code_named_in("mine", trusted=True, folder=tmp_path):
-        for line in ("# one", "# two"):
-            (tmp_path / "parts_rule.py").write_text((EXAMPLE / "parts.py").read_text() + line)
-            study = with_code(study_from(given | {"attacks": {"parts_rule:lowest_loss": {}}}))
+        for text in (source, *(source.replace(one, one.upper(), 1) for one in changed)):
+            (tmp_path / "parts_own.py").write_text(text)
+            study = with_code(study_from(given))
             keys.append(run_key(study, 1))
             codes.append(study.code)
-        assert codes[0] != codes[1]
-        assert keys[0] == keys[1]
-        (tmp_path / "parts_net.py").write_text((EXAMPLE / "parts.py").read_text() + "# two")
-        assert run_key(with_code(study_from(given)), 1) != keys[0]
+    assert codes[0] != codes[1]
+    assert keys[0] == keys[1], "another attack is no other run"
+    assert keys[0] != keys[2], "another network is"
+
+
+def test_a_digest_given_for_a_module_is_of_its_whole_file(tmp_path: Path) -> None:
+    source = EXAMPLE / "parts.py"
+    shutil.copy(source, tmp_path / "parts_own.py")
+    given: dict[str, object] = {"name": "x", "model": {"name": "parts_own:Net"}}
+    with code_named_in("mine", trusted=True, folder=tmp_path):
+        pinned = given | {"code": {"parts_own": hashlib.sha256(source.read_bytes()).hexdigest()}}
+        assert with_code(study_from(pinned)).code == with_code(study_from(given)).code
+        with pytest.raises(BadInput, match="the module 'parts_own' is not the one that"):
+            with_code(study_from(given | {"code": {"parts_own": "0" * 64}}))
 
 
 def test_a_study_without_parts_of_its_own_is_what_it_was() -> None:

@@ -178,8 +178,9 @@ def test_a_pretraining_without_an_end_is_refused() -> None:
 def test_code_of_ones_own_is_part_of_the_name() -> None:
     given = with_code(study())
     assert given.pretrained_name != study().pretrained_name
-    assert "tests.study.test_pretraining" in given.code
-    changed = given.model_copy(update={"code": {**given.code, "tests.networks": "0" * 64}})
+    assert "tests.study.test_pretraining:points" in given.code
+    code = {**given.code, "tests.networks:Denoiser": "0" * 64}
+    changed = given.model_copy(update={"code": code})
     assert changed.pretrained_name != given.pretrained_name
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar, cast
 
+from fedaudit.core.definitions import definition_digest
 from fedaudit.core.errors import BadInput, Refusal, an, folded_name, nearest, type_of, unknown_name
 
 Entry = TypeVar("Entry")
@@ -55,13 +56,12 @@ class GivenObject:
 
     Attributes:
         value: The object, or what makes it: what importing the name would give.
-        module: Under which its source is kept in a study: that of its file, or its whole name where
-            no import brings it back.
+        code_key: The name of its source in a study, as of :func:`code_key`.
         digest: SHA-256 of that source.
     """
 
     value: object
-    module: str
+    code_key: str
     digest: str
 
 
@@ -323,10 +323,11 @@ def called(
 
 
 def sources_of(names: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """SHA-256 of the source file of each module that is named, by the module's name.
+    """Return the SHA-256 of the source that defines each part, by ``module:object``.
 
-    What these modules import in turn is not looked into. Objects that no import brings back have
-    their own source, under the whole name.
+    Other objects of a part's module do not count; see
+    :func:`fedaudit.core.definitions.definition_digest`. Objects that no import brings back have
+    their source under the whole name.
 
     Args:
         names: Kind and name of each part.
@@ -338,16 +339,17 @@ def sources_of(names: Iterable[tuple[str, str]]) -> dict[str, str]:
     for kind, name in names:
         _found(name, kind)
         handed = _namer.get().given.get(name)
-        module = module_of(kind, name)
-        found[module] = handed.digest if handed else source_digest(module)
+        key = code_key(kind, name)
+        module, _, attribute = key.partition(":")
+        found[key] = handed.digest if handed else definition_digest(module, attribute)
     return dict(sorted(found.items()))
 
 
-def module_of(kind: str, name: str) -> str:
-    """Under what the source of a part is kept: its module, or the name of an object handed over."""
+def code_key(kind: str, name: str) -> str:
+    """Return ``module:object`` of a part, or the name of an object that was handed over."""
     if name in _namer.get().given:
-        return _namer.get().given[name].module
-    return name if is_handed_over(name) else _path(name, kind).partition(":")[0]
+        return _namer.get().given[name].code_key
+    return name if is_handed_over(name) else _path(name, kind)
 
 
 def _path(name: str, kind: str) -> str:
@@ -356,7 +358,7 @@ def _path(name: str, kind: str) -> str:
     return entry.value if entry else name
 
 
-def source_digest(module: str) -> str:
+def module_digest(module: str) -> str:
     """SHA-256 of the file of a module that has been imported; of nothing where it has none."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return hashlib.sha256(Path(file).read_bytes() if file else b"").hexdigest()

@@ -20,8 +20,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from fedaudit.core.definitions import KNOWN, definition_digest
 from fedaudit.core.errors import BadInput, type_of
-from fedaudit.core.importing import GivenObject, source_digest
+from fedaudit.core.importing import GivenObject
 from fedaudit.core.values import Setting
 
 _SHOWN = 1000
@@ -70,11 +71,8 @@ def spelled(value: object, options: Mapping[str, object], *, kind: str) -> Spell
     settings = {
         name: _plain(f"{name} of the {kind} {_name(value)!r}", one) for name, one in options.items()
     }
-    if is_importable(value):
-        module = value.__module__
-        return Spelled(_name(value), settings, GivenObject(value, module, source_digest(module)))
     name = _name(value)
-    return Spelled(name, settings, GivenObject(value, name, _sha256(source_of(value))))
+    return Spelled(name, settings, GivenObject(value, name, _digest_of(value)))
 
 
 def frozen(value: object, make: object, *, label: str = "") -> Spelled:
@@ -287,15 +285,14 @@ def source_behind(kind: type) -> str:
 def _own_source(code: type | types.FunctionType) -> dict[str, str]:
     """By its name, the digest of what a class or function of the user's own is defined by."""
     module = code.__module__ or ""
-    if module.partition(".")[0] in _KNOWN:
-        return {}
+    return {} if module.partition(".")[0] in KNOWN else {_name(code): _digest_of(code)}
+
+
+def _digest_of(code: type | types.FunctionType) -> str:
+    """SHA-256 of the source that defines a class or function, and what that uses."""
     if is_importable(code):
-        return {module: source_digest(module)}
-    return {_name(code): _sha256(source_of(code))}
-
-
-_KNOWN = {*sys.stdlib_module_names, "fedaudit", "torch", "numpy", "scipy", "sklearn"} - {"__main__"}
-"""Packages whose version an environment states; the source of others is digested."""
+        return definition_digest(code.__module__, code.__qualname__)
+    return _sha256(source_of(code))
 
 
 def _array(value: object, size: int, numbers: Callable[[], np.ndarray]) -> str:

@@ -6,7 +6,14 @@ from collections.abc import Collection, Mapping
 from typing import TypeVar, cast
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.importing import installed, is_handed_over, is_own, module_of, sources_of
+from fedaudit.core.importing import (
+    code_key,
+    installed,
+    is_handed_over,
+    is_own,
+    module_digest,
+    sources_of,
+)
 from fedaudit.datasets.catalog import READERS
 from fedaudit.results.older import FIRST_SET
 from fedaudit.results.text import made_plain
@@ -76,8 +83,8 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
     apart = study.shadow is None or study.shadow.mode == "federation"
     # Which attacks there are makes no other run, nor does what they are.
     parts = [part for part in own_parts(study) if part[0] not in _AFTER_TRAINING]
-    trained = {module_of(*part) for part in parts}
-    code = {module: digest for module, digest in study.code.items() if module in trained}
+    trained = {code_key(*part) for part in parts}
+    code = {key: digest for key, digest in study.code.items() if key in trained}
     study = study.model_copy(update={"code": code})
     settings = _settings(study, FOR_PEOPLE | _AFTERWARDS | ({"shadow"} if apart else set()))
     # A run on the CPU keeps the name it had before there were others.
@@ -125,24 +132,30 @@ def _parts(study: Study) -> list[tuple[str, str]]:
 
 
 def with_code(study: PlanKind) -> PlanKind:
-    """The study with the digests of all modules that its own parts are named in.
+    """Return the study with the digest of the source that defines each of its own parts.
 
     Raises:
-        BadInput: A module cannot be imported or must not be, or is another than the one that the
-            study was made with.
+        BadInput: A module cannot be imported or must not be, or a part is another than the one
+            that the study was made with.
     """
     found = sources_of(own_parts(study))
-    for module, digest in study.code.items():
-        if found.get(module, digest) != digest:
-            what = repr(module) if is_handed_over(module) else f"the module {module!r}"
+    modules = {key.partition(":")[0] for key in found if not is_handed_over(key)}
+    for key, digest in study.code.items():
+        is_module = key in modules
+        now = module_digest(key) if is_module else found.get(key, digest)
+        if now == digest:
+            continue
+        if is_handed_over(key):
             raise BadInput(
-                f"{what} is not the one that {study.name!r} was made with: its "
-                f"source has the SHA-256 {found[module][:16]}... instead of {digest[:16]}...; "
-                "restore the file, or run the study anew without that entry of code"
-                if what != repr(module)
-                else f"{what} is not what it was when the audit {study.name!r} was begun; take "
+                f"{key!r} is not what it was when the audit {study.name!r} was begun; take "
                 "another folder, or restore it"
             )
+        what = f"the module {key!r}" if is_module else f"{key!r}"
+        raise BadInput(
+            f"{what} is not the one that {study.name!r} was made with: its source has the "
+            f"SHA-256 {now[:16]}... instead of {digest[:16]}...; restore the file, or run the "
+            "study again without that entry of code"
+        )
     return cast(PlanKind, study.model_copy(update={"code": found}))
 
 

@@ -157,8 +157,8 @@ class GameStudy(Section):
         about: One sentence for the reader of the report.
         hours: What it takes, as its author measured it; for people, changes nothing.
         seed: Of every draw.
-        code: SHA-256 of the source of each module that parts of the user's own are named in, filled
-            in when the games are played.
+        code: SHA-256 of the source that defines each part of the user's own, filled in when the
+            games are played.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,+-]{0,199}$")]

@@ -12,7 +12,7 @@ from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from fedaudit.attacks.catalog import DEFAULT_SET
 from fedaudit.core.errors import BadInput
-from fedaudit.core.importing import module_of
+from fedaudit.core.importing import code_key
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.layout import MAX_ROUND
 from fedaudit.study.settings.base import Count, Digest, Positive, Section, Settings, Share
@@ -325,8 +325,9 @@ class Study(Section):
         attacks: Settings by attack name; those of ``attack_set`` if there is no table.
         attack_set: Which set of attacks is run where there is no ``[attacks]`` table; that of
             this version if left out.
-        code: SHA-256 of the source of each module that parts of the user's own are named in, filled
-            in when the study is carried out; where one is given, other source is refused.
+        code: SHA-256 of the source that defines each part of the user's own, filled in when the
+            study is carried out; where one is given, other source is refused. The name of a module
+            stands for its whole file.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,+-]{0,199}$")]
@@ -432,8 +433,8 @@ class Study(Section):
         task = {"name": self.task.name, "options": options} if options else self.task.name
         parts = [("model", self.model.name), ("task", self.task.name)]
         parts += [("data set", self.pretraining.data.name)] if self.pretraining else []
-        modules = {module_of(*part) for part in parts}
-        code = {name: digest for name, digest in self.code.items() if name in modules}
+        keys = {code_key(*part) for part in parts}
+        code = {key: digest for key, digest in self.code.items() if key in keys}
         return {"task": task, **given, **({"code": code} if code else {})}
 
     @property
