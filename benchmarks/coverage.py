@@ -24,9 +24,15 @@ from fedaudit.metrics.intervals import (
     summed,
     upper_limit,
 )
-from fedaudit.metrics.rate_limits import limits_of_rate, lower_rank, n_to_bound, upper_rank
+from fedaudit.metrics.rate_limits import (
+    limits_of_rate,
+    lower_rank,
+    n_to_bound,
+    rate_limits,
+    upper_rank,
+)
 from fedaudit.metrics.rates import n_needed
-from fedaudit.metrics.roc import allowed_false_positives
+from fedaudit.metrics.roc import allowed_false_positives, tpr_at_fpr
 
 Scores = np.ndarray
 """A row a run, a column a sample."""
@@ -371,12 +377,105 @@ def means_over_seeds(
     }
 
 
+RATES_OVER = ((100, 100, 0.1), (500, 500, 0.01), (500, 2000, 0.01), (1000, 5000, 0.001))
+"""Members, non-members and false-positive rate of a run."""
+
+
+def rates_over_seeds(runs: int, seed: int) -> str:
+    """Return the table of two ways to combine the limits of a rate over the runs of a study.
+
+    A row for each size and way. Each cell has the least coverage over all shapes of scores, and the
+    mean width where scores are normal and 2.5 apart.
+    """
+    rows = [
+        "| members / non-members | FPR | limits of the runs | "
+        + " | ".join(f"{count} run{'s' * (count > 1)}" for count in COUNTS)
+        + " |",
+        f"|---|---|---|{'---|' * len(COUNTS)}",
+    ]
+    for *sizes, fpr in RATES_OVER:
+        found: dict[tuple[str, int], list[OverSeeds]] = {}
+        for shapes in _shapes_over_runs(fpr):
+            print(f"\r{sizes[0]} / {sizes[1]}, {shapes[0].name}", end="\033[K", file=sys.stderr)
+            for cell, one in rate_means(shapes, (sizes[0], sizes[1]), fpr, runs, seed).items():
+                found.setdefault(cell, []).append(one)
+        for way in WAYS:
+            cells = [
+                f"{min(one.missed.coverage for one in found[way, count]):.3f} "
+                f"({found[way, count][0].width:.3f})"
+                for count in COUNTS
+            ]
+            name = f"{sizes[0]:,} / {sizes[1]:,}"
+            rows.append(f"| {' | '.join([name, f'{100 * fpr:g} %', way, *cells])} |")
+    print("\r\033[K", end="", file=sys.stderr)
+    return "\n".join(rows)
+
+
+WAYS = ("p-values combined", "squares summed")
+
+
+def _shapes_over_runs(fpr: float) -> list[tuple[Shape, ...]]:
+    """Return the shape of each run of a study, for several studies."""
+    most, strong = max(COUNTS), normal(2.5)
+    alike = (
+        strong,
+        *(normal(apart) for apart in (0.0, 1.0)),
+        heavy(2.5),
+        few(2.5),
+        cliff(fpr),
+        tied(0.0, 0.5),
+        tied(1.0, 0.5),
+    )
+    return [*((shape,) * most for shape in alike), (strong, *(normal(0.0),) * (most - 1))]
+
+
+def rate_means(
+    shapes: Sequence[Shape], sizes: tuple[int, int], fpr: float, studies: int, seed: int
+) -> dict[tuple[str, int], OverSeeds]:
+    """Return what intervals of a rate's mean over runs miss, by way and number of runs.
+
+    Args:
+        shapes: The shape of each run's scores.
+        sizes: Members and non-members of a run.
+        fpr: The false-positive rate.
+        studies: Number of studies; each has the most runs, and the first of these for fewer.
+        seed: Seed of the draws.
+    """
+    rng = np.random.default_rng([seed, *sizes, *shapes[0].name.encode()])
+    is_member = np.arange(sum(sizes)) < sizes[0]
+    found: dict[tuple[str, int], list[ConfidenceLimits]] = {}
+    for _ in range(studies):
+        scores = [
+            np.concatenate([side[0] for side in shape.draw(rng, (1, sizes[0]), (1, sizes[1]))])
+            for shape in shapes
+        ]
+        at_any_error = [limits_of_rate(one, is_member, fpr) for one in scores]
+        alone = [
+            Limited(tpr_at_fpr(one, is_member, fpr).tpr, *rate_limits(one, is_member, fpr)[:2])
+            for one in scores
+        ]
+        for count in COUNTS:
+            for way, limits in zip(
+                WAYS, (held_together(at_any_error[:count]), summed(alone[:count])), strict=True
+            ):
+                found.setdefault((way, count), []).append(limits)
+    truths = np.cumsum([shape.rate(fpr) for shape in shapes])
+    return {
+        (way, count): _over(intervals, float(truths[count - 1]) / count)
+        for (way, count), intervals in found.items()
+    }
+
+
 def _over(intervals: Sequence[ConfidenceLimits], truth: float) -> OverSeeds:
     low, high = np.array(intervals).T
     return OverSeeds(missed(Limits(low, high), truth), float((high - low).mean()))
 
 
-PARTS: Mapping[str, Callable[[int, int], str]] = {"rates": rates, "seeds": over_seeds}
+PARTS: Mapping[str, Callable[[int, int], str]] = {
+    "rates": rates,
+    "seeds": over_seeds,
+    "seed-rates": rates_over_seeds,
+}
 """Tables by name; each takes how many runs a cell has, and a seed."""
 
 

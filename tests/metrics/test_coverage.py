@@ -7,11 +7,13 @@ from benchmarks.coverage import (
     CONFIDENCE,
     COUNTS,
     SHAPES,
+    WAYS,
     Shape,
     limits_used,
     means_over_seeds,
     normal,
     rate_limits_of,
+    rate_means,
     simulated,
     tied,
 )
@@ -75,3 +77,14 @@ def test_intervals_for_these_runs_hold_as_often_as_they_say_and_narrow_with_ever
         widths = [figure[count].width for count in COUNTS]
         assert widths == sorted(widths, reverse=True)
     assert auc[10].width == pytest.approx(auc[1].width / 10**0.5, rel=0.05)
+
+
+@pytest.mark.slow
+def test_summed_squares_would_miss_a_mean_rate_of_tied_scores_that_p_values_hold() -> None:
+    shapes = (tied(1.0, 0.5),) * max(COUNTS)
+    found = rate_means(shapes, (100, 100), 0.1, 60, seed=1)
+    held, would_be = (found[way, max(COUNTS)].missed for way in WAYS)
+    assert held.coverage >= 0.95
+    assert would_be.coverage < 0.7
+    # The value errs upward where ties are flagged together: the lower limit is what is wrong.
+    assert would_be.below == 0

@@ -1,6 +1,7 @@
 import pytest
 
-from fedaudit.report.evidence import look_of, size_of, size_reached
+from fedaudit.report.evidence import look_of, size_of, size_reached, size_words
+from fedaudit.report.verdict import range_headline
 from fedaudit.report.words import interval_of
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
@@ -54,6 +55,19 @@ def test_a_rate_is_above_guessing_by_its_exact_test() -> None:
     assert look_of(changed(rate, low=0.02)).word == "weak"
     # Over seeds both are about these runs.
     assert look_of(changed(rate, seed=None)).word == "trace"
+
+
+def test_a_figure_two_words_above_its_lower_limit_has_both_words() -> None:
+    """A rate of 11 % is no weak leak beside an AUC that shows a strong one."""
+    rate = figure(metric="tpr@0.01", value=0.113, low=0.022, high=0.24, significant=True)
+    assert look_of(rate) == ("▲ ", "weak", "weak to strong")
+    assert size_words(rate) == "a leak of a size between weak and strong"
+    assert range_headline([rate]).startswith("Leak shown; size between weak and strong")
+    assert look_of(changed(rate, low=0.06)).word == "clear"
+    auc = figure(value=0.72, low=0.56, high=0.8, significant=True)
+    assert look_of(auc).word == "weak to strong"
+    # Another figure that shows more at least has the headline.
+    assert not range_headline([rate, figure(significant=True)])
 
 
 def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_is_a_trace_at_most() -> None:

@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 
+from fedaudit.gate.sample_size import more_seeds
 from fedaudit.metrics import auc_interval, clopper_pearson, counted_limits, held_together
+from fedaudit.results.aggregate import Value, further_runs, over_gaps
 from fedaudit.results.estimate import Estimate
 from fedaudit.study.figures.truth import Findings
 from fedaudit.study.running.record import corrected
@@ -78,7 +80,7 @@ def test_two_seeds_say_more_of_these_runs_than_one_and_nothing_of_further_ones()
 
 
 def test_from_five_seeds_on_further_runs_have_an_interval_of_their_own() -> None:
-    runs = [auc(seed) for seed in range(5)]
+    runs = [auc(seed, shift=0.4 * seed) for seed in range(5)]
     mean = mean_of(*runs)
     assert mean.further is not None
     values = np.array([run.value for run in runs])
@@ -86,6 +88,36 @@ def test_from_five_seeds_on_further_runs_have_an_interval_of_their_own() -> None
     assert mean.further.low == pytest.approx(values.mean() - reach, abs=1e-6)
     assert mean.further.method == "Student t over 5 seeds 95%"
     assert mean.method == "DeLong 95%, over these 5 runs"
+
+
+def test_limits_for_further_runs_are_never_narrower_than_for_these_runs() -> None:
+    alike = [auc(seed, size=30) for seed in range(5)]
+    mean = mean_of(*(one.model_copy(update={"value": 0.75 + (one.seed or 0) / 1e4}) for one in alike))
+    assert mean.further is not None
+    assert (mean.further.low, mean.further.high) == (mean.low, mean.high)
+    assert mean.further.method == "Student t over 5 seeds 95%, no narrower than these runs"
+
+
+def test_rates_of_further_runs_are_as_little_known_as_those_of_these_runs() -> None:
+    mean = mean_of(*(figure(seed, 0.1 + seed / 100) for seed in range(5)))
+    assert mean.further is not None
+    assert (mean.further.low, mean.further.high) == (mean.low, mean.high)
+
+
+def test_a_mean_rate_without_a_lower_limit_has_none_for_further_runs_either() -> None:
+    found = further_runs([0.1, 0.11, 0.12, 0.13, 0.14], within=(0.0, 1.0), these=(None, 0.3))
+    assert (found.low, found.high) == (0.0, 0.3)
+    # No limits at all, as of the count of clients in old records: nothing to widen by.
+    alone = further_runs([0.1, 0.11, 0.12, 0.13, 0.14])
+    assert alone.method == "Student t over 5 seeds 95%"
+
+
+def test_a_difference_over_further_runs_is_never_narrower_than_over_these() -> None:
+    gaps = [Value(gap, gap - 0.1, gap + 0.1) for gap in (0.01, 0.011, 0.012, 0.013, 0.014)]
+    found = over_gaps(gaps)
+    assert found is not None
+    assert found.further is not None
+    assert (found.further.low, found.further.high) == (found.low, found.high)
 
 
 def test_rates_of_runs_are_held_together_at_limits_of_any_confidence() -> None:
@@ -99,3 +131,11 @@ def test_runs_that_separate_perfectly_are_surer_together_than_one_and_not_certai
     assert mean.value == 1.0
     assert mean.method == "exact on pairs 95%, over these 2 runs"
     assert (one.low or 0) < (mean.low or 0) < 1.0
+
+
+def test_no_number_of_seeds_narrows_limits_that_are_those_of_these_runs() -> None:
+    values = [0.1, 0.11, 0.12, 0.13, 0.14]
+    alone = further_runs(values, within=(0.0, 1.0))
+    assert more_seeds(0.12, alone, 5, 0.125) is not None
+    widened = further_runs(values, within=(0.0, 1.0), these=(0.05, 0.3))
+    assert more_seeds(0.12, widened, 5, 0.125) is None

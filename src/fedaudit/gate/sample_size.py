@@ -19,6 +19,7 @@ from fedaudit.metrics.larger import (
 )
 from fedaudit.metrics.rates import n_needed
 from fedaudit.report.words import plural
+from fedaudit.results.aggregate import NO_NARROWER
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.fields import Part, Whole
 from fedaudit.results.games import PointPlayed
@@ -237,7 +238,9 @@ def more_games(point: PointPlayed, ceiling: float) -> RequiredSamples:
 def more_seeds(
     value: float, further: Interval, seeds: int, ceiling: float
 ) -> RequiredSamples | None:
-    """Seeds that would settle the limit for further runs; None where the runs show no spread.
+    """Seeds that would settle the limit for further runs; None where that cannot be told.
+
+    That is where the runs show no spread, or where the limits are as wide as those of these runs.
 
     Args:
         value: The mean over runs.
@@ -249,7 +252,7 @@ def more_seeds(
     if missing > 0:
         text = f"{plural(missing, 'more seed')} would give an interval over further runs"
         return RequiredSamples(what="seeds", count=missing, then=None, text=text)
-    if further.low is None or further.high is None:
+    if further.low is None or further.high is None or further.method.endswith(NO_NARROWER):
         return None
     found, sure = Limited(value, further.low, further.high), level(further.method) or 0.95
     limits = partial(larger_mean, found, seeds, confidence=sure)

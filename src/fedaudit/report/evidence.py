@@ -176,14 +176,15 @@ def size_of(figure: Estimate) -> Size | None:
 def size_range(figure: Estimate) -> tuple[Size, Size] | None:
     """Return the sizes by the lower and the upper limit where no single word fits the figure.
 
-    That is where the lower limit was refused or shows only a trace while the value itself is a
-    clear or a strong leak: "a trace" would then hide the best estimate. None elsewhere.
+    That is where the word of the value itself is at least two words above that of the lower limit,
+    as a trace is below a clear leak: the smaller word would hide the best estimate, and contradict
+    a larger word for another figure of the same samples. None elsewhere.
     """
     least = size_of(figure)
-    if least != "trace" or figure.value is None:
+    if least is None or figure.value is None:
         return None
-    by_value = size_reached(figure.value, figure.metric)
-    if by_value not in ("clear", "strong"):
+    by_value, order = size_reached(figure.value, figure.metric), get_args(Size)
+    if by_value is None or order.index(by_value) - order.index(least) < 2:
         return None
     most = size_reached(figure.high, figure.metric) if figure.high is not None else "strong"
     return least, most or by_value

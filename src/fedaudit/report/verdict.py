@@ -308,9 +308,8 @@ def bounds_one_update(record: Record) -> bool:
 def range_headline(figures: Sequence[Estimate]) -> str:
     """Return the headline of a leak that no single word fits; empty elsewhere."""
     found = [figure for figure in figures if above_chance(figure)]
-    if evidence.largest([s for f in found if (s := evidence.size_of(f))]) not in ("trace", None):
-        return ""
-    wide = [figure for figure in found if evidence.size_range(figure)]
+    largest = evidence.largest([s for f in found if (s := evidence.size_of(f))])
+    wide = [f for f in found if evidence.size_of(f) == largest and evidence.size_range(f)]
     if not wide:
         return ""
     best = max(wide, key=lambda figure: figure.value or 0.0)

@@ -58,19 +58,38 @@ class OverSeeds(NamedTuple):
     further: Interval | None = None
 
 
+NO_NARROWER = "no narrower than these runs"
+"""End of the method of limits for further runs that were widened to hold those of these runs."""
+
+
 def further_runs(
-    values: Sequence[float], *, within: tuple[float, float] = (-math.inf, math.inf)
+    values: Sequence[float],
+    *,
+    within: tuple[float, float] = (-math.inf, math.inf),
+    these: tuple[float | None, float | None] | None = None,
 ) -> Interval:
-    """Interval for a further run; without limits, and with the reason, below five runs.
+    """Return the interval for further runs; below five runs the reason why there is none.
+
+    What is not known about the runs that were made is not known about further ones either. The
+    interval is therefore widened to hold that of these runs, which is the wider one for rates,
+    whose limits allow for every threshold.
 
     Args:
         values: The figure in each run.
         within: Range of the figure.
+        these: Limits for these runs; a limit that is None stands for the end of the range. None if
+            these runs have no interval.
     """
     if len(values) < FEWEST_RUNS:
         return Interval(method=too_few_runs(len(values)))
     found = over_further_runs(values, within=within)
-    return Interval(low=found.low, high=found.high, method=found.method)
+    low, high, method = found.low, found.high, found.method
+    if these is not None and low is not None and high is not None:
+        ends = zip(these, within, strict=True)
+        lower, upper = (end if limit is None else limit for limit, end in ends)
+        if lower < low or upper > high:
+            low, high, method = min(lower, low), max(upper, high), f"{method}, {NO_NARROWER}"
+    return Interval(low=low, high=high, method=method)
 
 
 def these_runs(runs: int) -> str:
@@ -144,13 +163,14 @@ def over_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -> E
     least, most = given[0].range
     if given[0].metric in COUNTS:
         most = max(figure.ceiling or 0.0 for figure in given)
+    # Summed variances do not know what the figure can be.
+    these = None if here is None else (_least(here.low, given), min(here.high, most))
     return given[0].model_copy(
         update={
             "seed": None,
             "value": fmean(values),
-            # Summed variances do not know what the figure can be.
-            "low": None if here is None else _least(here.low, given),
-            "high": None if here is None else min(here.high, most),
+            "low": None if these is None else these[0],
+            "high": None if these is None else these[1],
             "method": "" if here is None and used is None else _method(given),
             "tests": _tests_over_runs(given),
             "n_members": sum(figure.n_members for figure in figures),
@@ -162,7 +182,9 @@ def over_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -> E
             if used is None
             else Interval(low=max(used.low, 0.0), high=min(used.high, 1.0)),
             "note": f"mean over {len(given)}{left_out} seeds{why}",
-            "further": further_runs(values, within=(least, most)) if len(given) > 1 else None,
+            "further": further_runs(values, within=(least, most), these=these)
+            if len(given) > 1
+            else None,
         }
     )
 
@@ -326,7 +348,8 @@ def estimated(values: Values) -> OverSeeds | None:
         (one,) = runs
         return OverSeeds(one.value, one.low, one.high, one.method, 1)
     here = _mean(list(whole.values())) if targets == set(whole) else _over_seeds(runs)
-    further = further_runs([one.value for one in runs], within=(0.0, 1.0))
+    these = None if here.low is None and here.high is None else (here.low, here.high)
+    further = further_runs([one.value for one in runs], within=(0.0, 1.0), these=these)
     value = fmean(one.value for one in runs)
     return OverSeeds(value, here.low, here.high, here.method, len(runs), further)
 
@@ -358,13 +381,16 @@ def over_gaps(gaps: Sequence[Value]) -> Difference | None:
         method = "one seed, not paired: limits combined" if one.low is not None else "one seed"
         return Difference(value=one.value, low=one.low, high=one.high, method=method)
     here = _over_seeds(gaps)
+    low = None if here.low is None else max(-1.0, here.low)
+    high = None if here.high is None else min(1.0, here.high)
+    these = None if low is None or high is None else (low, high)
     return Difference(
         value=here.value,
-        low=None if here.low is None else max(-1.0, here.low),
-        high=None if here.high is None else min(1.0, here.high),
+        low=low,
+        high=high,
         method=f"paired by seed, over {these_runs(len(gaps))}",
         runs=len(gaps),
-        further=further_runs([gap.value for gap in gaps]),
+        further=further_runs([gap.value for gap in gaps], these=these),
     )
 
 

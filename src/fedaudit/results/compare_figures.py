@@ -114,10 +114,10 @@ def paired_change(
     gaps = [one.number - values[one.seed] for one in runs if one.seed in values]
     if not gaps:
         return None
-    further = further_runs(gaps) if len(gaps) > 1 else None
     if not len(gaps) == len(runs) == len(before):
         # The limits of either are over runs that the other does not have.
         method = f"over the {len(gaps)} runs that both have"
+        further = further_runs(gaps) if len(gaps) > 1 else None
         return Difference(
             value=fmean(gaps), low=None, high=None, method=method, runs=len(gaps), further=further
         )
@@ -126,11 +126,12 @@ def paired_change(
         Value(base.number, base.low, base.high),
     )
     how = "limits combined, " * (here.low is not None)
+    these = None if here.low is None or here.high is None else (here.low, here.high)
     return Difference(
         value=fmean(gaps),
         low=here.low,
         high=here.high,
         method=f"{how}one seed" if len(gaps) == 1 else f"{how}over {these_runs(len(gaps))}",
         runs=len(gaps),
-        further=further,
+        further=further_runs(gaps, these=these) if len(gaps) > 1 else None,
     )
