@@ -91,8 +91,9 @@ def test_from_five_seeds_on_further_runs_have_an_interval_of_their_own() -> None
 
 
 def test_limits_for_further_runs_are_never_narrower_than_for_these_runs() -> None:
-    alike = [auc(seed, size=30) for seed in range(5)]
-    mean = mean_of(*(one.model_copy(update={"value": 0.75 + (one.seed or 0) / 1e4}) for one in alike))
+    runs = [auc(seed, size=30) for seed in range(5)]
+    alike = [run.model_copy(update={"value": 0.75 + at / 1e4}) for at, run in enumerate(runs)]
+    mean = mean_of(*alike)
     assert mean.further is not None
     assert (mean.further.low, mean.further.high) == (mean.low, mean.high)
     assert mean.further.method == "Student t over 5 seeds 95%, no narrower than these runs"
