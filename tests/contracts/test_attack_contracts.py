@@ -188,7 +188,8 @@ def without(rounds: tuple[Round, ...], hidden: Sees) -> Iterator[Round]:
             client: Exposed(**{**vars(whole), "gradient_scale": None, **gone})
             for client, whole in round.exposed.items()
         }
-        yield replace(round, exposed=exposed, sent={}, uploads={}, after={})
+        after = {} if Sees.NEXT_MODEL in hidden else round.after
+        yield replace(round, exposed=exposed, sent={}, uploads={}, after=after)
 
 
 def test_an_attack_runs_where_all_that_it_does_not_need_is_deleted(attack: Attack) -> None:
@@ -201,7 +202,12 @@ def test_an_attack_runs_where_all_that_it_does_not_need_is_deleted(attack: Attac
 
 @pytest.mark.parametrize(
     ("name", "part"),
-    [(name, part) for name, attack in ATTACKS.items() for part in PARTS if part in attack.needs],
+    [
+        (name, part)
+        for name, attack in ATTACKS.items()
+        for part in (*PARTS, Sees.NEXT_MODEL)
+        if part in attack.needs
+    ],
 )
 def test_an_attack_refuses_a_view_in_which_a_part_that_it_needs_is_deleted(
     name: str, part: Sees

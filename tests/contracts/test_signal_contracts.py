@@ -1,12 +1,14 @@
 """Every signal of the catalogue says something of one sample, whatever is measured beside it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
-from tests.signals.test_signals import ROUND, SAMPLES
+from tests.signals.test_signals import NET, ROUND, SAMPLES
 
 SIGNALS: dict[str, Signal] = {
     signal.name: signal
@@ -18,7 +20,8 @@ EACH = pytest.mark.parametrize("signal", SIGNALS.values(), ids=SIGNALS)
 
 def values(signal: Signal, which: torch.Tensor) -> torch.Tensor:
     """Of these samples, in this order; for every client."""
-    return measure_round(ROUND, [signal], SAMPLES.take(which)).signals[signal.name]
+    round = replace(ROUND, after={"global": NET.initial(2)})
+    return measure_round(round, [signal], SAMPLES.take(which)).signals[signal.name]
 
 
 @EACH

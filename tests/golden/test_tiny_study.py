@@ -24,7 +24,11 @@ TOLERANCE = 0.004
 
 def figures(folder: Path) -> dict[str, float | None]:
     """Every figure of the tiny study by name."""
-    study = small_study(training={"rounds": 8, "epochs": 4}, audit={"fair": 150, "background": 0})
+    study = small_study(
+        attack_set="2026-2",
+        training={"rounds": 8, "epochs": 4},
+        audit={"fair": 150, "background": 0},
+    )
     record: Record = run_study(study, folder)
     return {
         f"{f.attack} {f.contrast} {f.metric}": None if f.value is None else round(f.value, 3)

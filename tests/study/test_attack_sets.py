@@ -8,7 +8,7 @@ import pytest
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACK_SETS, ATTACKS, DEFAULT_SET, SOURCE_ATTACKS
 from fedaudit.attacks.membership.single_client import Mean
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.live.attack import attacks_in
 from fedaudit.observe.views import VIEWS
@@ -20,6 +20,7 @@ from fedaudit.study.running.identity import settings_of
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings import sections
+from fedaudit.study.setup.build import setup
 from tests.study.studies import Carried, quick_study, small_study
 
 NEW = Attack((Confidence(),), Mean(), "nobody", "A member's class is likely over the rounds.")
@@ -63,6 +64,25 @@ def test_a_new_row_of_the_catalogue_is_not_recorded_by_default_in_a_live_federat
     assert {*possible, *refused} == set(ATTACK_SETS[DEFAULT_SET])
 
 
+def test_an_attack_on_the_global_model_is_left_out_by_name_where_clients_choose_models() -> None:
+    run = setup(quick_study(attacks={}, algorithm={"name": "ifca"}), 1, None)
+    for name in ("fta-c-global", "fta-l-global"):
+        assert "NEXT_MODEL" in run.refused[name]
+        assert "with one global model" in run.refused[name]
+        assert name.removesuffix("-global") in run.attacks
+    named = quick_study(attacks={"fta-l-global": {}}, algorithm={"name": "ifca"})
+    with pytest.raises(NotVisible, match="'fta-l-global' needs NEXT_MODEL"):
+        setup(named, 1, None)
+
+
+def test_a_recording_and_every_view_of_rounds_allow_attacks_on_the_global_model() -> None:
+    for view in ("uploads", "sum", "globals"):
+        possible, _ = attacks_in(VIEWS[view], (), CLASSIFICATION)
+        assert {"fta-c-global", "fta-l-global"} <= possible.keys()
+    _, refused = attacks_in(VIEWS["final"], (), CLASSIFICATION)
+    assert "ROUNDS" in refused["fta-c-global"]
+
+
 def test_a_set_never_changes() -> None:
     membership = (
         "blackbox-loss grad-cosine grad-norm grad-diff loss-series avg-cosine fedmia-1 fedmia-2 "
@@ -72,6 +92,7 @@ def test_a_set_never_changes() -> None:
     assert ATTACK_SETS["2026-1"] == tuple(f"{membership} {sources}".split())
     calibrated = "rmia rmia-series lira lira-series"
     assert ATTACK_SETS["2026-2"] == (*ATTACK_SETS["2026-1"], *calibrated.split())
+    assert ATTACK_SETS["2026-3"] == (*ATTACK_SETS["2026-2"], "fta-c-global", "fta-l-global")
 
 
 @pytest.mark.parametrize("name", ATTACK_SETS)

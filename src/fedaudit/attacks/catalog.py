@@ -44,6 +44,8 @@ ATTACKS: dict[str, Attack] = {
     "fedmia-2": Attack((GradientCosine(),), OneSidedLikelihood(), "FedMIA, Eqs. (7)-(12), cosine", "A member's gradient fits the target's update better than the other clients'."),
     "fta-c": Attack((Confidence(),), Slope(), "FTA-C; CoFedMID appendix D", "A member's confidence rises faster over the rounds."),
     "fta-l": Attack((Loss(),), Slope(), "FTA-L; CoFedMID appendix D", "A member's loss falls faster over the rounds."),
+    "fta-c-global": Attack((Confidence("global"),), Slope(), "FTA-C on the global models; CoFedMID appendix D", "A member's confidence rises faster over the rounds' global models."),
+    "fta-l-global": Attack((Loss("global"),), Slope(), "FTA-L on the global models; CoFedMID appendix D", "A member's loss falls faster over the rounds' global models."),
     "seqmia": Attack((Loss(), MaxPosterior(), PosteriorSpread(), Entropy(), ModifiedEntropy()), SequenceReader(), "SeqMIA, section 4; CoFedMID appendix D", "A network that has learned on a shadow run how members' outputs move over the rounds."),
     "rmia": Attack((Loss(),), RelativeLikelihood(), "Zarifzadeh et al. 2024 (RMIA)", "A member is likelier to the last model than to reference models that were not trained on it."),
     "rmia-series": Attack((Loss(),), RelativeLikelihood(rounds="mean"), "Zarifzadeh et al. 2024 (RMIA), over rounds", "A member is likelier to the models of all rounds than to reference models of the same rounds."),
@@ -102,6 +104,7 @@ ATTACK_SETS["2026-2"] = (
     "lira",
     "lira-series",
 )
+ATTACK_SETS["2026-3"] = (*ATTACK_SETS["2026-2"], "fta-c-global", "fta-l-global")
 """What studies and recordings that name no attack run, by the name of the set.
 
 Attacks of one evaluation share its error level, so that one attack more moves the figures of all

@@ -42,6 +42,7 @@ class Sees(Flag):
         CHOOSES_MODEL: The adversary decides which model a client is sent.
         REFERENCE_MODELS: Models that the adversary has trained as the federation trains.
         CHOOSES_UPLOAD: The adversary decides what one of the clients sends.
+        NEXT_MODEL: The one model that the server makes of a round's uploads.
     """
 
     NOTHING = 0
@@ -54,6 +55,7 @@ class Sees(Flag):
     CHOOSES_MODEL = auto()
     REFERENCE_MODELS = auto()
     CHOOSES_UPLOAD = auto()
+    NEXT_MODEL = auto()
 
 
 @short_repr

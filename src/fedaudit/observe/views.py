@@ -224,7 +224,9 @@ class View:
                 )
             able = [v.name for v in VIEWS.values() if v.can_offer(needs)]
             if self.name in able:
-                hint = "leave it out, or use an algorithm whose clients send updates"
+                one_model = missing == Sees.NEXT_MODEL
+                algorithm = "with one global model" if one_model else "whose clients send updates"
+                hint = f"leave it out, or use an algorithm {algorithm}"
             elif able:
                 hint = f"it can run in the view {', '.join(able)}"
             else:
@@ -244,7 +246,8 @@ def _summed(rounds: Iterable[Round]) -> Iterator[Round]:
         yield from merged([round], tuple(round.exposed))
 
 
-_WATCHED = Sees.PREDICTIONS | Sees.GLOBAL_MODEL | Sees.UPDATE | Sees.ROUNDS
+_FINAL = Sees.PREDICTIONS | Sees.NEXT_MODEL
+_WATCHED = _FINAL | Sees.GLOBAL_MODEL | Sees.UPDATE | Sees.ROUNDS
 
 VIEWS: dict[str, View] = {
     view.name: view
@@ -269,7 +272,7 @@ VIEWS: dict[str, View] = {
         ),
         View(
             "final",
-            Sees.PREDICTIONS,
+            _FINAL,
             "somebody is given the final model, and nothing else of the federation",
             only_after,
         ),
@@ -334,7 +337,7 @@ def of_outputs(view: View) -> View:
         )
     return replace(
         view,
-        offers=view.offers & ~(Sees.GLOBAL_MODEL | Sees.UPDATE),
+        offers=view.offers & ~(Sees.GLOBAL_MODEL | Sees.UPDATE | Sees.NEXT_MODEL),
         description=f"{view.description}: outputs on public samples",
     )
 
@@ -351,7 +354,7 @@ def of_several_models(view: View) -> View:
             f"{view.name!r} follows one that all have; use the view 'uploads', without "
             "audit.merge, or another algorithm"
         )
-    return view
+    return replace(view, offers=view.offers & ~Sees.NEXT_MODEL)
 
 
 def seen_from(rounds: Iterable[Round], view: View) -> Iterator[Round]:

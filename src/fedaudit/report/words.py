@@ -328,6 +328,7 @@ def _as_it_is(name: str) -> str:
 SIGHTS = {
     "predictions": "model outputs",
     "global_model": "the model sent out",
+    "next_model": "the next global model",
     "update": "how training changed it",
     "uploads": "each client's upload",
     "rounds": "several rounds",

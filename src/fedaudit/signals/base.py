@@ -74,6 +74,11 @@ class Seen:
         Raises:
             NotVisible: It is hidden, or there are several.
         """
+        if not self.round.after:
+            raise NotVisible(
+                "the global models after the rounds are hidden in this view, so that the snapshot "
+                "'global' cannot be measured; use the snapshot 'local'"
+            )
         if len(self.round.after) != 1:
             raise NotVisible(
                 f"the snapshot 'global' follows one global model, but {len(self.round.after)} "

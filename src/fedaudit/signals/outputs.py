@@ -38,7 +38,6 @@ class OutputSignal:
     snapshot: str = "local"
 
     kind: ClassVar[str]
-    needs: ClassVar[Sees] = Sees.PREDICTIONS
     reads: ClassVar[Reading] = Reading.POSTERIOR
 
     def __post_init__(self) -> None:
@@ -47,6 +46,11 @@ class OutputSignal:
                 "snapshot is 'local' (each client's model) or 'global' (the server's), got "
                 f"{self.snapshot!r}"
             )
+
+    @property
+    def needs(self) -> Sees:
+        """Outputs of the clients' models, or the one model that the server makes of them."""
+        return Sees.NEXT_MODEL if self.snapshot == "global" else Sees.PREDICTIONS
 
     @property
     def name(self) -> str:
