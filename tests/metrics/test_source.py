@@ -3,7 +3,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
@@ -11,6 +11,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics.source import (
     ABSTAINED,
+    beyond_labels,
     by_label_distribution,
     confusion,
     inferred_source,
@@ -106,6 +107,122 @@ def test_a_shuffle_within_classes_keeps_every_class_its_owners(
         null = source_null(named, owner, within=labels, permutations=3, rng=seeded_numpy(1, "x"))
         assert null.mean == pytest.approx((owner == client).mean())
         assert null.p_value == 1.0
+
+
+BALANCED = st.integers(2, 4).flatmap(
+    lambda clients: st.integers(1, 5).flatmap(
+        lambda each: st.tuples(
+            st.just(np.repeat(np.arange(clients), each)),
+            *[st.lists(st.integers(0, 2), min_size=clients * each, max_size=clients * each)] * 2,
+        )
+    )
+)
+
+
+@settings(max_examples=40)
+@given(BALANCED)
+def test_the_level_of_labels_is_that_of_each_answer_against_other_samples_of_the_class(
+    drawn: tuple[np.ndarray, list[int], list[int]],
+) -> None:
+    source, labels, answers = drawn[0], np.array(drawn[1]), np.array(drawn[2])
+    named = answers % (source.max() + 1)
+    asked = Fraction(int((source == 0).sum()))
+    levels = []
+    for one in range(len(source)):
+        weights = {
+            other: asked / (asked - 1) if source[other] == source[one] else Fraction(1)
+            for other in range(len(source))
+            if other != one and labels[other] == labels[one]
+        }
+        if weights:
+            hits = sum(w for other, w in weights.items() if source[other] == named[one])
+            levels.append(hits / sum(weights.values()))
+    found = beyond_labels(named, source, labels)
+    success = float((named == source).mean())
+    expected = float(sum(levels) / len(levels)) if levels else success
+    assert found.level == pytest.approx(expected)
+    assert found.excess == pytest.approx(success - expected)
+    assert found.low <= found.excess + 1e-12
+    assert found.high >= found.excess - 1e-12
+
+
+def test_known_label_distributions_give_each_answer_its_chance_by_bayes_rule() -> None:
+    counts = np.array([[3, 1, 0], [1, 1, 2], [10, 20, 10]])
+    source, labels = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 1, 2, 0, 1, 2])
+    named = np.array([0, 2, 1, 1, 2, 0])
+    shares = [[Fraction(int(n), int(sum(row))) for n in row] for row in counts]
+    chances = [
+        shares[who][label] / sum(row[label] for row in shares)
+        for who, label in zip(named, labels, strict=True)
+    ]
+    found = beyond_labels(named, source, labels, counts)
+    assert found.level == pytest.approx(float(sum(chances) / 6))
+
+
+def test_samples_alone_in_their_class_show_nothing_beyond_labels() -> None:
+    everyone = np.arange(4)
+    found = beyond_labels(everyone, everyone, everyone)
+    assert (found.level, found.excess) == (1.0, 0.0)
+    assert found.low < 0
+
+
+def test_silence_is_left_out_of_what_labels_explain() -> None:
+    named, source, labels = np.array([0, 1, 0, 1]), np.array([0, 1, 1, 0]), np.zeros(4, dtype=int)
+    silent = np.append(named, [ABSTAINED, ABSTAINED])
+    whole = beyond_labels(silent, np.append(source, [0, 1]), np.append(labels, [0, 0]))
+    assert whole == beyond_labels(named, source, labels)
+
+
+def simulated(
+    rng: np.random.Generator, *, classes: int, each: int, knows: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
+    """Ten skewed clients, an attack that knows some owners, and the true level of labels."""
+    shares = rng.dirichlet([0.5] * classes, size=10)
+    by_class = shares / shares.sum(axis=0)
+    source = np.repeat(np.arange(10), each)
+    labels = np.array([rng.choice(classes, p=shares[client]) for client in source])
+    guesses = np.array([rng.choice(10, p=by_class[:, label]) for label in labels])
+    named = np.where(rng.random(len(source)) < knows, source, guesses)
+    level = float((shares.mean(axis=0) * (by_class**2).sum(axis=0)).sum())
+    return shares, named, source, labels, level
+
+
+def test_the_level_of_labels_has_no_bias_with_few_samples_a_class() -> None:
+    rng = seeded_numpy(1, "simulated sources")
+    errors = []
+    for _ in range(60):
+        shares, named, source, labels, level = simulated(rng, classes=10, each=10, knows=1.0)
+        counts = np.rint(1e6 * shares).astype(np.int64)
+        shuffled = source_null(named, source, within=labels, permutations=20, rng=rng).mean
+        found = (
+            beyond_labels(named, source, labels).level,
+            beyond_labels(named, source, labels, counts).level,
+            shuffled,
+        )
+        errors.append([one - level for one in found])
+    mean, error = np.mean(errors, axis=0), np.std(errors, axis=0) / len(errors) ** 0.5
+    assert (abs(mean) < 3 * error)[:2].all()
+    # A shuffle within a class leaves some samples with their own owner.
+    assert mean[2] > 0.04 > 10 * error[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("knows", [0.0, 0.3, 1.0])
+def test_limits_of_what_is_beyond_labels_hold_as_often_as_they_promise(knows: float) -> None:
+    rng, held = seeded_numpy(2, "simulated sources"), np.zeros(2)
+    for _ in range(200):
+        shares, named, source, labels, level = simulated(rng, classes=10, each=10, knows=knows)
+        truth = knows * (1 - level)
+        counts = np.rint(1e6 * shares).astype(np.int64)
+        held += [
+            one.low <= truth <= one.high
+            for one in (
+                beyond_labels(named, source, labels),
+                beyond_labels(named, source, labels, counts),
+            )
+        ]
+    # Three standard errors below 95 %.
+    assert (held / 200 > 0.904).all()
 
 
 def test_the_label_distribution_baseline_is_the_client_with_the_largest_share() -> None:

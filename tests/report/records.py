@@ -10,6 +10,7 @@ from scipy.stats import beta, rankdata
 
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics import Limited, rate_limits
+from fedaudit.metrics.source import LabelLevel
 from fedaudit.results.aggregate import corrected, each_over_runs
 from fedaudit.results.estimate import GUESSING, Estimate, Test
 from fedaudit.results.guessing import alpha_of
@@ -28,7 +29,7 @@ from fedaudit.results.record import (
     UsageRow,
     ViewRow,
 )
-from fedaudit.results.sources import LABELS, Answered, Chained, ClassSuccess, SourceResult
+from fedaudit.results.sources import Answered, Chained, ClassSuccess, SourceResult
 from fedaudit.study.figures.source import Baseline, SourceFound, source_figures
 from tests.estimates import changed, estimate
 
@@ -521,7 +522,8 @@ def source(
         answers,
         Limited(right / samples, low, high),
         Test(null=GUESSING, level=1 / clients, high=min(1.5 / clients, 1.0), p_value=p_value),
-        Test(null=LABELS, level=mixes, p_value=class_p_value),
+        LabelLevel(mixes, right / samples - mixes, low - mixes, high - mixes),
+        class_p_value,
         None if baseline is None else Baseline(baseline, right / samples - baseline, baseline_p),
     )
     return SourceFound(answers, figures)

@@ -49,8 +49,8 @@ def test_what_is_named_beyond_class_mixes_is_told_with_what_guessing_and_class_m
     assert bullet.sentences[0].found == (
         "the strongest attack, sia, names the owner of 50.0% (95% interval 40.7–59.3%); a guess is "
         "right for 10.0%. The clients' different label distributions alone explain 20.0%: so many "
-        "are right when owners are shuffled within each class. The rest, +30.0 points (95% "
-        "interval +20.7 to +39.3), is above what such shuffles give: a clear leak."
+        "of its answers would be right if a sample's owner depended on its class alone. The rest, "
+        "+30.0 points (95% interval +20.7 to +39.3), is shown to be above that: a clear leak."
     )
     assert "1 attack was tried; a guess is right for 10.0%" in said.audited
     assert "AUC" not in as_text(with_sources(found()))
@@ -61,7 +61,7 @@ def test_owners_that_class_mixes_give_away_are_above_guessing_and_no_leak_of_sam
     said = verdict(record)
     assert said.status == "above guessing"
     assert "not shown to do so more often than label distributions explain" in said.headline
-    assert "is not shown to be above what such shuffles give" in said.found[0].sentences[0].found
+    assert "is not shown to be above that" in said.found[0].sentences[0].found
     assert "it is a leak all the same" in said.meaning
     assert column(source_table(record), "Attack success rate") == ["▷ 50.0%"]
 

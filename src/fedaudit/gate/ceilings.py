@@ -594,7 +594,7 @@ def _excess(one: Estimate, figures: Sequence[Estimate], asked: Asked) -> Judged:
     success = next(f for f in alike if f.seed == one.seed and not f.against)
     figure = one.model_copy(update={"metric": _EXCESS})
     if one.seed is not None:
-        # The level is a mean over a thousand shuffles: its error is small beside the success's.
+        # A forecast, for which the level counts as known.
         limits = Limited(success.number, success.low or 0.0, success.high or 0.0)
         more = partial(more_samples, limits, success.samples, asked.ceiling, less=one.level or 0.0)
         return Judged(what, figure.model_copy(update={"method": EXACT}), doubt=doubt, more=more)

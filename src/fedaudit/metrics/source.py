@@ -13,6 +13,9 @@ from fedaudit.metrics.intervals import clopper_pearson
 _AT_ONCE = 100
 """Shuffles that are held in memory together."""
 
+_QUANTILE = 1.959963984540054
+"""Of the normal distribution, for two-sided limits of 95 %."""
+
 ABSTAINED = -1
 """The answer of an adversary that gives none."""
 
@@ -49,6 +52,22 @@ class SourceNull(NamedTuple):
     spread: float
     high: float
     p_value: float
+
+
+class LabelLevel(NamedTuple):
+    """Success of a source attack that label distributions alone explain, and what is beyond it.
+
+    Attributes:
+        level: Expected success of the same answers if sources depended on classes alone, in [0, 1].
+        excess: Success less the level.
+        low: Lower limit of the excess (95 %).
+        high: Upper limit.
+    """
+
+    level: float
+    excess: float
+    low: float
+    high: float
 
 
 class Paired(NamedTuple):
@@ -124,9 +143,9 @@ def source_null(
 ) -> SourceNull:
     """Success when sources are shuffled among the samples, or among those of one class.
 
-    Shuffled among all, the mean is what guessing gives. Shuffled within classes it is what the
-    attack owes to the clients' different label distributions: it keeps which classes each client
-    has and forgets which samples.
+    Shuffled within classes, sources keep which classes each client has and forget which samples.
+    The p-value is exact. The mean is too large as an estimate of what classes explain, because a
+    shuffle leaves one in n samples of a class in place: :func:`beyond_labels` estimates that.
 
     Args:
         named: Whom the attack names; those for whom it names nobody never count as right.
@@ -154,6 +173,90 @@ def source_null(
         high=float(np.quantile(found, 0.95)) / answered,
         p_value=(1 + int((found >= right).sum())) / (1 + permutations),
     )
+
+
+def beyond_labels(
+    named: Int[ndarray, " samples"],
+    source: Int[ndarray, " samples"],
+    labels: Int[ndarray, " samples"],
+    class_counts: Int[ndarray, "clients classes"] | None = None,
+) -> LabelLevel:
+    """Estimate what label distributions alone explain of a source attack's success.
+
+    The answers stay as they are, and each sample gets the source of another sample of its class.
+    Where the label distributions are known, that is an expectation by Bayes' rule with equal
+    priors. Otherwise it is a leave-one-out mean: the sources of all other samples of the class.
+
+    Args:
+        named: Client that the attack names; samples without an answer are left out.
+        source: The client that each sample is really from, equally many of each.
+        labels: Class of each sample.
+        class_counts: Training samples of each class that each client has, where the samples are
+            random ones of each client's data; None for the leave-one-out estimate. That leaves
+            out samples without another one of their class. If every sample is such, nothing is
+            beyond labels.
+
+    Raises:
+        BadInput: No samples.
+
+    Source: Zou 2007, Toward using confidence intervals to compare correlations (limits of a
+        difference of two correlated estimates).
+    """
+    _check(named, source)
+    success = source_success(named, source)
+    answered = named != ABSTAINED
+    named, source, labels = named[answered], source[answered], labels[answered]
+    if class_counts is not None:
+        shares = class_counts / class_counts.sum(axis=1, keepdims=True)
+        explained = shares[named, labels] / shares.sum(axis=0)[labels]
+        influence, right = explained, named == source
+    else:
+        kept, explained, influence = _left_one_out(named, source, labels)
+        right = (named == source)[kept]
+    if not len(explained):
+        value = success.value
+        return LabelLevel(value, 0.0, success.low - value, success.high - value)
+    level = float(explained.mean())
+    error = _QUANTILE * float(influence.std()) / len(influence) ** 0.5
+    varies = influence.std() > 0 and right.std() > 0
+    correlation = float(np.corrcoef(influence, right)[0, 1]) if varies else 0.0
+    below, above = (
+        max(side**2 + error**2 - 2 * correlation * side * error, 0.0) ** 0.5
+        for side in (success.value - success.low, success.high - success.value)
+    )
+    excess = success.value - level
+    return LabelLevel(level, excess, max(excess - below, -1.0), min(excess + above, 1.0))
+
+
+def _left_one_out(
+    named: Int[ndarray, " samples"],
+    source: Int[ndarray, " samples"],
+    labels: Int[ndarray, " samples"],
+) -> tuple[Bool[ndarray, " samples"], Float[ndarray, " kept"], Float[ndarray, " kept"]]:
+    """Return the samples that are not alone in their class, and two values of each.
+
+    The first is the share of the others in its class whose source is the client that is named for
+    it. The second adds the share of them for which its own source is named: the mean is a
+    U-statistic, so that each sample moves it in both ways.
+    """
+    clients = int(max(named.max(initial=0), source.max(initial=0))) + 1
+    _, label, size = np.unique(labels, return_inverse=True, return_counts=True)
+    as_source, as_named, together = np.zeros((3, len(size), clients))
+    np.add.at(as_source, (label, source), 1)
+    np.add.at(as_named, (label, named), 1)
+    right = named == source
+    np.add.at(together, (label, source), right)
+    # A client has one sample less among the others, although all have as many: they count more.
+    asked = np.bincount(source, minlength=clients)[source]
+    weight = asked / np.maximum(asked - 1, 1)
+    same = as_source[label, source] - 1
+    others = size[label] - 1 - same + weight * same
+    kept = others > 0
+    by_source = np.where(right, weight * same, as_source[label, named])
+    right_others = together[label, source] - right
+    by_named = as_named[label, source] - right - right_others + weight * right_others
+    explained = (by_source / np.maximum(others, 1))[kept]
+    return kept, explained, explained + (by_named / np.maximum(others, 1))[kept]
 
 
 def by_label_distribution(

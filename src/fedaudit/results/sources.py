@@ -8,7 +8,7 @@ from fedaudit.results.fields import Change, Part, Share, Whole, refuse_ragged
 
 LABELS = "label distributions"
 """Null hypothesis: the clients' different label distributions explain the answers, which are right
-as often when owners are shuffled within each class."""
+as often when each sample's owner is that of another sample of its class."""
 LABEL_BASELINE = "label-distribution baseline"
 """Null hypothesis: the answers are right as often as naming the client of whose data the sample's
 class is the largest share, without a look at any model."""

@@ -179,6 +179,9 @@ AS_PUBLISHED = frozenset({"fedmia_paper", "fedmia_code", "cofedmid"})
 """Draws whose comparison of members and non-members is kept as a paper has it, although clients
 may differ; their figures say that no draw was fair."""
 
+OF_EACH_CLIENT = AS_PUBLISHED | {"sia"}
+"""Draws whose audited samples of each client are random ones of its own training data."""
+
 DRAWS: dict[str, Callable[..., Deal]] = {
     "fair": draw,
     "canaries": canaries,

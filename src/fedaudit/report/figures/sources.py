@@ -75,8 +75,8 @@ def rounds_figure(record: Record) -> drawing.Figures | None:
         "Share of samples whose owner is named, each measured round taken alone. Where every "
         "client takes part, the last one is the attack's success in the table. The oracle round is "
         "the best one, chosen afterwards by somebody who knows the answers: no adversary can, so "
-        "it is an upper end. Label distributions alone: of the answers in the table, what is right "
-        "when owners are shuffled within each class.",
+        "it is an upper end. Label distributions alone: of the answers in the table, what would be "
+        "right if a sample's owner depended on its class alone.",
         drawing.choices_of(runs, _setting, panels),
         (
             *drawing.legend(looks),

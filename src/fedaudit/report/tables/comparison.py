@@ -311,8 +311,9 @@ _REMARK = (
     "▲ owners are named more often than label distributions explain, by a test that is corrected "
     "over the source attacks of one record, and by the interval; the word is the size of what is "
     "beyond them. ▷ more often than by guessing, and label distributions may be all of it. Mixes: "
-    "what is right when owners are shuffled within each class. Δ: change of success against the "
-    "row that it is held against, over the seeds that both have; both intervals of a seed are "
+    "what would be right if a sample's owner depended on its class alone. Δ: change of success "
+    "against the row that it is held against, over the seeds that both have; both intervals of a "
+    "seed are "
     f"combined, which errs on the wide side. Accuracies are means over seeds. {STAR}"
 )
 

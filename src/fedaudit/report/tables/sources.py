@@ -81,9 +81,8 @@ def _how(found: Sequence[Named]) -> str:
         f"{words.about_runs(one.success.further for one in found)} Shuffled owners: 95% of "
         "shuffles of the owners among all samples stay below. Label baseline (of the "
         "label-distribution baseline): the client of whose data the sample's class is the largest "
-        "share, without a look at any model. Label distributions alone: what is right on "
-        "average when "
-        "owners are shuffled within each class. "
+        "share, without a look at any model. Label distributions alone: what "
+        "would be right if a sample's owner depended on its class alone. "
     )
 
 

@@ -271,15 +271,13 @@ def _success_sentence(best: Named) -> str:
 def _mixes_sentence(best: Named) -> str:
     level = (
         f"The clients' different label distributions alone explain {words.percent(best.mixes)}: so "
-        "many are right when owners are shuffled within each class."
+        "many of its answers would be right if a sample's owner depended on its class alone."
     )
     rest = f"{words.points(best.excess.number)} points ({limits_in_words(best.excess)})"
     size = excess_size(best)
     if size is not None:
-        return (
-            f"{level} The rest, {rest}, is above what such shuffles give: {evidence.a_leak(size)}."
-        )
-    return f"{level} The rest, {rest}, is not shown to be above what such shuffles give."
+        return f"{level} The rest, {rest}, is shown to be above that: {evidence.a_leak(size)}."
+    return f"{level} The rest, {rest}, is not shown to be above that."
 
 
 def _absent(best: Named) -> str:

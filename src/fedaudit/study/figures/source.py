@@ -18,8 +18,11 @@ from fedaudit.core.errors import Refusal
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Sees
+from fedaudit.datasets.draws.fair import OF_EACH_CLIENT
 from fedaudit.metrics import Limited
 from fedaudit.metrics.source import (
+    LabelLevel,
+    beyond_labels,
     by_label_distribution,
     confusion,
     inferred_source,
@@ -56,12 +59,15 @@ class SourceQueries(NamedTuple):
         owner: Their clients, as positions among all clients.
         labels: Their classes.
         clients: All clients, ascending.
+        at_random: Whether they are random samples of each client's training data, so that the
+            clients' label distributions are theirs.
     """
 
     kept: Int[ndarray, " samples"]
     owner: Int[ndarray, " samples"]
     labels: Int[ndarray, " samples"]
     clients: tuple[ClientId, ...]
+    at_random: bool = False
 
 
 def source_queries(run: Setup) -> SourceQueries | None:
@@ -74,7 +80,8 @@ def source_queries(run: Setup) -> SourceQueries | None:
         return None
     kept = np.sort(np.concatenate([positions[:each] for positions in theirs]))
     owner = np.searchsorted(clients, audit.owner[kept])
-    return SourceQueries(kept, owner, audit.samples.labels.numpy()[kept], clients)
+    at_random = run.watched is None and run.study.audit.draw in OF_EACH_CLIENT
+    return SourceQueries(kept, owner, audit.samples.labels.numpy()[kept], clients, at_random)
 
 
 def at_queries(
@@ -176,11 +183,13 @@ def _result(
     success = source_success(named, samples.owner)
     counts = run.deal.class_counts(run.dataset.classes)
     held = np.array([counts[c] for c in samples.clients])
-    baseline = by_label_distribution(held, samples.labels)
+    baseline = named_by_labels(run, held, samples)
     change = paired(right, baseline == samples.owner)
     rng = seeded_numpy(run.seed, "shuffled owners")
     null = source_null(named, samples.owner, rng=rng)
     mixed = source_null(named, samples.owner, within=samples.labels, rng=rng)
+    known = held if samples.at_random else None
+    beyond = beyond_labels(named, samples.owner, samples.labels, known)
     rounds = round_by_round(attack, cubes)
     answers = SourceResult(
         attack=name,
@@ -207,10 +216,40 @@ def _result(
         answers,
         Limited(success.value, success.low, success.high),
         Test(null=GUESSING, level=answers.chance, high=null.high, p_value=null.p_value),
-        Test(null=LABELS, level=mixed.mean, p_value=mixed.p_value),
+        beyond,
+        mixed.p_value,
         Baseline(source_success(baseline, samples.owner).value, change.difference, change.p_value),
     )
     return SourceFound(answers, figures)
+
+
+def named_by_labels(
+    run: Setup, held: Int[ndarray, "clients classes"], samples: SourceQueries
+) -> Int[ndarray, " samples"]:
+    """Return the answers of the label-distribution baseline.
+
+    The data that clients of a recording train on are not known beyond its audited samples. There a
+    random half of the samples is named by the label distributions of the rest, and the other half
+    likewise: no sample counts for its own client.
+
+    Args:
+        run: The run.
+        held: Training samples of each class that each client has.
+        samples: Asked about.
+    """
+    owner, labels = samples.owner, samples.labels
+    if run.watched is None or len(owner) < 2 * len(samples.clients):
+        return by_label_distribution(held, labels)
+    order = seeded_numpy(run.seed, "halves of sources").permutation(len(owner))
+    half = np.zeros(len(owner), dtype=bool)
+    for client in range(len(samples.clients)):
+        half[order[owner[order] == client][::2]] = True
+    named = np.zeros_like(owner)
+    for side in (half, ~half):
+        others = held.copy()
+        np.subtract.at(others, (owner[side], labels[side]), 1)
+        named[side] = by_label_distribution(others, labels[side])
+    return named
 
 
 def _by_class(right: Bool[ndarray, " samples"], samples: SourceQueries) -> list[ClassSuccess]:
@@ -279,7 +318,12 @@ class Baseline(NamedTuple):
 
 
 def source_figures(
-    found: SourceResult, success: Limited, guessing: Test, labels: Test, baseline: Baseline | None
+    found: SourceResult,
+    success: Limited,
+    guessing: Test,
+    labels: LabelLevel,
+    p_value: float,
+    baseline: Baseline | None,
 ) -> list[Estimate]:
     """The figures of one attack in one run: its success, and what label distributions leave of it.
 
@@ -287,7 +331,8 @@ def source_figures(
         found: The answers.
         success: Share of samples whose client was named, with Clopper-Pearson limits.
         guessing: Against shuffled owners, with their mean and 95 % quantile.
-        labels: Against owners shuffled within each class, with the mean success.
+        labels: What label distributions alone explain, and what is beyond that.
+        p_value: Of the test with owners shuffled within each class.
         baseline: None where it is not known.
     """
     whole = Estimate(
@@ -304,14 +349,13 @@ def source_figures(
         samples=found.samples,
         tests=[guessing],
     )
-    # The level is a mean over a thousand shuffles: its own error is small beside the success's.
-    less = labels.level or 0.0
     excess = {
         "against": LABELS,
-        "value": success.value - less,
-        "low": success.low - less,
-        "high": success.high - less,
-        "tests": [labels],
+        "value": labels.excess,
+        "low": labels.low,
+        "high": labels.high,
+        "method": "Clopper-Pearson and Zou 95%",
+        "tests": [Test(null=LABELS, level=labels.level, p_value=p_value)],
     }
     figures = [whole, whole.model_copy(update=excess)]
     if baseline is None:

@@ -1,0 +1,35 @@
+"""The label-distribution baseline of recordings, whose clients' data are not known."""
+
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.metrics.source import by_label_distribution
+from fedaudit.study.figures.source import SourceQueries, named_by_labels
+from fedaudit.study.setup.parts import Setup
+
+
+def test_in_recordings_no_sample_counts_for_its_own_client() -> None:
+    run = cast(Setup, SimpleNamespace(watched=object(), seed=1))
+    rng, successes = seeded_numpy(1, "alike"), []
+    for _ in range(50):
+        # Five clients with one label distribution: nothing can be known from labels.
+        owner, labels = np.repeat(np.arange(5), 12), rng.integers(10, size=60)
+        held = np.zeros((5, 10), dtype=np.int64)
+        np.add.at(held, (owner, labels), 1)
+        asked = SourceQueries(np.arange(60), owner, labels, tuple(range(5)))
+        named = (named_by_labels(run, held, asked), by_label_distribution(held, labels))
+        successes.append([(one == owner).mean() for one in named])
+    apart, together = np.mean(successes, axis=0)
+    assert abs(apart - 0.2) < 0.03
+    assert together > 0.35
+
+
+def test_in_simulations_the_baseline_knows_all_data_of_each_client() -> None:
+    run = cast(Setup, SimpleNamespace(watched=None, seed=1))
+    held = np.array([[9, 1], [1, 9]])
+    owner, labels = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 0])
+    asked = SourceQueries(np.arange(4), owner, labels, (0, 1))
+    assert named_by_labels(run, held, asked).tolist() == [0, 1, 1, 0]
