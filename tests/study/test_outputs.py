@@ -55,11 +55,23 @@ def test_an_attack_never_replaces_a_record_of_other_settings(
     before = files_in(tmp_path)
     with pytest.raises(BadInput, match=r"figures.evaluation is 'aligned' there.*out="):
         reattack(recording, [], tmp_path, figures=REDRAW)
-    with pytest.raises(BadInput, match=r"attacks.*out="):
-        reattack(recording, ["fedmia-1"], tmp_path)
     assert files_in(tmp_path) == before
     again = reattack(recording, [], tmp_path)
     assert again.content_hash == first.content_hash
+
+
+def test_an_attack_replaces_the_record_of_other_attacks_and_says_so(
+    recording: Path, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    both, one, other = ["loss-series", "blackbox-loss"], ["loss-series"], ["blackbox-loss"]
+    whole = reattack(recording, both, tmp_path / "both")
+    reattack(recording, one, tmp_path / "grown", log=said.append)
+    assert not any("replaced" in line for line in said)
+    assert reattack(recording, both, tmp_path / "grown").content_hash == whole.content_hash
+    record = reattack(recording, other, tmp_path / "grown", log=said.append)
+    assert [row.name for row in record.attacks] == other, "the family is that of the attacks now"
+    assert "the record of loss-series, by that of blackbox-loss; name all" in said[-1]
 
 
 def test_a_study_is_attacked_as_often_as_one_likes(recording: Path, tmp_path: Path) -> None:

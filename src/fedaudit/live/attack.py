@@ -39,7 +39,7 @@ from fedaudit.results.text import made_plain, plain
 from fedaudit.study.figures.accuracy import counts_fit
 from fedaudit.study.figures.coverage import rounds_with
 from fedaudit.study.running.environment import Clock
-from fedaudit.study.running.folder import refuse_other_record
+from fedaudit.study.running.folder import ATTACKS, refuse_other_record, replaced_attacks
 from fedaudit.study.running.record import conclude
 from fedaudit.study.settings.sections import (
     AuditSection,
@@ -276,7 +276,7 @@ def _attacked(
     if not blind:
         wanted["blind_classifier"] = False
     config = _config(recording.model_copy(update={"targets": wanted_targets}), names, wanted)
-    refuse_other_record(out, config)
+    replaced = replaced_attacks(refuse_other_record(out, config, besides=ATTACKS), names)
     run = live_setup(
         recording.model_copy(update={"targets": present}),
         audit,
@@ -309,9 +309,12 @@ def _attacked(
                 f"the measured round {one.measured.index} in {folder} is damaged: "
                 f"{fault or 'its counts of correct predictions cannot be'}; restore it"
             )
-    return conclude(
+    record = conclude(
         [run], [stored], out, Work(progress=progress), clock, log, places={SEED: folder}
     )
+    if replaced:
+        log(f"replaced in {out}: {replaced}")
+    return record
 
 
 def _without_source(

@@ -181,6 +181,16 @@ def read_measured(folder: Path) -> list[Stored]:
     return found
 
 
+def measured_names(folder: Path) -> set[str]:
+    """Return names of the signals in a run's first measured round; none if there is no round.
+
+    Raises:
+        Damaged: The file is not one that fedaudit wrote.
+    """
+    first = next(iter(numbered(folder / "measured", ".safetensors")), None)
+    return set(_measured(first[1], first[0]).measured.signals) if first else set()
+
+
 def tell_of_unhashed(folder: Path, log: Callable[[str], None]) -> None:
     """Says how many measured rounds of a run carry no hash; older versions wrote none.
 

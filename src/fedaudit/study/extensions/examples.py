@@ -25,12 +25,14 @@ from fedaudit.observe.measurements import (
     MeasuredRound,
     Measurements,
     fault_in,
+    measured_names,
     read_measured,
     stacked,
     write_measured,
 )
 from fedaudit.observe.round import Round
 from fedaudit.observe.views import View, with_own
+from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.settings.defense import DefenseSection
 from fedaudit.study.settings.optional import OPTIONAL, ShadowSection
@@ -149,9 +151,14 @@ class KnownSplit(LearnedFrom):
         self, run: Setup, round: Round, folder: Path, notes: Mapping[str, str], device: torch.device
     ) -> None:
         """Measures the known samples in a round of the audited run."""
-        signals = {s.name: s for a in run.attacks.values() if a.learns for s in a.signals}
-        measured = measure_round(round, tuple(signals.values()), self.known.samples, device=device)
+        signals = _learned_signals(run)
+        measured = measure_round(round, signals, self.known.samples, device=device)
         write_measured(own_folder(folder, KNOWN), measured, {"run": notes["run"]})
+
+    def unmeasured(self, run: Setup, folder: Path) -> list[str]:
+        """Return names of signals that were not measured on the known samples."""
+        there = measured_names(own_place(folder, KNOWN))
+        return [signal.name for signal in _learned_signals(run) if signal.name not in there]
 
     def fitted(self, run: Setup, means: Means) -> Setup:
         """The run with every attack that learns fitted on the known samples."""
@@ -185,6 +192,12 @@ class KnownSplit(LearnedFrom):
                     f"delete {folder} and run the study again"
                 )
         return Examples(stacked(rounds), self.known.is_member, self.known.client)
+
+
+def _learned_signals(run: Setup) -> tuple[Signal, ...]:
+    """Return the signals of all attacks that learn, each once."""
+    found = {s.name: s for a in run.attacks.values() if a.learns for s in a.signals}
+    return tuple(found.values())
 
 
 def _fitted(run: Setup, means: Means, source: Callable[[Means], Examples]) -> Setup:

@@ -1,8 +1,9 @@
 """A study's own folder: the study it holds, and guards against writing over another's."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedaudit.core.errors import BadInput, Refusal, option
 from fedaudit.core.files import (
@@ -15,12 +16,19 @@ from fedaudit.core.files import (
 )
 from fedaudit.results.older import settled
 from fedaudit.results.text import made_plain
+from fedaudit.study.running.growth import Growth, growth_of, note_growth
 from fedaudit.study.running.identity import FOR_PEOPLE, settings_of
 from fedaudit.study.running.outputs import refuse_page_alone
 from fedaudit.study.settings.games import GameStudy, Plan, plan_from
 from fedaudit.study.settings.sections import Study
 
+if TYPE_CHECKING:
+    from fedaudit.results.record import Record
+
 STUDY_FILE = "study.json"
+ATTACKS = frozenset({"attacks", "attack_set", "code"})
+"""Settings in which two attacks on one recording may differ."""
+
 RECORDING = "the folder of a study that was carried out, or of a live recording"
 
 
@@ -52,10 +60,25 @@ def _recorded(recording: Path) -> Plan:
 
 
 def claim(out: Path, study: Plan) -> None:
-    """Makes a folder this study's own.
+    """Make a folder this study's own; a study that it holds may grow into this one.
 
     Raises:
-        BadInput: It holds another study or its record, or cannot be written.
+        BadInput: It holds another study or its record, one that has more than this one, or cannot
+            be written.
+        Damaged: What it holds cannot be read.
+    """
+    growth = refuse_other_study(out, study)
+    refuse_other_record(out, study)
+    if growth is not None and any(growth) and (out / RECORD_FILE).exists():
+        note_growth(out, growth)
+    write_whole(out / STUDY_FILE, study.model_dump_json(indent=1) + "\n")
+
+
+def refuse_other_study(out: Path, study: Plan) -> Growth | None:
+    """Return what a study adds to the one in a folder; None if there is none, or the same.
+
+    Raises:
+        BadInput: The folder holds another study, one that has more, or cannot be used.
         Damaged: What it holds cannot be read.
     """
     try:
@@ -63,23 +86,38 @@ def claim(out: Path, study: Plan) -> None:
         taken = (out / STUDY_FILE).exists()
     except (OSError, ValueError) as error:
         raise BadInput(f"{out} cannot be used ({error}); choose another folder") from error
-    if taken:
-        there, here = settings_of(_recorded(out)), settings_of(study)
-        if there != here:
+    if not taken:
+        return None
+    recorded = _recorded(out)
+    there, here = settings_of(recorded), settings_of(study)
+    if there == here:
+        return None
+    if isinstance(recorded, Study) and isinstance(study, Study):
+        growth, less = growth_of(recorded, study), growth_of(study, recorded)
+        if growth is not None:
+            return growth
+        if less is not None:
             raise BadInput(
-                f"{out} holds a study with other settings ({difference(there, here)}); choose "
-                f"another folder with {option('out')}, or delete it"
+                f"{out} holds this study with more ({less}), and a record of fewer would take the "
+                f"place of its record; name them too, or choose another folder with "
+                f"{option('out')}"
             )
-    refuse_other_record(out, study)
-    write_whole(out / STUDY_FILE, study.model_dump_json(indent=1) + "\n")
+    raise BadInput(
+        f"{out} holds a study with other settings ({difference(there, here)}); choose "
+        f"another folder with {option('out')}, or delete it (only seeds, attacks and figures can "
+        "be added to a study)"
+    )
 
 
-def refuse_other_record(folder: Path, ours: Plan | Mapping[str, object]) -> None:
-    """Lets a record replace one of the same settings only.
+def refuse_other_record(
+    folder: Path, ours: Plan | Mapping[str, object], *, besides: Collection[str] = ()
+) -> "Record | None":
+    """Return the record that ours may replace: of the same settings, or of fewer; None if none.
 
     Args:
         folder: Where the record is to be written.
         ours: Its settings: a study, or what the record of a live recording says of it.
+        besides: Settings that may differ.
 
     Raises:
         BadInput: The folder holds a record of other settings, or one that cannot be read, or a
@@ -94,7 +132,7 @@ def refuse_other_record(folder: Path, ours: Plan | Mapping[str, object]) -> None
                 "somebody else's and is not replaced; rename it, or write elsewhere with "
                 f"{option('out')}"
             )
-        return
+        return None
     from fedaudit.results.read import read_record
 
     try:
@@ -106,20 +144,42 @@ def refuse_other_record(folder: Path, ours: Plan | Mapping[str, object]) -> None
             f"{folder} holds a {RECORD_FILE} that is not of this study as far as can be read; "
             f"give another folder with {option('out')}, or delete the file"
         ) from refusal
-    other, own = (_settled(one) for one in (there, ours))
+    if isinstance(there, Study) and isinstance(ours, Study) and growth_of(there, ours) is not None:
+        return found
+    other, own = (_settled(one, besides) for one in (there, ours))
     if other != own:
         raise BadInput(
             f"{folder} holds the record of other settings ({difference(other, own)}), which "
             f"would be lost; give another folder with {option('out')}, or delete it"
         )
+    return found
 
 
-def _settled(given: Plan | Mapping[str, object]) -> object:
+def replaced_attacks(record: "Record | None", names: Collection[str]) -> str:
+    """Return a sentence on the attacks of a record that one of other attacks replaces.
+
+    Args:
+        record: The record that is replaced.
+        names: The attacks named now; all that a recording allows if empty.
+
+    Returns:
+        Empty if no attack is lost.
+    """
+    before = [row.name for row in record.attacks if row.status == "run"] if record else []
+    lost = [name for name in before if names and name not in names]
+    if not lost:
+        return ""
+    return (
+        f"the record of {', '.join(lost)}, by that of {', '.join(names)}; name all of them to have "
+        f"them in one record, or give another folder with {option('out')}"
+    )
+
+
+def _settled(given: Plan | Mapping[str, object], besides: Collection[str]) -> object:
     """Settings as they come back from a record's file."""
-    if isinstance(given, Mapping):
-        values = {name: value for name, value in given.items() if name not in FOR_PEOPLE}
-    else:
-        values = settings_of(given)
+    values = given if isinstance(given, Mapping) else settings_of(given)
+    left_out = {*FOR_PEOPLE, *besides}
+    values = {name: value for name, value in values.items() if name not in left_out}
     return json.loads(json.dumps(made_plain(values)))
 
 

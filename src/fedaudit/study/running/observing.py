@@ -14,7 +14,13 @@ from fedaudit.core.seeds import seed_for
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.kept_files import write_round
 from fedaudit.observe.layout import estimated_bytes
-from fedaudit.observe.measurements import Stored, fault_in, read_measured, write_measured
+from fedaudit.observe.measurements import (
+    Stored,
+    fault_in,
+    measured_names,
+    read_measured,
+    write_measured,
+)
 from fedaudit.observe.round import Round
 from fedaudit.observe.usage import keeping_usage
 from fedaudit.observe.views import seen_from
@@ -88,7 +94,7 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
     phase = f"seed {setup.seed}: training rounds"
     done = 0
     work.progress(phase, done, rounds)
-    with _measuring(setup, work) as measuring:
+    with _measuring(setup, folder, work) as measuring:
         for round in seen_from(told, setup.view):
             if round.index in setup.measured_rounds:
                 _measure(setup, round, folder, given, work.device, measuring)
@@ -141,9 +147,13 @@ def measured_on(stored: Sequence[Stored]) -> str:
 
 
 @contextmanager
-def _measuring(setup: Setup, work: Work) -> Iterator[Measuring]:
+def _measuring(setup: Setup, folder: Path, work: Work) -> Iterator[Measuring]:
     """The measuring of audited samples in a round, wherever that is done."""
-    signals, samples = setup.signals, setup.deal.audit.samples
+    samples = setup.deal.audit.samples
+    # All rounds of a folder have the same signals: those that attacks added later need besides are
+    # measured on the updates that it keeps.
+    there = measured_names(folder)
+    signals = tuple(one for one in setup.signals if not there or one.name in there)
     if work.measuring is not None:
         with measuring_on(work.measuring, signals, samples, count=work.workers) as measuring:
             yield measuring

@@ -62,10 +62,13 @@ class Identity:
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:_NAME_LENGTH]
 
+    def is_same_run(self, asked: "Identity") -> bool:
+        """True if this run is the one asked for, whatever was measured in it."""
+        return (self.run, self.data, self.fedaudit) == (asked.run, asked.data, asked.fedaudit)
+
     def covers(self, asked: "Identity") -> bool:
         """True if this run is the one asked for, and all that is asked for was measured in it."""
-        same = (self.run, self.data, self.fedaudit) == (asked.run, asked.data, asked.fedaudit)
-        return same and asked.signals.items() <= self.signals.items()
+        return self.is_same_run(asked) and asked.signals.items() <= self.signals.items()
 
 
 _IDENTITY = TypeAdapter(Identity)
@@ -81,7 +84,8 @@ def place_of(run: Setup, out: Path, pool: Path | None, kind: str) -> Path:
     """The folder of a run: in its study's own, or wherever the pool has it or will have it.
 
     A run that is finished and measured all that is asked for, and more, is as good as one that
-    measured just that. One that is not finished must be just the same to be gone on with.
+    measured just that. Next comes a finished run that kept its updates, on which the rest can be
+    measured. One that is not finished must be just the same to be gone on with.
 
     Args:
         run: The run.
@@ -95,10 +99,14 @@ def place_of(run: Setup, out: Path, pool: Path | None, kind: str) -> Path:
     asked = identity_of(run, kind)
     exact = pool / asked.name
     others = sorted(path.parent for path in pool.glob(f"*/{RUN_FILE}"))
-    for place in (exact, *others):
-        there = _identity_in(place)
-        if there is not None and there.covers(asked) and is_measured(run, place):
-            return place
+    kept = run.study.audit.keep == "full" and not run.is_shadow
+    for suits in (Identity.covers, Identity.is_same_run)[: 2 if kept else 1]:
+        for place in (exact, *others):
+            there = _identity_in(place)
+            if there is None or not suits(there, asked) or not is_measured(run, place):
+                continue
+            if not any(one.unmeasured(run, place) for one in run.extensions):
+                return place
     own_folder(pool, asked.name)
     _write(exact / RUN_FILE, asdict(asked))
     return exact

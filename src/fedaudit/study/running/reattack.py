@@ -1,7 +1,6 @@
 """Attacks on what a study has kept, without training anything again."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,17 +12,20 @@ from fedaudit.core.errors import BadInput, Damaged, Refusal, option
 from fedaudit.core.files import own_place, sweep
 from fedaudit.core.importing import code_named_in, imported, is_own
 from fedaudit.core.progress import Progress, quiet
-from fedaudit.observe.kept_files import read_rounds
-from fedaudit.observe.measurements import MeasuredRound, Stored, tell_of_unhashed
+from fedaudit.observe.measurements import Stored, tell_of_unhashed
 from fedaudit.observe.tensors import read_tensors
-from fedaudit.observe.views import seen_from
 from fedaudit.results.record import Record
-from fedaudit.signals.base import Signal
-from fedaudit.signals.measure import measure_round
 from fedaudit.study.running.environment import Clock
-from fedaudit.study.running.folder import STUDY_FILE, recorded_study, refuse_other_record
+from fedaudit.study.running.folder import (
+    ATTACKS,
+    STUDY_FILE,
+    recorded_study,
+    refuse_other_record,
+    replaced_attacks,
+)
 from fedaudit.study.running.identity import with_code
-from fedaudit.study.running.observing import measured_on, stored_rounds
+from fedaudit.study.running.kept_signals import with_all_signals
+from fedaudit.study.running.observing import stored_rounds
 from fedaudit.study.running.pool import is_measured, run_folder
 from fedaudit.study.running.record import conclude
 from fedaudit.study.running.run import SHADOW
@@ -50,8 +52,9 @@ def reattack(
     Args:
         recording: The folder of a study.
         names: Attacks to run; all that the recording allows if empty.
-        out: Folder for the record; the recording itself is left as it is, and a record of other
-            settings is not replaced.
+        out: Folder for the record; the recording itself is left as it is. A record of the same
+            study with other attacks is replaced, and tests are corrected over the attacks named
+            now; one of other settings is not.
         data_dir: Folder with data sets.
         figures: Settings of the study's ``figures`` to change, by dotted name; others would
             need another run.
@@ -85,14 +88,14 @@ def _attacked(
     clock = Clock()
     study = recorded_study(recording)
     asked = with_code(_asked(study, names, figures))
-    _refuse_taken(out, asked)
+    replaced = _refuse_taken(out, asked)
     sweep(out, before=clock.at)
-    runs, stored = [], []
+    runs, stored, notes = [], [], list[str]()
     for seed in study.seeds:
         run = setup(asked, seed, data_dir)
         folder = run_folder(recording, seed)
         refuse_other_data(run, folder)
-        rounds = _stored_rounds(run, folder, work)
+        rounds = with_all_signals(run, folder, stored_rounds(run, folder), work, notes.append)
         tell_of_unhashed(folder, log)
         possible = _possible(run, rounds, named=bool(names))
         runs.append(_with_fitted_attacks(possible, recording, work, log, named=bool(names)))
@@ -104,7 +107,10 @@ def _attacked(
         for run in runs
     ]
     places = {seed: run_folder(recording, seed) for seed in study.seeds}
-    return conclude(runs, stored, out, work, clock, log, places=places)
+    record = conclude(runs, stored, out, work, clock, log, places=places, notes=notes)
+    if replaced:
+        log(f"replaced in {out}: {replaced}")
+    return record
 
 
 def _refuse_distrusted(recording: Path, names: Sequence[str], *, trusted: bool) -> None:
@@ -119,13 +125,14 @@ def _refuse_distrusted(recording: Path, names: Sequence[str], *, trusted: bool) 
                 imported(name, "attack")
 
 
-def _refuse_taken(out: Path, asked: Study) -> None:
+def _refuse_taken(out: Path, asked: Study) -> str:
+    """Return which attacks' record is replaced; raise if that is a study's own, or another's."""
     if (out / STUDY_FILE).exists():
         raise BadInput(
             f"{out} is the folder of a study, whose own record stays as it is; give another folder "
             f"with {option('out')}"
         )
-    refuse_other_record(out, asked)
+    return replaced_attacks(refuse_other_record(out, asked, besides=ATTACKS), asked.attacks)
 
 
 def changed_figures(settings: Mapping[str, object]) -> dict[str, object]:
@@ -177,62 +184,6 @@ def refuse_other_data(run: Setup, folder: Path) -> None:
             f"the audited samples in {folder} are not those of this study on this data set; "
             "use the data set that the recording was made with"
         )
-
-
-def _stored_rounds(run: Setup, folder: Path, work: Work) -> list[Stored]:
-    """Measured rounds, with missing signals measured on the updates that were kept."""
-    stored = stored_rounds(run, folder)
-    there = stored[0].measured.signals
-    missing = [signal for signal in run.signals if signal.name not in there]
-    if not missing or run.study.audit.keep != "full":
-        return stored
-    if measured_on(stored) != work.device.type:
-        raise BadInput(
-            f"{missing[0].name} must be measured on the kind of device that {folder} was: give "
-            f"{option('device')} {measured_on(stored)}"
-        )
-    more = measured_of_kept(run, folder, stored, missing, work)
-    return [
-        Stored(replace(old.measured, signals={**old.measured.signals, **new.signals}), old.notes)
-        for old, new in zip(stored, more, strict=True)
-    ]
-
-
-def measured_of_kept(
-    run: Setup, folder: Path, stored: Sequence[Stored], signals: Sequence[Signal], work: Work
-) -> list[MeasuredRound]:
-    """Measure signals on the updates that a run kept.
-
-    Args:
-        run: The run.
-        folder: Its folder.
-        stored: Its measured rounds.
-        signals: Signals to measure.
-        work: Device and progress.
-
-    Raises:
-        Damaged: The kept updates are not of the rounds and clients that were measured.
-    """
-    rounds = seen_from(read_rounds(folder, run.algorithm.architecture), run.view)
-    phase, total = f"seed {run.seed}: new signals", len(stored)
-    work.progress(phase, 0, total)
-    more = []
-    for round in rounds:
-        if not set(run.deal.clients) >= {*round.asked, *round.stands_for}:
-            raise Damaged(
-                f"round {round.index} kept in {folder} is damaged: it has clients that the run has "
-                "not; restore the folder from a copy, or run the study again"
-            )
-        more.append(measure_round(round, signals, run.deal.audit.samples, device=work.device))
-        work.progress(phase, len(more), total)
-    if [(new.index, new.clients) for new in more] != [
-        (old.measured.index, old.measured.clients) for old in stored
-    ]:
-        raise Damaged(
-            f"the updates kept in {folder} are not of the rounds and clients that were measured; "
-            "restore the folder from a copy, or run the study again"
-        )
-    return more
 
 
 def _with_fitted_attacks(

@@ -68,6 +68,7 @@ def conclude(
     log: Callable[[str], None] = lambda text: None,
     *,
     places: Mapping[int, Path],
+    notes: Sequence[str] = (),
 ) -> Record:
     """Makes figures, controls and record from what was measured, and writes record and scores.
 
@@ -79,6 +80,7 @@ def conclude(
         clock: For the record's times.
         log: Takes lines of text for the user.
         places: Folder of each run, by seed.
+        notes: Sentences on what was not tested, or not as in a run of its own.
     """
     # First, so that a folder that cannot be written is found out before the work.
     out.mkdir(parents=True, exist_ok=True)
@@ -111,7 +113,7 @@ def conclude(
     for one in _concluded(runs, stored, places, findings):
         besides += one.figures
         checks += one.checks
-    record = assembled(runs, stored, findings, checks, made, usage, sources, besides)
+    record = assembled(runs, stored, findings, checks, made, usage, sources, besides, notes)
     # The record first: scores without one are taken for somebody else's.
     write_record(record, out / RECORD_FILE)
     write_scores(runs, findings, out / SCORES_FILE)
@@ -144,6 +146,7 @@ def assembled(
     usage: Sequence[UsageRow] = (),
     sources: Sequence[SourceFound] = (),
     besides: Sequence[Estimate] = (),
+    notes: Sequence[str] = (),
 ) -> Record:
     """The record of runs of one study."""
     first, study = runs[0], runs[0].study
@@ -198,7 +201,7 @@ def assembled(
         sources=answers,
         clusters=[one.choices for one in clusters],
         coverage=first.watched.coverage if first.watched else study_coverage(runs, stored),
-        untested=[*_untested(first), *_uncovered(rows_of_attacks)],
+        untested=[*_untested(first), *_uncovered(rows_of_attacks), *notes],
     )
 
 

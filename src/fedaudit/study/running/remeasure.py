@@ -9,9 +9,10 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.importing import code_named_in
 from fedaudit.observe.measurements import MeasuredRound, read_measured
 from fedaudit.study.running.folder import STUDY_FILE, recorded_study
+from fedaudit.study.running.kept_signals import measured_of_kept
 from fedaudit.study.running.observing import measured_on, stored_rounds
 from fedaudit.study.running.pool import run_folder
-from fedaudit.study.running.reattack import measured_of_kept, refuse_other_data
+from fedaudit.study.running.reattack import refuse_other_data
 from fedaudit.study.setup.build import setup
 from fedaudit.study.setup.parts import Work
 

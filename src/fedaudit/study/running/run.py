@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +18,10 @@ from fedaudit.engines.local import local_engine
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.study.running.environment import Clock
-from fedaudit.study.running.folder import claim
+from fedaudit.study.running.folder import claim, refuse_other_study
+from fedaudit.study.running.growth import growth_notes
 from fedaudit.study.running.identity import with_code
+from fedaudit.study.running.kept_signals import refuse_unmeasured, with_all_signals
 from fedaudit.study.running.observing import disk_needed, observe, stored_rounds
 from fedaudit.study.running.pool import is_measured, locked, place_of, write_run_places
 from fedaudit.study.running.pretraining import pretrained_for
@@ -55,7 +56,8 @@ def run_study(
 
     Everything that cannot work is refused before anything is trained. A study that was stopped
     at any moment goes on where it was when it is run again with the same folder, and ends with
-    the same content hash.
+    the same content hash. So does one that has grown since, as :mod:`fedaudit.study.running.growth`
+    says: only what was added is trained or worked out.
 
     Args:
         study: Its settings.
@@ -83,23 +85,26 @@ def run_study(
     pretrained_for(study, data_dir, device=device, progress=progress, log=log)
     runs = [setup(study, seed, data_dir) for seed in study.seeds]
     work = _work(engine, workers, study.partition.clients, device, progress)
-    claim(out, study)
+    refuse_other_study(out, study)
     shadows = [own for run in runs for own in run.own_federations]
     places = {run.seed: place_of(run, out, pool, device.type) for run in runs}
     apart = own_folder(out, SHADOW) if shadows else out / SHADOW
     places |= {shadow.seed: place_of(shadow, apart, pool, device.type) for shadow in shadows}
+    refuse_unmeasured([(run, places[run.seed]) for run in (*runs, *shadows)])
+    claim(out, study)
+    notes = growth_notes(out)
     _announce([*runs, *shadows], places, out, log)
     write_run_places(places, out)
     for folder in {out, *places.values()}:
         sweep(folder, before=clock.at)
-    stored = [_observed(run, places[run.seed], work, log) for run in runs]
+    stored = [_observed(run, places[run.seed], work, log, notes.append) for run in runs]
     # One extension of all runs after another: what a user waits for is said in that order.
     for kind in dict.fromkeys(type(one) for run in runs for one in run.extensions):
         runs = [_fitted(run, kind, places, work, log) for run in runs]
     # What makes figures is loaded when they are due, so that training need not wait for it.
     from fedaudit.study.running.record import conclude
 
-    return conclude(runs, stored, out, work, clock, log, places=places)
+    return conclude(runs, stored, out, work, clock, log, places=places, notes=notes)
 
 
 def _work(
@@ -112,13 +117,21 @@ def _work(
     return Work(local_engine(count), count, device, progress)
 
 
-def _observed(run: Setup, place: Path, work: Work, log: Callable[[str], None]) -> list[Stored]:
+def _observed(
+    run: Setup,
+    place: Path,
+    work: Work,
+    log: Callable[[str], None],
+    notes: Callable[[str], None] = lambda text: None,
+) -> list[Stored]:
     with locked(place, log):
         if is_measured(run, place) and place.name != f"seed-{run.seed}":
             log(f"seed {run.seed}: trained and measured before, in {place}")
-            return [_needed_signals(run, one) for one in stored_rounds(run, place)]
-        write_tensors(run.deal.audit.tensors(), place / "audit.safetensors")
-        return observe(run, place, work)
+            stored = stored_rounds(run, place)
+        else:
+            write_tensors(run.deal.audit.tensors(), place / "audit.safetensors")
+            stored = observe(run, place, work)
+        return with_all_signals(run, place, stored, work, notes)
 
 
 def _fitted(
@@ -137,13 +150,6 @@ def _fitted(
 
     own = run.extension(kind)
     return run if own is None else own.fitted(run, Means(places[run.seed], measured, work.progress))
-
-
-def _needed_signals(run: Setup, stored: Stored) -> Stored:
-    """Without signals that another study wanted to be measured, which this one's hash is not of."""
-    names = {signal.name for signal in run.signals}
-    kept = {n: values for n, values in stored.measured.signals.items() if n in names}
-    return Stored(replace(stored.measured, signals=kept), stored.notes)
 
 
 def _announce(

@@ -317,6 +317,15 @@ class Extension:
             device: Where models are run.
         """
 
+    def unmeasured(self, run: Setup, folder: Path) -> list[str]:
+        """Return names of signals that :meth:`measure` would have left in a measured run's folder.
+
+        Args:
+            run: The run.
+            folder: Its folder.
+        """
+        return []
+
     def cost(self) -> str:
         """A sentence on what the federations beside a run cost; empty for nothing."""
         return ""

@@ -1,0 +1,127 @@
+"""Growth of a study: more seeds, attacks or figures for runs that a folder already holds.
+
+A study may grow where its runs stay what they are: what is added is trained, measured or worked
+out, and nothing else is. The record then equals that of the larger study in a fresh folder.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from fedaudit.attacks.catalog import attack_set
+from fedaudit.core.files import read_object, write_whole
+from fedaudit.results.text import plain
+from fedaudit.study.running.identity import settings_of
+from fedaudit.study.settings.sections import Study
+
+GROWTH_FILE = "growth.json"
+"""What was added to a study after it had a record."""
+
+_MORE = ("metrics", "fprs")
+_SWITCHES = ("planted_leak", "blind_classifier")
+_TABLES = ("references", "unlearning")
+"""Tables that train federations of their own, next to runs that stay as they are."""
+
+
+class Growth(NamedTuple):
+    """What a study has more than an earlier one, each by name; all empty if they are the same."""
+
+    seeds: list[str]
+    attacks: list[str]
+    figures: list[str]
+
+    def __str__(self) -> str:
+        named = {"seed": self.seeds, "attack": self.attacks, "setting": self.figures}
+        parts = [
+            f"the {kind}{'s' if len(names) > 1 else ''} {', '.join(names)}"
+            for kind, names in named.items()
+            if names
+        ]
+        return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def growth_of(there: Study, here: Study) -> Growth | None:
+    """Return what a study has more than another; None if it is no extension of it.
+
+    Args:
+        there: The study that was run.
+        here: The one that is asked for. It may have more seeds, attacks, metrics and
+            false-positive rates, list more exposed members, turn controls on, and have a table of
+            references or of unlearning. Everything else must be the same.
+    """
+    (fixed, parts), (other, more) = _split(there), _split(here)
+    if fixed != other or any(not parts[name] <= more[name] for name in parts):
+        return None
+    added = {name: sorted(more[name] - parts[name]) for name in more}
+    return Growth(
+        seeds=[str(seed) for seed in here.seeds if seed not in there.seeds],
+        attacks=[name for name in _attacks(here) if name not in _attacks(there)],
+        figures=[name for name, values in added.items() if values and name not in _NAMED],
+    )
+
+
+_NAMED = ("seeds", "attacks", "code")
+
+
+def _split(study: Study) -> tuple[dict[str, object], dict[str, frozenset[str]]]:
+    """Return the settings that cannot grow, and as sets those that can."""
+    values = {
+        name: value
+        for name, value in settings_of(study).items()
+        if name not in (*_NAMED, *_TABLES, "attack_set", "figures")
+    }
+    figures = study.figures.model_dump(mode="json")
+    parts = {
+        "seeds": frozenset(map(str, study.seeds)),
+        "attacks": frozenset(map(_text, _attacks(study).items())),
+        "code": frozenset(map(_text, study.code.items())),
+        "figures.most_exposed": frozenset(map(str, range(figures.pop("most_exposed")))),
+    }
+    for name in _MORE:
+        parts[f"figures.{name}"] = frozenset(map(_text, figures.pop(name)))
+    for name in _SWITCHES:
+        parts[f"figures.{name}"] = frozenset({"true"} if figures.pop(name) else ())
+    for name in _TABLES:
+        table = getattr(study, name)
+        parts[name] = frozenset() if table is None else frozenset({table.model_dump_json()})
+    return {**values, "figures": figures}, parts
+
+
+def _attacks(study: Study) -> Mapping[str, object]:
+    """Settings of the attacks that a study names, or of all in its set."""
+    return study.attacks or {name: {} for name in attack_set(study.attack_set)}
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def note_growth(folder: Path, growth: Growth) -> None:
+    """Write down what is added to a study that has a record, next to what was added before."""
+    known = _noted(folder)
+    whole = {
+        name: list(dict.fromkeys([*known.get(name, []), *values]))
+        for name, values in growth._asdict().items()
+    }
+    write_whole(folder / GROWTH_FILE, json.dumps(whole, indent=1) + "\n")
+
+
+def growth_notes(folder: Path) -> list[str]:
+    """Return a sentence on what was added to a study after it had a record, if anything was."""
+    known = _noted(folder)
+    growth = Growth(*(known.get(name, []) for name in Growth._fields))
+    if not any(growth):
+        return []
+    return [
+        plain(
+            f"Whether {growth} were chosen after a look at the figures: they were added to a study "
+            "that had a record. Tests are corrected over all attacks, and not over such a choice."
+        )
+    ]
+
+
+def _noted(folder: Path) -> dict[str, list[str]]:
+    path = folder / GROWTH_FILE
+    found = read_object(path) if path.is_file() else {}
+    return {name: [str(one) for one in of] for name, of in found.items() if isinstance(of, list)}

@@ -1,0 +1,232 @@
+"""A study grows by seeds, attacks and figures without training its runs again."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import fedaudit as fa
+from fedaudit.core.errors import BadInput
+from fedaudit.results.record import Record
+from fedaudit.study.running.growth import growth_of
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.sections import Study
+from tests.study.studies import Carried, quick_study
+
+MORE: dict[str, object] = {"loss-series": {}, "blackbox-loss": {}, "avg-cosine": {}}
+FULL = {"keep": "full"}
+
+
+class Trained:
+    """Runs studies and lists the rounds that are trained."""
+
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+
+    def __call__(self, study: Study, out: Path, **options: object) -> Record:
+        self.phases = []
+        return run_study(study, out, progress=self._tick, **options)  # type: ignore[arg-type]
+
+    def _tick(self, phase: str, done: int, total: int) -> None:
+        if done and phase.endswith("training rounds"):
+            self.phases.append(phase)
+
+
+@pytest.fixture
+def run() -> Trained:
+    return Trained()
+
+
+@pytest.fixture
+def folder(quick: Carried, tmp_path: Path) -> Path:
+    """A study's folder, with the attacks loss-series and blackbox-loss on seed 1."""
+    return shutil.copytree(quick.folder, tmp_path / "study")
+
+
+def same(grown: Record, fresh: Record) -> bool:
+    """Whether two records say the same, apart from when they were made and that one has grown."""
+    left_out = {"environment", "untested", "usage"}
+    return grown.content_hash == fresh.content_hash and grown.model_dump(
+        exclude=left_out
+    ) == fresh.model_dump(exclude=left_out)
+
+
+def test_more_seeds_train_only_these_and_give_the_record_of_a_fresh_study(
+    folder: Path, run: Trained, tmp_path: Path
+) -> None:
+    larger = quick_study(seeds=[1, 2])
+    grown = run(larger, folder)
+    assert set(run.phases) == {"seed 2: training rounds"}
+    assert same(grown, run(larger, tmp_path / "fresh"))
+    note = "Whether the seed 2 were chosen after a look at the figures"
+    assert any(sentence.startswith(note) for sentence in grown.untested)
+
+
+def test_more_attacks_on_measured_signals_train_nothing(run: Trained, tmp_path: Path) -> None:
+    run(quick_study(attacks={"loss-series": {}}), tmp_path / "study")
+    grown = run(quick_study(), tmp_path / "study")
+    assert run.phases == []
+    assert same(grown, run(quick_study(), tmp_path / "fresh"))
+    assert any("the attack blackbox-loss were chosen" in sentence for sentence in grown.untested)
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        pytest.param({"metrics": ["average-precision"]}, marks=pytest.mark.slow),
+        {"fprs": [0.01, 0.001, 0.1]},
+        {"most_exposed": 12},
+    ],
+)
+def test_more_figures_train_nothing(
+    figures: dict[str, object], folder: Path, run: Trained, tmp_path: Path
+) -> None:
+    larger = quick_study(figures=figures)
+    grown = run(larger, folder)
+    assert run.phases == []
+    assert same(grown, run(larger, tmp_path / "fresh"))
+
+
+def test_signals_that_were_not_measured_are_measured_on_kept_updates(
+    run: Trained, tmp_path: Path
+) -> None:
+    run(quick_study(audit=FULL), tmp_path / "study")
+    larger = quick_study(audit=FULL, attacks=MORE)
+    grown = run(larger, tmp_path / "study")
+    assert run.phases == []
+    fresh = run(larger, tmp_path / "fresh")
+    values = [
+        [f.value for f in record.findings if f.attack == "avg-cosine" and f.metric == "auc"]
+        for record in (grown, fresh)
+    ]
+    assert values[0] == pytest.approx(values[1], abs=0.01)
+    assert any("gradient-cosine" in one and "kept updates" in one for one in grown.untested)
+    assert run(larger, tmp_path / "study").content_hash == grown.content_hash
+
+
+def test_signals_that_nothing_gives_are_refused_with_what_would_be_trained_again(
+    folder: Path, run: Trained
+) -> None:
+    before = (folder / "study.json").read_bytes()
+    with pytest.raises(BadInput, match=r"gradient-cosine.*seed-1.*would have to be trained again"):
+        run(quick_study(attacks=MORE), folder)
+    assert (folder / "study.json").read_bytes() == before
+    assert run(quick_study(), folder), "the study is as it was"
+
+
+def test_in_a_pool_new_signals_are_measured_on_kept_updates_too(
+    run: Trained, tmp_path: Path
+) -> None:
+    pool = tmp_path / "pool"
+    run(quick_study(audit=FULL), tmp_path / "study", pool=pool)
+    grown = run(quick_study(audit=FULL, attacks=MORE), tmp_path / "study", pool=pool)
+    assert run.phases == []
+    assert {row.name for row in grown.attacks} == set(MORE)
+    run(quick_study(audit=FULL, seeds=[1, 2]), tmp_path / "other", pool=pool)
+    assert set(run.phases) == {"seed 2: training rounds"}
+
+
+class Stop(Exception):
+    pass
+
+
+def stopping(at: str) -> Callable[[str, int, int], None]:
+    def progress(phase: str, done: int, total: int) -> None:
+        if done == 3 and phase == at:
+            raise Stop
+
+    return progress
+
+
+def test_a_study_that_is_stopped_while_it_grows_goes_on(
+    folder: Path, run: Trained, tmp_path: Path
+) -> None:
+    larger = quick_study(seeds=[1, 2])
+    with pytest.raises(Stop):
+        run_study(larger, folder, progress=stopping("seed 2: training rounds"))
+    with pytest.raises(BadInput, match=r"holds this study with more \(the seed 2\)"):
+        run(quick_study(), folder)
+    grown = run(larger, folder)
+    assert 0 < len(run.phases) < 4
+    assert same(grown, run(larger, tmp_path / "fresh"))
+    assert any("the seed 2 were chosen" in sentence for sentence in grown.untested)
+
+
+def test_a_study_that_was_stopped_in_its_first_run_grows(run: Trained, tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        run_study(
+            quick_study(audit=FULL), tmp_path / "a", progress=stopping("seed 1: training rounds")
+        )
+    larger = quick_study(audit=FULL, attacks=MORE, seeds=[1, 2])
+    grown = run(larger, tmp_path / "a")
+    assert {f.attack for f in grown.findings} == set(MORE)
+    assert any("of seed 1: they were measured on kept" in sentence for sentence in grown.untested)
+    assert not any("chosen after a look" in sentence for sentence in grown.untested), "no record"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attacks": {"loss-series": {}}},
+        {"figures": {"fprs": [0.01]}},
+        {"figures": {"most_exposed": 3}},
+    ],
+)
+def test_fewer_than_the_folder_holds_are_refused_with_advice(
+    changes: dict[str, object], folder: Path
+) -> None:
+    with pytest.raises(BadInput, match=r"holds this study with more.*name them too, or choose"):
+        run_study(quick_study(**changes), folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"audit": {"targets": [0, 1]}},
+        {"training": {"rounds": 6}},
+        {"attacks": {"blackbox-loss": {}, "fedmia-1": {}}},
+        {"figures": {"alpha": 0.01}},
+        {"figures": {"evaluation": "redraw"}},
+    ],
+)
+def test_what_no_study_can_grow_by_is_refused_as_another_study(
+    changes: dict[str, object], folder: Path
+) -> None:
+    with pytest.raises(BadInput, match="holds a study with other settings"):
+        run_study(quick_study(**changes), folder)
+
+
+def test_attacks_of_a_set_are_the_same_as_by_their_names() -> None:
+    whole, named = quick_study(attacks={}), quick_study()
+    growth = growth_of(named, whole)
+    assert growth is not None
+    assert "fedmia-1" in growth.attacks
+    assert "loss-series" not in growth.attacks
+    assert growth_of(whole, named) is None
+
+
+@pytest.mark.slow
+def test_in_python_an_audit_grows_in_its_folder(tmp_path: Path) -> None:
+    federation = fa.Federation(
+        fa.datasets.digits(), clients=4, algorithm=fa.algorithms.FedAvg(rounds=2, batch_size=20)
+    )
+    both = ["loss-series", "blackbox-loss"]
+
+    def audited(seeds: list[int], attacks: list[str], out: Path) -> Record:
+        return fa.audit(
+            federation,
+            seeds=seeds,
+            attacks=attacks,
+            audit=fa.Audit(samples=60, background=0),
+            figures=fa.Figures(blind_classifier=False, permutations=20),
+            out=out,
+        ).record
+
+    folder = tmp_path / "one" / "study"
+    audited([1], both[:1], folder)
+    grown = audited([1, 2], both, folder)
+    assert same(grown, audited([1, 2], both, tmp_path / "two" / "study"))
+    told = json.loads((folder / "growth.json").read_text())
+    assert told == {"seeds": ["2"], "attacks": ["blackbox-loss"], "figures": []}
