@@ -2,26 +2,42 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
+from torch import Tensor
 
+from fedaudit.attacks.catalog import attack_named
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.origin import Origin
+from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Sees
 from fedaudit.datasets.draws.shadow import Known
+from fedaudit.metrics import auc_interval
+from fedaudit.observe.measurements import Measurements, Stored
 from fedaudit.observe.tensors import read_tensors
+from fedaudit.results.older import settled
 from fedaudit.results.record import Record
-from fedaudit.study.extensions.examples import KnownSplit, LearnedFrom, Shadow
+from fedaudit.signals.outputs import Loss
+from fedaudit.study.extensions.examples import (
+    Examples,
+    KnownSplit,
+    LearnedFrom,
+    Shadow,
+    _fitted,
+)
 from fedaudit.study.figures.truth import origin_of, target_truth
 from fedaudit.study.running.identity import run_key, settings_of
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
+from fedaudit.study.settings.values import study_from
 from fedaudit.study.setup.build import setup
 from fedaudit.study.setup.holdout import left_to_train
-from fedaudit.study.setup.parts import Setup
+from fedaudit.study.setup.parts import Means, Setup
 from tests.study.studies import Carried, small_study
 
 
@@ -68,12 +84,12 @@ NOISE = {"name": "gradient-noise", "options": {"sigma": 0.01}}
 KNOWN = {"mode": "known-split", "known": 60}
 
 
-def test_a_shadow_is_the_same_federation_undefended_on_other_data() -> None:
+def test_a_shadow_is_the_same_federation_with_the_same_defense_on_other_data() -> None:
     run = setup(learning_study(defense=NOISE), 1, None)
     shadow = shadow_of(run)
     assert not ids_of(run) & ids_of(shadow)
-    assert run.defenses
-    assert not shadow.defenses
+    assert shadow.defenses == run.defenses != {}
+    assert seed_for(shadow.seed, "federation") != seed_for(run.seed, "federation")
     assert shadow.algorithm == run.algorithm
     assert shadow.measured_rounds == run.measured_rounds
     assert shadow.deal.sizes.keys() == run.deal.sizes.keys()
@@ -83,15 +99,121 @@ def test_a_shadow_is_the_same_federation_undefended_on_other_data() -> None:
     }
 
 
-def test_the_shadow_does_not_depend_on_the_defense_but_on_the_seed_and_the_training() -> None:
+def test_the_shadow_depends_on_seed_training_and_defense() -> None:
     def key(seed: int = 1, **changes: object) -> str:
         shadow = shadow_of(setup(learning_study(**changes), seed, None))
         return run_key(shadow.study, shadow.seed)
 
     plain = key()
-    assert plain == key(defense=NOISE) == key(name="other") == key(figures={"alpha": 0.1})
+    assert plain == key(name="other") == key(figures={"alpha": 0.1})
     changed = [key(2), key(training={"lr": 0.05}), key(audit={"every": 1}), key(shadow={"fair": 9})]
-    assert len({plain, *changed}) == 5
+    assert len({plain, *changed, key(defense=NOISE)}) == 6
+
+
+def test_an_undefended_shadow_is_that_of_the_undefended_study_and_is_named(tmp_path: Path) -> None:
+    undefended = {"defense": "none"}
+    run = setup(learning_study(defense=NOISE, shadow=undefended), 1, None)
+    shadow, plain = shadow_of(run), shadow_of(setup(learning_study(), 1, None))
+    assert not shadow.defenses
+    assert run_key(shadow.study, shadow.seed) == run_key(plain.study, plain.seed)
+
+    record = run_study(learning_study(defense=NOISE, shadow=undefended), tmp_path / "none")
+    rows = {row.name: row.over_rounds for row in record.attacks}
+    assert rows["seqmia"] == "learned on an undefended federation"
+    assert any("shadow.defense), which may miss a leak" in line for line in record.untested)
+    adaptive = run_study(learning_study(defense=NOISE), tmp_path / "same")
+    assert {row.name: row.over_rounds for row in adaptive.attacks}["seqmia"] == "learned"
+    assert not any("shadow.defense" in line for line in adaptive.untested)
+    assert any("adapts to the defense in other ways" in line for line in adaptive.untested)
+
+
+def test_each_audited_client_learns_from_one_with_its_own_defense() -> None:
+    defense = {**NOISE, "clients": [0, 2]}
+    audit = {"targets": [0, 1, 2], "fair": 30}
+    run = setup(learning_study(defense=defense, audit=audit), 1, None)
+    found = run.extension(Shadow)
+    assert found is not None
+    assert found.alike == {0: 0, 1: 1, 2: 0}
+    assert found.federation.study.audit.targets == (0, 1)
+    assert found.federation.defenses.keys() == {0, 2}
+    # Without a defense one client of the shadow stands for all, and no further data is taken.
+    plain = setup(learning_study(audit=audit), 1, None).extension(Shadow)
+    assert plain is not None
+    assert plain.alike == dict.fromkeys((0, 1, 2), 0)
+    assert plain.federation.study.audit.targets == (0,)
+
+
+def test_what_is_learned_at_one_client_does_not_score_another() -> None:
+    def noisy(is_member: Tensor, sign: float, seed: int) -> Tensor:
+        drawn = torch.randn(2, len(is_member), generator=torch.Generator().manual_seed(seed))
+        return sign * 3 * is_member + drawn
+
+    is_member = torch.arange(200) % 2 == 0
+
+    # Members have larger values at client 0 and smaller ones at client 1.
+    def cube(seed: int) -> Measurements:
+        values = torch.stack([noisy(is_member, s, seed + i) for i, s in enumerate((1, -1))], 1)
+        return Measurements(values, (1, 2), (0, 1), torch.zeros(2, 2, dtype=torch.int64))
+
+    signal = Loss()
+    run = setup(learning_study(audit={"targets": [0, 1], "fair": 30}), 1, None)
+    attack = replace(attack_named("seqmia"), signals=(signal,)).with_settings({"epochs": 20})
+    run = replace(run, attacks={"one": attack})
+    examples = {c: Examples({signal.name: cube(10 * c)}, is_member, c) for c in (0, 1)}
+    each = _fitted(run, Means(Path(), no_federation), lambda _: examples, {0: 0, 1: 1})
+    for client in (0, 1):
+        scores = each.attacks["one"].scores({signal.name: cube(99)}, client)
+        assert auc_interval(scores.numpy(), is_member.numpy()).value > 0.95
+    first = {0: examples[0]}
+    shared = _fitted(run, Means(Path(), no_federation), lambda _: first, {0: 0, 1: 0})
+    wrong = shared.attacks["one"].scores({signal.name: cube(99)}, 1)
+    assert auc_interval(wrong.numpy(), is_member.numpy()).value < 0.05
+
+
+def no_federation(run: Setup, what: str, begun: object) -> list[Stored]:
+    raise AssertionError("examples are given")
+
+
+@pytest.mark.slow
+def test_a_coalition_trains_together_in_the_shadow_too(tmp_path: Path) -> None:
+    defense = {"name": "cofedmid", "clients": [0, 1], "options": {"m_max": 5, "start": 2}}
+    study = learning_study(defense=defense, audit={"targets": [0, 3], "fair": 30})
+    run = setup(study, 1, None)
+    shadow = shadow_of(run)
+    assert shadow.defenses == run.defenses
+    assert shadow.study.audit.targets == (0, 3)
+    record = run_study(study, tmp_path)
+    assert {f.target for f in record.findings if f.attack == "seqmia"} >= {0, 3}
+    # Which samples its members hold out and which classes they take is drawn anew.
+    held = [set(one.deal.clients[0].ids.tolist()) for one in (run, shadow)]
+    assert not held[0] & held[1]
+
+
+def test_a_known_client_is_one_with_the_audited_clients_defense() -> None:
+    defense = {**NOISE, "clients": [0, 1]}
+    run = setup(learning_study(shadow=KNOWN, defense=defense), 1, None)
+    assert known_of(run).client == 1
+    other = setup(learning_study(shadow={**KNOWN, "client": 3}, defense=defense), 1, None)
+    (found,) = other.extensions
+    assert "client 3, which defends itself in another way" in found.untested()
+    with pytest.raises(BadInput, match="a known split trains none"):
+        learning_study(shadow={**KNOWN, "defense": "none"})
+
+
+def test_studies_of_older_versions_keep_their_undefended_shadows() -> None:
+    study = learning_study(defense=NOISE, shadow={"fair": 60})
+    values = study.model_dump(mode="json")
+    del values["shadow"]["defense"]
+    older = study_from(settled(values))
+    assert older.shadow is not None
+    assert older.shadow.defense == "none"
+    sections = [settings_of(one)["shadow"] for one in (older, study)]
+    assert [set(one) - set(values["shadow"]) for one in sections if isinstance(one, dict)] == [
+        set(),
+        {"defense"},
+    ]
+    plain = learning_study(shadow={"fair": 60})
+    assert "defense" not in cast(dict[str, object], settings_of(plain)["shadow"])
 
 
 def test_attacks_that_learn_run_where_named_or_where_there_is_a_shadow_table() -> None:
@@ -142,12 +264,13 @@ def test_a_recording_without_a_shadow_is_not_attacked_by_what_must_learn(tmp_pat
         reattack(tmp_path / "run", ["seqmia"], tmp_path / "again")
 
 
-def test_variants_with_one_pool_train_one_shadow(tmp_path: Path) -> None:
+def test_variants_with_one_pool_train_one_undefended_shadow(tmp_path: Path) -> None:
     pool, said = tmp_path / "pool", list[str]()
     run_study(learning_study(), tmp_path / "plain", pool=pool, log=said.append)
     assert not any("measured before" in line for line in said)
     before = {path: path.stat().st_mtime_ns for path in pool.rglob("round-*.safetensors")}
-    run_study(learning_study(defense=NOISE), tmp_path / "noise", pool=pool, log=said.append)
+    noisy = learning_study(defense=NOISE, shadow={"defense": "none"})
+    run_study(noisy, tmp_path / "noise", pool=pool, log=said.append)
     assert sum("measured before" in line for line in said) == 1
     assert len(list(pool.iterdir())) == 3
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())

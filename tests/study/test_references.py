@@ -1,6 +1,7 @@
 """Reference federations, in whole studies: on what they train, how often, and what compares."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +12,21 @@ import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import NOBODY, Sees
+from fedaudit.observe.measurements import Measurements
 from fedaudit.results.record import Record
+from fedaudit.study.extensions.references import References
 from fedaudit.study.running.identity import run_key, settings_of
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import federation_of, federation_seeds, setup
+from fedaudit.study.setup.holdout import left_to_train
 from fedaudit.study.setup.parts import Setup
 from tests.study.studies import Carried, small_study
 
 TWO = {"count": 2}
 HALVES = {"count": 4, "online": True}
+NOISE = {"name": "gradient-noise", "options": {"sigma": 0.01}}
 
 
 def final_study(**changes: object) -> Study:
@@ -98,15 +103,15 @@ def test_a_view_without_uploads_has_references_by_default_and_one_with_them_wher
     assert not older.own_federations
 
 
-def test_references_do_not_depend_on_the_defense_and_change_no_audited_run() -> None:
+def test_references_are_defended_as_the_run_is_and_change_no_audited_run() -> None:
     def keys(**changes: object) -> list[str]:
         run = setup(final_study(**changes), 1, None)
         return [run_key(one.study, one.seed) for one in (run, *run.own_federations)]
 
-    noise = {"name": "gradient-noise", "options": {"sigma": 0.01}}
     audited, *own = keys()
     assert len({audited, *own}) == 3
-    assert keys(defense=noise)[1:] == own
+    assert not {*keys(defense=NOISE)[1:]} & {*own}
+    assert keys(defense=NOISE, references={**TWO, "defense": "none"})[1:] == own
     assert keys(references={"count": 3})[:3] == [audited, *own]
     assert not set(keys(training={"lr": 0.05})) & {audited, *own}
     assert "references" not in settings_of(final_study(references=None))
@@ -138,13 +143,18 @@ def test_workers_a_stop_and_a_second_start_change_no_bit(final: Carried, tmp_pat
     assert run_study(study, halted).content_hash == final.record.content_hash
 
 
-def test_variants_with_one_pool_train_the_references_once(tmp_path: Path) -> None:
+def test_variants_with_one_pool_train_undefended_references_once(tmp_path: Path) -> None:
     pool, said = tmp_path / "pool", list[str]()
     run_study(final_study(), tmp_path / "plain", pool=pool, log=said.append)
     assert any("reference federations: 2 a run" in line for line in said)
-    noise = {"name": "gradient-noise", "options": {"sigma": 0.01}}
     said.clear()
-    run_study(final_study(defense=noise), tmp_path / "noise", pool=pool, log=said.append)
+    noisy = final_study(defense=NOISE, references={**TWO, "defense": "none"})
+    record = run_study(noisy, tmp_path / "noise", pool=pool, log=said.append)
+    assert any("undefended reference federations: 2 a run" in line for line in said)
+    ways = {row.name: row.over_clients for row in record.attacks}
+    assert ways["rmia"] == ways["lira"] == "against undefended reference models"
+    assert ways["blackbox-loss"] == "target only"
+    assert any("models that use the defense of client 0" in line for line in record.untested)
     assert sum("measured before" in line for line in said) == 2
     assert len(list(pool.iterdir())) == 4
 
@@ -207,6 +217,56 @@ def test_too_little_data_refuses_a_study_that_asks_and_leaves_the_attacks_out_of
 def test_halves_need_an_even_number(given: dict[str, object]) -> None:
     with pytest.raises(BadInput, match="an even number of at least 4"):
         final_study(references=given)
+
+
+def test_each_audited_client_is_compared_with_one_that_has_its_own_defense() -> None:
+    defense = {**NOISE, "clients": [0, 2]}
+    audit = {"view": "uploads", "targets": [0, 1, 2], "fair": 30}
+    study = final_study(audit=audit, defense=defense, attacks={"rmia": {}}, references={"count": 1})
+    run = setup(study, 1, None)
+    found = run.extension(References)
+    assert found is not None
+    assert found.alike == {0: 0, 1: 1, 2: 0}
+    (one,) = found.runs
+    assert one.defenses == run.defenses
+    assert one.study.audit.targets == (0, 1)
+
+    def measured(values: list[float]) -> Measurements:
+        cube = torch.tensor(values)[None, :, None]
+        bases = torch.zeros(1, len(values), dtype=torch.int64)
+        return Measurements(cube, (4,), tuple(range(len(values))), bases)
+
+    none = torch.zeros((1, 1), dtype=torch.bool)
+    attack = replace(run.attacks["rmia"]).with_settings({"offline": 1.0})
+    attack = attack.with_references([{"loss": measured([-1.0, -5.0])}], 0, none, found.alike)
+    scores = [float(attack.scores({"loss": measured([0.0, 0.0, 0.0])}, c)) for c in (0, 1, 2)]
+    # A slope of 1 takes the reference's own probability: log(1) less minus its loss.
+    assert scores == pytest.approx([1.0, 5.0, 1.0])
+
+
+def test_no_reference_is_said_to_be_trained_on_what_its_defense_holds_out() -> None:
+    defense = {"name": "compensation", "options": {"validation": 0.3, "start": 2}}
+    audit = {"view": "final", "fair": 60}
+    study = final_study(references={**HALVES, "count": 6}, defense=defense, audit=audit)
+    run = setup(study.model_copy(update={"attacks": {"rmia": {}}}), 1, None)
+    for one in run.own_federations:
+        left = left_to_train(one.deal.clients, one.holdout)
+        there = torch.cat([part.ids for part in left.values()])
+        inside = torch.isin(one.deal.audit.samples.ids, there).numpy()
+        assert (inside == (one.deal.audit.owner != NOBODY)).all()
+        assert 0 < inside.sum() < 30
+
+
+def test_too_few_references_for_an_attack_are_refused_before_anything_is_trained() -> None:
+    few = {"references": {"count": 1}}
+    with pytest.raises(BadInput, match=r"'lira': a likelihood ratio .*needs 2 reference models"):
+        setup(final_study(**few, attacks={"lira": {"variance": "each"}}), 1, None)
+    run = setup(final_study(**few, attacks={"lira": {}}), 1, None)
+    assert len(run.own_federations) == 1
+    defense = {"name": "compensation", "options": {"validation": 0.9, "start": 2}}
+    by_default = setup(final_study(references=HALVES, defense=defense), 1, None)
+    assert "raise references.count, or take RMIA" in by_default.refused["lira"]
+    assert "rmia" in by_default.attacks
 
 
 def test_another_machine_finds_a_reference_by_the_seed_of_its_federation() -> None:

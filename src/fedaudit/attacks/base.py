@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -106,6 +107,40 @@ class SourceRule(_Described, Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class PerClient:
+    """A rule that differs by client, as where clients defend themselves in different ways.
+
+    Attributes:
+        rules: By audited client; all are of one kind. Other clients take the first.
+    """
+
+    rules: Mapping[ClientId, Rule]
+
+    @property
+    def over_clients(self) -> str:
+        """See :class:`Rule`."""
+        return self._any.over_clients
+
+    @property
+    def over_rounds(self) -> str:
+        """See :class:`Rule`."""
+        return self._any.over_rounds
+
+    @property
+    def needs(self) -> Sees:
+        """See :class:`Rule`."""
+        return self._any.needs
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        """See :class:`Rule`."""
+        return self.rules.get(target, self._any)(*measurements, target=target)
+
+    @property
+    def _any(self) -> Rule:
+        return next(iter(self.rules.values()))
+
+
 class Reference(NamedTuple):
     """One federation of the adversary's own, as it was measured on the samples under attack.
 
@@ -113,16 +148,22 @@ class Reference(NamedTuple):
         measured: The attack's signals, in their order.
         target: The client that stands for the one under audit.
         trained_on: On which of the samples some client of it trained.
+        alike: The client that stands for each audited one, where that is not ``target`` for all.
     """
 
     measured: tuple[Measurements, ...]
     target: ClientId
     trained_on: Bool[Tensor, " samples"]
+    alike: Mapping[ClientId, ClientId] = MappingProxyType({})
 
     def on_samples(self, chosen: Tensor) -> "Reference":
         """The same of some of the samples: their positions, or a mask."""
         kept = tuple(replace(m, values=m.values[:, :, chosen]) for m in self.measured)
-        return Reference(kept, self.target, self.trained_on[chosen])
+        return self._replace(measured=kept, trained_on=self.trained_on[chosen])
+
+    def client_for(self, target: ClientId) -> ClientId:
+        """Return the client of this federation that stands for an audited one."""
+        return self.alike.get(target, self.target)
 
 
 @runtime_checkable
@@ -304,6 +345,7 @@ class Attack:
         references: Sequence[Mapping[str, Measurements]],
         target: ClientId,
         trained_on: Bool[Tensor, "references samples"],
+        alike: Mapping[ClientId, ClientId] = MappingProxyType({}),
     ) -> "Attack":
         """The attack with reference models; the attack itself if it takes none.
 
@@ -311,6 +353,7 @@ class Attack:
             references: By signal name, each federation's measurements of the samples under attack.
             target: The client of these that stands for the one under audit.
             trained_on: On which of the samples some client of each federation trained.
+            alike: The client that stands for each audited one, where that is not ``target``.
 
         Raises:
             BadInput: A signal that the attack needs was not measured.
@@ -318,7 +361,7 @@ class Attack:
         if not isinstance(self.rule, ReferenceRule):
             return self
         given = [
-            Reference(tuple(self._cubes(one)), target, mask)
+            Reference(tuple(self._cubes(one)), target, mask, alike)
             for one, mask in zip(references, trained_on, strict=True)
         ]
         return replace(self, rule=self.rule.with_references(given))

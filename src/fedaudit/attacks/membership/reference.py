@@ -77,12 +77,22 @@ class ReferenceCalibrated:
             [
                 self.compared(
                     own[row].double(),
-                    torch.stack([_at(one, m.rounds[row]) for one in given]),
+                    torch.stack([_at(one, target, m.rounds[row]) for one in given]),
                     trained_on,
                 )
                 for row in (rows if self.rounds == "mean" else rows[-1:])
             ]
         ).mean(0)
+
+    def refuse_few(self, trained_on: TrainedOn) -> None:
+        """Refuse, before any is trained, reference models that do not suffice for all samples.
+
+        Args:
+            trained_on: On which of the samples each reference model will be trained.
+
+        Raises:
+            BadInput: There are too few of a kind for some sample.
+        """
 
     @abstractmethod
     def compared(
@@ -188,18 +198,18 @@ class LikelihoodRatio(ReferenceCalibrated):
         densities = (above / spread).square() - ((own - with_it) / wide).square()
         return densities / 2 + (spread / wide).log()
 
+    def refuse_few(self, trained_on: TrainedOn) -> None:
+        """See :class:`ReferenceCalibrated`."""
+        self._refuse_few(~trained_on)
+        if bool(trained_on.any()):
+            self._refuse_few(trained_on)
+
     def _fitted(
         self, others: Signals, of: TrainedOn
     ) -> tuple[Float[Tensor, " samples"], Float[Tensor, " samples"]]:
         """Mean and standard deviation over the chosen models of every sample."""
+        self._refuse_few(of)
         count = of.sum(0)
-        fewest = 2 if self.variance == "each" else 1
-        if int(count.min()) < fewest:
-            raise BadInput(
-                f"a likelihood ratio with variance {self.variance!r} needs {fewest} reference "
-                f"models of a kind for every sample, got {int(count.min())}; raise "
-                "references.count, or take RMIA"
-            )
         mean = others.where(of, 0.0).sum(0) / count
         squares = (others - mean).where(of, 0.0).square().sum(0)
         if self.variance == "each":
@@ -208,12 +218,23 @@ class LikelihoodRatio(ReferenceCalibrated):
             variance = (squares.sum() / (count - 1).sum().clamp_min(1)).expand_as(squares)
         return mean, variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
 
+    def _refuse_few(self, of: TrainedOn) -> None:
+        count = of.sum(0)
+        fewest = 2 if self.variance == "each" else 1
+        if int(count.min()) < fewest:
+            raise BadInput(
+                f"a likelihood ratio with variance {self.variance!r} needs {fewest} reference "
+                f"models of a kind for every sample, got {int(count.min())}; raise "
+                "references.count, or take RMIA"
+            )
 
-def _at(reference: Reference, index: int) -> Float[Tensor, " samples"]:
+
+def _at(reference: Reference, target: ClientId, index: int) -> Float[Tensor, " samples"]:
     """A reference's signal in a round; in its last where it was not measured in that one."""
     (m,) = reference.measured
-    values = m.of(reference.target)
-    there = measured_rounds(values, reference.target)
+    client = reference.client_for(target)
+    values = m.of(client)
+    there = measured_rounds(values, client)
     rows = [row for row, at in enumerate(m.rounds) if at == index and bool(there[row])]
     return values[rows[0] if rows else int(there.nonzero()[-1])].double()
 

@@ -1,16 +1,16 @@
 """The table [shadow]: a shadow federation, or a known split, that attacks learn from."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from fedaudit.attacks.base import Attack
+from fedaudit.attacks.base import Attack, PerClient, Rule
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.files import own_folder, own_place
@@ -39,7 +39,8 @@ from fedaudit.study.settings.optional import OPTIONAL, ShadowSection
 from fedaudit.study.settings.sections import ServerSection, Study
 from fedaudit.study.setup.algorithm import server_risk
 from fedaudit.study.setup.dealing import dealt, grouped
-from fedaudit.study.setup.holdout import HoldOutRule, exclude_held_out, left_to_train
+from fedaudit.study.setup.defenses import alike, defenses_of, representatives
+from fedaudit.study.setup.holdout import exclude_held_out, left_to_train
 from fedaudit.study.setup.parts import Extension, Means, Setup
 
 KNOWN = "known"
@@ -98,8 +99,12 @@ class LearnedFrom(Extension):
         if given is None or not any(attack.learns for attack in run.attacks.values()):
             return run
         if given.mode == "federation":
-            return run.extended(Shadow(_shadow(run, given, dataset)))
-        return run.extended(KnownSplit(_known(run, given)))
+            return run.extended(_shadow(run, given, dataset))
+        known = _known(run, given)
+        theirs = alike(run.study, run.defenses, known.client)
+        targets = run.study.audit.targets
+        unlike = tuple(t for t in targets if alike(run.study, run.defenses, t) != theirs)
+        return run.extended(KnownSplit(known, unlike))
 
     def serves(self, attack: Attack) -> bool:
         """True if the attack learns."""
@@ -108,33 +113,59 @@ class LearnedFrom(Extension):
 
 @dataclass(frozen=True)
 class Shadow(LearnedFrom):
-    """An undefended federation on other data.
+    """A federation on other data, whose clients are defended as the audited ones, or not at all.
 
     Attributes:
         federation: Its parts.
+        alike: For each audited client, the client of the federation that stands for it.
+        undefended: Audited clients whose defense the federation does not use.
     """
 
     federation: Setup
+    alike: Mapping[ClientId, ClientId]
+    undefended: tuple[ClientId, ...] = ()
 
     @property
     def federations(self) -> tuple[Setup, ...]:
         """The shadow federation."""
         return (self.federation,)
 
+    @property
+    def knows_defense(self) -> bool:
+        """True if the shadow federation is defended."""
+        return bool(self.federation.defenses)
+
+    @property
+    def ignores_defense(self) -> bool:
+        """True if a defended client is attacked by what an undefended federation taught."""
+        return bool(self.undefended)
+
+    def untested(self) -> str:
+        """A sentence on adversaries that know the defense, if this one does not use it."""
+        return unused_defense("attacks that learn", "shadow", self.undefended)
+
     def fitted(self, run: Setup, means: Means) -> Setup:
         """The run with every attack that learns fitted on the shadow's fairly drawn samples."""
-        return _fitted(run, means, self._examples)
+        return _fitted(run, means, self._examples, self.alike)
 
-    def _examples(self, means: Means) -> Examples:
+    def _examples(self, means: Means) -> dict[ClientId, Examples]:
+        """Examples by client of the shadow federation that stands for audited ones."""
         from fedaudit.study.figures.truth import origin_of
 
         shadow = self.federation
         stored = means.measured(
             shadow, f"attacks learn on a shadow federation, seed {shadow.seed}", None
         )
-        (target,) = shadow.study.audit.targets
-        is_member = torch.from_numpy(origin_of(shadow, target) == Origin.MEMBER)
-        return Examples(stacked(one.measured for one in stored), is_member, target)
+        cubes = stacked(one.measured for one in stored)
+        targets, audit = shadow.study.audit.targets, shadow.deal.audit
+        found = {}
+        for target in targets:
+            is_member = torch.from_numpy(origin_of(shadow, target) == Origin.MEMBER)
+            # The samples of one client's draw differ in distribution from those of another's.
+            own = torch.from_numpy(audit.drawn_with(target)) | (len(targets) == 1)
+            measured = {n: replace(m, values=m.values[:, :, own]) for n, m in cubes.items()}
+            found[target] = Examples(measured, is_member[own], target)
+        return found
 
 
 @dataclass(frozen=True)
@@ -143,9 +174,21 @@ class KnownSplit(LearnedFrom):
 
     Attributes:
         known: These.
+        unlike: Audited clients that defend themselves in another way than the known one.
     """
 
     known: Known
+    unlike: tuple[ClientId, ...] = ()
+
+    def untested(self) -> str:
+        """A sentence on audited clients that are not defended as the known one is."""
+        if not self.unlike:
+            return ""
+        return (
+            f"Attacks that learn from a client with the defense of {_clients(self.unlike)}: they "
+            f"learned from client {self.known.client}, which defends itself in another way "
+            "(shadow.client)."
+        )
 
     def measure(
         self, run: Setup, round: Round, folder: Path, notes: Mapping[str, str], device: torch.device
@@ -162,9 +205,11 @@ class KnownSplit(LearnedFrom):
 
     def fitted(self, run: Setup, means: Means) -> Setup:
         """The run with every attack that learns fitted on the known samples."""
-        return _fitted(run, means, partial(self._examples, run))
+        client = self.known.client
+        examples = partial(self._examples, run)
+        return _fitted(run, means, examples, dict.fromkeys(run.study.audit.targets, client))
 
-    def _examples(self, run: Setup, means: Means) -> Examples:
+    def _examples(self, run: Setup, means: Means) -> dict[ClientId, Examples]:
         """The known samples as they were measured in the audited run.
 
         Raises:
@@ -191,7 +236,8 @@ class KnownSplit(LearnedFrom):
                     f"the measured round {one.index} in {folder / KNOWN} is damaged: {fault}; "
                     f"delete {folder} and run the study again"
                 )
-        return Examples(stacked(rounds), self.known.is_member, self.known.client)
+        client = self.known.client
+        return {client: Examples(stacked(rounds), self.known.is_member, client)}
 
 
 def _learned_signals(run: Setup) -> tuple[Signal, ...]:
@@ -200,8 +246,20 @@ def _learned_signals(run: Setup) -> tuple[Signal, ...]:
     return tuple(found.values())
 
 
-def _fitted(run: Setup, means: Means, source: Callable[[Means], Examples]) -> Setup:
-    """The run with every attack that learns fitted; the audited samples play no part."""
+def _fitted(
+    run: Setup,
+    means: Means,
+    source: Callable[[Means], Mapping[ClientId, Examples]],
+    alike: Mapping[ClientId, ClientId],
+) -> Setup:
+    """Fit every attack that learns; the audited samples play no part.
+
+    Args:
+        run: With the attacks.
+        means: Of measuring.
+        source: Gives the examples, by the client that they are about.
+        alike: For each audited client, the client whose examples its attacks learn from.
+    """
     learning = [name for name, attack in run.attacks.items() if attack.learns]
     if not learning:
         return run
@@ -209,14 +267,44 @@ def _fitted(run: Setup, means: Means, source: Callable[[Means], Examples]) -> Se
     phase = f"seed {run.seed}: attacks learn"
     for done, name in enumerate(learning):
         means.progress(phase, done, len(learning))
-        attacks[name] = attacks[name].fitted(
-            examples.measured,
-            examples.is_member,
-            examples.target,
-            seed_for(run.seed, "learning", name),
-        )
+        seed = seed_for(run.seed, "learning", name)
+        by_client = {
+            client: attacks[name].fitted(one.measured, one.is_member, one.target, seed)
+            for client, one in examples.items()
+        }
+        attacks[name] = _for_each(by_client, alike)
     means.progress(phase, len(learning), len(learning))
     return replace(run, attacks=attacks)
+
+
+def _for_each(by_client: Mapping[ClientId, Attack], alike: Mapping[ClientId, ClientId]) -> Attack:
+    """Return one attack that takes for each audited client what was learned for it."""
+    first, *others = by_client.values()
+    if not others:
+        return first
+    rules = {target: cast(Rule, by_client[client].rule) for target, client in alike.items()}
+    return replace(first, rule=PerClient(rules))
+
+
+def unused_defense(attacks: str, table: str, undefended: tuple[ClientId, ...]) -> str:
+    """Return a sentence on attacks whose models do not use the audited clients' defense.
+
+    Args:
+        attacks: Which attacks, for the start of the sentence.
+        table: Of the study, which decides.
+        undefended: Clients whose defense is not used; the sentence is empty for none.
+    """
+    if not undefended:
+        return ""
+    return (
+        f"{attacks[:1].upper()}{attacks[1:]} with models that use the defense of "
+        f"{_clients(undefended)}: theirs are undefended ({table}.defense), which may miss a leak."
+    )
+
+
+def _clients(clients: tuple[ClientId, ...]) -> str:
+    named = "client" if len(clients) == 1 else "clients"
+    return f"{named} {', '.join(map(str, clients))}"
 
 
 def _section(study: Study) -> ShadowSection | None:
@@ -248,7 +336,9 @@ def _known(run: Setup, given: ShadowSection) -> Known:
 def _known_client(run: Setup, given: ShadowSection) -> ClientId:
     audit, clients = run.study.audit, run.deal.clients
     free = [c for c in clients if c not in (*audit.targets, *audit.merge)]
-    client = given.client if given.client is not None else max(free, default=-1)
+    theirs = alike(run.study, run.defenses, audit.targets[0])
+    fitting = [c for c in free if alike(run.study, run.defenses, c) == theirs]
+    client = given.client if given.client is not None else max(fitting or free, default=-1)
     if client not in free:
         raise BadInput(
             f"shadow.client is {given.client}; give a client that is neither audited nor merged: "
@@ -257,29 +347,83 @@ def _known_client(run: Setup, given: ShadowSection) -> ClientId:
     return client
 
 
-def _shadow(run: Setup, given: ShadowSection, dataset: Dataset) -> Setup:
-    """The same federation without a defense, on data that the run does not touch."""
+def _shadow(run: Setup, given: ShadowSection, dataset: Dataset) -> Shadow:
+    """Return the same federation on data that the run does not touch."""
     audit, target = run.study.audit, run.study.audit.targets[0]
     own = audit.fair if audit.draw == "fair" else 2 * run.deal.sizes[target]
-    return own_federation(
+    plan = OwnPlan.of(run, given.defense)
+    federation = own_federation(
         run,
         dataset,
+        plan,
         what=_SHADOW,
         audited=given.fair or own,
         attacks={name: attack for name, attack in run.attacks.items() if attack.learns},
     )
+    deal = exclude_held_out(federation.deal, federation.holdout)
+    return Shadow(replace(federation, deal=deal), plan.alike, plan.undefended)
+
+
+@dataclass(frozen=True)
+class OwnPlan:
+    """How the adversary defends a federation that it trains, and which client stands for which.
+
+    Attributes:
+        defense: Of its clients.
+        alike: For each audited client, the client of the federation that stands for it: the first
+            audited one that defends itself in the same way there.
+        undefended: Audited clients whose defense the federation does not use.
+    """
+
+    defense: DefenseSection
+    alike: Mapping[ClientId, ClientId] = field(default_factory=dict)
+    undefended: tuple[ClientId, ...] = ()
+
+    @staticmethod
+    def of(run: Setup, defense: str) -> "OwnPlan":
+        """Return the plan of a federation beside a run.
+
+        Args:
+            run: The audited one.
+            defense: "same" as the run's, or "none".
+        """
+        if defense == "same":
+            return OwnPlan(run.study.defense, representatives(run.study, run.defenses))
+        audit = run.study.audit
+        undefended = tuple(
+            target
+            for target in audit.targets
+            if {*(audit.merge if target in audit.merge else (target,))} & run.defenses.keys()
+        )
+        return OwnPlan(DefenseSection(), representatives(run.study, {}), undefended)
+
+    @property
+    def targets(self) -> tuple[ClientId, ...]:
+        """The clients of the federation that stand for audited ones."""
+        return tuple(dict.fromkeys(self.alike.values()))
 
 
 def own_federation(
-    run: Setup, dataset: Dataset, *, what: str, audited: int, attacks: Mapping[str, Attack]
+    run: Setup,
+    dataset: Dataset,
+    plan: OwnPlan,
+    *,
+    what: str,
+    audited: int,
+    attacks: Mapping[str, Attack],
 ) -> Setup:
-    """A federation of the adversary's own: undefended, on data that the run does not touch.
+    """Return a federation that the adversary trains, on data that the run does not touch, as dealt.
+
+    All its clients train, so that a coalition works together there too. What is random follows from
+    a seed of its own: the audited clients' random choices stay unknown.
 
     Args:
         run: The audited one.
         dataset: Its data as they are without a shift.
+        plan: How its clients are defended.
         what: Its name; two names give two federations.
-        audited: Samples of it whose owner a fair draw decides.
+        audited: Samples of it whose owner a fair draw decides, for each client that stands for
+            audited ones.
         attacks: Whose signals are measured.
 
     Raises:
@@ -290,13 +434,13 @@ def own_federation(
     study = run.study.model_copy(
         update={
             "seeds": (seed,),
-            "defense": DefenseSection(),
+            "defense": plan.defense,
             "server": ServerSection(),
             **dict.fromkeys(OPTIONAL),
             "audit": audit.model_copy(
                 update={
                     "draw": "fair",
-                    "targets": audit.targets[:1],
+                    "targets": plan.targets,
                     "fair": audited,
                     "extra_other": 0,
                     "extra_unseen": 0,
@@ -312,18 +456,17 @@ def own_federation(
     if isinstance(algorithm, IfcaMir):
         # The run's own server may have samples that the shadow's clients train on.
         algorithm = replace(algorithm, risk=server_risk(study, world, seed, besides=run.deal))
-    holdout = HoldOutRule({}, algorithm, study.training.rounds, seed_for(seed, "federation"))
     return replace(
         run,
         study=study,
         seed=seed,
         dataset=world.dataset,
-        deal=exclude_held_out(world.deal, holdout),
+        deal=world.deal,
         algorithm=algorithm,
         groups=world.groups,
         extensions=(),
         is_shadow=True,
-        defenses={},
+        defenses=defenses_of(study),
         server=HONEST,
         attacks=attacks,
         refused={},

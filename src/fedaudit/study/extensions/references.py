@@ -1,5 +1,6 @@
 """The table [references]: federations that an adversary trains itself, to compare models with."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -7,9 +8,11 @@ import numpy as np
 import torch
 from jaxtyping import Bool
 from numpy import ndarray
+from torch import Tensor
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import attack_named, attack_set
+from fedaudit.attacks.membership.reference import ReferenceCalibrated
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Samples, Sees
@@ -17,9 +20,10 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.views import View, with_own
-from fedaudit.study.extensions.examples import own_federation
+from fedaudit.study.extensions.examples import OwnPlan, own_federation, unused_defense
 from fedaudit.study.settings.optional import ReferencesSection
 from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.holdout import exclude_held_out
 from fedaudit.study.setup.parts import Extension, Means, Setup
 
 
@@ -28,10 +32,14 @@ class References(Extension):
     """The reference federations of a run.
 
     Attributes:
-        runs: Undefended runs on other data.
+        runs: Runs on other data.
+        alike: For each audited client, the client of these that stands for it.
+        undefended: Audited clients whose defense they do not use.
     """
 
     runs: tuple[Setup, ...]
+    alike: Mapping[ClientId, ClientId]
+    undefended: tuple[ClientId, ...] = ()
 
     table: ClassVar[str] = "references"
 
@@ -62,14 +70,39 @@ class References(Extension):
             return run
         trains = _trained_on(given, run.deal.audit, run.seed)
         try:
-            return run.extended(
-                cls(tuple(_reference(run, dataset, n, mask) for n, mask in enumerate(trains)))
+            plan = OwnPlan.of(run, given.defense)
+            federations = tuple(
+                _reference(run, dataset, plan, n, mask) for n, mask in enumerate(trains)
             )
         except BadInput as error:
             reason = f"no reference federation can be dealt: {error}"
             if run.study.attacks or run.study.references is not None:
                 raise BadInput(reason) from error
             return run.without_attacks(dict.fromkeys(needing, reason))
+        added = cls(federations, plan.alike, plan.undefended)
+        return added._without_few(run).extended(added)
+
+    def _without_few(self, run: Setup) -> Setup:
+        """The run without attacks that too few references are trained for.
+
+        Raises:
+            BadInput: The study names such an attack.
+        """
+        refused = {}
+        for name, attack in run.attacks.items():
+            if isinstance(attack.rule, ReferenceCalibrated):
+                try:
+                    attack.rule.refuse_few(self._trained_on)
+                except BadInput as error:
+                    if run.study.attacks:
+                        raise BadInput(f"the attack {name!r}: {error}") from error
+                    refused[name] = str(error)
+        return run.without_attacks(refused)
+
+    @property
+    def _trained_on(self) -> Bool[Tensor, "references samples"]:
+        owners = np.stack([one.deal.audit.owner for one in self.runs])
+        return torch.from_numpy(owners != NOBODY)
 
     @property
     def federations(self) -> tuple[Setup, ...]:
@@ -79,13 +112,27 @@ class References(Extension):
     def cost(self) -> str:
         """A sentence on how long the federations take."""
         return (
-            f"reference federations: {len(self.runs)} a run, each of which takes as long to train "
-            "as the audited one (references.count)"
+            f"{'undefended ' * self.ignores_defense}reference federations: {len(self.runs)} a run, "
+            "each of which takes as long to train as the audited one (references.count)"
         )
 
     def serves(self, attack: Attack) -> bool:
         """True if the attack compares with reference models."""
         return attack.needs_references
+
+    @property
+    def knows_defense(self) -> bool:
+        """True if the reference federations are defended."""
+        return bool(self.runs[0].defenses)
+
+    @property
+    def ignores_defense(self) -> bool:
+        """True if a defended client is compared with undefended models."""
+        return bool(self.undefended)
+
+    def untested(self) -> str:
+        """A sentence on adversaries that know the defense, if these references do not use it."""
+        return unused_defense("comparisons", "references", self.undefended)
 
     def fitted(self, run: Setup, means: Means) -> Setup:
         """The run with its reference models, measured, in every attack that compares with some."""
@@ -100,14 +147,11 @@ class References(Extension):
             )
             for number, one in enumerate(self.runs, 1)
         ]
-        trained_on = torch.stack(
-            [torch.from_numpy(one.deal.audit.owner != NOBODY) for one in self.runs]
-        )
         target = self.runs[0].study.audit.targets[0]
         return replace(
             run,
             attacks={
-                name: attack.with_references(cubes, target, trained_on)
+                name: attack.with_references(cubes, target, self._trained_on, self.alike)
                 if attack.needs_references
                 else attack
                 for name, attack in run.attacks.items()
@@ -151,13 +195,18 @@ def _trained_on(
 
 
 def _reference(
-    run: Setup, dataset: Dataset, index: int, trained_on: Bool[ndarray, " samples"]
+    run: Setup,
+    dataset: Dataset,
+    plan: OwnPlan,
+    index: int,
+    trained_on: Bool[ndarray, " samples"],
 ) -> Setup:
     """One reference, whose audited samples are the run's."""
     # Its own draw audits nothing: all that it is dealt is trained on, but for these.
     reference = own_federation(
         run,
         dataset,
+        plan,
         what=_name(index),
         audited=_FEWEST,
         attacks={name: one for name, one in run.attacks.items() if one.needs_references},
@@ -167,9 +216,9 @@ def _reference(
         reference.deal, samples, trained_on, seed_for(reference.seed, "references")
     )
     nobody = np.full(len(samples), NOBODY, dtype=np.int64)
-    return replace(
-        reference, deal=Deal(clients, AuditSet(samples, owner, nobody), reference.deal.told)
-    )
+    deal = Deal(clients, AuditSet(samples, owner, nobody), reference.deal.told)
+    # What its clients hold out, none of its models is trained on.
+    return replace(reference, deal=exclude_held_out(deal, reference.holdout))
 
 
 _FEWEST = 4

@@ -15,7 +15,7 @@ from fedaudit.core.importing import (
     sources_of,
 )
 from fedaudit.datasets.catalog import READERS
-from fedaudit.results.older import FIRST_SET
+from fedaudit.results.older import DEFENDED_LIKE_THE_RUN, FIRST_SET
 from fedaudit.results.text import made_plain
 from fedaudit.study.settings.games import GameStudy, Plan
 from fedaudit.study.settings.optional import OPTIONAL
@@ -173,7 +173,16 @@ def _settings(study: Plan, without: Collection[str]) -> dict[str, object]:
             place = place.get(section) if isinstance(place, dict) else None
         if isinstance(place, dict) and last in place and place[last] == default:
             del place[last]
+    for table in DEFENDED_LIKE_THE_RUN:
+        given = settings.get(table)
+        # Without a defense both values mean one thing; "none" is what older versions did.
+        if isinstance(given, dict) and "none" in (given["defense"], _defense_of(study)):
+            del given["defense"]
     return settings
+
+
+def _defense_of(study: Plan) -> str:
+    return study.defense.label if isinstance(study, Study) else ""
 
 
 def _digest(parts: list[object]) -> str:

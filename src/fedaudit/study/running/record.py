@@ -231,8 +231,8 @@ def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
             AttackRow(
                 name=name,
                 signals=[signal.name for signal in attack.signals],
-                over_clients=attack.rule.over_clients,
-                over_rounds=attack.rule.over_rounds,
+                over_clients=_undefended(run, name, attack.rule.over_clients),
+                over_rounds=_undefended(run, name, attack.rule.over_rounds),
                 needs=_names(attack.needs),
                 source=attack.source,
                 status="failed" if everywhere else "refused" if refused else "run",
@@ -241,6 +241,19 @@ def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
             )
         )
     return rows
+
+
+_UNDEFENDED = {
+    "against reference models": "against undefended reference models",
+    "learned": "learned on an undefended federation",
+}
+
+
+def _undefended(run: Setup, name: str, way: str) -> str:
+    """What an attack does, with undefended models of the adversary's named as such."""
+    attack = attack_named(name)
+    ignorant = any(one.ignores_defense and one.serves(attack) for one in run.extensions)
+    return _UNDEFENDED.get(way, way) if ignorant else way
 
 
 def _uncovered(rows: Sequence[AttackRow]) -> list[str]:
@@ -328,11 +341,17 @@ def _untested(run: Setup) -> list[str]:
 
 
 def _adapted(run: Setup) -> bool:
-    """True if the coalition is attacked as one, or an attack knows which classes it deals out."""
+    """True if an attack uses the defense.
+
+    So it does where the coalition is attacked as one, where it knows which classes are dealt out,
+    and where models to learn from or to compare with are trained with the defense.
+    """
     audit = run.study.audit
     assigned = any(assigns_classes(run.defenses.get(c)) for c in (*audit.targets, *audit.merge))
-    return bool(audit.merge) or (
-        assigned and any(a.needs_side_information for a in run.attacks.values())
+    return (
+        any(one.knows_defense for one in run.extensions)
+        or bool(audit.merge)
+        or (assigned and any(a.needs_side_information for a in run.attacks.values()))
     )
 
 

@@ -16,35 +16,52 @@ class ShadowSection(Section):
     """The source of examples for attacks that learn; never the audited samples.
 
     Attributes:
-        mode: "federation" trains an undefended federation of the same settings on data that
-            the audited run does not touch; "known-split" takes for known which of some samples
-            that are not audited one other client of the run trained on.
+        mode: "federation" trains a federation of the same settings on data that the audited run
+            does not touch; "known-split" takes for known which of some samples that are not audited
+            one other client of the run trained on.
+        defense: "same" defends each client of the shadow federation as the audited run defends it,
+            with other random choices: the adversary knows the defense. "none" trains an undefended
+            shadow federation.
         fair: Samples whose owner in the shadow federation a fair draw decides; 0 for as many
             as the audit's own, or twice the target's size under a published draw.
-        client: Whose samples are known in a known split; the last that is not audited if left out.
+        client: Whose samples are known in a known split. If left out, the last that is not audited
+            and defends itself as the first audited client does, or else the last not audited.
         known: Samples of a known split, half of them members.
     """
 
     mode: Literal["federation", "known-split"] = "federation"
+    defense: Literal["same", "none"] = "same"
     fair: Count = 0
     client: Count | None = None
     known: Positive = 400
+
+    @model_validator(mode="after")
+    def _of_a_federation(self) -> "ShadowSection":
+        if self.mode == "known-split" and self.defense == "none":
+            raise ValueError(
+                'shadow.defense = "none" trains an undefended federation, and a known split trains '
+                'none; leave it out, or set shadow.mode = "federation"'
+            )
+        return self
 
 
 class ReferencesSection(Section):
     """Federations that the adversary trains itself, for attacks that compare with their models.
 
-    Each is an undefended federation of the same settings on data that the audited run does not
-    touch, and takes as long as the audited run's training.
+    Each is a federation of the same settings on data that the audited run does not touch, and takes
+    as long as the audited run's training.
 
     Attributes:
         count: Reference federations of each run.
+        defense: "same" defends each client as the audited run defends it, with other random
+            choices: the adversary knows the defense. "none" trains undefended references.
         online: Whether each of them trains on half of the audited samples, drawn at random, so
             that every sample is in half of the federations; ``count`` is even then, and at least
             4. Otherwise none of them has seen an audited sample.
     """
 
     count: Annotated[int, Field(ge=1, le=256, strict=True)] = 4
+    defense: Literal["same", "none"] = "same"
     online: bool = False
 
     @model_validator(mode="after")

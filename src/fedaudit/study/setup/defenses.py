@@ -79,6 +79,35 @@ def _made(group: Group) -> dict[ClientId, Defense]:
     return {c: chain[0] if len(chain) == 1 else Chain(chain) for c, chain in chains.items()}
 
 
+def alike(
+    study: Study, defenses: Mapping[ClientId, Defense], client: ClientId
+) -> tuple[bool, tuple[str, ...]]:
+    """Return a value that is equal for clients that defend themselves in the same way.
+
+    Args:
+        study: Clients that it attacks as one are like no single client.
+        defenses: By client.
+        client: The client.
+    """
+    is_merged = client in study.audit.merge
+    members = study.audit.merge if is_merged else (client,)
+    return is_merged, tuple(stated(defenses[c]) if c in defenses else "" for c in members)
+
+
+def representatives(study: Study, defenses: Mapping[ClientId, Defense]) -> dict[ClientId, ClientId]:
+    """Map each audited client to the first audited one that defends itself in the same way.
+
+    Args:
+        study: Its audited clients.
+        defenses: By client.
+    """
+    first = dict[tuple[bool, tuple[str, ...]], ClientId]()
+    return {
+        target: first.setdefault(alike(study, defenses, target), target)
+        for target in study.audit.targets
+    }
+
+
 def assigns_classes(defense: Defense | None) -> bool:
     """True if a client's defense, if it has one, deals classes out."""
     return defense is not None and defense.acts_in("dealt")

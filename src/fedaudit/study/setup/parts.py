@@ -334,6 +334,16 @@ class Extension:
         """True if the attack cannot do without the extension."""
         return False
 
+    @property
+    def knows_defense(self) -> bool:
+        """True if attacks use models that the adversary trained with the audited defense."""
+        return False
+
+    @property
+    def ignores_defense(self) -> bool:
+        """True if attacks on defended clients use undefended models of the adversary's."""
+        return False
+
     def fitted(self, run: Setup, means: Means) -> Setup:
         """The measured run with attacks and extension as they are once theirs is measured too.
 
