@@ -13,6 +13,7 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, Damaged, Refusal
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.seeds import seeded
+from fedaudit.games import records
 from fedaudit.games.mechanism import given
 from fedaudit.games.run import read_points, run_games
 from fedaudit.metrics.rates import share
@@ -152,6 +153,16 @@ def not_finite(samples: Tensor) -> Tensor:
 def test_features_may_be_of_an_extractor_of_ones_own(file: Path, tmp_path: Path) -> None:
     record = run(file, tmp_path, records__features="tests.games.test_games:own_features")
     assert "7 features" in record.games[0].records
+
+
+def test_an_extractor_of_512_features_gives_the_first_of_1280(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = torch.arange(3 * 1280.0).view(3, 1280)
+    monkeypatch.setattr(records, "efficientnet_lite0", lambda pictures: whole)
+    found = records.EXTRACTORS["efficientnet-lite0-512"](torch.zeros(3, 3, 32, 32))
+    assert found.shape == (3, 512)
+    assert found[:, -1].tolist() == [511, 1280 + 511, 2560 + 511]
 
 
 @pytest.mark.parametrize(

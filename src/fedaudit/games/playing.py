@@ -252,11 +252,13 @@ def refuse_too_few(study: GameStudy, drawn: Drawn) -> None:
 def rules_of(study: GameStudy) -> Rules:
     """The rules of games that a study asks for."""
     asked, without = study.game, study.mechanism.name == NO_MECHANISM
+    # Copies that are all the same teach no more than one; of batches each needs some.
+    copies = 1 if without and not study.neuron.batch_size else asked.copies
     return Rules(
         batch=asked.batch,
-        # Copies that are all the same teach no more than one.
-        copies=1 if without else asked.copies,
+        copies=copies,
         background=asked.background,
+        background_copies=1 if without else asked.background_copies,
         validation=asked.validation,
         validation_copies=min(1, asked.validation_copies) if without else asked.validation_copies,
         training=NeuronTraining(**study.neuron.model_dump()),

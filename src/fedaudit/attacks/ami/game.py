@@ -12,7 +12,7 @@ from torch import Tensor
 from fedaudit.attacks.ami.plant import Neurons
 from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.threshold import best_shift
-from fedaudit.attacks.ami.train import Labelled, Standard, train_neurons
+from fedaudit.attacks.ami.train import Batches, Labelled, Standard, train_neurons
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded
 
@@ -150,7 +150,9 @@ class Contest:
 
     Source: AMI, Figs. 1 (Exp) and 3 (Exp_LDP).
     Differs: the verdict is read off the neuron's sign instead of its gradient, which is not zero
-        where the neuron is positive for a record (but for the chance of exact cancellation).
+        where the neuron is positive for a record (but for the chance of exact cancellation). Every
+        game has its own batch. The published evaluation repeats its games, since its forked
+        workers share a seed: 665 of 5,000 batches are distinct.
     """
 
     pools: Pools
@@ -266,13 +268,13 @@ class Contest:
         return Made(Neurons.joined(neurons), *(torch.cat(part) for part in rest))
 
     def _made(self, number: int) -> Made:
-        rows, rng = self._rows(number), seeded(self._seed(number), "weights")
+        training, validation = self._rows(number)
         trained = train_neurons(
-            rows.training,
+            training,
             self.rules.training,
             standard=self.standard,
-            rng=rng,
-            watched=rows.validation,
+            rng=seeded(self._seed(number), "weights"),
+            watched=validation,
         )
         neuron = trained.neurons
         if not all(bool(part.isfinite().all()) for part in neuron):
@@ -281,10 +283,10 @@ class Contest:
                 f"({self.rules.training.lr:g}) or neuron.momentum "
                 f"({self.rules.training.momentum:g})"
             )
-        fits = [_fit(neuron, some) for some in (rows.training, self._fresh(number))]
+        fits = [_fit(neuron, some) for some in (training, self._fresh(number))]
         copies = self.rules.validation_copies
         if copies:
-            values = neuron.values_alike(rows.validation.rows)
+            values = neuron.values_alike(validation.rows)
             shift = best_shift(values[:, :copies], values[:, copies:], batch=self.rules.batch)
             neuron = neuron.shifted(shift)
         return Made(neuron, trained.epochs, trained.told_apart, *fits)
@@ -297,11 +299,36 @@ class Contest:
         rules, wanted = self.rules, self.rules.background + self.rules.validation
         rng = seeded(self._seed(number), "own")
         order = torch.randperm(len(self.pools.servers), generator=rng)
-        train, check = self.pools.servers[order[:wanted]].tensor_split([rules.background])
+        train, check = order[:wanted].tensor_split([rules.background])
+        validation = self.pools.servers[check]
         return _Rows(
-            self._labelled(number, rules.copies, train, "noise of training"),
-            self._labelled(number, rules.validation_copies, check, "noise of validation"),
+            self._training(number, train),
+            self._labelled(number, rules.validation_copies, validation, "noise of validation"),
         )
+
+    def _training(self, number: int, others: Int[Tensor, " records"]) -> Labelled | Batches:
+        """The target's copies and those of the server's records, at once or in batches.
+
+        Batches have their own noise, so that none needs the others' rows: it is drawn from the
+        batch's number.
+        """
+        rules, servers = self.rules, self.pools.servers
+        others = others.repeat(rules.background_copies)
+        size = rules.training.batch_size
+        if not 0 < size < rules.rows:
+            return self._labelled(number, rules.copies, servers[others], "noise of training")
+        count = -(-rules.rows // size)
+        # Dealt like cards, in a random order: a record's copies come to lie in different batches.
+        dealt = others[torch.randperm(len(others), generator=seeded(self._seed(number), "deal"))]
+        order = torch.arange(rules.rows)
+
+        def batch(place: int) -> Labelled:
+            chosen = order[place::count]
+            copies = int((chosen < rules.copies).sum())
+            rows = servers[dealt[chosen[copies:] - rules.copies]]
+            return self._labelled(number, copies, rows, "noise of training", place)
+
+        return Batches(count, batch, targets=rules.copies, others=len(others))
 
     def _fresh(self, number: int) -> Labelled:
         """Copies of the target and other records of the clients, for measuring alone."""
@@ -309,11 +336,11 @@ class Contest:
         others = self.pools.clients[self.others(number, (_HELD_OUT,), rng)]
         return self._labelled(number, _HELD_OUT, others, "noise of held out")
 
-    def _labelled(self, number: int, copies: int, others: Tensor, noise: str) -> Labelled:
+    def _labelled(self, number: int, copies: int, others: Tensor, *noise: str | int) -> Labelled:
         target = self.pools.clients[self.target(number)]
         clean = torch.cat([target.expand(copies, -1), others])
         is_target = torch.arange(len(clean)) < copies
-        rows = self.randomisers.server(clean, seeded(self._seed(number), noise))
+        rows = self.randomisers.server(clean, seeded(self._seed(number), *noise))
         return Labelled(rows[None], is_target[None])
 
     def _games(self, number: int, neuron: Neurons, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -329,13 +356,15 @@ class Contest:
 
 
 class _Rows(NamedTuple):
-    training: Labelled
+    training: Labelled | Batches
     validation: Labelled
 
 
-def _fit(neuron: Neurons, rows: Labelled) -> Float[Tensor, "1"]:
+def _fit(neuron: Neurons, given: Labelled | Batches) -> Float[Tensor, "1"]:
     """The share of pairs of a target's row and another of which the first has more; ties half."""
-    values, is_target = neuron.values_alike(rows.rows)[0], rows.is_target[0]
+    parts = given.in_order() if isinstance(given, Batches) else [given]
+    found = [(neuron.values_alike(rows)[0], is_target[0]) for rows, is_target in parts]
+    values, is_target = (torch.cat(part) for part in zip(*found, strict=True))
     others = values[~is_target].sort().values
     below = [torch.searchsorted(others, values[is_target], right=side) for side in (False, True)]
     return torch.stack(below).double().mean()[None] / len(others)

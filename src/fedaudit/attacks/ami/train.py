@@ -1,13 +1,15 @@
-"""Training of planted neurons: full-batch descent with momentum or Adam, many neurons at once.
+"""Training of planted neurons: descent with momentum or Adam, on all rows or in batches of them.
 
 Complexity, for n neurons over M rows of d features, r hidden units and E epochs: by coefficients
-n (2 M d r + M M d + E M M r) operations, by weights n E 4 M d r; the first is taken where M < 2 d
-and steps have momentum.
-Memory: three matrices of M x r for each of the neurons that are trained together, and the weights.
+n (2 M d r + M M d + E M M r) operations, by weights n E 4 M d r; the first is taken where M < 2 d,
+steps have momentum and a step uses all rows.
+Memory: three matrices of M x r for each of the neurons that are trained together, and the weights;
+in batches of b rows, b x (d + 3 r) and the weights, and at most ``_KEPT`` bytes of rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -108,7 +110,7 @@ class ByCoefficients:
 
 
 class ByWeights:
-    """W and c themselves, for more rows than their span has directions."""
+    """W and c themselves, for more rows than their span has directions, or rows in batches."""
 
     def __init__(
         self, first: Tensor, rows: Tensor, watched: Tensor, step: Step, bias_step: Step
@@ -127,6 +129,10 @@ class ByWeights:
 
     def _of(self, rows: Tensor) -> Tensor:
         return torch.baddbmm(self._bias[:, None], rows, self._first.transpose(1, 2))
+
+    def replace_rows(self, rows: Tensor) -> None:
+        """Use other rows from now on: those of the next batch."""
+        self._rows = rows
 
     def move(self, slope: Tensor) -> None:
         """A step of descent, of whatever kind."""
@@ -154,7 +160,7 @@ class NeuronTraining:
 
     Attributes:
         hidden: Units of the first layer that the neuron reads (the paper's r).
-        epochs: Steps; each goes over all rows.
+        epochs: Passes over all rows; a step each, or a step for each batch.
         lr: Step size of the first layer; with momentum the second's is a share 1 / ``hidden`` of
             it.
         momentum: Of the steps; Adam has its own.
@@ -164,6 +170,8 @@ class NeuronTraining:
             their values as if they were logits, of which the first is planted (legacy).
         check: After every so many epochs training ends if the neuron is larger for all watched rows
             of its target than for any other; 0 to go through all epochs.
+        batch_size: Rows of a step; 0, or no fewer than there are, for all of them. Batches are
+            fixed, share out the target's rows evenly and come in a new order in each epoch.
 
     Raises:
         BadInput: A setting is out of range.
@@ -171,9 +179,9 @@ class NeuronTraining:
     Source: AMI, Eq. (6), Figs. 2 and 4; r = 1000.
     Differs: the published code trains two sigmoid outputs with Adam and up to a million epochs;
         momentum descent has an exact form in the rows' inner products, and one logit is what the
-        paper prints. The published code ends when no record of the games' own pool is on the wrong
-        side of zero; here others are looked at, and a zero that tells them apart will do, since it
-        is placed afterwards.
+        paper prints. The published code uses all rows in each step. It ends when no record of the
+        games' own pool is on the wrong side of zero; here others are looked at, and a zero that
+        tells them apart will do, since it is placed afterwards.
     """
 
     hidden: int = 1000
@@ -184,16 +192,18 @@ class NeuronTraining:
     output: str = "one-logit"
     optimizer: str = "momentum"
     check: int = 0
+    batch_size: int = 0
 
     def __post_init__(self) -> None:
         if self.output not in _OUTPUTS:
             raise unknown_name("output of a planted neuron", self.output, _OUTPUTS)
         if self.optimizer not in _OPTIMIZERS:
             raise unknown_name("optimizer of a planted neuron", self.optimizer, _OPTIMIZERS)
-        if self.hidden < 1 or min(self.epochs, self.check) < 0:
+        if self.hidden < 1 or min(self.epochs, self.check, self.batch_size) < 0:
             raise BadInput(
-                f"a planted neuron needs at least one hidden unit, no fewer than 0 epochs and no "
-                f"fewer than 0 between checks, got {self.hidden}, {self.epochs} and {self.check}"
+                f"a planted neuron needs at least one hidden unit, no fewer than 0 epochs, no "
+                f"fewer than 0 between checks and batches of no fewer than 0 rows, got "
+                f"{self.hidden}, {self.epochs}, {self.check} and {self.batch_size}"
             )
         if not (self.lr > 0 and 0 <= self.momentum < 1 and 0 < self.target_share < 1):
             raise BadInput(
@@ -259,6 +269,53 @@ class Labelled(NamedTuple):
         return Labelled(self.rows[neuron, None], self.is_target[neuron, None])
 
 
+_KEPT = 2**28
+"""Bytes of rows that are kept from one epoch to the next; those of further batches are made again,
+the same. Noise on bits takes several times as long as a step on the rows."""
+
+
+class Batches:
+    """Training rows of one neuron in batches, each made when it is used.
+
+    Attributes:
+        targets: Number of the target's rows, in all batches together.
+        others: Number of other rows.
+    """
+
+    def __init__(
+        self, count: int, make: Callable[[int], Labelled], *, targets: int, others: int
+    ) -> None:
+        """Prepare the batches.
+
+        Args:
+            count: Number of batches.
+            make: Makes the batch of a number, the same at every call.
+            targets: Number of the target's rows, in all batches together.
+            others: Number of other rows.
+        """
+        self.targets, self.others = targets, others
+        self._count, self._make = count, make
+        self._kept, self._room = dict[int, Labelled](), _KEPT
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return self._count
+
+    def batch(self, number: int) -> Labelled:
+        """Rows of one batch."""
+        if number in self._kept:
+            return self._kept[number]
+        made = self._make(number)
+        size = made.rows.nbytes
+        if size <= self._room:
+            self._kept[number], self._room = made, self._room - size
+        return made
+
+    def in_order(self) -> Iterator[Labelled]:
+        """All batches, by their number."""
+        return map(self.batch, range(len(self)))
+
+
 class Trained(NamedTuple):
     """Neurons and how long they took.
 
@@ -274,7 +331,7 @@ class Trained(NamedTuple):
 
 
 def train_neurons(
-    given: Labelled,
+    given: Labelled | Batches,
     how: NeuronTraining,
     *,
     standard: Standard,
@@ -284,26 +341,30 @@ def train_neurons(
     """Neurons that fire for their target's rows and for none of their others.
 
     Args:
-        given: What each is trained on; at least one row of its target, and one of the others.
-        how: Settings.
+        given: What each is trained on; at least one row of its target, and one of the others. A
+            neuron whose rows come in batches is trained alone.
+        how: Settings; rows in batches stay in theirs, whatever the batch size here.
         standard: How rows are standardised.
-        rng: Draws the weights to begin with, neuron by neuron.
+        rng: Draws the weights to begin with, neuron by neuron, and the order of batches.
         watched: What each is checked by, and not trained on; needed if ``how.check`` says so.
 
     Raises:
         BadInput: A neuron has no row of its target, or nothing but such rows; or there is nothing
             to check it by.
     """
-    if not bool((given.is_target.any(1) & ~given.is_target.all(1)).all()):
+    if not _has_both(given):
         raise BadInput("a planted neuron learns from rows of its target and of others: give both")
     if not how.check:
-        none = Labelled(given.rows[:, :0], given.is_target[:, :0])
+        some = given.batch(0) if isinstance(given, Batches) else given
+        none = Labelled(some.rows[:, :0], some.is_target[:, :0])
         return _train_together(given, how, none, standard=standard, rng=rng)
     if watched is None or not (watched.is_target.any(1) & ~watched.is_target.all(1)).all():
         raise BadInput(
             "a planted neuron that is to stop early is checked by rows of its target and of "
             "others: give both"
         )
+    if isinstance(given, Batches):
+        return _train_together(given, how, watched, standard=standard, rng=rng)
     # Each stops by itself, and so is trained by itself.
     alone = [
         _train_together(given.at(i), how, watched.at(i), standard=standard, rng=rng)
@@ -313,8 +374,15 @@ def train_neurons(
     return Trained(neurons, *(torch.cat(part) for part in list(zip(*alone, strict=True))[1:]))
 
 
+def _has_both(given: Labelled | Batches) -> bool:
+    """True if every neuron has rows of its target, and others."""
+    if isinstance(given, Batches):
+        return min(len(given), given.targets, given.others) > 0
+    return bool((given.is_target.any(1) & ~given.is_target.all(1)).all())
+
+
 def _train_together(
-    given: Labelled,
+    given: Labelled | Batches,
     how: NeuronTraining,
     watched: Labelled,
     *,
@@ -322,34 +390,71 @@ def _train_together(
     rng: torch.Generator,
 ) -> Trained:
     """All epochs, or as many as it takes to tell the watched rows apart, if there are any."""
-    rows, is_target = given
-    data = _Data(standard(rows), is_target.to(rows), _weights(is_target, how.target_share))
-    start = _start(len(rows), rows.shape[2], how, rng)
+    rows = (given.batch(0) if isinstance(given, Batches) else given).rows
+    count = len(rows)
+    start = _start(count, rows.shape[2], how, rng)
     looked_at = Distinct.of(watched.rows[0])  # equal rows are to have equal values
-    seen = standard(looked_at.rows).expand(len(rows), -1, -1)
-    first = _first_layer(start.first, data.rows, seen, how)
+    seen = standard(looked_at.rows).expand(count, -1, -1)
+    first: FirstLayer
+    steps: Callable[[], Iterator[_Data]]
+    if isinstance(given, Batches):
+        moving = ByWeights(start.first, rows, seen, _step(how, how.lr), _step(how, how.lr))
+        first, steps = moving, partial(_batch_by_batch, given, moving, how, standard, rng)
+    else:
+        weights = _weights(given.is_target, how.target_share)
+        data = _Data(standard(rows), given.is_target.to(rows), weights)
+        first = _first_layer(start.first, data.rows, seen, how)
+        steps = partial(_all_at_once, data)
     second, bias = start.second, torch.zeros(start.second.shape[:2])
     second_step, bias_step = _step(how, how.lr / how.hidden), _step(how, how.lr / how.hidden)
     epochs, told_apart = how.epochs, False
     for epoch in range(1, how.epochs + 1):
-        inner = first.inner()
-        active = inner.relu()
-        slope = _slope(_outputs(active, second, bias), data, how.output)
-        first.move(torch.bmm(slope, second).mul_(inner > 0))
-        second = second_step(second, torch.bmm(slope.transpose(1, 2), active))
-        bias = bias_step(bias, slope.sum(1))
+        for data in steps():
+            inner = first.inner()
+            active = inner.relu()
+            slope = _slope(_outputs(active, second, bias), data, how.output)
+            first.move(torch.bmm(slope, second).mul_(inner > 0))
+            second = second_step(second, torch.bmm(slope.transpose(1, 2), active))
+            bias = bias_step(bias, slope.sum(1))
         if how.check and epoch % how.check == 0:
             values = _outputs(first.watched().relu_(), second, bias)[0, looked_at.place, 0]
             if values[watched.is_target[0]].min() > values[~watched.is_target[0]].max():
                 epochs, told_apart = epoch, True
                 break
     weights, first_bias = first.now()
-    count = len(rows)
     return Trained(
         standard.folded(Neurons(weights, first_bias, second[:, 0], bias[:, 0])),
         torch.full((count,), epochs),
         torch.full((count,), told_apart),
     )
+
+
+def _all_at_once(data: "_Data") -> Iterator["_Data"]:
+    """Yield the one step of an epoch."""
+    yield data
+
+
+def _batch_by_batch(
+    given: Batches,
+    first: ByWeights,
+    how: NeuronTraining,
+    standard: Standard,
+    rng: torch.Generator,
+) -> Iterator["_Data"]:
+    """Yield the steps of an epoch: every batch once, in a new order.
+
+    A row weighs as in a step on all rows, times the number of batches, so that the mean of the
+    steps' gradients is the gradient on all rows wherever the target's rows lie.
+    """
+    of_target = how.target_share / given.targets * len(given)
+    of_others = (1 - how.target_share) / given.others * len(given)
+    for number in torch.randperm(len(given), generator=rng).tolist():
+        rows, is_target = given.batch(number)
+        data = _Data(
+            standard(rows), is_target.to(rows), torch.where(is_target, of_target, of_others)
+        )
+        first.replace_rows(data.rows)
+        yield data
 
 
 def _step(how: NeuronTraining, lr: float) -> Step:

@@ -45,6 +45,7 @@ class GameSection(Section):
     background: Positive = 56
     validation: Count = 500
     validation_copies: Count = 50
+    background_copies: Positive = 1
     certified: Count = 3
     certificate_copies: Positive = 4000
 
@@ -74,6 +75,7 @@ class NeuronSection(Section):
     output: str = "one-logit"
     optimizer: str = "momentum"
     check: Count = 0
+    batch_size: Count = 0
 
 
 class MechanismSection(Section):

@@ -1,0 +1,221 @@
+"""Neurons trained in batches of rows: one step by hand, the rows of each batch, what is held."""
+
+from collections import Counter
+from dataclasses import replace
+from math import exp
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedaudit.attacks.ami import train
+from fedaudit.attacks.ami.game import Contest, Made, Pools, Randomiser, Randomisers
+from fedaudit.attacks.ami.rules import Rules
+from fedaudit.attacks.ami.train import Batches, Labelled, NeuronTraining, Standard, train_neurons
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
+from fedaudit.games.playing import rules_of
+from fedaudit.study.settings.games import GameStudy
+from fedaudit.study.settings.values import settings_from
+
+TRAINING = NeuronTraining(hidden=20, epochs=4, lr=3.0, batch_size=16)
+RULES = Rules(
+    batch=10,
+    copies=13,
+    background=30,
+    background_copies=3,
+    validation=40,
+    validation_copies=20,
+    training=TRAINING,
+)
+POOLS = Pools(
+    torch.randn(60, 8, generator=seeded(3, "clients")),
+    torch.randn(80, 8, generator=seeded(3, "servers")),
+)
+
+
+def noisy(records: Tensor, rng: torch.Generator) -> Tensor:
+    return records + 0.3 * torch.randn(records.shape, generator=rng)
+
+
+def contest(rules: Rules = RULES, randomiser: Randomiser = noisy) -> Contest:
+    return Contest(POOLS, rules, seed=5, randomisers=Randomisers(randomiser, randomiser))
+
+
+def made(rules: Rules = RULES, randomiser: Randomiser = noisy) -> Made:
+    return contest(rules, randomiser).made([0])
+
+
+def assert_same(left: Made, right: Made) -> None:
+    for one, other in zip((*left.neurons, *left[1:]), (*right.neurons, *right[1:]), strict=True):
+        assert torch.equal(one, other)
+
+
+def labelled(target: list[float], others: list[float]) -> Labelled:
+    """Rows of one feature."""
+    rows = torch.tensor([*target, *others])[None, :, None]
+    return Labelled(rows, (torch.arange(rows.shape[1]) < len(target))[None])
+
+
+def test_steps_on_two_batches_are_those_worked_out_by_hand() -> None:
+    parts = [labelled([2.0], [1.0, -1.0]), labelled([], [3.0])]
+    given = Batches(2, parts.__getitem__, targets=1, others=3)
+    how = NeuronTraining(hidden=1, epochs=1, lr=0.5, momentum=0.0, target_share=0.6, batch_size=3)
+    standard = Standard(torch.zeros(1), torch.ones(1))
+    found = train_neurons(given, how, standard=standard, rng=seeded(18)).neurons
+
+    rng = seeded(18)
+    first, second = (torch.empty(1).uniform_(-1, 1, generator=rng).item() for _ in range(2))
+    w, c, h, b = first, 0.0, second, 0.0
+    assert w > 0, "so that the unit is active and the step is not nothing"
+    # A row's share of the loss, times two batches: 2 x 0.6 / 1 and 2 x 0.4 / 3.
+    by_hand = [[(2.0, 1, 1.2), (1.0, 0, 0.8 / 3), (-1.0, 0, 0.8 / 3)], [(3.0, 0, 0.8 / 3)]]
+    for number in torch.randperm(2, generator=rng).tolist():
+        steps = [0.0, 0.0, 0.0, 0.0]
+        for x, label, weight in by_hand[number]:
+            inner = w * x + c
+            active = max(inner, 0.0)
+            slope = weight * (1 / (1 + exp(-(h * active + b))) - label)
+            down = slope * h * (inner > 0)
+            for at, part in enumerate((down * x, down, slope * active, slope)):
+                steps[at] += 0.5 * part
+        w, c, h, b = (old - step for old, step in zip((w, c, h, b), steps, strict=True))
+    assert [part.item() for part in found] == pytest.approx([w, c, h, b], rel=1e-5)
+
+
+def test_one_batch_of_all_rows_is_descent_on_all_rows() -> None:
+    rows = torch.randn(1, 30, 4, generator=seeded(1, "rows"))
+    data = Labelled(rows, (torch.arange(30) < 5)[None])
+    standard = Standard.of(rows[0])
+    how = replace(TRAINING, batch_size=0)
+    alone = train_neurons(data, how, standard=standard, rng=seeded(2)).neurons
+    given = Batches(1, lambda number: data, targets=5, others=25)
+    # Weights are drawn first, so that the order of one batch changes none of them.
+    batched = train_neurons(given, how, standard=standard, rng=seeded(2)).neurons
+    for ours, theirs in zip(batched, alone, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [103, 104, 10**6])
+def test_batches_as_large_as_all_rows_change_nothing_to_the_bit(size: int) -> None:
+    assert RULES.rows == 13 + 3 * 30
+    whole = replace(RULES, training=replace(TRAINING, batch_size=0))
+    assert_same(made(replace(RULES, training=replace(TRAINING, batch_size=size))), made(whole))
+
+
+@pytest.mark.parametrize("size", [0, 16])
+def test_every_other_record_has_as_many_copies_each_with_noise_of_its_own(size: int) -> None:
+    clean, noise = list[Tensor](), list[Tensor]()
+
+    def note(records: Tensor, rng: torch.Generator) -> Tensor:
+        given = noisy(records, rng)
+        clean.append(records)
+        noise.append(given - records)
+        return given
+
+    one = contest(replace(RULES, training=replace(TRAINING, batch_size=size)), note)
+    assert one.standard is not None
+    clean.clear()
+    noise.clear()
+    one.made([0])
+    # After training come 60 rows of validation and 400 for the held-out fit.
+    rows = torch.cat([r for r in clean if len(r) not in (60, 400)])
+    counts = Counter(tuple(row) for row in rows.tolist())
+    target = tuple(POOLS.clients[one.target(0)].tolist())
+    assert counts.pop(target) == 13
+    assert len(counts) == 30
+    assert set(counts.values()) == {3}
+    assert len({tuple(row) for row in torch.cat(noise).tolist()}) == sum(map(len, noise))
+
+
+def test_batches_share_out_the_targets_copies_evenly() -> None:
+    training, _ = contest()._rows(0)
+    assert isinstance(training, Batches)
+    sizes = [(rows.shape[1], int(is_target.sum())) for rows, is_target in training.in_order()]
+    assert len(sizes) == 7, "of 16 rows or fewer"
+    assert {rows for rows, _ in sizes} <= {14, 15, 16}
+    assert {copies for _, copies in sizes} == {1, 2}
+    assert sum(copies for _, copies in sizes) == 13
+
+
+def test_no_more_rows_than_a_batch_are_randomised_at_once_and_no_more_are_kept_than_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual, sizes = made(), list[int]()
+
+    def note(records: Tensor, rng: torch.Generator) -> Tensor:
+        sizes.append(len(records))
+        return noisy(records, rng)
+
+    for kept in (0, 2 * 16 * 8 * 4):
+        # Rows are made again with the same noise: what is kept changes nothing.
+        monkeypatch.setattr(train, "_KEPT", kept)
+        assert_same(made(randomiser=note), usual)
+        training, _ = contest()._rows(0)
+        assert isinstance(training, Batches)
+        list(training.in_order())
+        assert sum(batch.rows.nbytes for batch in training._kept.values()) <= kept
+        assert (len(training._kept) > 0) == (kept > 0)
+    assert max(size for size in sizes if size not in (60, 80, 400)) <= 16
+
+
+def test_a_targets_neuron_does_not_depend_on_other_targets() -> None:
+    both, alone = contest().neurons([0, 1]), contest().neurons([1])
+    for ours, theirs in zip(both.at(1), alone, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_training_in_batches_ends_at_the_first_check_that_tells_rows_apart() -> None:
+    training = replace(TRAINING, hidden=100, epochs=200, check=2)
+    quiet = replace(RULES, copies=7, training=training)
+    one = made(quiet, lambda records, rng: records)
+    assert one.told_apart.tolist() == [True]
+    assert 0 < one.epochs.item() < 200
+    assert one.epochs.item() % 2 == 0
+
+
+@pytest.mark.parametrize(
+    ("batches", "targets", "others"), [(0, 1, 1), (1, 0, 1), (1, 1, 0)], ids=str
+)
+def test_batches_without_rows_of_both_kinds_are_refused(
+    batches: int, targets: int, others: int
+) -> None:
+    given = Batches(batches, lambda k: labelled([1.0], [2.0]), targets=targets, others=others)
+    with pytest.raises(BadInput, match="give both"):
+        train_neurons(given, TRAINING, standard=Standard.of(POOLS.servers), rng=seeded(1))
+
+
+def test_too_small_numbers_of_rows_or_copies_are_refused() -> None:
+    with pytest.raises(BadInput, match="batches of no fewer than 0 rows"):
+        NeuronTraining(batch_size=-1)
+    with pytest.raises(BadInput, match="at least one each"):
+        replace(RULES, background_copies=0)
+
+
+def study(**mechanism: object) -> GameStudy:
+    values: dict[str, object] = {
+        "name": "sized",
+        "game": {"copies": 40, "background": 50, "background_copies": 3},
+        "mechanism": mechanism,
+    }
+    return settings_from(values, GameStudy, source="a test")
+
+
+def test_a_study_sets_copies_and_batches() -> None:
+    behind = study(name="bitrand", options={"nominal_epsilon": 4.0})
+    sized = behind.model_copy(
+        update={"neuron": behind.neuron.model_copy(update={"batch_size": 25})}
+    )
+    rules = rules_of(sized)
+    assert (rules.copies, rules.background, rules.background_copies) == (40, 50, 3)
+    assert (rules.rows, rules.training.batch_size) == (190, 25)
+    assert rules_of(behind).training.batch_size == 0
+
+
+def test_without_a_mechanism_copies_are_made_for_batches_alone() -> None:
+    plain = study(name="none")
+    assert rules_of(plain).rows == 1 + 50
+    batched = plain.model_copy(
+        update={"neuron": plain.neuron.model_copy(update={"batch_size": 25})}
+    )
+    assert rules_of(batched).rows == 40 + 50, "every batch holds some of the target's"
