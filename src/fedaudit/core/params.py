@@ -1,6 +1,6 @@
 """Arithmetic on parameters: dictionaries of tensors by name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import floor
 
 import torch
@@ -64,12 +64,22 @@ def scaled(params: Mapping[str, Tensor], factor: float) -> Params:
     return {name: factor * value for name, value in params.items()}
 
 
-def weighted_sum(parts: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Params:
-    """``sum_i weights[i] * parts[i]``, added up in the order given (so that bits are fixed)."""
-    total = scaled(parts[0], weights[0])
-    for part, weight in zip(parts[1:], weights[1:], strict=True):
+def weighted_sum(parts: Iterable[Mapping[str, Tensor]], weights: Sequence[float]) -> Params:
+    """``sum_i weights[i] * parts[i]``, added up in the order given (so that bits are fixed).
+
+    Args:
+        parts: At least one; of those that are made one after another, none is kept.
+        weights: One for each.
+    """
+    total: Params | None = None
+    for part, weight in zip(parts, weights, strict=True):
+        if total is None:
+            total = scaled(part, weight)
+            continue
         for name, value in total.items():
             value.add_(part[name], alpha=weight)
+    if total is None:
+        raise IndexError("a weighted sum of nothing has no entries")
     return total
 
 

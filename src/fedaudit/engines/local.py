@@ -59,9 +59,12 @@ class Sequential:
         """See :class:`fedaudit.engines.base.Engine`."""
 
         def run(items: Iterable[Item]) -> Iterator[Result]:
-            with one_thread():
-                results = [work(shared, item) for item in items]
-            yield from results
+            for item in items:
+                # Not around the yield: whoever takes the result has as many threads as before.
+                with one_thread():
+                    result = work(shared, item)
+                yield result
+                del result
 
         yield run
 
@@ -218,7 +221,7 @@ class Workers:
         with closing(_Crew(_to_send((work, shared)), self.count)) as crew:
 
             def run(items: Iterable[Item]) -> Iterator[Result]:
-                numbers = crew.take([_to_send(item) for item in items])
+                numbers = crew.take(list(items))
                 try:
                     for number in numbers:
                         yield cast(Result, crew.result(number))
@@ -267,13 +270,15 @@ class _Crew:
         self._workers = list[_Worker]()
         self._numbers = itertools.count()
         self._wanted = set[int]()
-        self._waiting = deque[tuple[int, bytes]]()
+        # Each is packed when a worker is free for it: packed items of a thousand clients, of which
+        # every one holds the global model, are larger than what they send back.
+        self._waiting = deque[tuple[int, object]]()
         self._done = dict[int, bytes]()
         self._over = False
         # A program that ends in the midst of a session may never leave it.
         atexit.register(self.close)
 
-    def take(self, items: Sequence[bytes]) -> list[int]:
+    def take(self, items: Sequence[object]) -> list[int]:
         """Gives items to the workers, in their order; the numbers ask for the results."""
         with self._talking():
             self._engage(min(self._most, len(items)) - len(self._workers))
@@ -357,10 +362,17 @@ class _Crew:
     def _hand_out(self) -> None:
         """Gives every worker who is free an item, as long as there are any."""
         for worker in self._workers:
-            if worker.item is None and self._waiting:
-                worker.item, item = self._waiting.popleft()
+            while worker.item is None and self._waiting:
+                number, item = self._waiting.popleft()
+                try:
+                    content = _to_send(item)
+                except Unsupported as error:
+                    # Of this item alone, and raised to whoever asks for its result.
+                    self._done[number] = packed(WorkResult(error=error))
+                    continue
+                worker.item = number
                 with _told_of(worker):
-                    worker.pipe.send_bytes(item)
+                    worker.pipe.send_bytes(content)
 
     def _receive(self) -> None:
         """Takes what workers have done, as soon as one has done something."""

@@ -1,6 +1,6 @@
 """The round loop: federated learning as a stream of rounds."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import NamedTuple
@@ -16,9 +16,10 @@ from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
 from fedaudit.engines.base import Counted, Engine, SharedByKey
 from fedaudit.engines.local import LOCAL
 from fedaudit.fl.algorithms.base import HONEST, Algorithm, ChoosesModels, KeepsModels, Server
+from fedaudit.fl.uploads import StoredUploads
 from fedaudit.fl.visits import Done, Job, TurnContext, cohort_of, visited
 from fedaudit.fl.wire.checkpoint import Standing, fingerprint_of, resume, save
-from fedaudit.observe.round import Round, Sent
+from fedaudit.observe.round import Round, Sent, Upload
 
 
 class _Plan(NamedTuple):
@@ -36,6 +37,16 @@ class _Asked(NamedTuple):
     cohort: tuple[ClientId, ...]
     shares: Mapping[ClientId, float]
     sent: Mapping[ClientId, Sent]
+
+
+class _Answers(NamedTuple):
+    """What came of a round's turns, by client."""
+
+    uploads: Mapping[ClientId, Upload]
+    memories: Mapping[ClientId, Params]
+    defenses: Mapping[ClientId, Params]
+    facts: Mapping[ClientId, Params]
+    seconds: Mapping[ClientId, float]
 
 
 def simulate(
@@ -106,8 +117,11 @@ def _rounds(
     with engine.session(visited, given._replace(data=SharedByKey(data))) as run:
         for index in range(standing.round + 1, plan.rounds + 1):
             asked = _asked(given, server, plan, standing, index)
-            done = dict(zip(asked.cohort, run(_jobs(asked, plan, standing, index)), strict=True))
-            uploads = {client: result.upload for client, result in done.items()}
+            came = _collected(
+                zip(asked.cohort, run(_jobs(asked, plan, standing, index)), strict=True),
+                checkpoint.parent if checkpoint else None,
+            )
+            uploads = came.uploads
             state = algorithm.fold(standing.server, uploads, asked.shares)
             yield Round(
                 index=index,
@@ -118,45 +132,54 @@ def _rounds(
                 asked=asked.cohort,
                 answered=asked.cohort,
                 after=algorithm.models(state),
-                facts={client: result.facts for client, result in done.items()},
-                kept=_kept(algorithm, standing, done),
-                chosen=_chosen(algorithm, standing, done),
+                facts=came.facts,
+                kept=_kept(algorithm, standing, came),
+                chosen=_chosen(algorithm, standing, came),
                 trained=_trained(algorithm, state),
-                seconds={client: result.seconds for client, result in done.items()},
+                seconds=came.seconds,
             )
-            standing = _next(standing, index, state, done)
+            standing = _next(standing, index, state, came)
             # The next round's models come beside nothing of this one.
-            del asked, done, uploads
+            del asked, came, uploads
             if checkpoint:
                 save(standing, checkpoint, fingerprint)
 
 
-def _kept(
-    algorithm: Algorithm, standing: Standing, done: Mapping[ClientId, Done]
-) -> Mapping[ClientId, Model]:
+def _collected(done: Iterable[tuple[ClientId, Done]], folder: Path | None) -> _Answers:
+    """Take results as they come, so that uploads of many clients are never held together.
+
+    Args:
+        done: Client by client.
+        folder: Where uploads go that do not fit into memory.
+    """
+    uploads = StoredUploads(folder)
+    memories, defenses = dict[ClientId, Params](), dict[ClientId, Params]()
+    facts, seconds = dict[ClientId, Params](), dict[ClientId, float]()
+    for client, result in done:
+        uploads.add(client, result.upload)
+        memories[client], defenses[client] = result.memory, result.defense
+        facts[client], seconds[client] = result.facts, result.seconds
+        del result
+    return _Answers(uploads.settled(), memories, defenses, facts, seconds)
+
+
+def _kept(algorithm: Algorithm, standing: Standing, came: _Answers) -> Mapping[ClientId, Model]:
     """The models that stay with the clients, if they have any of their own."""
     if not isinstance(algorithm, KeepsModels):
         return {}
-    return algorithm.models_of_clients(_memories(standing, done))
+    return algorithm.models_of_clients({**standing.memories, **came.memories})
 
 
-def _chosen(
-    algorithm: Algorithm, standing: Standing, done: Mapping[ClientId, Done]
-) -> Mapping[ClientId, str]:
+def _chosen(algorithm: Algorithm, standing: Standing, came: _Answers) -> Mapping[ClientId, str]:
     """The model that each client uses, where clients choose one."""
     if not isinstance(algorithm, ChoosesModels):
         return {}
-    return algorithm.choices_of_clients(_memories(standing, done))
+    return algorithm.choices_of_clients({**standing.memories, **came.memories})
 
 
 def _trained(algorithm: Algorithm, state: Params) -> Mapping[str, int]:
     """Number of trainings of each model, where clients choose one."""
     return algorithm.rounds_trained(state) if isinstance(algorithm, ChoosesModels) else {}
-
-
-def _memories(standing: Standing, done: Mapping[ClientId, Done]) -> dict[ClientId, Params]:
-    """The clients' memories after a round; those that were not asked are as they were."""
-    return {**standing.memories, **{client: result.memory for client, result in done.items()}}
 
 
 def _beginning(given: TurnContext, plan: _Plan) -> Standing:
@@ -214,13 +237,13 @@ def _jobs(asked: _Asked, plan: _Plan, standing: Standing, index: int) -> list[Jo
     ]
 
 
-def _next(standing: Standing, index: int, state: Params, done: Mapping[ClientId, Done]) -> Standing:
+def _next(standing: Standing, index: int, state: Params, came: _Answers) -> Standing:
     """State of the run after a round; clients that were not asked stay as they were."""
     return Standing(
         index,
         state,
-        _memories(standing, done),
-        {**standing.defenses, **{client: result.defense for client, result in done.items()}},
+        {**standing.memories, **came.memories},
+        {**standing.defenses, **came.defenses},
     )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput
 from fedaudit.core.params import flat, plus
 from fedaudit.core.values import ClientId, Params
+from fedaudit.observe.by_client import chosen
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import write_tensors
 
@@ -101,5 +102,5 @@ def _without(round: Round, canaries: frozenset[ClientId]) -> Round:
 
 def _others(
     given: Mapping[ClientId, Value], canaries: frozenset[ClientId]
-) -> dict[ClientId, Value]:
-    return {client: value for client, value in given.items() if client not in canaries}
+) -> Mapping[ClientId, Value]:
+    return chosen(given, [client for client in given if client not in canaries])

@@ -1,6 +1,6 @@
 """The ladder of adversaries: each view deletes from rounds what that adversary cannot see."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -10,7 +10,8 @@ import torch
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.importing import named
 from fedaudit.core.params import common, plus, weighted_sum
-from fedaudit.core.values import ClientId, Model, Sees
+from fedaudit.core.values import ClientId, Model, Params, Sees
+from fedaudit.observe.by_client import chosen
 from fedaudit.observe.round import EVERYBODY, Exposed, Round
 
 
@@ -74,37 +75,44 @@ def merged(rounds: Iterable[Round], members: Collection[ClientId]) -> Iterator[R
             yield replace(round, stands_for=dict(round.stands_for))
             continue
         name = present[0]
-        exposed = {c: e for c, e in round.exposed.items() if c not in present}
+        exposed = dict(chosen(round.exposed, [c for c in round.exposed if c not in present]))
         total = sum(round.weights[client] for client in present)
         shares = [round.weights[client] / total for client in present]
-        exposed[name] = _mean([round.exposed[client] for client in present], shares)
+        exposed[name] = _mean(round.exposed, present, shares)
         weights = {c: w for c, w in round.weights.items() if c not in present} | {name: total}
         yield replace(
             round,
             exposed=dict(sorted(exposed.items())),
-            uploads={c: u for c, u in round.uploads.items() if c not in present},
+            uploads=chosen(round.uploads, [c for c in round.uploads if c not in present]),
             weights=dict(sorted(weights.items())),
             stands_for={**round.stands_for, **dict.fromkeys(present, name)},
         )
 
 
-def _mean(parts: list[Exposed], shares: list[float]) -> Exposed:
-    first = parts[0]
+def _mean(
+    exposed: Mapping[ClientId, Exposed], members: Sequence[ClientId], shares: list[float]
+) -> Exposed:
+    """The weighted mean of some clients; of a large round no two are held together."""
+    first = exposed[members[0]]
     if first.base is None or first.local is None:
         return Exposed()
-    updates = [part.update for part in parts if part.update is not None]
-    bases = [part.base for part in parts if part.base is not None]
-    locals_ = [part.local for part in parts if part.local is not None]
-    if len(updates) < len(parts) or len(grouped(bases).distinct) > 1:
+    bases, buffers, scales = list[Model](), list[Params](), list[float | None]()
+    sums = True
+    for client in members:
+        part = exposed[client]
+        bases += [part.base] if part.base is not None else []
+        buffers += [part.local.buffers] if part.local is not None else []
+        scales.append(part.gradient_scale)
+        sums = sums and part.update is not None
+    if not sums or len(grouped(bases).distinct) > 1:
         raise NotVisible(
             "these clients were sent different models, or send no updates, so an aggregate of "
             "theirs cannot be attacked; merge only clients that train the same model"
         )
-    update = weighted_sum(updates, shares)
-    buffers = weighted_sum(common([model.buffers for model in locals_]), shares)
-    local = Model(first.base.architecture, plus(first.base.params, update), buffers)
-    scale = _scale_of_sum([part.gradient_scale for part in parts], shares)
-    return Exposed(first.base, local, update, scale)
+    update = weighted_sum((exposed[client].update or {} for client in members), shares)
+    mean = weighted_sum(common(buffers), shares)
+    local = Model(first.base.architecture, plus(first.base.params, update), mean)
+    return Exposed(first.base, local, update, _scale_of_sum(scales, shares))
 
 
 def _scale_of_sum(scales: list[float | None], shares: list[float]) -> float | None:

@@ -1,6 +1,6 @@
 """The interface of signals, and the work that several signals of a round share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -20,6 +20,28 @@ from fedaudit.signals.gradients import GradientProducts, gradient_products
 Part = TypeVar("Part")
 Products: TypeAlias = Callable[..., GradientProducts]
 """What takes the arguments of :func:`gradient_products` that a round has, ``device`` the last."""
+
+
+_TOGETHER = 256
+"""Clients whose updates are laid out together for a pass over the samples."""
+
+_APART = 64
+"""Clients of a pass where there are more than so many: another number may change last bits, so
+that both depend on the number of clients alone."""
+
+
+class _Outline(NamedTuple):
+    """A client's part of a round without what is large: a base model is shared by many.
+
+    Attributes:
+        base: The model the client was sent; None if hidden.
+        shows_update: Whether its update is to be seen.
+        gradient_scale: As in :class:`~fedaudit.observe.round.Exposed`.
+    """
+
+    base: Model | None
+    shows_update: bool
+    gradient_scale: float | None
 
 
 class AgainstUpdates(NamedTuple):
@@ -103,13 +125,13 @@ class Seen:
         Raises:
             NotVisible: The view hides them.
         """
-        models = [e.local for e in self._exposed if e.local is not None]
+        models = [one.local for one in self._each_exposed() if one.local is not None]
         return _all_there(models, self.clients, "the clients' models after training")
 
     @cached_property
     def bases(self) -> Int[Tensor, " clients"]:
         """For each client the number of its base model; equal for clients sent the same one."""
-        bases = [e.base for e in self._exposed if e.base is not None]
+        bases = [one.base for one in self._outlines if one.base is not None]
         # Hidden bases cannot tell clients apart: all that is left is one group.
         numbers = (
             grouped(bases).numbers if len(bases) == len(self.clients) else [0] * len(self.clients)
@@ -150,19 +172,18 @@ class Seen:
         return self._by(gradient_products)
 
     def _refuse_hidden_updates(self) -> None:
-        updates = [e.update for e in self._exposed if e.update is not None]
-        _all_there(updates, self.clients, "the clients' updates")
+        shown = [one for one in self._outlines if one.shows_update]
+        _all_there(shown, self.clients, "the clients' updates")
 
     def _by(self, products_of: Products) -> AgainstUpdates:
-        bases = [e.base for e in self._exposed if e.base is not None]
+        bases = [one.base for one in self._outlines if one.base is not None]
         _all_there(bases, self.clients, "the models the clients were sent")
         shape = (len(self.clients), len(self.samples))
         dots = torch.zeros(shape, dtype=torch.float64)
         norms = torch.empty(shape, dtype=torch.float64)
         lengths = torch.zeros(len(self.clients), dtype=torch.float64)
-        for number in range(int(self.bases.max()) + 1):
-            group = (self.bases == number).nonzero().flatten()
-            updates = [self._exposed[i].update for i in group.tolist()]
+        for group in self._groups():
+            updates = [self.round.exposed[self.clients[i]].update for i in group.tolist()]
             shown: list[Params] = [update for update in updates if update is not None]
             products = products_of(
                 bases[int(group[0])],
@@ -178,14 +199,28 @@ class Seen:
                 lengths[group] = products.update_norms.double()
         return AgainstUpdates(dots, norms, lengths)
 
+    def _groups(self) -> Iterator[Int[Tensor, " group"]]:
+        """Places of clients that were sent the same model, as many as are measured together."""
+        for number in range(int(self.bases.max()) + 1):
+            group = (self.bases == number).nonzero().flatten()
+            yield from torch.split(group, _TOGETHER if len(group) <= _TOGETHER else _APART)
+
     @property
     def gradient_scales(self) -> list[float | None]:
         """Factor from minus each update to a sum of gradients; None where unknown."""
-        return [exposed.gradient_scale for exposed in self._exposed]
+        return [one.gradient_scale for one in self._outlines]
 
-    @property
-    def _exposed(self) -> list[Exposed]:
-        return [self.round.exposed[client] for client in self.clients]
+    @cached_property
+    def _outlines(self) -> list[_Outline]:
+        """Outline of each client's part; a round of many clients is gone through once for it."""
+        return [
+            _Outline(one.base, one.update is not None, one.gradient_scale)
+            for one in self._each_exposed()
+        ]
+
+    def _each_exposed(self) -> Iterator[Exposed]:
+        """Each client's part of the round, one at a time: a large round makes each anew."""
+        return (self.round.exposed[client] for client in self.clients)
 
 
 @runtime_checkable

@@ -76,13 +76,30 @@ def measure_round(
     seen = Seen(replace(round, kept={}), samples, workers, device)
     of_outputs = [signal for signal in signals if isinstance(signal, OutputSignal)]
     with one_thread():
-        found = _by_blocks(of_outputs, seen)
+        found = _by_clients(of_outputs, seen)
         for signal in signals:
             if signal.name not in found:
                 found[signal.name] = signal(seen)
         values = {signal.name: found[signal.name] for signal in signals}
         _refuse_not_finite(values, seen)
         return MeasuredRound(round.index, seen.clients, seen.bases, values, round.stands_for)
+
+
+_CLIENTS = 64
+"""Clients whose models are held together while their outputs are measured."""
+
+
+def _by_clients(
+    signals: Sequence[OutputSignal], seen: Seen
+) -> dict[str, Float[Tensor, "clients samples"]]:
+    """Signals of outputs, for some clients at a time: each client's depend on its model alone."""
+    if isinstance(seen.round.exposed, dict) or len(seen.clients) <= _CLIENTS or not signals:
+        return _by_blocks(signals, seen)
+    parts = list[dict[str, Tensor]]()
+    for part in chunks(len(seen.clients), _CLIENTS):
+        exposed = {client: seen.round.exposed[client] for client in seen.clients[part]}
+        parts.append(_by_blocks(signals, replace(seen, round=replace(seen.round, exposed=exposed))))
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _by_blocks(

@@ -81,19 +81,17 @@ class ProjectionResidual:
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
         """See :class:`fedaudit.signals.base.Signal`."""
-        exposed = [seen.round.exposed[client] for client in seen.clients]
-        if any(one.base is None or one.update is None for one in exposed):
-            raise NotVisible(
-                "the models the clients were sent, or their updates, are hidden in this view, so "
-                "this signal cannot be measured"
-            )
-        features = seen.samples.features
+        features, bases = seen.samples.features, seen.bases.tolist()
         # Each distinct model is run once, wherever the clients that were sent it stand.
         entered: dict[int, tuple[_Linear, list[Tensor]]] = {}
         found = list[Float[Tensor, " samples"]]()
-        for one, base in zip(exposed, seen.bases.tolist(), strict=True):
-            assert one.base is not None
-            assert one.update is not None
+        for client, base in zip(seen.clients, bases, strict=True):
+            one = seen.round.exposed[client]
+            if one.base is None or one.update is None:
+                raise NotVisible(
+                    "the models the clients were sent, or their updates, are hidden in this view, "
+                    "so this signal cannot be measured"
+                )
             if base not in entered:
                 layer = self._layer_of(one.base, seen.device)
                 entered[base] = layer, _entering(one.base, layer, features, seen.device)

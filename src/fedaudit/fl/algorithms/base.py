@@ -1,6 +1,6 @@
 """The interface of federated algorithms, and the server's side that those with one model share."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -177,14 +177,14 @@ class OneModel:
         return {"global": Model.from_tensors(self.architecture, state)}
 
     def moved(
-        self, before: Model, step: Params, buffers: Sequence[Params], shares: Sequence[float]
+        self, before: Model, step: Params, buffers: Iterable[Params], shares: Sequence[float]
     ) -> Params:
         """The server's state after a step of the parameters, with the clients' buffers averaged.
 
         Args:
             before: The global model.
             step: Added to its parameters.
-            buffers: Of each client.
+            buffers: Of each client; not asked for where the model has none.
             shares: Of each client in the average; they sum to 1.
         """
         averaged = weighted_sum(buffers, shares) if before.buffers else {}

@@ -11,6 +11,7 @@ from fedaudit.core.values import ClientId, Model, Params, Samples
 from fedaudit.defenses.base import Defense, Turn, Visit, Workload
 from fedaudit.fl.algorithms.base import Local, OneModel
 from fedaudit.fl.training.local import LocalTraining, train
+from fedaudit.fl.uploads import made_of
 from fedaudit.observe.round import Exposed, Sent, Update, Upload
 
 
@@ -56,8 +57,8 @@ class FedAvg(OneModel):
         clients = sorted(uploads)
         shares = [weights[client] for client in clients]
         before = Model.from_tensors(self.architecture, state)
-        mean = weighted_sum([uploads[client].values for client in clients], shares)
-        buffers = [received_update(uploads[client]).buffers for client in clients]
+        mean = weighted_sum((uploads[client].values for client in clients), shares)
+        buffers = (received_update(uploads[client]).buffers for client in clients)
         return self.moved(before, mean, buffers, shares)
 
     def expose(
@@ -69,12 +70,13 @@ class FedAvg(OneModel):
         seed: int,
     ) -> Mapping[ClientId, Exposed]:
         """The local model is the model sent plus the (defended) update."""
-        exposed = {}
-        for client, upload in sorted(uploads.items()):
+
+        def seen(client: ClientId, upload: Upload) -> Exposed:
             update = received_update(upload)
             scale = self.training.gradient_scale(round, rounds, samples=update.samples)
-            exposed[client] = rebuilt(sent[client].model, update, scale)
-        return exposed
+            return rebuilt(sent[client].model, update, scale)
+
+        return made_of(uploads, seen)
 
     def workload(self, rounds: int, samples: int) -> Workload:
         """Epochs of batches in every round."""

@@ -45,7 +45,7 @@ class FedEmbedding(FedAvg):
             counted = _changed(changes).double() * shares.view(-1, *[1] * (changes.ndim - 1))
             mean = (changes * counted).sum(0) / counted.sum(0).clamp_min(1e-30)
             step[name] = mean.to(changes.dtype)
-        buffers = [received_update(uploads[client]).buffers for client in clients]
+        buffers = (received_update(uploads[client]).buffers for client in clients)
         return self.moved(before, step, buffers, shares.tolist())
 
 

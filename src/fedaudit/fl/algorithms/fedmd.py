@@ -238,8 +238,8 @@ class FedMD:
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
         """The plain mean of the outputs that came back."""
-        parts = [uploads[client].values for client in sorted(uploads)]
-        return weighted_sum(parts, [1 / len(parts)] * len(parts))
+        parts = (uploads[client].values for client in sorted(uploads))
+        return weighted_sum(parts, [1 / len(uploads)] * len(uploads))
 
     def expose(
         self,

@@ -15,6 +15,7 @@ from fedaudit.defenses.base import Defense, Objective, Turn, Visit, Workload
 from fedaudit.fl.algorithms.base import Local, OneModel
 from fedaudit.fl.algorithms.fedavg import rebuilt
 from fedaudit.fl.training.local import LocalTraining, dropout_of, objective_of
+from fedaudit.fl.uploads import made_of
 from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload
 
 _CHUNK = 512
@@ -147,11 +148,11 @@ class FedSGD(OneModel):
         """One step along the gradients, put together."""
         clients = sorted(uploads)
         shares = [weights[client] for client in clients]
-        gradients = [received_gradient(uploads[client]) for client in clients]
+        gradients = made_of(uploads, lambda client, upload: received_gradient(upload))
         along = shares if self.together == "mean" else [1.0] * len(clients)
         before = Model.from_tensors(self.architecture, state)
-        direction = weighted_sum([gradient.values for gradient in gradients], along)
-        buffers = [gradient.buffers for gradient in gradients]
+        direction = weighted_sum((gradients[client].values for client in clients), along)
+        buffers = (gradients[client].buffers for client in clients)
         return self.moved(before, self._step(before, direction), buffers, shares)
 
     def expose(
@@ -166,13 +167,14 @@ class FedSGD(OneModel):
 
         Source: SIA, Algorithm 1, line 6.
         """
-        exposed = {}
-        for client, upload in sorted(uploads.items()):
+
+        def seen(client: ClientId, upload: Upload) -> Exposed:
             base, gradient = sent[client].model, received_gradient(upload)
             update = Update(self._step(base, gradient.values), gradient.buffers)
             scale = gradient.samples / self.training.lr if gradient.samples else None
-            exposed[client] = rebuilt(base, update, scale)
-        return exposed
+            return rebuilt(base, update, scale)
+
+        return made_of(uploads, seen)
 
     def workload(self, rounds: int, samples: int) -> Workload:
         """One step over everything in every round."""

@@ -15,6 +15,7 @@ from fedaudit.defenses.base import Defense, Visit, Workload
 from fedaudit.fl.algorithms.base import Local
 from fedaudit.fl.algorithms.fedavg import FedAvg, received_update
 from fedaudit.fl.training.local import LocalTraining
+from fedaudit.observe.by_client import chosen
 from fedaudit.observe.round import Exposed, Sent, Update, Upload
 
 CHOICE = "choice"
@@ -110,7 +111,7 @@ class Ifca:
             if clients:
                 total = sum(weights[client] for client in clients)
                 shares = {client: weights[client] / total for client in clients}
-                theirs = {client: uploads[client] for client in clients}
+                theirs = chosen(uploads, clients)
                 models[str(j)] = self._one.fold(models[str(j)], theirs, shares)
         return _together(models) | {TRAINED: state[TRAINED] + torch.tensor([*map(bool, groups)])}
 

@@ -44,9 +44,9 @@ def update_notes(round: Round) -> dict[str, str]:
     """
     merged = {*round.stands_for, *round.stands_for.values()}
     return {
-        f"{_PREFIX}{client}": f"{_norm(exposed.update)!r} {digest_of(exposed.update, {})}"
-        for client, exposed in sorted(round.exposed.items())
-        if exposed.update is not None and client not in merged
+        f"{_PREFIX}{client}": f"{_norm(update)!r} {digest_of(update, {})}"
+        for client in sorted(round.exposed)
+        if client not in merged and (update := round.exposed[client].update) is not None
     }
 
 
