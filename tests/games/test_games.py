@@ -15,7 +15,7 @@ from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.seeds import seeded
 from fedaudit.games import records
 from fedaudit.games.mechanism import given
-from fedaudit.games.run import read_points, run_games
+from fedaudit.games.run import _digest, _Records, read_points, run_games
 from fedaudit.metrics.rates import share
 from fedaudit.results.games import EPOCHS, FIT, HELD_OUT, SUCCESS, TRUE_POSITIVES
 from fedaudit.results.read import read_record
@@ -153,6 +153,25 @@ def not_finite(samples: Tensor) -> Tensor:
 def test_features_may_be_of_an_extractor_of_ones_own(file: Path, tmp_path: Path) -> None:
     record = run(file, tmp_path, records__features="tests.games.test_games:own_features")
     assert "7 features" in record.games[0].records
+
+
+def test_points_of_versions_without_a_setting_stay_valid(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.toml"
+    path.write_text(
+        'name = "tiny"\n[data]\nname = "digits"\n'
+        '[mechanism]\nname = "bitrand"\noptions = {nominal_epsilon = 8.0}\n'
+    )
+
+    def digest(**changes: object) -> str:
+        named = {name.replace("__", "."): value for name, value in changes.items()}
+        (point,) = read_points(path, named)
+        return _digest(point.study, _Records(None), "detector")
+
+    # As the version before neuron.batch_size and game.background_copies named this point.
+    assert digest() == "1b996d2be386ae770c65844c"
+    assert digest(neuron__batch_size=0, game__background_copies=1) == digest()
+    others = {digest(neuron__batch_size=1), digest(game__background_copies=2), digest()}
+    assert len(others) == 3
 
 
 def test_an_extractor_of_512_features_gives_the_first_of_1280(

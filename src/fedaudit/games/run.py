@@ -31,6 +31,9 @@ _POINTS = "points"
 _VERSION = 7
 """Of what is played; a point that another version played is played again."""
 
+_ADDED = {"game": {"background_copies": 1}, "neuron": {"batch_size": 0}}
+"""Settings that older versions did not have, with the value under which a point is what it was."""
+
 Made = TypeVar("Made", PointPlayed, Detection)
 
 
@@ -208,5 +211,8 @@ def _digest(study: GameStudy, records: _Records, *without: str) -> str:
     """Names what is played by its settings and samples: a file of one name may hold others."""
     off = () if study.code else ("code",)
     settings = study.model_dump(mode="json", exclude={*FOR_PEOPLE, *without, *off})
+    for section, added in _ADDED.items():
+        kept = {n: v for n, v in settings[section].items() if (n, v) not in added.items()}
+        settings[section] = kept
     text = json.dumps([_VERSION, settings, records.of(study).digest], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
