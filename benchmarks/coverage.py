@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
+from scipy.stats import mannwhitneyu
 
-from fedaudit.metrics.delong import auc_interval
+from fedaudit.metrics.delong import auc_interval, clustered_auc
+from fedaudit.metrics.family import above_chance
 from fedaudit.metrics.intervals import (
     ConfidenceLimits,
     Limited,
@@ -32,7 +34,8 @@ from fedaudit.metrics.rate_limits import (
     upper_rank,
 )
 from fedaudit.metrics.rates import n_needed
-from fedaudit.metrics.roc import allowed_false_positives, tpr_at_fpr
+from fedaudit.metrics.roc import allowed_false_positives, sides, tpr_at_fpr
+from fedaudit.metrics.stratified import stratified_auc
 
 Scores = np.ndarray
 """A row a run, a column a sample."""
@@ -471,10 +474,176 @@ def _over(intervals: Sequence[ConfidenceLimits], truth: float) -> OverSeeds:
     return OverSeeds(missed(Limits(low, high), truth), float((high - low).mean()))
 
 
+RARE = (
+    (1000, 20, 0.1, 0.01),
+    (1000, 20, 0.1, 0.1),
+    (1000, 20, 0.3, 0.02),
+    (1000, 20, 0.6, 0.01),
+    (1000, 50, 0.02, 0.02),
+    (1000, 50, 0.1, 0.01),
+    (1000, 50, 0.3, 0.1),
+    (1000, 50, 0.6, 0.05),
+    (1000, 100, 0.1, 0.01),
+    (1000, 100, 0.1, 0.1),
+    (1000, 100, 0.3, 0.02),
+    (1000, 100, 0.6, 0.01),
+    (20, 1000, 0.1, 0.01),
+    (20, 1000, 0.1, 0.1),
+)
+"""Members, non-members, and the chance that a score of either differs from all others."""
+_CLIENTS = 10
+_SAMPLES_OF_A_PERSON = 10
+_SMALL_ERROR = 0.001
+
+
+def rare_scores(runs: int, seed: int) -> str:
+    """Return the table of AUCs whose scores seldom differ from one value: a row for each case.
+
+    With DeLong's interval beside it, and the same of pooled clients and of people with ten samples.
+    A second table has how often tests err whose error is a thousandth.
+    """
+    rows = [
+        "| members / non-members | members that differ | non-members that differ | coverage | "
+        "width | DeLong: coverage | width | ten clients: coverage | people: coverage | "
+        "people's samples as independent: coverage |",
+        f"|{'---|' * 10}",
+    ]
+    for members, others, *chances in RARE:
+        print(f"\r{members} / {others}, {chances}", end="\033[K", file=sys.stderr)
+        rng = np.random.default_rng([seed, members, others, *(int(100 * one) for one in chances)])
+        is_member = np.arange(members + others) < members
+        client = np.arange(members + others) % _CLIENTS
+        truth = 0.5 + (chances[0] - chances[1]) / 2
+        kinds: list[list[ConfidenceLimits]] = [[], [], [], [], []]
+        for run in range(runs):
+            chance = np.where(is_member, *chances)
+            differs = rng.random(len(chance)) < chance
+            # A flag in every other run, a size elsewhere.
+            size = 1 + rng.random(len(chance)) * (run % 2)
+            scores = np.where(differs, size, 0.0)
+            # Samples of one person differ together: only people are independent.
+            person = np.repeat(np.arange(len(chance)), _SAMPLES_OF_A_PERSON)
+            of_people = np.where(
+                differs[person], size[person] + 0.01 * rng.random(len(person)) * (run % 2), 0.0
+            )
+            found = (
+                auc_interval(scores, is_member),
+                delong_alone(scores, is_member),
+                stratified_auc(scores, is_member, client),
+                clustered_auc(of_people, is_member[person], person),
+                auc_interval(of_people, is_member[person]),
+            )
+            for kind, one in zip(kinds, found, strict=True):
+                kind.append(ConfidenceLimits(one.low, one.high))
+        held = [_over(kind, truth) for kind in kinds]
+        cells = [f"{members:,} / {others:,}", *(f"{100 * one:g} %" for one in chances)]
+        for one in held[:2]:
+            cells += [f"{one.missed.coverage:.3f}", f"{one.width:.3f}"]
+        cells += [f"{one.missed.coverage:.3f}" for one in held[2:]]
+        rows.append(f"| {' | '.join(cells)} |")
+    print("\r\033[K", end="", file=sys.stderr)
+    return "\n".join(rows) + f"\n\n{_small_errors(runs, seed)}"
+
+
+def delong_alone(scores: np.ndarray, is_member: np.ndarray) -> ConfidenceLimits:
+    """Return DeLong's interval on the logit scale, whatever the scores are."""
+    ours, theirs = sides(scores, is_member)
+    above = (
+        np.searchsorted(np.sort(theirs), ours) + np.searchsorted(np.sort(theirs), ours, "right")
+    ) / 2
+    below = (
+        np.searchsorted(np.sort(ours), theirs) + np.searchsorted(np.sort(ours), theirs, "right")
+    ) / 2
+    placed = above / len(theirs), 1 - below / len(ours)
+    value = float(placed[0].mean())
+    spread = np.sqrt(sum(side.var(ddof=1) / len(side) for side in placed))
+    if not 0 < value < 1:
+        return ConfidenceLimits(value, value)
+    reach = -ndtri((1 - CONFIDENCE) / 2) * spread / (value * (1 - value))
+    middle = np.log(value / (1 - value))
+    return ConfidenceLimits(*(float(1 / (1 + np.exp(-middle - s * reach))) for s in (-1, 1)))
+
+
+def _small_errors(runs: int, seed: int) -> str:
+    """Return how often tests err at a small error, where members differ no more than others."""
+    rows = [
+        "| members / non-members | differ | this test errs at a thousandth | normal ranks |",
+        "|---|---|---|---|",
+    ]
+    rng = np.random.default_rng([seed, 1])
+    for others in (20, 50, 100):
+        for chance in (0.05, 0.1, 0.2):
+            is_member = np.arange(1000 + others) < 1000
+            counted, ranked_ = [], []
+            for _ in range(10 * runs):
+                scores = -1.0 * (rng.random(1000 + others) < chance)
+                counted.append(above_chance(scores, is_member))
+                ranked_.append(normal_ranks(scores, is_member))
+            shares = [
+                f"{100 * float(np.mean(np.array(one) <= _SMALL_ERROR)):.2f} %"
+                for one in (counted, ranked_)
+            ]
+            rows.append(f"| 1,000 / {others} | {100 * chance:g} % | {' | '.join(shares)} |")
+    return "\n".join(rows)
+
+
+def normal_ranks(scores: np.ndarray, is_member: np.ndarray) -> float:
+    """Return the p-value of the Mann-Whitney test by its normal approximation."""
+    ours, theirs = sides(scores, is_member)
+    return float(mannwhitneyu(ours, theirs, alternative="greater", method="asymptotic").pvalue)
+
+
+PEOPLE = (5, 10, 20, 40, 80, 160)
+"""People on each side."""
+_ALIKE = (0.1, 0.5)
+"""Shares of a score's variance that samples of one person have in common."""
+
+
+def people(runs: int, seed: int) -> str:
+    """Return the table of AUCs of samples that depend on each other: a row a number of people.
+
+    Each person has ten samples, or five to forty; members' scores lie one standard deviation above
+    others'. The same scores are taken as independent, and by people.
+    """
+    rows = [
+        "| people a side | samples each | variance in common | samples as independent: coverage | "
+        "width | by people: coverage | width |",
+        f"|{'---|' * 7}",
+    ]
+    truth = float(ndtr(1 / 2**0.5))
+    for count in PEOPLE:
+        for spread in (False, True):
+            for alike in _ALIKE:
+                print(f"\r{count} people, {alike:g}", end="\033[K", file=sys.stderr)
+                rng = np.random.default_rng([seed, count, spread, int(100 * alike)])
+                kinds: list[list[ConfidenceLimits]] = [[], []]
+                for _ in range(runs):
+                    sizes = rng.integers(5, 41, 2 * count) if spread else np.full(2 * count, 10)
+                    person = np.repeat(np.arange(2 * count), sizes)
+                    is_member = person < count
+                    shared, own = rng.standard_normal(2 * count), rng.standard_normal(len(person))
+                    scores = is_member + alike**0.5 * shared[person] + (1 - alike) ** 0.5 * own
+                    found = (
+                        auc_interval(scores, is_member),
+                        clustered_auc(scores, is_member, person),
+                    )
+                    for kind, one in zip(kinds, found, strict=True):
+                        kind.append(ConfidenceLimits(one.low, one.high))
+                cells = [str(count), "5 to 40" if spread else "10", f"{100 * alike:g} %"]
+                for kind in kinds:
+                    held = _over(kind, truth)
+                    cells += [f"{held.missed.coverage:.3f}", f"{held.width:.3f}"]
+                rows.append(f"| {' | '.join(cells)} |")
+    print("\r\033[K", end="", file=sys.stderr)
+    return "\n".join(rows)
+
+
 PARTS: Mapping[str, Callable[[int, int], str]] = {
     "rates": rates,
     "seeds": over_seeds,
     "seed-rates": rates_over_seeds,
+    "rare": rare_scores,
+    "people": people,
 }
 """Tables by name; each takes how many runs a cell has, and a seed."""
 

@@ -5,10 +5,24 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import scipy as sp
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics.intervals import clopper_pearson, percent, require_confidence
+from fedaudit.metrics.intervals import (
+    ConfidenceLimits,
+    clopper_pearson,
+    percent,
+    require_confidence,
+)
+from fedaudit.metrics.rare import METHOD as RARE
+from fedaudit.metrics.rare import (
+    Side,
+    is_rare,
+    limits_of_sides,
+    most_frequent,
+    normal_reach,
+    side_of,
+)
 from fedaudit.metrics.rates import Share, share
 from fedaudit.metrics.roc import (
     SplitScores,
@@ -36,7 +50,8 @@ class AucInterval(NamedTuple):
         value: The AUC.
         low: Lower limit.
         high: Upper limit.
-        method: "DeLong 95%", or "exact on pairs 95%" where DeLong's would claim too much.
+        method: "DeLong 95%"; or "exact on pairs 95%" or "few scores differ 95%" where DeLong's
+            would claim too much.
     """
 
     value: float
@@ -84,6 +99,9 @@ def auc_interval(
     the smaller side has; with perfect separation it is a rigorous bound, since disjoint
     pairs are independent and all of them were ordered rightly.
 
+    Where all but a few scores of a side are equal, that side's variance is near zero as well. There
+    its part of the interval is a bound on a mean that is nearly always 0.
+
     Args:
         scores: One a sample, larger for likelier members.
         is_member: The truth, one a sample.
@@ -92,7 +110,8 @@ def auc_interval(
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
 
-    Source: DeLong, DeLong and Clarke-Pearson 1988; midranks after Sun and Xu 2014.
+    Source: DeLong, DeLong and Clarke-Pearson 1988; midranks after Sun and Xu 2014; Stringer 1963
+        and Zou and Donner 2008 where few scores of a side differ.
     Differs: The interval is made on the logit scale, so that it stays within (0, 1).
     """
     require_confidence(confidence)
@@ -117,11 +136,42 @@ def interval_of_ranks(ranks: SplitScores, confidence: float) -> AucInterval:
     if variance <= 0 or pairs * min(value, 1 - value) < FEWEST_DISORDERED:
         low, high = clopper_pearson(pairs * value, pairs, confidence=confidence)
         return AucInterval(value, low, high, f"exact on pairs {percent(confidence)}")
+    rare = _few_differ(ranks, placed, confidence)
+    if rare is not None:
+        return AucInterval(value, *rare, f"{RARE} {percent(confidence)}")
     reach = -sp.special.ndtri((1 - confidence) / 2) * np.sqrt(variance) / (value * (1 - value))
     low, high = (
         float(sp.special.expit(sp.special.logit(value) + side * reach)) for side in (-1, 1)
     )
     return AucInterval(value, low, high, f"DeLong {percent(confidence)}")
+
+
+def _few_differ(
+    ranks: SplitScores, placed: _Placements, confidence: float
+) -> ConfidenceLimits | None:
+    """Return limits if all but a few scores of a side are equal; None elsewhere."""
+    at_modes = [side == most_frequent(side) for side in ranks]
+    rare = [is_rare(at_mode) for at_mode in at_modes]
+    if not any(rare):
+        return None
+    quantile = -float(sp.special.ndtri((1 - confidence) / 2))
+    reaches = [
+        _side(placements, at_mode).reach(confidence)
+        if few
+        else normal_reach(float(placements.var(ddof=1)) / len(placements), quantile)
+        for at_mode, placements, few in zip(at_modes, placed, rare, strict=True)
+    ]
+    return limits_of_sides(placed.auc, reaches)
+
+
+def _side(
+    placements: Float[np.ndarray, " samples"],
+    at_mode: Bool[np.ndarray, " samples"],
+    person: Int[np.ndarray, " samples"] | None = None,
+) -> Side:
+    """Return a side whose samples all weigh the same."""
+    same = np.ones(len(placements))
+    return side_of(same / len(same), placements, placements[at_mode][0] * same, person)
 
 
 def clustered_auc(
@@ -135,7 +185,8 @@ def clustered_auc(
 
     Samples of one person may depend on each other in any way; people are taken as independent.
     Where almost no pair of a member's and another's sample is misordered, the interval is
-    the exact binomial one for as many disjoint pairs of people as there are.
+    the exact binomial one for as many disjoint pairs of people as there are; where the scores of
+    all but a few people of a side are equal, it is made as :func:`auc_interval` does there.
 
     Args:
         scores: One a sample, larger for likelier members.
@@ -152,7 +203,8 @@ def clustered_auc(
     """
     require_confidence(confidence)
     truth = as_truth(is_member, len(as_scores(scores)))
-    placed = _placements(ranked(sides(scores, truth)))
+    ranks = ranked(sides(scores, truth))
+    placed = _placements(ranks)
     people, place = np.unique(cluster, return_inverse=True)
     value, count = placed.auc, len(people)
     # Each side's sum over a person of what its samples are above the mean by.
@@ -162,6 +214,10 @@ def clustered_auc(
     )
     on_side = [len(np.unique(place[side])) for side in (truth, ~truth)]
     fewest, variance = min(on_side), 0.0
+    own_variances = [
+        float(one @ one) * n / max(1, n - 1)
+        for one, n in zip((members, others), on_side, strict=True)
+    ]
     if fewest >= 2:
         terms = ((members, members), (others, others), (members, others), (members, others))
         for (one, other), n in zip(terms, (*on_side, count, count), strict=True):
@@ -169,7 +225,24 @@ def clustered_auc(
     if variance <= 0 or fewest * min(value, 1 - value) < FEWEST_DISORDERED:
         low, high = clopper_pearson(fewest * value, fewest, confidence=confidence)
         return AucInterval(value, low, high, f"exact on pairs of people {percent(confidence)}")
-    quantile = -sp.special.stdtrit(fewest - 1, (1 - confidence) / 2)
+    quantile = -float(sp.special.stdtrit(fewest - 1, (1 - confidence) / 2))
+    at_modes = [side == most_frequent(side) for side in ranks]
+    owners = [place[side] for side in (truth, ~truth)]
+    rare = [
+        at_mode.any() and is_rare(~np.isin(np.unique(owner), owner[~at_mode]))
+        for at_mode, owner in zip(at_modes, owners, strict=True)
+    ]
+    if any(rare):
+        reaches = [
+            _side(placements, at_mode, owner).reach(confidence)
+            if few
+            else normal_reach(spread, quantile)
+            for placements, at_mode, owner, few, spread in zip(
+                placed, at_modes, owners, rare, own_variances, strict=True
+            )
+        ]
+        low, high = limits_of_sides(value, reaches, independent=sum(on_side) == count)
+        return AucInterval(value, low, high, f"{RARE} between people {percent(confidence)}")
     reach = quantile * np.sqrt(variance) / (value * (1 - value))
     low, high = (
         float(sp.special.expit(sp.special.logit(value) + side * reach)) for side in (-1, 1)

@@ -8,7 +8,8 @@ import numpy.typing as npt
 import scipy as sp
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics.roc import sides
+from fedaudit.metrics.rare import counted_above_chance
+from fedaudit.metrics.roc import SplitScores, sides
 
 
 class Holm(NamedTuple):
@@ -26,8 +27,10 @@ class Holm(NamedTuple):
 def above_chance(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
     """One-sided p-value of "members do not score higher", the Mann-Whitney test.
 
-    Exact for a handful of samples without ties, otherwise normal with the tie correction.
-    All scores equal gives 1.
+    Exact for a handful of samples without ties, otherwise normal with the tie correction. Where few
+    scores differ from the most frequent one, so that a normal tail is too thin at the small errors
+    of a corrected family, members beyond that score are counted instead (Fisher's exact test). All
+    scores equal gives 1.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
@@ -35,6 +38,9 @@ def above_chance(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
     members, nonmembers = sides(scores, is_member)
     if members.min() == members.max() == nonmembers.min() == nonmembers.max():
         return 1.0
+    counted = counted_above_chance([SplitScores(members, nonmembers)])
+    if counted is not None:
+        return counted
     return float(sp.stats.mannwhitneyu(members, nonmembers, alternative="greater").pvalue)
 
 

@@ -5,7 +5,9 @@ from elsewhere then differ before anything is trained. Pairs are therefore compa
 or members and non-members are matched in their classes, and the AUC of the labels alone is stated.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +16,29 @@ from jaxtyping import Bool, Float, Int
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.delong import FEWEST_DISORDERED, AucInterval
-from fedaudit.metrics.intervals import clopper_pearson, percent, require_confidence
-from fedaudit.metrics.roc import as_scores, ranked, sides, within_side
+from fedaudit.metrics.intervals import (
+    ConfidenceLimits,
+    clopper_pearson,
+    percent,
+    require_confidence,
+)
+from fedaudit.metrics.rare import METHOD as RARE
+from fedaudit.metrics.rare import (
+    counted_above_chance,
+    is_rare,
+    limits_of_sides,
+    most_frequent,
+    normal_reach,
+    side_of,
+)
+from fedaudit.metrics.roc import SplitScores, as_scores, ranked, sides, within_side
 from fedaudit.metrics.truth import as_strata, as_truth
 
 _SPLITS = 20
 """Random halvings behind the AUC of labels alone; their mean has a spread of about .01 for 100
 samples a side."""
+_FEWEST_FOR_MODE = 3
+"""Scores of a side of a stratum, below which those of both sides tell its most frequent one."""
 _MOST_RATIO = 20
 """Non-members for each member that matching tries; more of them narrow no interval by 3 %."""
 
@@ -51,7 +69,8 @@ def stratified_auc(
     Source: van Elteren 1960 (comparison within strata); DeLong, DeLong and Clarke-Pearson 1988.
     Differs: Strata are weighted by their pairs. The interval is made on the logit scale, and where
         almost every pair is ordered alike it is the exact binomial one for as many disjoint pairs
-        as the strata hold, as in :func:`fedaudit.metrics.auc_interval`.
+        as the strata hold, as in :func:`fedaudit.metrics.auc_interval`; so it is where the scores
+        of all but a few samples of a side are the most frequent ones of their strata.
     """
     require_confidence(confidence)
     parts = _by_stratum(as_scores(scores), is_member, strata)
@@ -59,17 +78,13 @@ def stratified_auc(
     disjoint = sum(min(len(members), len(others)) for members, others in parts)
     placed = [_placements(members, others) for members, others in parts]
     value = float(sum(above.sum() * len(below) for above, below in placed) / pairs)
-    variance = (
-        sum(
-            ((len(below) * (above - value)) ** 2).sum()
-            + ((len(above) * (below - value)) ** 2).sum()
-            for above, below in placed
-        )
-        / float(pairs) ** 2
-    )
+    variance = sum(_variances(placed, value))
     if variance <= 0 or disjoint * min(value, 1 - value) < FEWEST_DISORDERED:
         low, high = clopper_pearson(disjoint * value, disjoint, confidence=confidence)
         return AucInterval(value, low, high, f"exact on pairs within strata {percent(confidence)}")
+    rare = _few_differ(parts, placed, value, confidence)
+    if rare is not None:
+        return AucInterval(value, *rare, f"{RARE} within strata {percent(confidence)}")
     reach = -sp.special.ndtri((1 - confidence) / 2) * np.sqrt(variance) / (value * (1 - value))
     low, high = (
         float(sp.special.expit(sp.special.logit(value) + side * reach)) for side in (-1, 1)
@@ -94,10 +109,15 @@ def stratified_above_chance(
         BadInput: As in :func:`stratified_auc`.
 
     Source: van Elteren 1960.
-    Differs: Strata are weighted by their pairs, as in :func:`stratified_auc`.
+    Differs: Strata are weighted by their pairs, as in :func:`stratified_auc`. Where few scores
+        differ from the most frequent one of their stratum, the test is exact and counts these.
     """
+    parts = _by_stratum(as_scores(scores), is_member, strata)
+    counted = counted_above_chance(parts)
+    if counted is not None:
+        return counted
     surplus, variance = 0.0, 0.0
-    for members, others in _by_stratum(as_scores(scores), is_member, strata):
+    for members, others in parts:
         ranks = sp.stats.rankdata(np.concatenate([members, others]))
         size, count = len(ranks), len(members)
         surplus += float(ranks[:count].sum()) - count * (size + 1) / 2
@@ -284,9 +304,52 @@ def _aucs_of_cells(
     return all_won[all_pairs > 0] / all_pairs[all_pairs > 0]
 
 
+_Placed: TypeAlias = tuple[Float[np.ndarray, " members"], Float[np.ndarray, " nonmembers"]]
+
+
+def _variances(placed: Sequence[_Placed], value: float) -> tuple[float, float]:
+    """Return what members and non-members add to the variance of the AUC within strata."""
+    pairs = float(sum(len(above) * len(below) for above, below in placed))
+    return (
+        sum(((len(below) * (above - value)) ** 2).sum() for above, below in placed) / pairs**2,
+        sum(((len(above) * (below - value)) ** 2).sum() for above, below in placed) / pairs**2,
+    )
+
+
+def _few_differ(
+    parts: Sequence[SplitScores], placed: Sequence[_Placed], value: float, confidence: float
+) -> ConfidenceLimits | None:
+    """Return limits if all but a few scores of a side are their strata's most frequent ones."""
+    pairs = sum(len(members) * len(others) for members, others in parts)
+    weights, at_mode, modal = ([[], []] for _ in range(3))
+    for part in parts:
+        pooled = most_frequent(np.concatenate(part))
+        for side, (ours, theirs) in enumerate((part, part[::-1])):
+            # The most frequent of one or two scores says nothing.
+            mode = most_frequent(ours) if len(ours) >= _FEWEST_FOR_MODE else pooled
+            beyond = theirs < mode if side == 0 else theirs > mode
+            share = (beyond.sum() + (theirs == mode).sum() / 2) / len(theirs)
+            weights[side].append(np.full(len(ours), len(theirs) / pairs))
+            at_mode[side].append(ours == mode)
+            modal[side].append(np.full(len(ours), share))
+    rare = [is_rare(np.concatenate(side)) for side in at_mode]
+    if not any(rare):
+        return None
+    quantile = -float(sp.special.ndtri((1 - confidence) / 2))
+    reaches = []
+    for side, variance in enumerate(_variances(placed, value)):
+        placements = np.concatenate([one[side] for one in placed])
+        if rare[side]:
+            weight, at = np.concatenate(weights[side]), np.concatenate(modal[side])
+            reaches.append(side_of(weight, placements, at).reach(confidence))
+        else:
+            reaches.append(normal_reach(variance, quantile))
+    return limits_of_sides(value, reaches)
+
+
 def _by_stratum(
     scores: Float[np.ndarray, " samples"], is_member: npt.ArrayLike, strata: npt.ArrayLike
-) -> list[tuple[Float[np.ndarray, " members"], Float[np.ndarray, " nonmembers"]]]:
+) -> list[SplitScores]:
     """Return the scores of the members and the non-members of each stratum that has both."""
     truth, labels = as_truth(is_member, len(scores)), as_strata(strata, len(scores))
     parts = []
@@ -294,7 +357,7 @@ def _by_stratum(
         inside = labels == stratum
         members, others = scores[inside & truth], scores[inside & ~truth]
         if len(members) and len(others):
-            parts.append((members, others))
+            parts.append(SplitScores(members, others))
     if not parts:
         raise BadInput("no stratum has both members and non-members; nothing can be compared")
     return parts

@@ -12,6 +12,8 @@ from fedaudit.core.metric_names import (
     AUC,
     CANNOT_TELL,
     EPSILON,
+    EPSILON_IF_GAUSSIAN,
+    EPSILON_IF_NORMAL,
     FORMAL_EPSILON,
     NOT_FORGOTTEN,
     SECURE_SUM_EPSILON,
@@ -19,7 +21,7 @@ from fedaudit.core.metric_names import (
 from fedaudit.report import evidence, words
 from fedaudit.report.grid import shortened
 from fedaudit.results.doubts import HIDES_LEAKS, relied_on
-from fedaudit.results.estimate import NO_DEFENSE, Estimate
+from fedaudit.results.estimate import NO_DEFENSE, PEOPLE_IGNORED, Estimate
 from fedaudit.results.guessing import LEAST_LEARNED, NearGuessing, above_chance, near_guessing
 from fedaudit.results.record import ControlResult, Record
 from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
@@ -216,6 +218,45 @@ def fairness_caveat(record: Record) -> str:
     return "Differences between clients or pools of samples may be part of these figures"
 
 
+def people_are_ignored(record: Record) -> bool:
+    """Return True if limits take several samples of one person as independent."""
+    return any(PEOPLE_IGNORED in figure.method for figure in record.findings)
+
+
+def people_caveat(record: Record) -> str:
+    """Return the sentence on intervals that leave people out; empty elsewhere."""
+    if not people_are_ignored(record):
+        return ""
+    return (
+        "Several audited samples are of one person and count as independent, so that intervals "
+        'are too narrow: audit people (audit.unit = "person")'
+    )
+
+
+def independence(record: Record) -> str:
+    """Return what intervals and tests of a record take for granted about its samples.
+
+    Empty where people are the units, or the data say of whom samples are and no person has several.
+    """
+    data = record.config.get("data")
+    options = data.get("options") if isinstance(data, dict) else None
+    named = isinstance(options, dict) and bool(options.get("subject"))
+    if people_are_ignored(record):
+        return f"{words.sentence(people_caveat(record))} Tests err more often as well."
+    if record.unit == "person" or named:
+        return ""
+    return (
+        "Intervals and tests take audited samples as independent of each other. If several are of "
+        "one person or source, both promise too much"
+        + (
+            "."
+            if record.watched
+            else ": name that person (data.options.subject) and audit people "
+            '(audit.unit = "person").'
+        )
+    )
+
+
 def controls_line(records: Sequence[Record]) -> str:
     """Return the number of controls that hold, fail or cannot tell, in one line."""
     checks = evidence.checks_of(control for record in records for control in record.controls)
@@ -285,10 +326,24 @@ class CanaryBound(NamedTuple):
     Attributes:
         measured: The lower bound.
         claimed: The epsilon that a mechanism proves; None without one.
+        if_gaussian: The lower bound if the training is as private as a Gaussian mechanism; None in
+            older records.
+        if_normal: The lower bound if scores are normal; None in older records and where refused.
     """
 
     measured: Estimate
     claimed: Estimate | None
+    if_gaussian: Estimate | None = None
+    if_normal: Estimate | None = None
+
+    @property
+    def hypotheses(self) -> str:
+        """Return "2.12 if Gaussian; 3.34 if scores are normal"; empty in older records."""
+        said = (
+            (self.if_gaussian, "if the mechanism is Gaussian"),
+            (self.if_normal, "if scores are normal"),
+        )
+        return "; ".join(f"{words.number(one.number)} {unless}" for one, unless in said if one)
 
 
 def canary_bound(record: Record) -> CanaryBound | None:
@@ -296,7 +351,14 @@ def canary_bound(record: Record) -> CanaryBound | None:
     measured = evidence.strongest(relied_on(record.findings), EPSILON)
     if unit_of(record) != "canary sample" or measured is None:
         return None
-    return CanaryBound(measured, evidence.given_over_all_runs(record, FORMAL_EPSILON))
+    return CanaryBound(
+        measured,
+        evidence.given_over_all_runs(record, FORMAL_EPSILON),
+        *(
+            evidence.strongest(relied_on(record.findings), metric)
+            for metric in (EPSILON_IF_GAUSSIAN, EPSILON_IF_NORMAL)
+        ),
+    )
 
 
 def bounds_one_update(record: Record) -> bool:
@@ -308,8 +370,9 @@ def bounds_one_update(record: Record) -> bool:
 def range_headline(figures: Sequence[Estimate]) -> str:
     """Return the headline of a leak that no single word fits; empty elsewhere."""
     found = [figure for figure in figures if above_chance(figure)]
-    largest = evidence.largest([s for f in found if (s := evidence.size_of(f))])
-    wide = [f for f in found if evidence.size_of(f) == largest and evidence.size_range(f)]
+    if evidence.largest([s for f in found if (s := evidence.size_of(f))]) not in ("trace", None):
+        return ""
+    wide = [figure for figure in found if evidence.size_range(figure)]
     if not wide:
         return ""
     best = max(wide, key=lambda figure: figure.value or 0.0)

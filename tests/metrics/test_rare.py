@@ -1,0 +1,153 @@
+"""AUCs of scores that seldom differ from one value; `python -m benchmarks.coverage --part rare`."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from fedaudit.metrics import (
+    above_chance,
+    auc_interval,
+    clopper_pearson,
+    clustered_auc,
+    compare_auc,
+    stratified_above_chance,
+    stratified_auc,
+    upper_limit,
+)
+from fedaudit.metrics.rare import most_frequent
+
+
+def flags(members: int, fired: int, others: int, false: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of 1 for the samples that fire and 0 for all others, members first."""
+    scores = np.concatenate([np.arange(members) < fired, np.arange(others) < false]).astype(float)
+    return scores, np.arange(members + others) < members
+
+
+def test_nonmembers_that_never_fire_leave_the_auc_as_open_as_their_number_does() -> None:
+    scores, truth = flags(1000, 100, 20, 0)
+    found = auc_interval(scores, truth)
+    assert found.value == pytest.approx(0.55)
+    assert found.method == "few scores differ 95%"
+    # A non-member that fires is worth at most 0.55 less: Clopper and Pearson's limit of 0 in 20.
+    at_least = 0.55 * upper_limit(0, 20, confidence=0.975)
+    assert found.value - found.low >= at_least
+    assert found.value - found.low == pytest.approx(at_least, rel=0.02)
+
+
+def test_limits_of_rare_scores_are_mirrored_if_scores_or_sides_are() -> None:
+    scores, truth = flags(400, 60, 30, 2)
+    found = auc_interval(scores, truth)
+    turned, swapped = auc_interval(-scores, truth), auc_interval(scores, ~truth)
+    assert (1 - turned.high, 1 - turned.low) == pytest.approx((found.low, found.high))
+    assert (1 - swapped.high, 1 - swapped.low) == pytest.approx((found.low, found.high))
+
+
+@pytest.mark.parametrize("false", [7, 8])
+def test_eight_other_scores_of_a_side_are_enough_for_delong(false: int) -> None:
+    found = auc_interval(*flags(1000, 100, 50, false))
+    assert found.method.startswith("few scores differ" if false < 8 else "DeLong")
+
+
+def test_continuous_scores_of_few_samples_keep_their_interval() -> None:
+    rng = np.random.default_rng(0)
+    for size in (4, 8, 40):
+        scores = np.concatenate([rng.normal(0.3, 1, 500), rng.normal(0, 1, size)])
+        found = auc_interval(scores, np.arange(500 + size) < 500)
+        assert not found.method.startswith("few scores differ")
+
+
+@pytest.mark.parametrize(("members", "others"), [(1000, 20), (1000, 100), (20, 1000)])
+def test_limits_hold_where_few_scores_differ(members: int, others: int) -> None:
+    rng, missed, runs = np.random.default_rng(1), 0, 150
+    truth = np.arange(members + others) < members
+    for _ in range(runs):
+        scores = rng.random(len(truth)) < np.where(truth, 0.1, 0.01)
+        found = auc_interval(scores.astype(float), truth)
+        missed += not found.low <= 0.545 <= found.high
+    assert missed <= 0.06 * runs
+
+
+def test_pooled_clients_with_rare_scores_have_limits_like_those_of_one_client() -> None:
+    scores, truth = flags(1000, 100, 40, 1)
+    rng = np.random.default_rng(0)
+    client = rng.integers(10, size=len(scores))
+    whole, pooled = auc_interval(scores, truth), stratified_auc(scores, truth, client)
+    assert pooled.method == "few scores differ within strata 95%"
+    assert pooled.low == pytest.approx(whole.low, abs=0.06)
+    # A stratum whose scores lie elsewhere has a most frequent score of its own.
+    assert stratified_auc(scores + 5 * client, truth, client)[:3] == pytest.approx(pooled[:3])
+
+
+def test_clients_with_one_sample_a_side_have_no_most_frequent_score() -> None:
+    rng = np.random.default_rng(0)
+    scores, truth = rng.normal(size=120), np.arange(120) % 2 == 0
+    assert stratified_auc(scores, truth, np.arange(120) // 2).method.startswith("DeLong")
+
+
+def test_people_with_rare_scores_count_once_however_many_samples_they_have() -> None:
+    scores, truth = flags(300, 60, 20, 1)
+    person = np.arange(320)
+    once = clustered_auc(scores, truth, person)
+    often = clustered_auc(*(np.repeat(part, 8) for part in (scores, truth, person)))
+    assert once.method == often.method == "few scores differ between people 95%"
+    assert often[:3] == pytest.approx(once[:3])
+    alone = auc_interval(scores, truth)
+    # Student's t for the few people is wider than the normal of independent samples.
+    assert once.low <= alone.low < alone.high <= once.high
+
+
+def test_people_on_both_sides_make_rare_limits_wider() -> None:
+    scores, truth = flags(300, 60, 20, 1)
+    apart = clustered_auc(scores, truth, np.arange(320))
+    shared = clustered_auc(scores, truth, np.append(np.arange(300), np.arange(20)))
+    assert shared.high - shared.low > apart.high - apart.low
+
+
+def test_attacks_with_rare_scores_are_compared_by_their_own_limits() -> None:
+    scores, truth = flags(1000, 100, 20, 0)
+    other = np.random.default_rng(0).normal(size=1020)
+    found = compare_auc(scores, other, is_member=truth)
+    assert (found.p_value, found.method) == (1.0, "separate intervals 95%")
+
+
+def test_the_test_of_rare_scores_is_exact() -> None:
+    """Counted over every way to divide twelve samples of which three fire."""
+    scores, truth = flags(9, 1, 3, 2)
+    turned = -scores
+    as_low = [sum(scores[list(chosen)]) >= 2 for chosen in combinations(range(12), 3)]
+    assert above_chance(turned, truth) == pytest.approx(np.mean(as_low))
+
+
+def test_rare_scores_on_both_ends_are_tested_twice() -> None:
+    scores, truth = flags(400, 40, 20, 0)
+    once = above_chance(scores, truth)
+    lowered = scores.copy()
+    lowered[399] = -1
+    assert above_chance(lowered, truth) == pytest.approx(2 * once, rel=0.15)
+
+
+def test_a_test_of_pooled_clients_with_rare_scores_is_that_of_all_their_divisions() -> None:
+    scores = np.array([1.0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0])
+    client = np.repeat([0, 1], 6)
+    truth = np.array([False, True, True, True, True, True] * 2)
+    # The only member that fires is of client 0; a non-member fires too.
+    chance = 1 - stratified_above_chance(-scores, truth, client)
+    assert chance == pytest.approx(1 - 1 / 3)
+
+
+def test_sides_of_like_size_keep_the_test_of_ranks() -> None:
+    scores, truth = flags(40, 6, 40, 2)
+    expected = 0.0666
+    assert above_chance(scores, truth) == pytest.approx(expected, abs=5e-3)
+
+
+def test_a_score_that_half_of_the_samples_have_is_not_the_most_frequent_one() -> None:
+    assert most_frequent(np.array([1.0, 1.0, 2.0])) == 1.0
+    assert np.isnan(most_frequent(np.array([1.0, 2.0])))
+    assert most_frequent(np.full(3, np.inf)) == np.inf
+
+
+def test_perfect_separation_stays_exact_on_pairs() -> None:
+    found = auc_interval(*flags(100, 100, 20, 0))
+    assert found[1:3] == clopper_pearson(20, 20)
