@@ -1,12 +1,21 @@
 """Bounds on the epsilon of a client's presence, from statistics whose distribution is known."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import nct, norm
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics.canaries import canary_bounds
-from fedaudit.metrics.epsilon import gaussian_budget, gaussian_shift, one_run_epsilon
+from fedaudit.metrics.canaries import canary_bounds, record_bounds
+from fedaudit.metrics.epsilon import (
+    Guesses,
+    count_guesses,
+    gaussian_budget,
+    gaussian_shift,
+    one_run_epsilon,
+    one_run_gaussian_bound,
+)
 
 DELTA = 1e-5
 
@@ -69,3 +78,93 @@ def test_bounds_rise_to_the_truth_with_canaries() -> None:
 def test_what_says_nothing_is_refused(z: np.ndarray, inside: np.ndarray, match: str) -> None:
     with pytest.raises(BadInput, match=match):
         canary_bounds(z, inside, delta=DELTA)
+
+
+def record_scores(
+    rng: np.random.Generator, epsilon: float, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of canary records in clips: the noise of all is unknown, and so is their level."""
+    z, inside = drawn(rng, epsilon, count)
+    return 7.0 + 0.3 * z, inside
+
+
+def test_bounds_on_a_canary_record_by_hand() -> None:
+    scores, inside = record_scores(np.random.default_rng(2), 3.9, 500)
+    found = record_bounds(scores, inside, guesses=100, delta=DELTA)
+    counted = count_guesses(scores, inside, 100)
+    assert counted == Guesses(100, counted.correct, 500)
+    assert found.if_gaussian == one_run_gaussian_bound(counted, delta=DELTA)
+    assert found.if_normal is not None
+    # The lower limit solves: a distance as large as this one comes up once in twenty.
+    root = np.sqrt(inside.sum() * (~inside).sum() / 500)
+    spread = np.sqrt(
+        (inside.sum() * scores[inside].var() + (~inside).sum() * scores[~inside].var()) / 498
+    )
+    distance = (scores[inside].mean() - scores[~inside].mean()) / spread
+    shift = gaussian_shift(found.if_normal.value, DELTA)
+    assert nct.sf(distance * root, 498, shift * root) == pytest.approx(0.05, rel=1e-3)
+    assert found.if_normal.method == "mean-only normal 95%, delta 1e-05"
+
+
+def test_bounds_on_a_canary_record_rise_with_what_they_take_for_granted() -> None:
+    scores, inside = record_scores(np.random.default_rng(3), 3.9, 500)
+    found = record_bounds(scores, inside, guesses=100, delta=DELTA)
+    coins = one_run_epsilon(scores, inside, guesses=100, delta=DELTA)
+    assert found.if_normal is not None
+    assert 0 < coins.value < found.if_gaussian.value < found.if_normal.value
+
+
+def test_scores_without_a_leak_bound_nothing() -> None:
+    rng = np.random.default_rng(4)
+    scores, inside = rng.normal(size=400), rng.random(400) < 0.5
+    found = record_bounds(scores, inside, guesses=80, delta=DELTA)
+    assert found.if_normal is not None
+    assert (found.if_gaussian.value, found.if_normal.value) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        (lambda rng, n: rng.laplace(size=n), "not normal about the mean"),
+        (lambda rng, n: np.where(rng.random(n) < 0.01, np.inf, 0.0), "infinite or all equal"),
+        (lambda rng, n: np.zeros(n), "infinite or all equal"),
+    ],
+    ids=["laplace", "infinite", "equal"],
+)
+def test_scores_that_are_not_normal_have_no_bound_that_needs_it(
+    shape: Callable[[np.random.Generator, int], np.ndarray], said: str
+) -> None:
+    rng = np.random.default_rng(5)
+    inside = rng.random(600) < 0.5
+    found = record_bounds(shape(rng, 600), inside, guesses=100, delta=DELTA)
+    assert found.if_normal is None
+    assert said in found.refusal
+
+
+def test_members_with_another_spread_have_no_bound_from_means() -> None:
+    rng = np.random.default_rng(6)
+    inside = rng.random(2000) < 0.5
+    scores = rng.normal(size=2000) * np.where(inside, 1.15, 1.0)
+    found = record_bounds(scores, inside, guesses=400, delta=DELTA)
+    assert found.if_normal is None
+    assert "spread" in found.refusal
+
+
+def test_of_few_canaries_it_is_not_told_if_their_scores_are_normal() -> None:
+    scores, inside = record_scores(np.random.default_rng(7), 3.9, 199)
+    found = record_bounds(scores, inside, guesses=38, delta=DELTA)
+    assert (found.if_normal, found.refusal) == (
+        None,
+        "it takes 200 canaries to test if scores are normal, got 199",
+    )
+
+
+@pytest.mark.slow
+def test_bounds_on_a_canary_record_exceed_the_truth_no_more_often_than_nominal() -> None:
+    rng, runs, above = np.random.default_rng(8), 150, np.zeros(2)
+    for _ in range(runs):
+        scores, inside = record_scores(rng, 3.9, 300)
+        found = record_bounds(scores, inside, guesses=60, delta=DELTA, alpha=0.1)
+        normal = found.if_normal.value if found.if_normal else 0.0
+        above += [found.if_gaussian.value > 3.9, normal > 3.9]
+    assert (above <= runs * 0.1 + 3 * np.sqrt(runs * 0.09)).all()

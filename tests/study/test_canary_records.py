@@ -8,10 +8,15 @@ import pytest
 from fedaudit.core.errors import Unsupported
 from fedaudit.defenses.base import Guarantee, Workload
 from fedaudit.defenses.dpsgd import DPSGD
+from fedaudit.report.text.epsilons import measured_epsilon
+from fedaudit.report.text.verdict import verdict
+from fedaudit.report.tiles import canary_tile
+from fedaudit.report.words import number
 from fedaudit.results.record import ControlResult, Record
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import setup
+from tests.estimates import changed
 from tests.study.studies import quick_study
 
 
@@ -55,12 +60,43 @@ def test_canaries_do_not_refute_an_honest_claim_and_refute_one_without_the_noise
     assert "claimed" in refuted.note
 
 
-def test_where_nothing_is_claimed_there_is_nothing_to_refute(tmp_path: Path) -> None:
-    record = run_study(canary_study(0.0), tmp_path)
+@pytest.fixture(scope="module")
+def undefended(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """A record of canary records that nothing protects."""
+    return run_study(canary_study(0.0), tmp_path_factory.mktemp("undefended"))
+
+
+def test_where_nothing_is_claimed_there_is_nothing_to_refute(undefended: Record) -> None:
+    record = undefended
     assert claim(record) is None
     bound = next(one for one in record.findings if one.metric == "epsilon")
     assert bound.number > 1
     assert any("audited ones are canary records" in said for said in record.untested)
+
+
+def test_canary_records_have_three_bounds_each_with_its_hypothesis(undefended: Record) -> None:
+    record = undefended
+    coins, gaussian, normal = (
+        next(one for one in record.findings if one.metric == metric)
+        for metric in ("epsilon", "epsilon_if_gaussian", "epsilon_if_normal")
+    )
+    assert gaussian.number > coins.number
+    assert gaussian.note.startswith("lower bound if training is at least as private as a Gaussian")
+    assert normal.value is None or normal.note.startswith("lower bound if scores are normal")
+    assert normal.value is not None or normal.note.startswith("refused: scores")
+    assert (gaussian.n_members, gaussian.n_nonmembers) == (coins.n_members, coins.n_nonmembers)
+    page = measured_epsilon(record)
+    assert f"ε at least {number(gaussian.number)} (one canary sample" in page.text
+    assert "if the mechanism is Gaussian" in canary_tile(record)[0].detail
+    assert any(row["metric"] == "epsilon_if_gaussian" for row in record.rows())
+
+
+def test_a_record_of_before_has_its_one_bound(undefended: Record) -> None:
+    before = [one for one in undefended.estimates if "_if_" not in one.metric]
+    older = changed(undefended, estimates=before)
+    assert "if the mechanism" not in canary_tile(older)[0].detail
+    assert "if scores" not in measured_epsilon(older).text
+    assert "if Gaussian" not in verdict(older).headline
 
 
 def test_canaries_keep_their_labels_in_training_and_in_what_is_measured() -> None:

@@ -206,6 +206,14 @@ def one_run_epsilon(
 
     Source: Steinke, Nasr and Jagielski 2023, main result with abstentions (p_value_DP_audit).
     """
+    return one_run_bound(count_guesses(scores, is_member, guesses), delta=delta, alpha=alpha)
+
+
+def count_guesses(scores: npt.ArrayLike, is_member: npt.ArrayLike, guesses: int) -> Guesses:
+    """Count how many guesses by the highest and lowest scores are right.
+
+    Arguments and refusals are those of :func:`one_run_epsilon`.
+    """
     split = sides(scores, is_member)
     members, nonmembers = map(len, split)
     if guesses < 2 or guesses % 2 or guesses > members + nonmembers:
@@ -225,8 +233,7 @@ def one_run_epsilon(
     # members first: at either edge a tie costs the attack a right guess.
     order = np.lexsort((truth, -values))
     right = int(truth[order[: guesses // 2]].sum() + (~truth[order[-guesses // 2 :]]).sum())
-    made = Guesses(guesses, right, len(values))
-    return one_run_bound(made, delta=delta, alpha=alpha)
+    return Guesses(guesses, right, len(values))
 
 
 def one_run_bound(guesses: Guesses, *, delta: float = 0.0, alpha: float = 0.05) -> EpsilonBound:

@@ -88,10 +88,11 @@ def canary_tile(record: Record) -> list[Tile]:
     bound = canary_bound(record)
     if bound is None or evidence.says_nothing(record):
         return []
-    measured, claimed = bound
+    measured, claimed = bound.measured, bound.claimed
     said = [shortened(measured.method, 60)]
     if measured.ceiling is not None:
         said.append(f"at most {words.shown(measured.ceiling, EPSILON)} could be found")
+    said += filter(None, [bound.hypotheses])
     said.append(f"proven {words.shown(claimed.number, EPSILON)}" if claimed else "none is proven")
     tone = "alarm" if claimed and measured.number > claimed.number else ""
     value = words.shown(measured.number, EPSILON)

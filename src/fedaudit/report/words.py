@@ -247,6 +247,8 @@ SIGNALS = {
 METRICS = {
     metric_names.AUC: "AUC",
     metric_names.EPSILON: "ε (lower bound)",
+    metric_names.EPSILON_IF_GAUSSIAN: "ε (lower bound, if Gaussian)",
+    metric_names.EPSILON_IF_NORMAL: "ε (lower bound, if scores are normal)",
     metric_names.CLIENT_EPSILON: "one client's update, ε (lower bound)",
     metric_names.CLIENT_EPSILON_IF_GAUSSIAN: "one client's update, ε (lower bound, if Gaussian)",
     metric_names.CLAIMED_CLIENT_EPSILON: "one client's update, claimed ε",

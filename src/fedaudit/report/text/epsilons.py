@@ -6,6 +6,8 @@ from fedaudit.core.metric_names import (
     CLIENT_EPSILON,
     CLIENT_EPSILON_IF_GAUSSIAN,
     EPSILON,
+    EPSILON_IF_GAUSSIAN,
+    EPSILON_IF_NORMAL,
     FORMAL_EPSILON,
     FORMAL_EPSILON_OF_A_ROUND,
     SECURE_SUM_EPSILON,
@@ -33,6 +35,14 @@ _ONE_UPDATE = "one client’s update, it or zero in its place"
 _ALL_UPDATES = "one client’s whole contribution, its updates or zeros in their place"
 _MEASURED = {
     EPSILON: ("one {unit} of the audited client, there or not", "against the adversary here"),
+    EPSILON_IF_GAUSSIAN: (
+        "one {unit} of the audited client, there or not, if the mechanism is Gaussian",
+        "against the adversary here",
+    ),
+    EPSILON_IF_NORMAL: (
+        "one {unit} of the audited client, there or not, if scores are normal",
+        "against the adversary here",
+    ),
     CLIENT_EPSILON: (f"{_ALL_UPDATES}, from coins alone", _OF_A_CLIENT),
     CLIENT_EPSILON_IF_GAUSSIAN: (f"{_ALL_UPDATES}, if the mechanism is Gaussian", _OF_A_CLIENT),
     SECURE_SUM_EPSILON: (f"{_ONE_UPDATE}, counted on sums drawn anew", _OF_A_SUM),
@@ -93,6 +103,8 @@ def _held(record: Record) -> list[str]:
     return found
 
 
+_OF_ONE_SAMPLE = (EPSILON, EPSILON_IF_GAUSSIAN, EPSILON_IF_NORMAL)
+"""Bounds of each attack and run, of which the largest is shown."""
 _AT_THE_CEILING = "The test can show no more: the truth may be any amount larger."
 _UNREFUTED = "below the claim: not refuted, not confirmed"
 
@@ -119,10 +131,12 @@ def measured_epsilon(record: Record) -> Answer:
         played = words.plural(len(record.games), "point")
         more = f"By success in games, the largest of {played}. {nothing}"
         return Answer("figure", text, f"{more} {_games_held(record)}".strip())
-    clients = [
-        evidence.given_over_all_runs(record, metric) for metric in _MEASURED if metric != EPSILON
+    given = [
+        evidence.strongest(record.findings, metric)
+        if metric in _OF_ONE_SAMPLE
+        else evidence.given_over_all_runs(record, metric)
+        for metric in _MEASURED
     ]
-    given = [evidence.strongest(record.findings, EPSILON), *clients]
     found = [one for one in given if one is not None]
     if not found or evidence.says_nothing(record):
         return not_tested("The record has no lower bound on epsilon.")
@@ -132,7 +146,7 @@ def measured_epsilon(record: Record) -> Answer:
     lines = [
         f"{words.number(one.number)}: {of[one.metric]}; {shortened(one.method, 100)}."
         + _ceiling(one)
-        + " Held against no claim here." * (one.metric == EPSILON)
+        + " Held against no claim here." * (one.metric in _OF_ONE_SAMPLE)
         for one in found
     ]
     text = "; ".join(f"ε at least {words.number(one.number)} ({of[one.metric]})" for one in found)

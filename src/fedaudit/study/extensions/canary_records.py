@@ -1,13 +1,20 @@
-"""Canary records, the draw "canaries": the check of what a defense claims for one sample."""
+"""Canary records, the draw "canaries": bounds on epsilon, and the check of a defense's claim."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
-from fedaudit.core.metric_names import FORMAL_EPSILON
+import numpy as np
+from jaxtyping import Bool, Float
+
+from fedaudit.core.metric_names import EPSILON_IF_GAUSSIAN, EPSILON_IF_NORMAL, FORMAL_EPSILON
 from fedaudit.core.origin import Origin
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.defenses.accounting import FORMAL_DELTA
 from fedaudit.metrics import one_run_epsilon
+from fedaudit.metrics.canaries import record_bounds
+from fedaudit.metrics.epsilon import bound_method
+from fedaudit.results.estimate import Estimate
 from fedaudit.study.figures.guarantees import formal_epsilons
 from fedaudit.study.setup.parts import Conclusion, Extension, MeasuredRun, Scores, Setup
 
@@ -28,26 +35,44 @@ class CanaryRecords(Extension):
 
     @classmethod
     def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
-        """The control that canary records do not refute the claim; none without a claim."""
+        """Bounds that rest on a hypothesis, and the control that no claim is refuted by coins."""
         runs = [one.run for one in found]
         proven = {one.metric: one.value for one in formal_epsilons(runs)}
-        return Conclusion(checks=_claim_checked(runs, scores, proven.get(FORMAL_EPSILON)))
+        attacked = list(_attacked(runs, scores))
+        return Conclusion(
+            figures=[figure for one in attacked for figure in _bounds(one, len(attacked))],
+            checks=_claim_checked(runs, attacked, proven.get(FORMAL_EPSILON)),
+        )
 
     def untested(self) -> str:
         """A sentence on what was not tested because of the draw."""
         return "Ordinary samples, which leak less: the audited ones are canary records."
 
 
-def _claim_checked(
-    runs: Sequence[Setup], scores: Scores, claimed: float | None
-) -> "list[ControlResult]":
-    from fedaudit.results.record import ControlResult
+class _Attacked(NamedTuple):
+    """One attack's scores of the canary records of one client in one run.
+
+    Attributes:
+        run: The run.
+        target: The client.
+        attack: Name of the attack.
+        scores: One a record, larger for likelier members.
+        is_member: Whether the client trained on it.
+        guesses: Number of guesses that bounds rest on.
+    """
+
+    run: Setup
+    target: int
+    attack: str
+    scores: Float[np.ndarray, " canaries"]
+    is_member: Bool[np.ndarray, " canaries"]
+    guesses: int
+
+
+def _attacked(runs: Sequence[Setup], scores: Scores) -> Iterator[_Attacked]:
     from fedaudit.study.figures.analysis import GUESSED_SHARE
     from fedaudit.study.figures.truth import target_truth
 
-    if claimed is None or not scores:
-        return []
-    bounds = []
     for run in runs:
         for target in run.study.audit.targets:
             truth = target_truth(run, target)
@@ -56,16 +81,71 @@ def _claim_checked(
             for name in run.on_membership:
                 given = scores.get((run.seed, target, name))
                 if given is not None and guesses >= 2:
-                    bound = one_run_epsilon(
-                        given[chosen],
-                        truth.is_member[chosen],
-                        guesses=guesses,
-                        delta=FORMAL_DELTA,
-                        alpha=_CLAIM_ERROR / len(scores),
-                    )
-                    bounds.append((bound.value, name, bound.method))
-    if not bounds:
+                    inside = truth.is_member[chosen]
+                    yield _Attacked(run, target, name, given[chosen], inside, guesses)
+
+
+def _bounds(one: _Attacked, family: int) -> list[Estimate]:
+    """Return the bounds on epsilon that rest on a hypothesis, each with an error for itself."""
+    study = one.run.study
+    if study.figures.evaluation == "redraw":
         return []
+    alpha = study.figures.alpha / family
+    found = record_bounds(
+        one.scores, one.is_member, guesses=one.guesses, delta=FORMAL_DELTA, alpha=alpha
+    )
+    figure = partial(
+        Estimate,
+        attack=one.attack,
+        defense=study.defense.label,
+        view=one.run.view.name,
+        target=one.target,
+        seed=one.run.seed,
+        contrast="unseen",
+        n_members=int(one.is_member.sum()),
+        n_nonmembers=int((~one.is_member).sum()),
+    )
+    shared = f"; error shared by {family} bounds"
+    figures = []
+    for metric, bound, hypothesis in (
+        (EPSILON_IF_GAUSSIAN, found.if_gaussian, "training is at least as private as a Gaussian"),
+        (EPSILON_IF_NORMAL, found.if_normal, "scores are normal and equally spread"),
+    ):
+        if bound is None:
+            method = bound_method("mean-only normal", FORMAL_DELTA, alpha)
+            note = f"refused: {found.refusal}"
+            figures.append(figure(metric=metric, value=None, method=method + shared, note=note))
+            continue
+        figures.append(
+            figure(
+                metric=metric,
+                value=bound.value,
+                low=bound.value,
+                ceiling=bound.ceiling,
+                method=bound.method + shared,
+                note=f"lower bound if {hypothesis}; it certifies no budget",
+            )
+        )
+    return figures
+
+
+def _claim_checked(
+    runs: Sequence[Setup], attacked: Sequence[_Attacked], claimed: float | None
+) -> "list[ControlResult]":
+    from fedaudit.results.record import ControlResult
+
+    if claimed is None or not attacked:
+        return []
+    bounds = []
+    for one in attacked:
+        bound = one_run_epsilon(
+            one.scores,
+            one.is_member,
+            guesses=one.guesses,
+            delta=FORMAL_DELTA,
+            alpha=_CLAIM_ERROR / len(attacked),
+        )
+        bounds.append((bound.value, one.attack, bound.method))
     value, name, method = max(bounds)
     return [
         ControlResult(
