@@ -20,6 +20,7 @@ from fedaudit.report.tables.run import (
 )
 from fedaudit.report.terminal import MOST_LINES
 from fedaudit.report.text.verdict import audited, verdict
+from fedaudit.report.verdict import independence
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ClientRow, ExposedSample, OtherClients, Record
 from tests.estimates import changed, estimate
@@ -290,3 +291,23 @@ def test_of_thousands_of_clients_those_without_a_row_are_summed_up() -> None:
         "2/2",
     ]
     assert "10,000 clients holding 1 to 7 samples each" in audited(large)
+
+
+def test_the_first_table_says_once_that_samples_are_taken_as_independent() -> None:
+    two = ("none", 1.0), ("clip", 0.5)
+    first, *others = attack_tables(record(strengths=(1.0,), defenses=two, details=False))
+    assert others
+    said = "Intervals and tests take audited samples as independent of each other."
+    assert said in first.remark
+    assert "name that person (data.options.subject)" in first.remark
+    assert not any(said in other.remark for other in others)
+
+
+def test_a_recording_is_not_told_of_settings_that_it_has_not() -> None:
+    watched = changed(only(), watched=True)
+    assert independence(watched).endswith("both promise too much.")
+
+
+def test_data_that_name_people_of_one_sample_each_need_no_sentence() -> None:
+    named = changed(only(), config={"data": {"options": {"subject": "patient"}}})
+    assert independence(named) == ""

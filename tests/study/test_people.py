@@ -9,7 +9,9 @@ import torch
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.origin import Origin
 from fedaudit.report.page import report_html
+from fedaudit.report.tables.membership import attack_tables
 from fedaudit.report.text.verdict import as_text
+from fedaudit.report.verdict import independence
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
 from fedaudit.study.figures.sample_scores import read_scores
@@ -53,6 +55,49 @@ def brief_study(*, rounds: int = 3, epochs: int = 8) -> Study:
 def carried(tmp_path_factory: pytest.TempPathFactory) -> Carried:
     folder = tmp_path_factory.mktemp("people")
     return Carried(run_study(brief_study(), folder), folder)
+
+
+@pytest.fixture(scope="module")
+def one_by_one(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, list[str]]:
+    """The same data, audited sample by sample; and what was logged."""
+    lines = list[str]()
+    study = people_study(
+        training={"rounds": 1, "epochs": 1},
+        figures={"permutations": 20, "blind_classifier": False},
+        audit={"unit": "sample", "fair": 300},
+    )
+    record = run_study(study, tmp_path_factory.mktemp("samples"), log=lines.append)
+    return record, lines
+
+
+def test_intervals_of_samples_whose_people_are_known_say_that_they_ignore_them(
+    one_by_one: tuple[Record, list[str]],
+) -> None:
+    record, lines = one_by_one
+    limited = [f for f in record.findings if f.attack and f.high is not None]
+    assert limited
+    assert all(f.method.endswith(", people ignored") for f in limited)
+    assert all(f.method.endswith(", people ignored") for f in record.groups if f.high is not None)
+    # A bound on epsilon rests on a coin for each sample, however alike samples are.
+    assert not any("people" in f.method for f in record.findings if f.metric == "epsilon")
+    assert any("audit people instead" in line for line in lines)
+
+
+def test_a_report_asks_for_people_where_they_are_known_and_not_used(
+    one_by_one: tuple[Record, list[str]],
+) -> None:
+    record, _ = one_by_one
+    asked = 'audit people (audit.unit = "person")'
+    assert asked in as_text(record).splitlines()[0]
+    first, *others = attack_tables(record)
+    assert "DeLong 95%, people ignored" in first.remark
+    assert asked in first.remark
+    assert not any(asked in other.remark for other in others)
+
+
+def test_people_as_units_are_told_nothing_of_the_sort(carried: Carried) -> None:
+    assert independence(carried.record) == ""
+    assert not any("people ignored" in f.method for f in carried.record.estimates)
 
 
 def auc(record: Record, unit: str) -> tuple[float, float, float]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, HEADLINE_METRICS, rate_of
@@ -33,6 +34,7 @@ from fedaudit.report.grid import (
     tabled,
 )
 from fedaudit.report.tables.cells import measured
+from fedaudit.report.verdict import independence
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ExposedSample, Record
 
@@ -177,10 +179,14 @@ def attack_tables(record: Record) -> list[Grid]:
     """
     figures = headline(record)
     settings, runs = settings_of(figures), runs_behind(record)
-    return [
+    tables = [
         _attack_table([f for f in figures if setting_of(f) == setting], label, runs)
         for setting, label in zip(settings, differing(settings), strict=True)
     ]
+    said = independence(record)
+    if tables and said:
+        tables[0] = replace(tables[0], remark=f"{tables[0].remark} {said}")
+    return tables
 
 
 def _attack_table(figures: list[Estimate], label: str, runs: RunsBehind) -> Grid:

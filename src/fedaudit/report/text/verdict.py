@@ -53,6 +53,7 @@ from fedaudit.report.verdict import (
     hardly_learned,
     is_defended,
     left_out,
+    people_caveat,
     range_headline,
     sides_of,
     unit_of,
@@ -404,7 +405,8 @@ def _of_members(record: Record, status: evidence.Status, text: str) -> str:
         text = f"{words.capital(names[0])}: {text[:1].lower()}{text[1:]}"
         other = member_status(record, sides[names[1]])
         text += f". {words.capital(names[1])}: {other}"
-    return ". ".join(filter(None, (text, scope_of(record, front), fairness_caveat(record))))
+    caveats = (fairness_caveat(record), people_caveat(record))
+    return ". ".join(filter(None, (text, scope_of(record, front), *caveats)))
 
 
 def _of_canaries(record: Record) -> str:
@@ -414,6 +416,7 @@ def _of_canaries(record: Record) -> str:
         return ""
     said = f"Of one canary sample: epsilon at least {words.number(bound.measured.number)}"
     said += ", the most this test can show" * evidence.at_ceiling(bound.measured)
+    said += f" ({bound.hypotheses})" if bound.hypotheses else ""
     if bound.claimed is None:
         return said
     claim = bound.claimed.number

@@ -36,7 +36,7 @@ from fedaudit.metrics import (
 from fedaudit.metrics.evaluate import CONTRASTS, estimates
 from fedaudit.metrics.table import metric_named
 from fedaudit.observe.measurements import Measurements
-from fedaudit.results.estimate import Estimate, Interval
+from fedaudit.results.estimate import PEOPLE_IGNORED, Estimate, Interval
 from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
 from fedaudit.study.figures.truth import (
     Comparison,
@@ -44,6 +44,7 @@ from fedaudit.study.figures.truth import (
     TargetTruth,
     UnitTruth,
     has_equal_clients,
+    ignores_people,
     target_truth,
 )
 from fedaudit.study.settings.sections import Study
@@ -84,6 +85,7 @@ def analyse(
         progress: Called after each attack on each target.
     """
     phase, done = f"seed {setup.seed}: attacks", 0
+    first = len(findings.figures), len(findings.groups)
     total = len(setup.study.audit.targets) * len(setup.on_membership)
     progress(phase, done, total)
     audited = list[UnitTruth]()
@@ -108,6 +110,19 @@ def analyse(
             progress(phase, done, total)
     if not has_equal_clients(setup):
         _add_pooled(setup, audited, findings)
+    if ignores_people(setup):
+        for figures, start in zip((findings.figures, findings.groups), first, strict=True):
+            figures[start:] = map(_without_people, figures[start:])
+
+
+def _without_people(figure: Estimate) -> Estimate:
+    """Return the figure with a method that says what its limits leave out.
+
+    Bounds on epsilon rest on a coin for each sample, however alike samples are.
+    """
+    if figure.high is None or figure.metric == EPSILON:
+        return figure
+    return figure.model_copy(update={"method": f"{figure.method}, {PEOPLE_IGNORED}"})
 
 
 def _labels_alone(

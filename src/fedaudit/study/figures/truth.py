@@ -270,6 +270,16 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     )
 
 
+def ignores_people(setup: Setup) -> bool:
+    """Return True if data say of which person each sample is, and several samples of one are
+    audited one by one."""
+    known, audit = setup.dataset.subject, setup.deal.audit
+    if known is None or audit.subject is not None:
+        return False
+    people = known[audit.samples.ids]
+    return len(people.unique()) < len(people)
+
+
 def has_equal_clients(setup: Setup) -> bool:
     """Return True if every client is known to have the same label distribution and features."""
     study = setup.study
