@@ -1,7 +1,9 @@
 """The picture of the rooms is what the source is."""
 
+import ast
 import re
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.test_layers import FILES, ours
@@ -42,3 +44,72 @@ def test_files_of_tensors_are_opened_where_their_order_is_made_canonical() -> No
         if re.search(r"\bsafe_open\(|\.metadata\(\)", path.read_text())
     }
     assert opening == {"observe/tensors.py"}
+
+
+OPENS = {
+    *("open", "read_bytes", "read_text", "write_bytes", "write_text", "safe_open", "load_file"),
+    *("memmap", "fromfile", "loadtxt", "genfromtxt", "imread", "ZipFile", "GzipFile", "FileIO"),
+    *("np.load", "torch.load", "json.load", "tomllib.load", "pickle.load", "load_dataset"),
+    *("load_dataset_builder", "fdopen", "rglob", "os.walk"),
+}
+"""Functions and methods that open files or go through folders, by their last names."""
+
+OPENED_ELSEWHERE = {
+    "core.files.open_regular": "which opens regular files only, for all others",
+    "core.files.write_whole": "a new file",
+    "core.files.opened_to_append": "a regular file, looked at before it is written to",
+    "core.importing.module_digest": "the file of a module that was imported",
+    "core.definitions._bytes_of": "likewise",
+    "core.pretrained.of_minilm": "an installed package",
+    "core.pretrained.pretrained": "by its path, after core.headers looked at it",
+    "observe.tensors.read_tensors": "likewise",
+    "observe.tensors.read_notes": "likewise",
+    "observe.tensors.carries_hash": "likewise",
+    "observe.tensors.write_tensors": "a file that was just written",
+    "datasets.generated._bundled_digits": "an installed package",
+    "datasets.formats.hugging_face._loaded": "files of the package's own, Parquet after a look",
+    "datasets.formats.idx._array": "a stream of open_regular",
+    "datasets.formats.image_folder._sized": "a stream of open_regular",
+    "datasets.formats.image_folder._walked": "folders that are no links",
+    "datasets.formats.npz._stored": "a stream of open_regular",
+    "datasets.formats.npz._announced": "an entry of a stream of open_regular",
+    "games.records._net": "an installed package",
+    "report.page._file": "a file of this package",
+    "results.ladder.ladder": "a file of this package",
+    "cli.application._TerminalStream._to_nowhere": "the null device",
+    "cli.application.printing_anyway": "the null device",
+    "cli.application._take_closed": "the null device",
+    "live.beside._close_others": "the null device",
+    "core.importing._entry_points": "metadata of an installed package",
+    "pack.packing.write_pack": "a new file",
+}
+"""Functions that open files by themselves, with what they open."""
+
+
+def opening(node: ast.AST, inside: str) -> Iterator[tuple[str, str]]:
+    """Functions in which something is opened, with the last name of what opens it."""
+    if isinstance(node, ast.Call):
+        name = ast.unparse(node.func)
+        if {name.rpartition(".")[2], name} & OPENS and not is_ours(name):
+            yield inside, name
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        inside = f"{inside}.{node.name}"
+    for child in ast.iter_child_nodes(node):
+        yield from opening(child, inside)
+
+
+def is_ours(name: str) -> bool:
+    """True for functions of core.files, which are called by their names alone."""
+    return name in ("read_bytes", "read_text")
+
+
+def test_files_that_somebody_names_are_opened_by_one_function_that_takes_regular_files() -> None:
+    found = {
+        place: name
+        for module, path in FILES.items()
+        for place, name in opening(
+            ast.parse(path.read_text(encoding="utf-8")), module.removeprefix("fedaudit.")
+        )
+    }
+    assert {p: n for p, n in found.items() if p not in OPENED_ELSEWHERE} == {}
+    assert OPENED_ELSEWHERE.keys() - found.keys() == set(), "an exception that is none any more"

@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from fedaudit.core import files
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import (
     SHORT,
     TooLarge,
+    open_regular,
     opened_to_append,
     own_folder,
+    read_bytes,
     read_object,
     read_text,
+    regular_size,
     sweep,
     write_whole,
 )
@@ -77,6 +81,42 @@ def test_what_is_read_is_a_regular_file_of_text_and_not_too_large(tmp_path: Path
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="no regular file"):
         read_text(tmp_path / "pipe", max_bytes=10)
+
+
+def test_pipes_devices_and_folders_are_refused_and_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for path in (tmp_path / "pipe", tmp_path / "link", tmp_path, Path(os.devnull)):
+        with pytest.raises(OSError, match="no regular file"):
+            open_regular(path)
+        with pytest.raises(OSError, match="no regular file"):
+            regular_size(path)
+
+
+def test_a_pipe_that_takes_the_place_of_a_file_just_before_it_is_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(files, "regular_size", lambda path, within: 0)
+    with pytest.raises(OSError, match="no regular file"):
+        open_regular(tmp_path / "pipe")
+
+
+def test_a_file_within_a_folder_is_reached_by_no_link_out_of_it(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "a.txt").write_text("a")
+    (tmp_path / "secret.txt").write_text("secret")
+    (tmp_path / "own" / "in").symlink_to("a.txt")
+    (tmp_path / "own" / "out").symlink_to(tmp_path / "secret.txt")
+    (tmp_path / "own" / "up").symlink_to("..")
+    (tmp_path / "named").symlink_to("own")
+    own = tmp_path / "named"
+    for name in ("a.txt", "in"):
+        assert read_bytes(own / name, max_bytes=9, within=own) == b"a"
+    for name in ("out", "up/secret.txt", "../secret.txt"):
+        with pytest.raises(OSError, match="a link that leads out of"):
+            read_bytes(own / name, max_bytes=9, within=own)
+    assert read_bytes(own / "out", max_bytes=9) == b"secret"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 import gzip
+import io
 import os
 import pickle
 import struct
 import sys
+import types
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -530,13 +532,64 @@ class TestImageFolder:
         with pytest.raises(Damaged, match=r"1\.png cannot be read as a picture"):
             load("pets", data_dir=tmp_path)
 
+    def test_a_pipe_among_pictures_is_refused_and_not_waited_for(self, tmp_path: Path) -> None:
+        store_pictures(tmp_path / "pets", {f"{c}/{i}": i for c in "ab" for i in range(5)})
+        os.mkfifo(tmp_path / "pets" / "b" / "9.png")
+        with pytest.raises(BadInput, match=r"9\.png cannot be read as a picture \(no regular file"):
+            load("pets", data_dir=tmp_path)
 
-class Columns(dict[str, list[object]]):
-    """Stands for a table of the package datasets."""
+    @pytest.mark.parametrize("place", ["c", "b/more"])
+    def test_a_folder_of_pictures_that_is_a_link_is_refused(
+        self, place: str, tmp_path: Path
+    ) -> None:
+        store_pictures(tmp_path / "pets", {f"{c}/{i}": i for c in "ab" for i in range(5)})
+        store_pictures(tmp_path / "elsewhere", {str(i): i for i in range(5)})
+        (tmp_path / "pets" / place).symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(BadInput, match=f"{place} is a link to a folder"):
+            load("pets", data_dir=tmp_path)
 
-    @property
-    def column_names(self) -> list[str]:
-        return list(self)
+    def test_the_training_part_is_no_link_to_a_folder(self, tmp_path: Path) -> None:
+        for part in ("real", "pets/test"):
+            store_pictures(tmp_path / part, {f"{c}/{i}": i for c in "ab" for i in range(5)})
+        (tmp_path / "pets" / "train").symlink_to(tmp_path / "real")
+        with pytest.raises(BadInput, match="train is a link to a folder"):
+            load("pets", data_dir=tmp_path)
+
+    @pytest.mark.parametrize(
+        ("target", "said"), [("../../x.png", "a link that leads out of"), ("gone.png", "No such")]
+    )
+    def test_a_picture_that_links_out_of_the_folder_or_nowhere_is_refused(
+        self, target: str, said: str, tmp_path: Path
+    ) -> None:
+        store_pictures(tmp_path / "pets", {f"{c}/{i}": i for c in "ab" for i in range(5)})
+        Image.fromarray(IMAGES[0]).save(tmp_path / "x.png")
+        (tmp_path / "pets" / "a" / "9.png").symlink_to(target)
+        with pytest.raises(BadInput, match=f"9.png cannot be read as a picture .{said}"):
+            load("pets", data_dir=tmp_path)
+
+    def test_the_folder_itself_and_pictures_within_it_may_be_links(self, tmp_path: Path) -> None:
+        store_pictures(tmp_path / "real", {f"{c}/{i}": i for c in "ab" for i in range(5)})
+        (tmp_path / "real" / "a" / "9.png").symlink_to("1.png")
+        (tmp_path / "pets").symlink_to(tmp_path / "real")
+        assert len(load("pets", data_dir=tmp_path)) == 11
+
+
+class Rows(list[object]):
+    """Stands for a column of the package datasets, as it is stored."""
+
+    def array(self) -> ndarray:
+        return np.asarray(list(self))
+
+
+def columns(**lists: list[object]) -> dict[str, Rows]:
+    return {name: Rows(values) for name, values in lists.items()}
+
+
+def as_stored(picture: Image.Image, kind: str = "PNG") -> dict[str, object]:
+    """A picture as a column of pictures holds it, whose name need not be that of its format."""
+    file = io.BytesIO()
+    picture.save(file, kind)
+    return {"bytes": file.getvalue(), "path": "a.jpg"}
 
 
 class TestHuggingFace:
@@ -544,33 +597,106 @@ class TestHuggingFace:
     def from_tables(self, monkeypatch: pytest.MonkeyPatch) -> Reads:
         """Reads a data set of these tables, as the package would have loaded them."""
 
-        def read(name: str, parts: object, **options: object) -> Dataset:
-            monkeypatch.setattr(hugging_face, "_loaded", lambda name, config: parts)
+        def read(
+            name: str, parts: object, folders: tuple[Path, ...] = (), **options: object
+        ) -> Dataset:
+            source = hugging_face.Source(parts, 10_000, folders)  # type: ignore[arg-type]
+            monkeypatch.setattr(hugging_face, "_loaded", lambda name, config: source)
             return hugging_face.read(name, **options)  # type: ignore[arg-type]
 
         return read
 
     def test_pictures_in_a_table_are_read(self, from_tables: Reads) -> None:
-        pictures: list[object] = [Image.fromarray(image) for image in IMAGES]
-        table = Columns(image=pictures, label=list(LABELS))
+        pictures: list[object] = [as_stored(Image.fromarray(image)) for image in IMAGES]
+        table = columns(image=pictures, label=list(LABELS))
         parts = {"train": table, "test": table}
         dataset = from_tables("t", parts, seed=0, grey=True, standardise=False)
         assert torch.equal(dataset.train.features, plain(IMAGES[:, None]))
 
     def test_rows_of_numbers_are_read_and_split(self, from_tables: Reads) -> None:
         rows: list[object] = [[0.5, float(at)] for at in range(12)]
-        table = Columns(row=rows, label=list(LABELS))
+        table = columns(row=rows, label=list(LABELS))
         dataset = from_tables("t", {"train": table}, seed=0, features="row", test_share=0.25)
         assert (len(dataset.train), len(dataset.test)) == (9, 3)
 
     def test_a_missing_column_gets_the_nearest_name(
         self, from_tables: Callable[..., Dataset]
     ) -> None:
-        table = Columns(image=[], labels=[])
+        table = columns(image=[], labels=[])
         with pytest.raises(BadInput, match="did you mean 'labels'"):
-            from_tables("t", {"train": Columns(image=[1], labels=[0])}, seed=0)
+            from_tables("t", {"train": columns(image=[1], labels=[0])}, seed=0)
         with pytest.raises(BadInput, match="one must be 'train'"):
             from_tables("t", {"validation": table}, seed=0)
+
+    def test_a_picture_whose_header_announces_gigabytes_is_not_decoded(
+        self, from_tables: Reads
+    ) -> None:
+        large: list[object] = [as_stored(Image.new("1", (7000, 7000)))] * 6
+        with pytest.raises(BadInput, match=r"picture 0 of the part 'train' would take 0\.18"):
+            from_tables("t", {"train": columns(image=large, label=[0, 1] * 3)}, seed=0)
+
+    def test_pictures_that_are_small_alone_are_refused_if_they_are_large_together(
+        self, from_tables: Reads
+    ) -> None:
+        many: list[object] = [as_stored(Image.new("1", (1500, 1500)))] * 40
+        with pytest.raises(BadInput, match="40 pictures of 1500 x 1500 pixels would take"):
+            from_tables("t", {"train": columns(image=many, label=[0, 1] * 20)}, seed=0)
+
+    def test_postscript_under_the_name_of_a_picture_is_handed_to_no_program(
+        self, from_tables: Reads
+    ) -> None:
+        drawn: list[object] = [as_stored(Image.new("RGB", (4, 4)), "EPS")] * 6
+        with pytest.raises(Damaged, match=r"picture 0 of the part 'train' .* none of the"):
+            from_tables("t", {"train": columns(image=drawn, label=[0, 1] * 3)}, seed=0)
+
+    def test_a_picture_that_is_cut_off_is_refused_by_its_place(self, from_tables: Reads) -> None:
+        pictures: list[object] = [as_stored(Image.fromarray(image)) for image in IMAGES]
+        whole = pictures[7]
+        assert isinstance(whole, dict)
+        pictures[7] = {"bytes": whole["bytes"][:50], "path": None}
+        with pytest.raises(Damaged, match="picture 7 of the part 'train' cannot be read"):
+            from_tables("t", {"train": columns(image=pictures, label=list(LABELS))}, seed=0)
+
+    def test_a_path_in_a_table_is_read_within_the_folders_of_the_data_set_only(
+        self, from_tables: Reads, tmp_path: Path
+    ) -> None:
+        (tmp_path / "own").mkdir()
+        for name in ("own/a.png", "b.png"):
+            Image.fromarray(IMAGES[0]).save(tmp_path / name)
+        (tmp_path / "own" / "link.png").symlink_to(tmp_path / "b.png")
+        Image.fromarray(IMAGES[1]).save(tmp_path / "own" / "c.png")
+
+        def read(*names: str) -> Dataset:
+            rows: list[object] = [
+                {"bytes": None, "path": str(tmp_path / "own" / name)} for name in names
+            ]
+            table = columns(image=rows * 2, label=[0, 1] * 2)
+            return from_tables("t", {"train": table}, (tmp_path / "own",), seed=0, test_share=0.5)
+
+        assert read("a.png", "c.png").classes == 2
+        for name in ("../b.png", "link.png", "../../../etc/passwd", "a\0.png"):
+            with pytest.raises(Damaged, match="no path within the data set"):
+                read("a.png", name)
+
+    def test_a_path_in_a_table_that_is_a_pipe_is_refused(
+        self, from_tables: Reads, tmp_path: Path
+    ) -> None:
+        os.mkfifo(tmp_path / "a.png")
+        rows: list[object] = [{"bytes": None, "path": str(tmp_path / "a.png")}] * 4
+        with pytest.raises(Damaged, match="no regular file"):
+            from_tables("t", {"train": columns(image=rows, label=[0, 1] * 2)}, (tmp_path,), seed=0)
+
+    @pytest.mark.parametrize("error", [RuntimeError("cut off"), KeyError("x"), OSError("gone")])
+    def test_whatever_the_package_raises_is_one_sentence(
+        self, error: Exception, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise error
+
+        package = types.SimpleNamespace(load_dataset_builder=fail)
+        monkeypatch.setitem(sys.modules, "datasets", package)
+        with pytest.raises(BadInput, match="data set 'x' cannot be loaded"):
+            load("hf:x")
 
     def test_without_the_package_the_way_to_install_it_is_said(
         self, monkeypatch: pytest.MonkeyPatch
@@ -579,15 +705,47 @@ class TestHuggingFace:
         with pytest.raises(BadInput, match=r"pip install 'fedaudit\[data\]'"):
             load("hf:mnist")
 
-    def test_a_local_table_of_the_package_is_read(
-        self, from_tables: Callable[..., Dataset]
-    ) -> None:
-        datasets = pytest.importorskip("datasets")
+    def test_columns_of_arrow_are_read_as_they_are_stored(self, from_tables: Reads) -> None:
         pyarrow = pytest.importorskip("pyarrow")
-        stored = pyarrow.table({"row": [[0.0], [1.0], [2.0], [3.0]], "label": [0, 1] * 2})
-        table = datasets.Dataset(stored, fingerprint="t")
+        stored = pyarrow.table(
+            {
+                "row": [[[0.0, 1.0]], [[1.0, 2.0]], [[2.0, 4.0]], [[3.0, 5.0]]],
+                "label": [0, 1] * 2,
+                "ragged": [[1], [1, 2], [], [1]],
+            }
+        )
+        table = {
+            name: hugging_face.ArrowColumn(name, stored.column(name), 0)
+            for name in stored.column_names
+        }
         dataset = from_tables("t", {"train": table}, seed=0, features="row", test_share=0.5)
-        assert dataset.classes == 2
+        assert (dataset.classes, dataset.train.features.shape[1:]) == (2, (1, 2))
+        with pytest.raises(BadInput, match="rows of ragged differ in length"):
+            from_tables("t", {"train": table}, seed=0, features="ragged", test_share=0.5)
+
+    @pytest.mark.slow
+    def test_parquet_of_few_bytes_for_many_rows_is_refused_before_it_is_loaded(
+        self, tmp_path: Path
+    ) -> None:
+        pyarrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        pytest.importorskip("datasets")
+        picture = as_stored(Image.new("L", (300, 300)))["bytes"]
+        places = pyarrow.array(np.zeros(1_000_000, np.int32))
+        table = pyarrow.table(
+            {
+                "image": pyarrow.DictionaryArray.from_arrays(places, pyarrow.array([picture])),
+                "label": np.arange(1_000_000) % 2,
+            }
+        )
+        path = tmp_path / "train.parquet"
+        parquet.write_table(table, path, row_group_size=1_000_000, compression="zstd")
+        assert path.stat().st_size < 50_000
+        with pytest.raises(BadInput, match=r"train\.parquet\) would take 0\.13 GiB"):
+            load(f"hf:{tmp_path}")
+        path.write_bytes(path.read_bytes()[:9000])
+        with pytest.raises(Damaged, match=r"train\.parquet of .* cannot be read as Parquet"):
+            load(f"hf:{tmp_path}")
 
 
 class TestNames:

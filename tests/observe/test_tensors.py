@@ -1,5 +1,7 @@
 import json
+import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,9 +13,11 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from fedaudit.core import headers
 from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.headers import refuse_heavy
 from fedaudit.observe import tensors
-from fedaudit.observe.tensors import read_tensors, write_tensors
+from fedaudit.observe.tensors import carries_hash, read_notes, read_tensors, write_tensors
 
 SOME = {"b": torch.arange(6.0).reshape(2, 3), "a": torch.tensor([1, 2]), "c": torch.tensor(0.5)}
 
@@ -179,13 +183,20 @@ def test_notes_may_list_thousands_and_quote_what_they_want(path: Path) -> None:
 def test_a_header_of_quotation_marks_is_looked_through_once() -> None:
     start = time.process_time()
     for text in (b'"' + b'\\"' * 2_000_000, b'"' * 2_000_000, b"[" * 2_000_000, b'"\\'):
-        tensors.refuse_heavy(len(text), text)
+        refuse_heavy(len(text), text)
     assert time.process_time() - start < 5
 
 
 def write_header(path: Path, header: dict[str, object]) -> None:
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"a")
+
+
+@pytest.mark.parametrize("read", [read_tensors, read_notes, carries_hash])
+def test_no_reader_waits_for_a_pipe(read: Callable[[Path], object], path: Path) -> None:
+    os.mkfifo(path)
+    with pytest.raises((BadInput, Damaged, OSError), match="no regular file"):
+        read(path)
 
 
 def test_a_pickle_is_refused_unread(path: Path) -> None:
@@ -198,7 +209,7 @@ def test_files_and_names_without_end_are_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tensors(SOME, path)
-    monkeypatch.setattr(tensors, "MAX_TENSORS", 2)
+    monkeypatch.setattr(headers, "MAX_TENSORS", 2)
     with pytest.raises(Damaged, match="tells of 3 tensors"):
         read_tensors(path)
     monkeypatch.setattr(tensors, "MAX_BYTES", 10)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedaudit.core.errors import BadInput, Refusal
-from fedaudit.core.files import RECORDING_FILE
+from fedaudit.core.files import RECORDING_FILE, open_regular
 from fedaudit.study.settings.toml import read_toml
 
 _MARK = re.compile(rb'"format":\s?"fedaudit-(\w+)"')
@@ -60,10 +60,7 @@ def meant_as(path: Path, *kinds: Kind) -> Iterator[None]:
 def _kind_at(path: Path) -> Kind | None:
     """The kind that a file or folder says it is of; None where it says none."""
     with suppress(OSError, Refusal):
-        if path.is_dir():
-            return _kind_of_folder(path)
-        if path.is_file():  # and no pipe, at which reading would wait
-            return _kind_of_file(path)
+        return _kind_of_folder(path) if path.is_dir() else _kind_of_file(path)
     return None
 
 
@@ -76,7 +73,7 @@ def _kind_of_folder(folder: Path) -> Kind | None:
 
 
 def _kind_of_file(path: Path) -> Kind | None:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         mark = _MARK.search(file.read(_MARKED_WITHIN))
     return _BY_MARK.get(mark[1]) if mark else _kind_of_tables(read_toml(path, "the file"))
 

@@ -7,7 +7,7 @@ import re
 import secrets
 import stat
 from collections.abc import Callable
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 
 from fedaudit.core.errors import BadInput, Damaged
@@ -141,6 +141,65 @@ def refuse_absent(path: Path, meant: str) -> None:
         raise BadInput(f"{path} is not there; give {meant}")
 
 
+def regular_size(path: Path, *, within: Path | None = None) -> int:
+    """Return the size of a regular file in bytes, without opening it.
+
+    Args:
+        path: Of the file. Links are followed.
+        within: Folder that the file must be in once all links are followed; None for anywhere.
+
+    Raises:
+        OSError: It does not exist, leads out of that folder, or is a pipe, a device or a folder.
+    """
+    if within is not None and not path.resolve().is_relative_to(within.resolve()):
+        raise OSError(errno.ELOOP, f"a link that leads out of {within}", str(path))
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return status.st_size
+
+
+def open_regular(path: Path, *, within: Path | None = None) -> BufferedReader:
+    """Open a regular file for reading bytes. Every file that somebody names is opened here.
+
+    Args:
+        path: Of the file. Links are followed.
+        within: Folder that the file must be in once all links are followed; None for anywhere.
+
+    Raises:
+        OSError: See :func:`regular_size`, or the file cannot be read.
+    """
+    # Looked at before it is opened, since opening a device can already change its state.
+    regular_size(path, within=within)
+    # And not to wait for a writer, should a pipe have taken its place by now.
+    without_waiting = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    file = os.fdopen(os.open(path, os.O_RDONLY | without_waiting), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return file
+
+
+def read_bytes(path: Path, *, max_bytes: int, within: Path | None = None) -> bytes:
+    """Return the content of a regular file that is not too large.
+
+    Args:
+        path: Of the file.
+        max_bytes: Of the largest that is read at all.
+        within: See :func:`open_regular`.
+
+    Raises:
+        TooLarge: It is larger than that.
+        OSError: See :func:`open_regular`.
+    """
+    # Read, not asked for its size, which may change in between.
+    with open_regular(path, within=within) as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise TooLarge(f"{path} has more than {max_bytes} bytes")
+    return data
+
+
 def read_text(path: Path, *, max_bytes: int) -> str:
     """The UTF-8 text of a regular file that is not too large.
 
@@ -153,14 +212,7 @@ def read_text(path: Path, *, max_bytes: int) -> str:
         OSError: It is not there, cannot be read or is no regular file, such as a pipe.
         UnicodeDecodeError: It is not UTF-8.
     """
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "no regular file")
-    # Read, not asked for its size, which may change in between.
-    with path.open("rb") as file:
-        data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:
-        raise TooLarge(f"{path} has more than {max_bytes} bytes")
-    return data.decode("utf-8")
+    return read_bytes(path, max_bytes=max_bytes).decode("utf-8")
 
 
 def hold_to_budget(what: str, needed: int, *, on_disk: int) -> None:

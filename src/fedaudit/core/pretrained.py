@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.headers import check_header
 
 PRETRAINED_VARIABLE = "FEDAUDIT_PRETRAINED"
 """Environment variable: folder of the values that networks were trained to beforehand."""
@@ -85,8 +86,9 @@ def pretrained(name: str) -> dict[str, Tensor]:
             "that has a [pretraining] table, and model.options.weights names a file of your own"
         )
     try:
+        check_header(file)
         return load_file(file)
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise Damaged(
             f"{file} cannot be read ({error}); delete it, to have it made anew"
         ) from error

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import write_whole
+from fedaudit.core.files import open_regular, write_whole
 from fedaudit.gate.junit import junit_xml
 from fedaudit.gate.outcome import gravity
 from fedaudit.gate.reasons import figure_text
@@ -51,7 +51,7 @@ def refuse_taken(target: Path, inputs: Sequence[Path]) -> None:
         raise BadInput(f"{target} is what is read here; write to another file")
     start = b""
     if target.is_file():
-        with target.open("rb") as file:
+        with open_regular(target) as file:
             start = file.read(200)
     if _XML not in start and _JSON not in start:
         raise BadInput(

@@ -17,10 +17,12 @@ from typing import NamedTuple, NoReturn, TypeAlias
 import torch
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import own_folder, write_whole
+from fedaudit.core.files import own_folder, read_text, write_whole
 from fedaudit.core.values import ClientId
 from fedaudit.live.waiting import FOLDER, TRAINER, waiting
 
+_LONGEST_NUMBER = 40
+"""Bytes of the longest number of a process."""
 MOST_WAITING = 4
 """Rounds that may wait while training goes on."""
 _POLLED = 0.5
@@ -78,7 +80,7 @@ def is_left_alone(folder: Path) -> bool:
         folder: Of the recording, which another process keeps to itself.
     """
     try:
-        trainer = int((folder / FOLDER / TRAINER).read_text(encoding="ascii"))
+        trainer = int(read_text(folder / FOLDER / TRAINER, max_bytes=_LONGEST_NUMBER))
     except (OSError, ValueError):
         return False
     return trainer == os.getpid() or _has_ended(trainer)

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from fedaudit.core.errors import Damaged
 from fedaudit.core.files import own_folder
+from fedaudit.core.headers import MAX_TENSORS
 from fedaudit.core.params import plus
 from fedaudit.core.values import Architecture, ClientId, Model, Params
 from fedaudit.live.recording import RoundEntry
 from fedaudit.observe.kept_files import models_in, numbered_models, under
 from fedaudit.observe.layout import numbered
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.observe.tensors import MAX_BYTES, MAX_TENSORS, read_notes, read_tensors, write_tensors
+from fedaudit.observe.tensors import MAX_BYTES, read_notes, read_tensors, write_tensors
 from fedaudit.observe.views import grouped
 
 FOLDER = "waiting"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
-from fedaudit.core.files import own_folder
+from fedaudit.core.files import own_folder, own_place
 from fedaudit.core.params import plus, scaled
 from fedaudit.core.values import Architecture, ClientId, Model, Params
 from fedaudit.observe.layout import Keep, groups_of, numbered, numbers_of, pairs
@@ -169,7 +169,7 @@ def _read_round(index: int, place: Path, kept: _Kept) -> Round:
     exposed: dict[ClientId, Exposed] = {}
     weights: dict[ClientId, float] = {}
     for path in sorted(place.glob("client-*.safetensors")):
-        client = _client_of(path)
+        client = _client_of(own_place(place, path.name))
         exposed[client], weights[client] = _read_client(path, kept.bases)
     if not exposed:
         raise BadInput(

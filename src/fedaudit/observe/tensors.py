@@ -3,9 +3,7 @@
 import hashlib
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
-from math import prod
 from pathlib import Path
 
 import torch
@@ -15,21 +13,10 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import parsed_json
+from fedaudit.core.headers import check_header, is_countable
 from fedaudit.core.values import Params
 
 MAX_BYTES = 16 * 2**30
-MAX_TENSORS = 100_000
-MAX_HEADER = 25_000_000
-"""Bytes that say what a file holds; its notes tell of every client and sample of a round."""
-_MOST_NOTES = 200_000
-_MOST_AXES = 64
-"""Of a tensor in torch."""
-_LONGEST_LIST = 21 * _MOST_AXES
-"""Characters in brackets: for each axis a number of 64 bits and a comma."""
-_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+\\?"?', re.DOTALL)
-"""Text of JSON in its quotation marks; one that is never ended, too, so that it is read once."""
-_LONG_LIST = re.compile(rb"\[[^\[\]]{%d}" % _LONGEST_LIST)
-_MOST_OF_NOTHING = 2**24
 _ORDER = "fedaudit.order"
 _HASH = "fedaudit.sha256"
 
@@ -105,9 +92,7 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
     if path.stat().st_size > MAX_BYTES:
         raise Damaged(f"{path} is larger than {MAX_BYTES} bytes; nothing of ours is")
     try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            refuse_heavy(length, file.read(min(length, MAX_HEADER)))
+        check_header(path)
         with safe_open(path, framework="pt") as stored:
             names = list(stored.keys())
             notes = dict(sorted((stored.metadata() or {}).items()))
@@ -139,9 +124,7 @@ def read_notes(path: Path) -> dict[str, str]:
         Damaged: It is not a safetensors file.
     """
     try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            refuse_heavy(length, file.read(min(length, MAX_HEADER)))
+        check_header(path)
         with safe_open(path, framework="pt") as stored:
             return dict(stored.metadata() or {})
     except (SafetensorError, OSError, ValueError) as error:
@@ -152,6 +135,7 @@ def read_notes(path: Path) -> dict[str, str]:
 
 def carries_hash(path: Path) -> bool:
     """True if a file that can be read has the hash of what it holds, as older ones have not."""
+    check_header(path)
     with safe_open(path, framework="pt") as stored:
         return _HASH in (stored.metadata() or {})
 
@@ -166,42 +150,10 @@ def digest_of(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def refuse_heavy(length: int, header: bytes) -> None:
-    """Refuses a header that would take far more memory than its text, before it is parsed.
-
-    Args:
-        length: Bytes that it is said to have.
-        header: Its text, if that is of some length that is read at all.
-
-    Raises:
-        ValueError: It is longer than any of ours, or tells of more tensors, axes or notes.
-    """
-    tensors = header.count(b"{") - 2
-    if length > MAX_HEADER or tensors > MAX_TENSORS:
-        raise ValueError(
-            f"its header has {length:,} bytes and tells of {tensors:,} tensors or more; at most "
-            f"{MAX_HEADER:,} and {MAX_TENSORS:,} are read"
-        )
-    # A colon for each of a tensor's three entries and its name.
-    if header.count(b":") > 4 * MAX_TENSORS + _MOST_NOTES:
-        raise ValueError(f"its header holds more than {_MOST_NOTES:,} notes")
-    # Each axis takes fifty times its two characters. Notes are text, and may list what they want.
-    if _LONG_LIST.search(_TEXT.sub(b"", header)):
-        raise ValueError(f"its header tells of a tensor of more than {_MOST_AXES} axes")
-
-
 def _refuse_endless(shape: Sequence[int]) -> None:
     """Refuses a tensor without values that is longer than anybody can count."""
     if not is_countable(shape):
         raise ValueError(f"a tensor without values has the shape {str(list(shape))[:80]}")
-
-
-def is_countable(shape: Sequence[int]) -> bool:
-    """True if a tensor of this shape has values, or at most a few million of none.
-
-    A file of a hundred bytes can announce more of none than torch has numbers for.
-    """
-    return 0 not in shape or prod(max(size, 1) for size in shape) <= _MOST_OF_NOTHING
 
 
 def _order(names: list[str], noted: str | None) -> list[str]:

@@ -15,7 +15,9 @@ from fedaudit.core.files import (
     RECORD_FILE,
     REPORT_FILE,
     SHORT,
+    open_regular,
     parsed_json,
+    read_bytes,
     read_text,
     refuse_absent,
 )
@@ -209,8 +211,9 @@ def _unsigned(folder: Path, key: "Ed25519PublicKey") -> str:
     fault = _unreadable(folder / SIGNATURE_FILE, most=SIGNATURE_BYTES)
     if fault:
         return f"{SIGNATURE_FILE} {fault}: the pack is not signed by that key"
-    content = (folder / MANIFEST_FILE).read_bytes()
-    if not is_signed(content, (folder / SIGNATURE_FILE).read_bytes(), key):
+    content = read_bytes(folder / MANIFEST_FILE, max_bytes=SHORT)
+    signature = read_bytes(folder / SIGNATURE_FILE, max_bytes=SIGNATURE_BYTES)
+    if not is_signed(content, signature, key):
         return f"{SIGNATURE_FILE} is not that key's signature of {MANIFEST_FILE}"
     return ""
 
@@ -303,7 +306,7 @@ def _unreadable(path: Path, *, most: int = MAX_BYTES) -> str:
 
 def _hashed(path: Path) -> tuple[int, str]:
     digest, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while chunk := file.read(2**20):
             digest.update(chunk)
             size += len(chunk)
@@ -427,7 +430,7 @@ def _of_manifest(record: Record, verdict: Verdict, manifest: Manifest) -> Iterat
 def _other_files(folder: Path, made: Mapping[str, str]) -> Iterator[str]:
     """Names of files that are not what this version makes of record and policy."""
     for name, text in made.items():
-        if (folder / name).read_bytes() != text.encode("utf-8"):
+        if read_bytes(folder / name, max_bytes=MAX_BYTES) != text.encode("utf-8"):
             yield name
 
 

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import PICTURES_FILE, write_whole
+from fedaudit.core.files import PICTURES_FILE, TooLarge, read_bytes, write_whole
 from fedaudit.report import words
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import CAVEAT, clause_table
@@ -145,9 +145,12 @@ _PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
 def _pictures(path: Path) -> str:
     """An image as a page holds it; empty where there is none, or none that is small and a PNG."""
-    if path.is_symlink() or not path.is_file() or path.stat().st_size > _MOST_PICTURES:
+    if path.is_symlink():
         return ""
-    content = path.read_bytes()
+    try:
+        content = read_bytes(path, max_bytes=_MOST_PICTURES)
+    except (OSError, TooLarge):
+        return ""
     width, height = (int.from_bytes(content[at : at + 4], "big") for at in (16, 20))
     if not content.startswith(_PNG) or not 0 < width * height <= _MOST_PIXELS:
         return ""

@@ -12,6 +12,7 @@ from jaxtyping import Int, UInt8
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.files import TooLarge, read_bytes
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays
 from fedaudit.datasets.dataset import Dataset
 
@@ -119,8 +120,6 @@ def _batch(folder: Path, name: str, key: str) -> _Batch:
     path = folder / name
     if not path.is_file():
         raise BadInput(f"{folder} has no file {name}; unpack the whole archive there")
-    if path.stat().st_size > _MAX_BATCH_BYTES:
-        raise BadInput(f"{name} is larger than any CIFAR batch; point at the original files")
     stored = _by_text(_unpickled(path))
     data, labels = stored.get("data"), stored.get(key)
     if not isinstance(data, ndarray) or data.ndim != 2 or data.shape[1] != 3 * 32 * 32:
@@ -132,9 +131,9 @@ def _batch(folder: Path, name: str, key: str) -> _Batch:
 
 
 def _unpickled(path: Path) -> object:
-    content = path.read_bytes()
     built = 0
     try:
+        content = read_bytes(path, max_bytes=_MAX_BATCH_BYTES, within=path.parent)
         for number, (step, place, _) in enumerate(pickletools.genops(content)):
             built += step.name in ("REDUCE", "BUILD")
             if number > _MOST_STEPS or built > _MOST_BUILT:
@@ -152,6 +151,10 @@ def _unpickled(path: Path) -> object:
         loaded: object = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
     except Damaged:
         raise
+    except TooLarge as error:
+        raise BadInput(
+            f"{path.name} is larger than any CIFAR batch; point at the original files"
+        ) from error
     except Exception as error:  # A hostile pickle can fail in any way at all.
         raise Damaged(f"{path.name} cannot be read ({error}); fetch it again") from error
     return loaded

@@ -1,32 +1,60 @@
 """Data sets of the Hugging Face hub or cache, by way of the optional package ``datasets``."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from io import BytesIO
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput, Damaged, Refusal, unknown_name
+from fedaudit.core.files import hold_to_budget, open_regular
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
 from fedaudit.datasets.dataset import Dataset, with_subjects
-from fedaudit.datasets.formats.image_folder import stacked
+from fedaudit.datasets.formats.image_folder import Encoded, decoded, stacked
+
+if TYPE_CHECKING:
+    import pyarrow
 
 _PICTURE_COLUMNS = ("image", "img")
+_BATCH_BYTES = 2**26
+_BATCH_ROWS = 100_000
+"""Bytes and rows, at most, that are read of a Parquet file at once to see what it unpacks to."""
 
 
-@runtime_checkable
-class _HubTable(Protocol):
-    """The used part of a ``datasets.Dataset``: named columns of equal length."""
-
-    @property
-    def column_names(self) -> list[str]:
-        """Names of the columns."""
-        ...
+class Column(Protocol):
+    """Values of one column, as they are stored: nothing in it is decoded."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, key: str) -> Iterable[object]: ...
+    def __iter__(self) -> Iterator[object]: ...
+
+    def array(self) -> AnyArray:
+        """Return the values as an array, for columns of numbers, of texts, or of rows of these.
+
+        Raises:
+            BadInput: Rows differ in length, or the values take more memory than is allowed.
+        """
+        ...
+
+
+class Source(NamedTuple):
+    """A data set before anything in it is decoded.
+
+    Attributes:
+        parts: Columns by name, for each part by name.
+        on_disk: Bytes of the files that it was loaded from.
+        folders: Folders that pictures may be read from, if a column holds paths.
+    """
+
+    parts: Mapping[str, Mapping[str, Column]]
+    on_disk: int
+    folders: Sequence[Path] = ()
 
 
 def read(
@@ -57,21 +85,21 @@ def read(
         subject: Column that says of which person each sample is; empty for none.
 
     Raises:
-        BadInput: The package is not installed, the data set cannot be had, or lacks a training
-            part or a column.
+        BadInput: The package is not installed, the data set cannot be had, lacks a training
+            part or a column, or takes far more memory than its files have bytes.
+        Damaged: A picture or a file that cannot be read.
     """
-    parts = _loaded(name, config)
+    source = _loaded(name, config)
+    parts = source.parts
     if "train" not in parts:
         raise BadInput(
             f"data set {name!r} has the parts {', '.join(sorted(parts))}; one must be 'train'"
         )
-    tested = [part for part in ("test", "validation") if part in parts]
-    x, y = (
-        [_features(parts[part], features, size, grey) for part in ("train", *tested[:1])],
-        [np.asarray(list(_column(parts[part], label))) for part in ("train", *tested[:1])],
-    )
+    used = ["train", *[part for part in ("test", "validation") if part in parts][:1]]
+    x = [_features(source, part, features, size, grey) for part in used]
+    y = [_column(parts[part], label).array() for part in used]
     order = np.arange(sum(map(len, y)))
-    if tested:
+    if len(used) > 1:
         arrays = Arrays(x[0], y[0], x[1], y[1])
     else:
         rng = seeded_numpy(seed, "split", name)
@@ -79,54 +107,192 @@ def read(
         order = np.concatenate(at)
     dataset = from_arrays(name, arrays, standardise=standardise)
     if subject:
-        of = [np.asarray(list(_column(parts[one], subject))) for one in ("train", *tested[:1])]
-        dataset = with_subjects(dataset, np.concatenate(of)[order])
+        subjects = [_column(parts[part], subject).array() for part in used]
+        dataset = with_subjects(dataset, np.concatenate(subjects)[order])
     if not size:
         return dataset
     return replace(dataset, normalisation=f"resized to {size} x {size}, {dataset.normalisation}")
 
 
-def _loaded(name: str, config: str) -> "Mapping[str, _HubTable]":
+def _loaded(name: str, config: str) -> Source:
     try:
-        from datasets import load_dataset
+        import datasets
     except ImportError as error:
         raise BadInput(
             f"data set 'hf:{name}' needs the package datasets, which is not installed; run "
             "pip install 'fedaudit[data]'"
         ) from error
     try:
-        found: Mapping[str, _HubTable] = load_dataset(name, config or None)
-    except (OSError, ValueError) as error:
+        builder = datasets.load_dataset_builder(name, config or None)
+        _check_parquet(name, builder.config.data_files or {})
+        parts = datasets.load_dataset(name, config or None)
+    except Refusal:
+        raise
+    # The package raises errors of its own, and those of whatever reads a file.
+    except Exception as error:
+        cause = error.__cause__ or error
         raise BadInput(
-            f"Hugging Face data set {name!r} cannot be loaded ({error}); check name, config and "
-            "network"
+            f"Hugging Face data set {name!r} cannot be loaded ({str(cause)[:300]}); check name, "
+            "config and network, and that its files are whole"
         ) from error
-    return found
+    on_disk = sum(part.info.download_size or 0 for part in list(parts.values())[:1])
+    folders = [Path(datasets.config.HF_CACHE_HOME), Path(datasets.config.HF_DATASETS_CACHE)]
+    folders += [Path(name)] if Path(name).is_dir() else []
+    columns = {
+        part: {
+            column: ArrowColumn(
+                f"column {column!r} of {name!r}", table.data.column(column), on_disk
+            )
+            for column in table.column_names
+        }
+        for part, table in parts.items()
+    }
+    return Source(columns, on_disk, folders)
 
 
-def _column(table: _HubTable, name: str) -> Iterable[object]:
-    if name not in table.column_names:
-        raise unknown_name("column", name, table.column_names)
+def _check_parquet(name: str, files: Mapping[str, Sequence[str]]) -> None:
+    """Raise if Parquet files hold far more values than bytes, before the package unpacks them.
+
+    One value can stand for millions of rows in a few bytes, and a whole group of rows is unpacked
+    at once.
+
+    Args:
+        name: Name of the data set.
+        files: Paths or addresses of its files, by part.
+    """
+    parquet = [str(one) for part in files.values() for one in part if str(one).endswith(".parquet")]
+    if not parquet:
+        return
+    from datasets import DownloadManager
+
+    paths = [Path(one) for one in DownloadManager(dataset_name=name).download(parquet)]
+    on_disk = sum(path.stat().st_size for path in paths)
+    needed = 0
+    for path in paths:
+        try:
+            for size in _unpacked(path):
+                needed += size
+                hold_to_budget(f"{name} ({path.name})", needed, on_disk=on_disk)
+        except Refusal:
+            raise
+        # pyarrow raises a dozen kinds of errors on damaged files.
+        except Exception as error:
+            raise Damaged(
+                f"{path.name} of {name!r} cannot be read as Parquet ({str(error)[:300]}); fetch it "
+                "again"
+            ) from error
+
+
+def _unpacked(path: Path) -> Iterator[int]:
+    """Yield the bytes that a Parquet file unpacks to, a part at a time."""
+    from pyarrow import parquet
+
+    with open_regular(path) as opened, parquet.ParquetFile(opened) as file:
+        for at in range(file.metadata.num_row_groups):
+            group = file.metadata.row_group(at)
+            # One value can be as large as all that is stored of its column.
+            columns = [group.column(place) for place in range(group.num_columns)]
+            largest = max((column.total_uncompressed_size for column in columns), default=1)
+            rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(largest, 1)))
+            for batch in file.iter_batches(batch_size=rows, row_groups=[at]):
+                yield sum(_plain(values).nbytes for values in batch.columns)
+
+
+def _plain(values: "pyarrow.Array") -> "pyarrow.Array":
+    """Return values that are stored as places in a list of values, each written out."""
+    return values.dictionary_decode() if hasattr(values, "dictionary_decode") else values
+
+
+@dataclass(frozen=True)
+class ArrowColumn:
+    """A column of a table in memory or mapped into it.
+
+    Attributes:
+        name: Name of the column, for refusals.
+        values: Its chunks.
+        on_disk: Bytes of the files that the data set was loaded from.
+    """
+
+    name: str
+    values: "pyarrow.ChunkedArray"
+    on_disk: int
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[object]:
+        # One chunk may hold all rows; each becomes an object of Python when its turn comes.
+        return (value.as_py() for value in self.values)
+
+    def array(self) -> AnyArray:
+        """Return the values as an array; see :class:`Column`."""
+        import pyarrow
+        from pyarrow import compute
+
+        values = _plain(self.values.combine_chunks())
+        shape = [len(values)]
+        try:
+            while True:
+                if isinstance(values, pyarrow.ExtensionArray):
+                    values = values.storage
+                if not hasattr(values, "flatten") or pyarrow.types.is_struct(values.type):
+                    break
+                lengths = compute.list_value_length(values).unique().to_pylist() or [0]
+                if len(lengths) > 1 or lengths[0] is None:
+                    raise BadInput(
+                        f"rows of {self.name} differ in length; give pictures, or rows of equally "
+                        "many numbers"
+                    )
+                shape.append(lengths[0])
+                values = values.flatten()
+            # As 32-bit numbers, which features become.
+            needed = max(values.nbytes, 4 * len(values))
+            hold_to_budget(self.name, needed, on_disk=self.on_disk)
+            return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
+        except pyarrow.ArrowException as error:
+            raise BadInput(
+                f"{self.name} holds no numbers ({error}); give pictures, or rows of equally many "
+                "numbers"
+            ) from error
+
+
+def _column(table: Mapping[str, Column], name: str) -> Column:
+    if name not in table:
+        raise unknown_name("column", name, table)
     return table[name]
 
 
-def _features(table: _HubTable, name: str, size: int, grey: bool) -> AnyArray:
-    from PIL import Image
-
-    usual = [column for column in _PICTURE_COLUMNS if column in table.column_names]
+def _features(source: Source, part: str, name: str, size: int, grey: bool) -> AnyArray:
+    table = source.parts[part]
+    usual = [column for column in _PICTURE_COLUMNS if column in table]
     if not name and not usual:
         raise BadInput(
-            f"none of the columns {', '.join(table.column_names)} is called "
+            f"none of the columns {', '.join(table)} is called "
             f"{' or '.join(_PICTURE_COLUMNS)}; set features to the column to use"
         )
-    rows = list(_column(table, name or usual[0]))
-    pictures = [row for row in rows if isinstance(row, Image.Image)]
-    if pictures and len(pictures) == len(rows):
-        return stacked(pictures, len(pictures), size=size, grey=grey)
-    try:
-        return np.asarray(rows)
-    except ValueError as error:
-        raise BadInput(
-            f"rows of column {name!r} differ in length ({error}); give pictures, or rows of "
-            "equally many numbers"
-        ) from error
+    column = _column(table, name or usual[0])
+    first = next(islice(column, 1), None)
+    if not isinstance(first, Mapping):
+        return column.array()
+    pictures = (_encoded(row, at, part, source.folders) for at, row in enumerate(column))
+    on_disk = source.on_disk
+    return stacked(decoded(pictures), len(column), size=size, grey=grey, on_disk=on_disk)
+
+
+def _encoded(row: object, at: int, part: str, folders: Sequence[Path]) -> Encoded:
+    """Return a picture as the package stores it: its bytes, or the path of its file."""
+    what = f"picture {at} of the part {part!r}"
+    content, path = (
+        (row.get("bytes"), row.get("path")) if isinstance(row, Mapping) else (None, None)
+    )
+    if isinstance(content, bytes):
+        return Encoded(what, partial(BytesIO, content))
+    file, within = Path(path if isinstance(path, str) else ""), list[Path]()
+    with suppress(ValueError, OSError):  # a path that no file can have
+        within = [one for one in folders if file.resolve().is_relative_to(one.resolve())]
+    if not path or not within:
+        raise Damaged(
+            f"{what} has no bytes, and no path within the data set ({str(path)[:200]}); fetch the "
+            "data set again"
+        )
+    return Encoded(f"{what} ({path})", partial(open_regular, file, within=within[0]))

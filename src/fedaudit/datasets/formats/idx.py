@@ -11,7 +11,7 @@ from jaxtyping import UInt8
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import hold_to_budget
+from fedaudit.core.files import hold_to_budget, open_regular
 from fedaudit.datasets.arrays import Arrays, from_arrays
 from fedaudit.datasets.dataset import Dataset
 
@@ -80,7 +80,7 @@ def _array(folder: Path, name: str) -> UInt8[ndarray, "..."]:
             "names start with something else"
         )
     try:
-        with path.open("rb") as packed:
+        with open_regular(path, within=folder) as packed:
             return _values(path, GzipFile(fileobj=packed) if path.suffix == ".gz" else packed)
     except (OSError, EOFError, zlib.error) as error:
         raise Damaged(f"{path.name} cannot be unpacked ({error}); fetch it again") from error

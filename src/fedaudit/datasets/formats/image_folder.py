@@ -1,17 +1,19 @@
 """Pictures as arrays of bytes, and data sets in folders of pictures: one sub-folder a class."""
 
+import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Int, UInt8
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput, Damaged, Refusal
-from fedaudit.core.files import hold_to_budget
+from fedaudit.core.files import hold_to_budget, open_regular, regular_size
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import MAX_VALUES, Arrays, from_arrays, split
 from fedaudit.datasets.dataset import Dataset
@@ -28,7 +30,7 @@ def stacked(
     *,
     size: int,
     grey: bool,
-    on_disk: int | None = None,
+    on_disk: int,
 ) -> UInt8[ndarray, "samples height width channels"]:
     """All pictures in one array of bytes.
 
@@ -38,8 +40,7 @@ def stacked(
         size: Side in pixels that every picture is resized to, whatever its form; 0 keeps them,
             and they must then be of one size.
         grey: Whether to keep brightness only, instead of three colours.
-        on_disk: Bytes that all of them have there, which bound those that they may take; None
-            where they come from elsewhere.
+        on_disk: Bytes that all of them have there, which bound those that they may take.
 
     Raises:
         BadInput: Pictures of several sizes, more or larger ones than can be held, or a mode whose
@@ -54,10 +55,9 @@ def stacked(
                     f"{count} pictures of {pixels.shape[1]} x {pixels.shape[0]} pixels are more "
                     f"than the {MAX_VALUES} values that can be held; set a smaller size"
                 )
-            if on_disk is not None:
-                # As 32-bit numbers, which features become.
-                what = f"{count} pictures of {pixels.shape[1]} x {pixels.shape[0]} pixels"
-                hold_to_budget(what, 4 * count * pixels.size, on_disk=on_disk)
+            # As 32-bit numbers, which features become.
+            what = f"{count} pictures of {pixels.shape[1]} x {pixels.shape[0]} pixels"
+            hold_to_budget(what, 4 * count * pixels.size, on_disk=on_disk)
             block = np.empty((count, *pixels.shape), dtype=np.uint8)
         if pixels.shape != block.shape[1:]:
             raise BadInput(
@@ -119,14 +119,21 @@ _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HS
 """Modes of 8 bits a channel, whose conversion to grey or colour keeps the range."""
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp"}
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
-"""Whatever a file's name: of the others, some are handed to programs outside."""
+"""Of every picture that is read, whatever its name: Pillow hands some others to other programs."""
 _BYTES_A_PIXEL = 4
 _TEST_FOLDERS = ("test", "val")
 
 
 class _Files(NamedTuple):
-    """Picture files and their classes."""
+    """Picture files and their classes.
 
+    Attributes:
+        root: Folder that none of them leaves.
+        paths: The files.
+        labels: Class of each.
+    """
+
+    root: Path
     paths: list[Path]
     labels: Int[ndarray, " samples"]
 
@@ -156,7 +163,8 @@ def read(
     """A data set from ``train/CLASS/*`` and ``test/CLASS/*``, or from ``CLASS/*`` alone.
 
     Classes are numbered by the sorted names of their folders, samples by sorted file names;
-    folders within a class's folder are searched too. ``val`` serves where there is no ``test``.
+    folders within a class's folder are searched too, links to folders are refused. ``val`` serves
+    where there is no ``test``.
 
     Args:
         path: The folder.
@@ -167,17 +175,18 @@ def read(
         standardise: Whether pixels get mean 0 and spread 1 per channel.
 
     Raises:
-        BadInput: No pictures, a class without any, a test class that is not trained on, or
-            pictures of several sizes.
+        BadInput: No pictures, a class without any, a test class that is not trained on,
+            pictures of several sizes, a link to a folder or out of this one, or a file that is no
+            regular one, such as a pipe.
         Damaged: A file that is no picture.
     """
     if size < 0:
         raise BadInput(f"size is a side in pixels, got {size}; give 32, or 0 to keep the pictures")
     train, test = _parts(path, seed, test_share)
     arrays = Arrays(
-        _block(train.paths, size, grey),
+        _block(train, size, grey),
         train.labels,
-        _block(test.paths, size, grey),
+        _block(test, size, grey),
         test.labels,
     )
     dataset = from_arrays(path.name, arrays, standardise=standardise)
@@ -187,7 +196,9 @@ def read(
 
 
 def _parts(path: Path, seed: int, test_share: float) -> _Parts:
-    names = {folder.name for folder in _subfolders(path)}
+    folders = _subfolders(path)
+    _refuse_links(folders)
+    names = {folder.name for folder in folders}
     tested = [name for name in _TEST_FOLDERS if name in names]
     if "train" in names and tested:
         classes = [folder.name for folder in _subfolders(path / "train")]
@@ -198,58 +209,125 @@ def _parts(path: Path, seed: int, test_share: float) -> _Parts:
                 "give both the same classes"
             )
         return _Parts(
-            _files(path / "train", classes), _files(path / tested[0], classes, partial=True)
+            _files(path, path / "train", classes),
+            _files(path, path / tested[0], classes, partial=True),
         )
     classes = sorted(names)
-    every = _files(path, classes)
+    every = _files(path, path, classes)
     parts = split(every.labels, test_share, rng=seeded_numpy(seed, "split", path.name))
-    return _Parts(*(_Files([every.paths[at] for at in part], every.labels[part]) for part in parts))
+    return _Parts(
+        *(_Files(path, [every.paths[at] for at in part], every.labels[part]) for part in parts)
+    )
 
 
-def _files(folder: Path, classes: Sequence[str], *, partial: bool = False) -> _Files:
+def _files(root: Path, folder: Path, classes: Sequence[str], *, partial: bool = False) -> _Files:
     paths: list[Path] = []
     counts = []
     for name in classes:
-        found = sorted(
-            file for file in (folder / name).rglob("*") if file.suffix.lower() in _SUFFIXES
-        )
+        found = sorted(file for file in _walked(folder / name) if file.suffix.lower() in _SUFFIXES)
         if not found and not partial:
             raise BadInput(f"class folder {folder / name} has no pictures; fill or remove it")
         paths += found
         counts.append(len(found))
-    return _Files(paths, np.repeat(np.arange(len(classes)), counts))
+    return _Files(root, paths, np.repeat(np.arange(len(classes)), counts))
 
 
-def _block(
-    paths: Sequence[Path], size: int, grey: bool
-) -> UInt8[ndarray, "samples height width channels"]:
-    on_disk = sum(path.stat().st_size for path in paths)
-    return stacked(_opened(paths), len(paths), size=size, grey=grey, on_disk=on_disk)
+def _walked(folder: Path) -> Iterator[Path]:
+    """All files in a folder and its subfolders.
+
+    Raises:
+        BadInput: One of the folders is a link.
+    """
+    _refuse_links([folder])
+    for place, folders, files in os.walk(folder):
+        _refuse_links(Path(place, name) for name in folders)
+        yield from (Path(place, name) for name in files)
 
 
-def _opened(paths: Sequence[Path]) -> "Iterator[Image.Image]":
-    for path in paths:
+def _refuse_links(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        if folder.is_symlink():
+            raise BadInput(
+                f"{folder} is a link to a folder, which may be any of this machine; copy the "
+                "folder to that place, or remove the link"
+            )
+
+
+def _block(files: _Files, size: int, grey: bool) -> UInt8[ndarray, "samples height width channels"]:
+    try:
+        # All of them, before the first is opened.
+        on_disk = sum(regular_size(path, within=_bounds(path, files)) for path in files.paths)
+    except OSError as error:
+        raise BadInput(
+            f"{error.filename} cannot be read as a picture ({error.strerror}); replace it with a "
+            "regular file, or remove it"
+        ) from error
+    encoded = (
+        Encoded(str(path), partial(open_regular, path, within=_bounds(path, files)))
+        for path in files.paths
+    )
+    return stacked(decoded(encoded), len(files.paths), size=size, grey=grey, on_disk=on_disk)
+
+
+def _bounds(path: Path, files: _Files) -> Path | None:
+    """Return the folder that a link must not leave; None for a file that is no link.
+
+    That its folders are no links is known, and to resolve each of many paths takes long.
+    """
+    return files.root if path.is_symlink() else None
+
+
+class Encoded(NamedTuple):
+    """A picture that is not decoded yet.
+
+    Attributes:
+        name: Name of the picture, for refusals.
+        open: Opens its bytes.
+    """
+
+    name: str
+    open: Callable[[], IO[bytes]]
+
+
+def decoded(pictures: Iterable[Encoded]) -> "Iterator[Image.Image]":
+    """Decode pictures one by one, each within the budget for its size on the disk.
+
+    Raises:
+        BadInput: A picture takes more memory than its bytes allow.
+        Damaged: A picture that is cut off, or of another format than those that are read.
+    """
+    from PIL import UnidentifiedImageError
+
+    for name, opening in pictures:
         try:
-            with _sized(path) as picture:
-                check_size(picture)
-                pixels, on_disk = picture.width * picture.height, path.stat().st_size
-                hold_to_budget(str(path), _BYTES_A_PIXEL * pixels, on_disk=on_disk)
-                picture.load()
-                yield picture
+            with opening() as file:
+                on_disk = file.seek(0, os.SEEK_END)
+                file.seek(0)
+                with _sized(file) as picture:
+                    check_size(picture)
+                    pixels = picture.width * picture.height
+                    hold_to_budget(name, _BYTES_A_PIXEL * pixels, on_disk=on_disk)
+                    picture.load()
+                    yield picture
         except Refusal:
             raise
+        except UnidentifiedImageError as error:
+            raise Damaged(
+                f"{name} cannot be read as a picture: it is of none of the formats "
+                f"{', '.join(_FORMATS)}, whatever its name; convert or replace it"
+            ) from error
         # A hostile picture can fail in any way at all.
         except Exception as error:
-            raise Damaged(f"{path} cannot be read as a picture ({error}); replace it") from error
+            raise Damaged(f"{name} cannot be read as a picture ({error}); replace it") from error
 
 
-def _sized(path: Path) -> "Image.Image":
+def _sized(file: IO[bytes]) -> "Image.Image":
     """A picture of which the header alone is read; Pillow's own words on its size are not heard."""
     from PIL import Image
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        return Image.open(path, formats=_FORMATS)
+        return Image.open(file, formats=_FORMATS)
 
 
 def _subfolders(path: Path) -> list[Path]:

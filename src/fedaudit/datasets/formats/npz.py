@@ -6,7 +6,7 @@ import struct
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from itertools import islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -21,7 +21,7 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged, unknown_name
-from fedaudit.core.files import hold_to_budget, parsed_json
+from fedaudit.core.files import hold_to_budget, open_regular, parsed_json
 from fedaudit.core.pretrained import of_minilm
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import (
@@ -182,19 +182,22 @@ def tokens_of(
 
 def _stored(path: Path) -> dict[str, AnyArray]:
     try:
-        _refuse_many(path)
-        with zipfile.ZipFile(path) as archive:
-            _refuse_odd(path, archive.infolist())
-            entries = archive.infolist()
-            hold_to_budget(
-                path.name,
-                max((_dictionary(path, entry) for entry in entries), default=0),
-                on_disk=path.stat().st_size,
-            )
-            needed = sum(_announced(path, archive, entry) for entry in entries)
-        hold_to_budget(path.name, needed, on_disk=path.stat().st_size)
-        with np.load(path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            _refuse_many(path, file, size)
+            with zipfile.ZipFile(file) as archive:
+                _refuse_odd(path, archive.infolist())
+                entries = archive.infolist()
+                hold_to_budget(
+                    path.name,
+                    max((_dictionary(file, entry) for entry in entries), default=0),
+                    on_disk=size,
+                )
+                needed = sum(_announced(path, archive, entry) for entry in entries)
+            hold_to_budget(path.name, needed, on_disk=size)
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as arrays:
+                found = {name: arrays[name] for name in arrays.files}
     except (BadInput, Damaged, MemoryError):
         raise
     except ValueError as error:
@@ -224,11 +227,11 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _refuse_many(path: Path) -> None:
+def _refuse_many(path: Path, file: BufferedReader, size: int) -> None:
     """Refuses an archive of very many entries, each of which would take a kilobyte to list."""
-    if not path.stat().st_size:
+    if not size:
         return
-    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+    with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
         # The signature of an entry; that it stands in an array by chance is one in four billion.
         found = islice(finditer(b"PK\x01\x02", content), _MOST_ARRAYS + 1)
         if sum(1 for _ in found) > _MOST_ARRAYS:
@@ -249,15 +252,14 @@ def _refuse_odd(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
         )
 
 
-def _dictionary(path: Path, entry: zipfile.ZipInfo) -> int:
+def _dictionary(file: BufferedReader, entry: zipfile.ZipInfo) -> int:
     """Bytes that unpacking an entry sets aside before it has read anything: LZMA's dictionary."""
     if entry.compress_type != zipfile.ZIP_LZMA:
         return 0
-    with path.open("rb") as file:
-        file.seek(entry.header_offset + 26)
-        file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
-        # Version, size of the properties, and the first of them stand before the size.
-        (size,) = struct.unpack("<5xI", file.read(9))
+    file.seek(entry.header_offset + 26)
+    file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
+    # Version, size of the properties, and the first of them stand before the size.
+    (size,) = struct.unpack("<5xI", file.read(9))
     return int(size)
 
 

@@ -23,13 +23,13 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.headers import MAX_TENSORS
 from fedaudit.core.values import Architecture, Model, Params
 from fedaudit.defenses.base import Visit
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.visits import Done, Job
 from fedaudit.fl.wire.tensors import Axes, Outgoing, Places, opened
 from fedaudit.observe.round import Gradient, Logits, Sent, Update, Upload
-from fedaudit.observe.tensors import MAX_TENSORS
 
 Item = TypeVar("Item")
 

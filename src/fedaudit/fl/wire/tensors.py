@@ -7,8 +7,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedaudit.core.errors import Unsupported
+from fedaudit.core.headers import MAX_TENSORS, is_countable, refuse_heavy
 from fedaudit.core.values import Params
-from fedaudit.observe.tensors import MAX_TENSORS, is_countable, refuse_heavy
 
 _HEADER = 1000
 """Bytes, at most, that say where one tensor is; 64 axes take less."""

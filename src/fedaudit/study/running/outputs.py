@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from fedaudit.core.errors import BadInput, Refusal, option
-from fedaudit.core.files import RECORD_FILE
+from fedaudit.core.files import RECORD_FILE, open_regular
 
 _NAMED = (RECORD_FILE, "study.json", "runs.json", "run.json")
 """What tells fedaudit's folders from others; no comparison may be taken for one of them."""
@@ -96,6 +96,6 @@ def refuse_missing_folder(target: Path) -> None:
 
 
 def _is_page(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         start = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
     return start[: len(_PAGE)].lower() == _PAGE
