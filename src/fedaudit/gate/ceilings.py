@@ -63,7 +63,7 @@ from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
 from fedaudit.results.games import ACTUAL, PROVEN, SUCCESS, PointPlayed
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
-from fedaudit.results.sources import LABELS
+from fedaudit.results.sources import FAIR, LABELS
 
 CONTRASTS = {
     "unseen": "unseen samples",
@@ -574,7 +574,7 @@ def _sources(asked: Asked) -> Iterator[Judged]:
     _refuse_too_many(len(attacks) * len(set(record.seeds)))
     each = policy.seeds == "each"
     for attack in attacks:
-        figures = record.where(topic="source", attack=attack)
+        figures = [one for one in record.on_sources if one.attack == attack]
         excess = [one for one in figures if one.against == LABELS]
         for one in excess:
             if (one.seed is not None) == each:
@@ -588,7 +588,8 @@ def _sources(asked: Asked) -> Iterator[Judged]:
 def _excess(one: Estimate, figures: Sequence[Estimate], asked: Asked) -> Judged:
     """Success of one run, or over runs, beyond label distributions."""
     assert asked.policy.sources is not None
-    what = str(FigureRun(one.attack, one.defense, None, one.seed))
+    draw = ", on samples of a fair draw" * (one.contrast == FAIR)
+    what = f"{FigureRun(one.attack, one.defense, None, one.seed)}{draw}"
     doubt = asked.trust.doubt(one)
     alike = [f for f in figures if (f.defense, f.view) == (one.defense, one.view)]
     success = next(f for f in alike if f.seed == one.seed and not f.against)

@@ -12,7 +12,7 @@ from fedaudit.pack.complementary import (
 )
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Record
-from fedaudit.results.sources import SourceResult
+from fedaudit.results.sources import FAIR, SourceResult
 from fedaudit.results.unlearning import UNLEARNING
 
 _SUPPRESSED = "suppressed: fewer than "
@@ -68,6 +68,13 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
         for one in record.sources
         if one.samples // len(one.clients) < smallest
     }
+    asked = {(one.attack, one.defense, one.view): len(one.clients) for one in record.sources}
+    few_on_fair_draw = {
+        key
+        for one in record.on_fair_sources
+        if (key := (one.attack, one.defense, one.view)) in asked
+        if one.seed is not None and one.samples // asked[key] < smallest
+    }
     lists: dict[str, Sequence[object]] = {
         "curves": [
             one
@@ -100,7 +107,13 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
     others = [
         _figure(one, smallest, places) if one.topic == UNLEARNING else one
         for one in record.others
-        if one.topic != "source" or (one.attack, one.defense, one.view) not in owners
+        if one.topic != "source"
+        or (
+            (one.attack, one.defense, one.view) not in owners
+            and not (
+                one.contrast == FAIR and (one.attack, one.defense, one.view) in few_on_fair_draw
+            )
+        )
     ]
     # On more samples than there are people, who are what makes a group small.
     singles = [

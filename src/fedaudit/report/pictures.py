@@ -240,7 +240,9 @@ def _source_line(name: str, said: str, one: Named, look: Style) -> Line:
     marks = [_mark(one.success, look, _with_limits(f"{said}: success", one.success))]
     marks += _baseline(one.mixes, "label distributions alone")
     value = f"{sign.sign}{words.value_of(one.success)}"
-    told = " · ".join(filter(None, (limits, f"labels alone {words.percent(one.mixes)}")))
+    other = one.on_fair_draw
+    fair = f"on the fair draw {words.percent(other.number)}" if other else ""
+    told = " · ".join(filter(None, (limits, f"labels alone {words.percent(one.mixes)}", fair)))
     return Line(name, (tuple(marks),), (value,), (told,), sign.tone)
 
 

@@ -27,6 +27,7 @@ class _Key(NamedTuple):
     metric: str
     against: str
     group: str
+    contrast: str
 
 
 class _Figures(NamedTuple):
@@ -59,9 +60,12 @@ def figure_entries(rows: Sequence[Row], records: Sequence[Record]) -> list[Figur
 def _figures(record: Record, family: str) -> dict[_Key, _Figures]:
     own = [
         one
-        for one in record.estimates
-        if one.topic in ("source", "clusters")
-        or (one.topic == "utility" and one.metric == TEST_ACCURACY)
+        for one in (
+            *record.where(topic="utility"),
+            *record.on_sources,
+            *record.where(topic="clusters"),
+        )
+        if one.topic != "utility" or one.metric == TEST_ACCURACY
         if (one.defense or NO_DEFENSE) == family
     ]
     utility = [one for one in own if one.topic == "utility"]
@@ -78,7 +82,7 @@ def _figures(record: Record, family: str) -> dict[_Key, _Figures]:
 
 
 def _key(one: Estimate) -> _Key:
-    return _Key(one.topic, one.attack, one.metric, one.against, one.group)
+    return _Key(one.topic, one.attack, one.metric, one.against, one.group, one.contrast)
 
 
 def _difference(

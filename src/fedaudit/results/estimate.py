@@ -34,7 +34,9 @@ class Coordinates(Part):
         attack: Catalogue name of the attack; empty for a figure of the run itself.
         defense: Name of the defense in force, "none" without.
         view: What the adversary saw.
-        contrast: Members against "other_client", "unseen" or "mixed" non-members.
+        contrast: Members against "other_client", "unseen" or "mixed" non-members. Of source
+            inference, the samples that were asked about: "own", random ones of each client's
+            training data, or "fair", those of a fair draw with its target's label distribution.
         unit: Whose membership was asked for: that of single samples, or of people with all of
             their samples.
         target: The client under audit; None for a figure over all audited clients together.

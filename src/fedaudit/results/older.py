@@ -12,8 +12,9 @@ DEFENDED_LIKE_THE_RUN = ("shadow", "references")
 def settled(config: Mapping[str, object]) -> dict[str, object]:
     """The settings of a study that was carried out, with defaults as they were at its time.
 
-    These are the set of attacks, how the risk of a clustered federation's models was estimated, and
-    shadow and reference federations without a defense.
+    These are the set of attacks, how the risk of a clustered federation's models was estimated,
+    shadow and reference federations without a defense, and which samples source inference asked
+    about.
     """
     before = {"attack_set": FIRST_SET} if config.get("attacks") == {} else {}
     found = {**before, **config}
@@ -24,4 +25,7 @@ def settled(config: Mapping[str, object]) -> dict[str, object]:
         section = config.get(table)
         if isinstance(section, Mapping) and section.get("mode") != "known-split":
             found[table] = {"defense": "none", **section}
+    audit = config.get("audit")
+    if isinstance(audit, Mapping) and "sources" not in audit:
+        found["audit"] = {"sources": 0, **audit}
     return found

@@ -14,6 +14,7 @@ from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY
 from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
 from fedaudit.results.fields import MOST
 from fedaudit.results.record import FORMAT, VERSION, Record
+from fedaudit.results.sources import FAIR, OWN
 from fedaudit.results.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, is_plain_json, texts
 
 MAX_BYTES = 256 * 2**20
@@ -51,7 +52,7 @@ def _as_record(parsed: object, path: Path) -> Record:
             f"{path} has a configuration nested over {MAX_DEPTH} levels deep, which no study "
             "has; take the original record"
         )
-    found = _fitting(Record, document, path, "the record format")
+    found = _with_draws(_fitting(Record, document, path, "the record format"))
     metrics = len({figure.metric for figure in found.findings})
     if metrics > _MOST_METRICS:
         raise Damaged(
@@ -60,6 +61,26 @@ def _as_record(parsed: object, path: Path) -> Record:
         )
     _refuse_nobody(found, path)
     return found
+
+
+def _with_draws(record: Record) -> Record:
+    """Return a record of an older version with the samples named that source inference asked about.
+
+    They were the audited ones: of a fair draw, where clients' label distributions differ.
+    """
+    audit, partition = (record.config.get(name) for name in ("audit", "partition"))
+    draw = audit.get("draw", "fair") if isinstance(audit, Mapping) else ""
+    scheme = partition.get("scheme") if isinstance(partition, Mapping) else "iid"
+    is_equal = scheme == "iid" and record.config.get("shift") is None
+    is_fair = not record.watched and draw == "fair" and not is_equal
+    contrast = {"contrast": FAIR if is_fair else OWN}
+    estimates = [
+        one.model_copy(update=contrast)
+        if one.topic == "source" and one.contrast not in (OWN, FAIR)
+        else one
+        for one in record.estimates
+    ]
+    return record.model_copy(update={"estimates": estimates})
 
 
 def _refuse_nobody(record: Record, path: Path) -> None:

@@ -31,7 +31,7 @@ from fedaudit.results.fields import (
     refuse_ragged,
 )
 from fedaudit.results.games import FOR_PEOPLE, GamePoint, PointPlayed, points_played
-from fedaudit.results.sources import LABELS, SourceResult
+from fedaudit.results.sources import LABELS, OWN, SourceResult
 
 FORMAT = "fedaudit-record"
 VERSION = 3
@@ -359,6 +359,19 @@ class Record(Part):
         return [one for one in self.estimates if names(one) == wanted]
 
     @property
+    def on_sources(self) -> list[Estimate]:
+        """The leading figures of source inference: on clients' own samples, where there are any."""
+        figures = self.where(topic="source")
+        own = [one for one in figures if one.contrast == OWN]
+        return own or figures
+
+    @property
+    def on_fair_sources(self) -> list[Estimate]:
+        """Figures of source inference on samples of a fair draw, where these do not lead."""
+        leading = set(map(id, self.on_sources))
+        return [one for one in self.where(topic="source") if id(one) not in leading]
+
+    @property
     def federation_size(self) -> int:
         """Number of clients, with a row of their own or without."""
         return len(self.clients) + (self.other_clients.clients if self.other_clients else 0)
@@ -435,15 +448,18 @@ class Record(Part):
     @model_validator(mode="after")
     def _figures_of_sources_fit(self) -> "Record":
         runs = {(one.attack, one.defense, one.view, one.seed) for one in self.sources}
-        figures = self.where(topic="source", against="")
+        figures = [one for one in self.on_sources if not one.against]
         if len(runs) != len(self.sources) or runs != {
             (one.attack, one.defense, one.view, one.seed) for one in figures if one.seed is not None
         }:
             raise ValueError("figures of sources are not those of the attacks and seeds in sources")
         attacks = {(attack, defense, view) for attack, defense, view, _ in runs}
         for against in ("", LABELS):
-            over = self.where(topic="source", against=against, seed=None)
-            given = {(one.attack, one.defense, one.view) for one in over}
+            given = {
+                (one.attack, one.defense, one.view)
+                for one in self.on_sources
+                if one.against == against and one.seed is None
+            }
             if given != attacks:
                 raise ValueError("figures of sources over all runs are not those of the attacks")
         return self

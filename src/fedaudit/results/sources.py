@@ -14,6 +14,13 @@ LABEL_BASELINE = "label-distribution baseline"
 class is the largest share, without a look at any model."""
 
 
+OWN = "own"
+"""Contrast of figures on random samples of each client's own training data, which lead."""
+FAIR = "fair"
+"""Contrast of figures on samples of a fair draw, all with the label distribution of its target, so
+that classes reveal no client."""
+
+
 class Answered(Part):
     """Selective prediction: figures of an adversary that names nobody unless it is sure.
 

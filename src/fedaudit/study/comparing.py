@@ -326,6 +326,10 @@ def _apart(record: Record, study: Study | None) -> dict[str, object]:
     figures = values.get("figures")
     if isinstance(figures, dict):
         values["figures"] = {name: figures[name] for name in _COMPARABLE if name in figures}
+    audit = values.get("audit")
+    if isinstance(audit, dict):
+        # Further samples, of which no figure of membership knows.
+        values["audit"] = {name: one for name, one in audit.items() if name != "sources"}
     return {name: value for name, value in values.items() if name not in _APART}
 
 

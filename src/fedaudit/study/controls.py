@@ -292,7 +292,7 @@ def _measured_untrained(
 
     Args:
         setup: The run.
-        kept: Positions in the audit set of the samples to be measured.
+        kept: Positions of the samples to be measured, among all that the run measures.
         device: Where models are run.
     """
     if setup.watched is not None:
@@ -302,7 +302,7 @@ def _measured_untrained(
             for one in setup.watched.untrained
         )
     else:
-        samples = setup.deal.audit.samples.take(torch.from_numpy(kept))
+        samples = setup.deal.measured.take(torch.from_numpy(kept))
         rounds = untrained_rounds(setup, samples, device)
     first, *more = rounds
     shared = [
@@ -384,6 +384,7 @@ def _untrained_clients(setup: Setup) -> list[ClientId]:
     owners = setup.deal.audit.owner
     wanted = {*setup.study.audit.targets, *setup.study.audit.merge}
     wanted |= {int(owner) for owner in owners[owners >= 0]}
+    wanted |= set(setup.deal.own.owner.tolist()) if setup.deal.own else set()
     others = [client for client in everybody if client not in wanted]
     drawn = seeded_numpy(setup.seed, "untrained clients").permutation(len(others))
     return sorted([*wanted, *(others[i] for i in drawn[: max(0, most - len(wanted))])])

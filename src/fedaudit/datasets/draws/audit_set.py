@@ -1,7 +1,8 @@
 """The audited samples and the truth about them, beside every client's training samples."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -92,6 +93,23 @@ class AuditSet:
         return stored
 
 
+class OwnSamples(NamedTuple):
+    """Random samples of each client's training data, equally many of each, for source inference.
+
+    Figures of membership know nothing of them: they follow the audited samples wherever samples
+    are measured, and are no part of the audit set.
+
+    Attributes:
+        added: Those that are not audited anyway.
+        place: Position of every one of them among the audited samples followed by ``added``.
+        owner: The client of each.
+    """
+
+    added: Samples
+    place: Int[ndarray, " samples"]
+    owner: Int[ndarray, " samples"]
+
+
 @short_repr
 @dataclass(frozen=True)
 class Deal:
@@ -102,11 +120,13 @@ class Deal:
             that does not tell them apart.
         audit: The audited samples with their owners.
         told: Number of training samples of clients of whom others than these are not known.
+        own: Samples for source inference alone; None where it asks about audited ones.
     """
 
     clients: dict[ClientId, Samples]
     audit: AuditSet
     told: Mapping[ClientId, int] = field(default_factory=dict)
+    own: OwnSamples | None = field(default=None, repr=False)
 
     @property
     def sizes(self) -> dict[ClientId, int]:
@@ -119,6 +139,55 @@ class Deal:
         owners, counts = np.unique(self.audit.owner, return_counts=True)
         found = dict(zip(owners.tolist(), counts.tolist(), strict=True))
         return {client: found.get(client, 0) for client in self.clients}
+
+    @cached_property
+    def measured(self) -> Samples:
+        """The samples whose signals are measured: the audited ones, then others for sources."""
+        if self.own is None or not len(self.own.added):
+            return self.audit.samples
+        return Samples.joined(self.audit.samples, self.own.added)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return everything about the measured samples but their features, for storage."""
+        stored = self.audit.tensors()
+        if self.own is not None:
+            stored["own/ids"] = self.own.added.ids
+            stored["own/place"] = torch.from_numpy(self.own.place)
+            stored["own/owner"] = torch.from_numpy(self.own.owner)
+        return stored
+
+    def with_own_samples(self, data: Mapping[ClientId, Samples], each: int, *, seed: int) -> "Deal":
+        """Draw random samples of each client's training data for source inference.
+
+        The draw has a stream of its own, so that no other choice depends on it.
+
+        Args:
+            data: The samples that each client trains on.
+            each: Samples of each client; as many as the smallest one has if that is fewer.
+            seed: Root seed.
+        """
+        each = min(each, *(len(samples) for samples in data.values()))
+        owner = np.repeat(np.array(sorted(data), dtype=np.int64), each)
+        chosen = Samples.joined(
+            *(
+                samples.take(
+                    torch.from_numpy(
+                        seeded_numpy(seed, "own samples", client).permutation(len(samples))[:each]
+                    )
+                )
+                for client, samples in sorted(data.items())
+            )
+        )
+        audited = zip(self.audit.samples.ids.tolist(), self.audit.owner.tolist(), strict=True)
+        known = {one: place for place, one in enumerate(audited)}
+        place = np.array(
+            [known.get(one, -1) for one in zip(chosen.ids.tolist(), owner.tolist(), strict=True)],
+            dtype=np.int64,
+        )
+        # In an order that says nothing about them.
+        new = seeded_numpy(seed, "order of own samples").permutation(np.flatnonzero(place < 0))
+        place[new] = len(self.audit) + np.arange(len(new))
+        return replace(self, own=OwnSamples(chosen.take(torch.from_numpy(new)), place, owner))
 
     def class_counts(self, classes: int) -> dict[ClientId, list[int]]:
         """Number of samples of each class that each client trains on."""

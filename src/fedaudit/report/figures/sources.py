@@ -45,9 +45,7 @@ def rounds_figure(record: Record) -> drawing.Figures | None:
     runs = [run for run in in_order(record) if run.by_round]
     if not runs:
         return None
-    explained = {
-        _key(one): one.level or 0.0 for one in record.where(topic="source", against=LABELS)
-    }
+    explained = {_key(one): one.level or 0.0 for one in record.on_sources if one.against == LABELS}
     looks = _looks(runs)
     baselines = {"Guessing": _GUESS, "Label distributions alone": _MIXES}
 

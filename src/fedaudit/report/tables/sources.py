@@ -8,6 +8,7 @@ from fedaudit.report.grid import Cell, Filled, Grid, named, shortened, tabled
 from fedaudit.report.tables.cells import measured
 from fedaudit.report.tables.run import words_table
 from fedaudit.report.text.sources import (
+    SAME_LABELS,
     Named,
     Run,
     asked_in,
@@ -37,6 +38,7 @@ _SIGNS = (
 def source_table(record: Record) -> Grid:
     """All source attacks: success, baselines, and the excess over label distributions."""
     found = on_sources(record)
+    other = any(one.on_fair_draw is not None for one in found)
     return tabled(
         "Source inference: all attacks",
         [
@@ -49,6 +51,7 @@ def source_table(record: Record) -> Grid:
                     if len(one.runs) > 1
                     else asked_in(one.success),
                 ),
+                **({_FAIR_DRAW: _fair_cell(one)} if other else {}),
                 "Guessing": words.percent(one.chance),
                 "Shuffled owners": f"≤ {words.percent(_null_high(one.success))}",
                 "Label baseline": _baseline_cell(one),
@@ -60,8 +63,21 @@ def source_table(record: Record) -> Grid:
             }
             for one, label in _labelled(record)
         ],
-        remark=_how(found) + _SIGNS.format(share=words.percent(alpha_of(record)), rows=len(found)),
+        remark=_how(found)
+        + _FAIR_REMARK * other
+        + _SIGNS.format(share=words.percent(alpha_of(record)), rows=len(found)),
     )
+
+
+_FAIR_DRAW = "On the fair draw"
+_FAIR_REMARK = (
+    f"{_FAIR_DRAW}: success on samples {SAME_LABELS}, where classes reveal no client. All other "
+    "columns, verdicts and gates are on random samples of each client's own data. "
+)
+
+
+def _fair_cell(one: Named) -> Cell | str:
+    return words.MISSING if one.on_fair_draw is None else measured(one.on_fair_draw)
 
 
 def _labelled(record: Record) -> list[tuple[Named, str]]:
@@ -202,9 +218,7 @@ def seeds_table(record: Record) -> Grid | None:
     """Every run by itself; None where each attack has one."""
     if all(len(one.runs) == 1 for one in on_sources(record)):
         return None
-    of = grouped(
-        record.where(topic="source"), lambda one: (one.attack, one.defense, one.view, one.seed)
-    )
+    of = grouped(record.on_sources, lambda one: (one.attack, one.defense, one.view, one.seed))
     figures = {at: {one.against: one for one in same} for at, same in of.items()}
     return tabled(
         "Seed by seed",

@@ -10,7 +10,10 @@ from fedaudit.results.doubts import NOT_RELIED_ON
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
-from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult
+from fedaudit.results.sources import FAIR, LABEL_BASELINE, LABELS, SourceResult
+
+SAME_LABELS = "all with the label distribution of an audited client"
+"""Mark of samples of a fair draw, in which classes do not reveal the client."""
 
 Run: TypeAlias = SourceResult
 """Result of one attack in one run."""
@@ -24,12 +27,15 @@ class Named(NamedTuple):
         excess: The same less what label distributions alone explain.
         over_baseline: The same less the label-distribution baseline; None where it is not known.
         runs: One a seed.
+        on_fair_draw: Success on samples of a fair draw, beside that on clients' own samples; None
+            where the record has no other draw than the leading one.
     """
 
     success: Estimate
     excess: Estimate
     over_baseline: Estimate | None
     runs: tuple[Run, ...] = ()
+    on_fair_draw: Estimate | None = None
 
     @property
     def chance(self) -> float:
@@ -59,7 +65,18 @@ class Named(NamedTuple):
 
 def on_sources(record: Record) -> tuple[Named, ...]:
     """Every source attack of a record, those without a defense first."""
-    found = named_in(record.where(topic="source", seed=None), record.sources)
+    figures = [one for one in record.on_sources if one.seed is None]
+    fair = {
+        (one.attack, one.defense, one.view): one
+        for one in record.on_fair_sources
+        if one.seed is None and not one.against
+    }
+    found = [
+        one._replace(
+            on_fair_draw=fair.get((one.success.attack, one.success.defense, one.success.view))
+        )
+        for one in named_in(figures, record.sources)
+    ]
     return tuple(sorted(found, key=lambda one: one.success.defense not in ("", NO_DEFENSE)))
 
 
@@ -210,7 +227,8 @@ def source_question(record: Record) -> str:
     samples = words.from_to([run.samples for run in record.sources], "–")
     each = words.from_to([run.samples // len(run.clients) for run in record.sources], "–")
     clients = words.from_to([len(run.clients) for run in record.sources], "–")
-    return f"{samples} samples, {each} of each of {clients} clients"
+    draw = f", {SAME_LABELS}" * any(one.contrast == FAIR for one in record.on_sources)
+    return f"{samples} samples, {each} of each of {clients} clients{draw}"
 
 
 def source_attacks_tried(record: Record) -> int:
@@ -242,7 +260,12 @@ def source_bullets(record: Record) -> tuple[Bullet, ...]:
 
 def _sentence(best: Named) -> str:
     """The strongest attack beside guessing and what label distributions give."""
-    sentences = (_success_sentence(best), _mixes_sentence(best), _absent(best))
+    sentences = (
+        _success_sentence(best),
+        _mixes_sentence(best),
+        draw_sentence(best),
+        _absent(best),
+    )
     return " ".join(filter(None, sentences))
 
 
@@ -278,6 +301,23 @@ def _mixes_sentence(best: Named) -> str:
     if size is not None:
         return f"{level} The rest, {rest}, is shown to be above that: {evidence.a_leak(size)}."
     return f"{level} The rest, {rest}, is not shown to be above that."
+
+
+def draw_sentence(best: Named) -> str:
+    """Success on samples of the other draw, or the limits of the only one; empty for neither."""
+    if best.on_fair_draw is not None:
+        fair = best.on_fair_draw
+        return (
+            f"Of samples {SAME_LABELS}, where classes reveal no client, it names the owner of "
+            f"{words.percent(fair.number)} ({limits_in_words(fair)})."
+        )
+    if best.success.contrast == FAIR:
+        return (
+            "In these samples classes reveal no client. Of random samples of each client's own "
+            "data, which source inference is usually asked about, more may be named "
+            "(audit.sources)."
+        )
+    return ""
 
 
 def _absent(best: Named) -> str:

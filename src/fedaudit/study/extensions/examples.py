@@ -444,6 +444,7 @@ def own_federation(
                     "fair": audited,
                     "extra_other": 0,
                     "extra_unseen": 0,
+                    "sources": 0,
                     "options": {},
                     "keep": "signals",
                 }

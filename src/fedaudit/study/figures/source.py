@@ -1,10 +1,12 @@
 """Source inference in one run: attack success rate, its baselines, and membership first.
 
-Attacks are asked for the client of as many audited samples of each; the label-distribution baseline
-and shuffles within classes say what label distributions alone explain.
+Attacks are asked for the client of equally many samples of each: random samples of each client's
+own training data, as in the paper. Where a fair draw for membership gave all clients the target's
+label distribution, its samples are asked about too. The label-distribution baseline and the other
+samples of each class say what label distributions alone explain.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -34,8 +36,10 @@ from fedaudit.observe.measurements import Measurements
 from fedaudit.results.estimate import GUESSING, Estimate, Test
 from fedaudit.results.metrics import SUCCESS_RATE
 from fedaudit.results.sources import (
+    FAIR,
     LABEL_BASELINE,
     LABELS,
+    OWN,
     Answered,
     Chained,
     ClassSuccess,
@@ -71,6 +75,34 @@ class SourceQueries(NamedTuple):
 
 
 def source_queries(run: Setup) -> SourceQueries | None:
+    """Return the samples of the leading draw; None if a client has none."""
+    return next(iter(source_draws(run).values()), None)
+
+
+def source_draws(run: Setup) -> dict[str, SourceQueries]:
+    """Return the samples that source inference asks about, by their draw, the leading one first.
+
+    The draws are "own", random samples of each client's own training data, and "fair", those of a
+    fair draw with the label distribution of its target. Where all clients have equal label
+    distributions, and in recordings, audited samples are the clients' own. Empty if a client has
+    no sample.
+    """
+    study = run.study
+    is_own = run.watched is not None or study.audit.draw in OF_EACH_CLIENT
+    is_own |= study.has_equal_clients
+    audited = _audited_queries(run)
+    found = {} if audited is None else {OWN if is_own else FAIR: audited}
+    if run.deal.own is None or not len(run.deal.own.place):
+        return found
+    own, clients = run.deal.own, tuple(sorted(run.deal.clients))
+    order = own.place.argsort()
+    kept, labels = own.place[order], run.deal.measured.labels.numpy()
+    owner = np.searchsorted(clients, own.owner[order])
+    leading = SourceQueries(kept, owner, labels[kept], clients, at_random=True)
+    return {OWN: leading, **{draw: one for draw, one in found.items() if draw != OWN}}
+
+
+def _audited_queries(run: Setup) -> SourceQueries | None:
     """As many audited samples of every client as the one with fewest has; None if one has none."""
     audit, clients = run.deal.audit, tuple(sorted(run.deal.clients))
     rng = seeded_numpy(run.seed, "source")
@@ -128,10 +160,17 @@ def _only(m: Measurements, row: int) -> Measurements:
 
 
 class SourceFound(NamedTuple):
-    """The answers of one source attack in one run, and its figures."""
+    """The answers of one source attack in one run, and its figures.
+
+    Attributes:
+        answers: On the leading draw of samples.
+        figures: Of these.
+        others: Figures on samples of the fair draw, where these are not the leading ones.
+    """
 
     answers: SourceResult
     figures: list[Estimate]
+    others: Sequence[Estimate] = ()
 
 
 def source_results(
@@ -150,17 +189,20 @@ def source_results(
         notes: Of the last measured round.
         progress: Called after each attack.
     """
-    samples, found = source_queries(run), list[SourceFound]()
+    queries, found = source_draws(run), list[SourceFound]()
     phase = f"seed {run.seed}: source inference"
     for done, (name, attack) in enumerate(run.on_source.items()):
         progress(phase, done, len(run.on_source))
         where = f"seed {run.seed}"
-        if samples is None:
-            why = f"{where}: a client has no audited sample; ask for more"
+        if not queries:
+            why = (
+                f"{where}: a client has no audited sample and none drawn for source inference; "
+                "set audit.sources to the samples of each client, or audit more (audit.fair)"
+            )
             failed.setdefault(name, {})[where] = why
             continue
         try:
-            found.append(_result(run, name, attack, measured, samples, notes))
+            found.append(_result(run, name, attack, measured, queries, notes))
         except Refusal as refusal:
             failed.setdefault(name, {})[where] = f"{where}: {refusal}"
     if run.on_source:
@@ -173,23 +215,14 @@ def _result(
     name: str,
     attack: Attack,
     measured: Mapping[str, Measurements],
-    samples: SourceQueries,
+    queries: Mapping[str, SourceQueries],
     notes: Mapping[str, str],
 ) -> SourceFound:
+    draw, samples = next(iter(queries.items()))
     cubes = at_queries(attack, measured, samples)
     posterior = posteriors(run, attack, cubes, samples)
     named = inferred_source(posterior)
     right = named == samples.owner
-    success = source_success(named, samples.owner)
-    counts = run.deal.class_counts(run.dataset.classes)
-    held = np.array([counts[c] for c in samples.clients])
-    baseline = named_by_labels(run, held, samples)
-    change = paired(right, baseline == samples.owner)
-    rng = seeded_numpy(run.seed, "shuffled owners")
-    null = source_null(named, samples.owner, rng=rng)
-    mixed = source_null(named, samples.owner, within=samples.labels, rng=rng)
-    known = held if samples.at_random else None
-    beyond = beyond_labels(named, samples.owner, samples.labels, known)
     rounds = round_by_round(attack, cubes)
     answers = SourceResult(
         attack=name,
@@ -212,15 +245,40 @@ def _result(
         overfitting=overfitting(notes, samples.clients),
         absent=sorted({*samples.clients}.difference(*(m.clients for m in cubes.values()))),
     )
-    figures = source_figures(
-        answers,
+    figures = _figures(run, answers, draw, named, samples)
+    others = []
+    for other, asked in list(queries.items())[1:]:
+        posterior = posteriors(run, attack, at_queries(attack, measured, asked), asked)
+        others += _figures(run, answers, other, inferred_source(posterior), asked)
+    return SourceFound(answers, figures, others)
+
+
+def _figures(
+    run: Setup,
+    answers: SourceResult,
+    draw: str,
+    named: Int[ndarray, " samples"],
+    samples: SourceQueries,
+) -> list[Estimate]:
+    """Return the figures of an attack's answers on the samples of one draw."""
+    owner, labels = samples.owner, samples.labels
+    success = source_success(named, owner)
+    counts = run.deal.class_counts(run.dataset.classes)
+    held = np.array([counts[c] for c in samples.clients])
+    baseline = named_by_labels(run, held, samples)
+    change = paired(named == owner, baseline == owner)
+    rng = seeded_numpy(run.seed, "shuffled owners")
+    null = source_null(named, owner, rng=rng)
+    mixed = source_null(named, owner, within=labels, rng=rng)
+    return source_figures(
+        answers.model_copy(update={"samples": len(owner)}),
         Limited(success.value, success.low, success.high),
         Test(null=GUESSING, level=answers.chance, high=null.high, p_value=null.p_value),
-        beyond,
+        beyond_labels(named, owner, labels, held if samples.at_random else None),
         mixed.p_value,
-        Baseline(source_success(baseline, samples.owner).value, change.difference, change.p_value),
+        Baseline(source_success(baseline, owner).value, change.difference, change.p_value),
+        draw,
     )
-    return SourceFound(answers, figures)
 
 
 def named_by_labels(
@@ -324,6 +382,7 @@ def source_figures(
     labels: LabelLevel,
     p_value: float,
     baseline: Baseline | None,
+    draw: str = OWN,
 ) -> list[Estimate]:
     """The figures of one attack in one run: its success, and what label distributions leave of it.
 
@@ -334,9 +393,11 @@ def source_figures(
         labels: What label distributions alone explain, and what is beyond that.
         p_value: Of the test with owners shuffled within each class.
         baseline: None where it is not known.
+        draw: Of the samples: "own" or "fair".
     """
     whole = Estimate(
         topic="source",
+        contrast=draw,
         attack=found.attack,
         defense=found.defense,
         view=found.view,

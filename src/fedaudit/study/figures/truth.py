@@ -282,8 +282,7 @@ def ignores_people(setup: Setup) -> bool:
 
 def has_equal_clients(setup: Setup) -> bool:
     """Return True if every client is known to have the same label distribution and features."""
-    study = setup.study
-    return setup.watched is None and study.partition.scheme == "iid" and study.shift is None
+    return setup.watched is None and setup.study.has_equal_clients
 
 
 def origin_of(setup: Setup, target: ClientId) -> Int[ndarray, " samples"]:

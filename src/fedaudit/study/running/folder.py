@@ -59,6 +59,28 @@ def _recorded(recording: Path) -> Plan:
     return plan_from(settled(read_object(path)), source=str(path))
 
 
+def as_begun(study: Study, out: Path) -> Study:
+    """Return the study with the samples for source inference of the one that a folder holds.
+
+    A study that leaves their number to the program continues as it was begun, whichever version
+    began it and with whichever attacks.
+
+    Args:
+        study: Its settings.
+        out: Its folder, which may hold nothing yet.
+
+    Raises:
+        Damaged: What the folder holds cannot be read.
+    """
+    if study.audit.sources is not None or not (out / STUDY_FILE).is_file():
+        return study
+    there = _recorded(out)
+    if isinstance(there, GameStudy) or there.audit.draw != study.audit.draw:
+        return study
+    audit = study.audit.model_copy(update={"sources": there.audit.sources})
+    return study.model_copy(update={"audit": audit})
+
+
 def claim(out: Path, study: Plan) -> None:
     """Make a folder this study's own; a study that it holds may grow into this one.
 

@@ -41,6 +41,7 @@ _NEWER: Mapping[str, object] = {
     "audit.merge": [],
     "audit.unit": "sample",
     "audit.clients_per_person": 1,
+    "audit.sources": 0,
     "figures.metrics": [],
     "defense.chain": [],
     "defense.also": [],
@@ -132,7 +133,10 @@ def _parts(study: Study) -> list[tuple[str, str]]:
 
 
 def with_code(study: PlanKind) -> PlanKind:
-    """Return the study with the digest of the source that defines each of its own parts.
+    """Return the study as it is carried out, with settings that follow from others.
+
+    These are the digest of the source that defines each of its own parts, and the number of
+    samples for source inference.
 
     Raises:
         BadInput: A module cannot be imported or must not be, or a part is another than the one
@@ -156,7 +160,13 @@ def with_code(study: PlanKind) -> PlanKind:
             f"SHA-256 {now[:16]}... instead of {digest[:16]}...; restore the file, or run the "
             "study again without that entry of code"
         )
-    return cast(PlanKind, study.model_copy(update={"code": found}))
+    # Not at the top: a study's name needs none of what trains it.
+    from fedaudit.study.setup.build import with_source_samples
+
+    complete = study.model_copy(update={"code": found})
+    if isinstance(complete, Study):
+        complete = with_source_samples(complete)
+    return cast(PlanKind, complete)
 
 
 def _settings(study: Plan, without: Collection[str]) -> dict[str, object]:

@@ -117,7 +117,7 @@ def measured_of_kept(
                 f"round {round.index} kept in {folder} is damaged: it has clients that the run has "
                 "not; restore the folder from a copy, or run the study again"
             )
-        more.append(measure_round(round, signals, run.deal.audit.samples, device=work.device))
+        more.append(measure_round(round, signals, run.deal.measured, device=work.device))
         work.progress(phase, len(more), total)
     if [(new.index, new.clients) for new in more] != [
         (old.measured.index, old.measured.clients) for old in stored

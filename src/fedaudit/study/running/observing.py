@@ -53,7 +53,7 @@ def disk_needed(setup: Setup) -> int:
         keep=setup.study.audit.keep,
         rounds=len(setup.measured_rounds),
         clients=len(setup.deal.clients),
-        samples=len(setup.deal.audit),
+        samples=len(setup.deal.measured),
         signals=len(setup.signals),
         parameters=len(flat(initial.params)),
     )
@@ -129,7 +129,7 @@ def stored_rounds(setup: Setup, folder: Path) -> list[Stored]:
                 f"{what} is of another run; restore it from a copy, or delete the folder and run "
                 "the study again"
             )
-        fault = fault_in(one.measured, setup.deal.clients, len(setup.deal.audit))
+        fault = fault_in(one.measured, setup.deal.clients, len(setup.deal.measured))
         is_last = one.measured.index == setup.measured_rounds[-1]
         if not fault and not counts_fit(setup, one.notes, means=is_last):
             fault = "its counts of correct predictions are missing or cannot be"
@@ -149,7 +149,7 @@ def measured_on(stored: Sequence[Stored]) -> str:
 @contextmanager
 def _measuring(setup: Setup, folder: Path, work: Work) -> Iterator[Measuring]:
     """The measuring of audited samples in a round, wherever that is done."""
-    samples = setup.deal.audit.samples
+    samples = setup.deal.measured
     # All rounds of a folder have the same signals: those that attacks added later need besides are
     # measured on the updates that it keeps.
     there = measured_names(folder)

@@ -175,7 +175,7 @@ def _data_digest(run: Setup) -> str:
     digest = hashlib.blake2b(digest_size=16)
     parts: Sequence[Samples] = (
         *(data for _, data in sorted(run.deal.clients.items())),
-        run.deal.audit.samples,
+        run.deal.measured,
         run.dataset.test,
     )
     for samples in parts:

@@ -174,7 +174,7 @@ def _asked(study: Study, names: Sequence[str], figures: Mapping[str, object]) ->
 def refuse_other_data(run: Setup, folder: Path) -> None:
     """Raise if the audited samples on disk are not those that settings and data set give."""
     kept, _ = read_tensors(folder / "audit.safetensors")
-    made = run.deal.audit.tensors()
+    made = run.deal.tensors()
     same = kept.keys() == made.keys() and all(
         kept[name].shape == made[name].shape and bool((kept[name] == made[name]).all())
         for name in made

@@ -154,13 +154,16 @@ def assembled(
     alpha = study.figures.alpha
     figures = corrected(findings, alpha) + formal_epsilons(runs) + list(besides)
     on_sources = [figure for one in sources for figure in one.figures]
+    on_fair_draws = [figure for one in sources for figure in one.others]
     on_clusters = [figure for one in clusters for figure in one.figures]
     answers = [one.answers for one in sources]
     rows, others = _clients(first)
     rows_of_attacks = _attack_rows(first, findings)
     return Record(
         name=study.name,
-        content_hash=_content_hash(first, stored, [*figures, *on_sources, *answers]),
+        content_hash=_content_hash(
+            first, stored, [*figures, *on_sources, *on_fair_draws, *answers]
+        ),
         config=config_of(study) if first.watched is None else dict(first.watched.config),
         seeds=list(study.seeds),
         evaluation=study.figures.evaluation,
@@ -186,6 +189,9 @@ def assembled(
             ),
             *on_sources,
             *corrected_by_hypothesis(each_over_runs(on_sources), alpha),
+            *on_fair_draws,
+            # A family of its own: the leading figures are judged as if there were no others.
+            *corrected_by_hypothesis(each_over_runs(on_fair_draws), alpha),
             *on_clusters,
             *each_over_runs(on_clusters),
         ],

@@ -19,7 +19,7 @@ from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.study.figures.truth import ignores_people
 from fedaudit.study.running.environment import Clock
-from fedaudit.study.running.folder import claim, refuse_other_study
+from fedaudit.study.running.folder import as_begun, claim, refuse_other_study
 from fedaudit.study.running.growth import growth_notes
 from fedaudit.study.running.identity import with_code
 from fedaudit.study.running.kept_signals import refuse_unmeasured, with_all_signals
@@ -82,7 +82,7 @@ def run_study(
             f"{type(engine).__name__} computes on CPUs, and the device is {device}; leave the "
             "engine or the device away"
         )
-    study = with_code(study)
+    study = with_code(as_begun(study, out))
     pretrained_for(study, data_dir, device=device, progress=progress, log=log)
     runs = [setup(study, seed, data_dir) for seed in study.seeds]
     work = _work(engine, workers, study.partition.clients, device, progress)
@@ -130,7 +130,7 @@ def _observed(
             log(f"seed {run.seed}: trained and measured before, in {place}")
             stored = stored_rounds(run, place)
         else:
-            write_tensors(run.deal.audit.tensors(), place / "audit.safetensors")
+            write_tensors(run.deal.tensors(), place / "audit.safetensors")
             stored = observe(run, place, work)
         return with_all_signals(run, place, stored, work, notes)
 

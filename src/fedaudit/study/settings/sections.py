@@ -156,6 +156,11 @@ class AuditSection(Section):
         extra_other: Further audited samples of other clients.
         extra_unseen: Further audited samples that no client trains on.
         background: Samples of each target beside the audited ones; None tops it up.
+        sources: Random samples of each client's own training data that source inference asks
+            about, in addition to the audited ones; as many as the smallest client has if that is
+            fewer. 0 asks about audited samples only. By default a third of ``fair`` divided among
+            the clients (rounded down) where an attack on sources runs on a fair draw and clients'
+            label distributions differ, and 0 elsewhere.
         every: Measured rounds are this far apart; 0 means every max(1, rounds // 10).
         view: What the adversary sees.
         merge: Clients that the adversary attacks as one, through the weighted mean of their
@@ -173,6 +178,7 @@ class AuditSection(Section):
     extra_other: Count = 0
     extra_unseen: Count = 0
     background: Count | None = None
+    sources: Count | None = None
     options: Settings = Field(default_factory=dict)
     every: Count = 0
     view: ViewName = "uploads"
@@ -376,6 +382,7 @@ class Study(Section):
             raise ValueError("audit.fair is 0, so that nobody would be a member; give at least 1")
         if self.audit.draw == "fair" and self.audit.options:
             raise ValueError("audit.options are of other draws; the fair draw has none")
+        self._check_sources()
         if self.attacks and self.attack_set:
             raise ValueError(
                 f"attack_set is {self.attack_set!r}, and [attacks] names attacks one by one; leave "
@@ -385,6 +392,18 @@ class Study(Section):
         self._check_models()
         self._check_pretraining()
         return self
+
+    def _check_sources(self) -> None:
+        if not self.audit.sources:
+            return
+        # Not at the top: what reads settings need not draw.
+        from fedaudit.datasets.draws.fair import OF_EACH_CLIENT
+
+        if self.audit.draw in OF_EACH_CLIENT:
+            raise ValueError(
+                f"the draw {self.audit.draw!r} audits random samples of each client's own data, "
+                "which source inference asks about; leave audit.sources out"
+            )
 
     def _check_merge(self) -> None:
         merged, targets = self.audit.merge, self.audit.targets
@@ -423,6 +442,11 @@ class Study(Section):
                 f"pretraining.data and data are both {self.data.name!r}; give each classes of its "
                 "own, as nothing public is to be audited"
             )
+
+    @property
+    def has_equal_clients(self) -> bool:
+        """True if every client has the same label distribution and features."""
+        return self.partition.scheme == "iid" and self.shift is None
 
     @property
     def pretrained_settings(self) -> dict[str, object]:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import torch
+
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import attack_named, attack_set
 from fedaudit.core import modules
@@ -44,7 +46,12 @@ from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.algorithm import algorithm_of, check_algorithm, refuse_unmeasured
 from fedaudit.study.setup.dealing import GroupedData, dealt, grouped
 from fedaudit.study.setup.defenses import assigns_classes, defenses_of, noisy_tail, refuse_unfit
-from fedaudit.study.setup.holdout import HoldOutRule, exclude_held_out, refuse_one_sided
+from fedaudit.study.setup.holdout import (
+    HoldOutRule,
+    exclude_held_out,
+    left_to_train,
+    refuse_one_sided,
+)
 from fedaudit.study.setup.parts import Extension, Setup
 
 EXTENSIONS: tuple[type[Extension], ...] = (
@@ -70,6 +77,7 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         NotVisible: The study names an attack that needs more than the view offers.
     """
     _attacks_seen(study, _view_of(study))
+    study = with_source_samples(study)
     for name in study.figures.metrics:
         metric_named(name)
     dataset = dataset_of(study, seed, data_dir)
@@ -85,11 +93,17 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
     _refuse_unmeasured_signals(attacks, algorithm)
     holdout = HoldOutRule(defenses, algorithm, study.training.rounds, seed_for(seed, "federation"))
     refuse_one_sided(world.deal.clients, holdout)
+    deal = exclude_held_out(world.deal, holdout)
+    if study.audit.sources:
+        left = left_to_train(world.deal.clients, holdout)
+        # As they were dealt: a defense may have changed what it left.
+        trained = {c: d.take(torch.isin(d.ids, left[c].ids)) for c, d in deal.clients.items()}
+        deal = deal.with_own_samples(trained, study.audit.sources, seed=seed)
     run = Setup(
         study=study,
         seed=seed,
         dataset=world.dataset,
-        deal=exclude_held_out(world.deal, holdout),
+        deal=deal,
         algorithm=algorithm,
         defenses=defenses,
         view=view,
@@ -105,6 +119,25 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
     for one in (run, *run.own_federations):
         _refuse_absent_targets(one)
     return run
+
+
+def with_source_samples(study: Study) -> Study:
+    """Return the study with the number of samples of each client that source inference asks about.
+
+    Raises:
+        BadInput: The study names an attack that does not exist.
+        NotVisible: It names one that needs more than the view offers.
+    """
+    audit = study.audit
+    if audit.sources is not None:
+        return study
+    count = 0
+    # Elsewhere the audited samples of each client are random ones of its data, or few are its.
+    if audit.draw == "fair" and not study.has_equal_clients:
+        attacks, _ = attacks_of(study, _view_of(study))
+        if any(attack.infers_source for attack in attacks.values()):
+            count = audit.fair // (3 * study.partition.clients)
+    return study.model_copy(update={"audit": audit.model_copy(update={"sources": count})})
 
 
 def _server_of(study: Study, world: GroupedData) -> Server:

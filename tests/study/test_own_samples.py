@@ -1,0 +1,313 @@
+"""Source inference on random samples of each client's own training data, beside a fair draw."""
+
+import json
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+import torch
+
+import fedaudit as fa
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import NOBODY
+from fedaudit.datasets.draws.audit_set import Deal
+from fedaudit.gate.evaluate import evaluate_policy
+from fedaudit.gate.policy import policy_from
+from fedaudit.pack.suppressing import suppressed
+from fedaudit.report.tables.sources import source_table
+from fedaudit.report.text.sources import on_sources, source_bullets, source_question
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Record, write_record
+from fedaudit.results.sources import FAIR, OWN
+from fedaudit.study.comparing import compared
+from fedaudit.study.running.folder import STUDY_FILE
+from fedaudit.study.running.identity import run_key, with_code
+from fedaudit.study.running.reattack import reattack
+from fedaudit.study.running.remeasure import contradicting_signals
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.build import setup, with_source_samples
+from fedaudit.study.setup.holdout import left_to_train
+from tests.study.studies import quick_study
+
+SKEWED = {"scheme": "dirichlet", "options": {"beta": 0.3}, "samples_per_client": 60}
+
+
+def skewed_study(**changes: object) -> Study:
+    """Four clients with different label distributions, whose members are memorised."""
+    return quick_study(
+        **{
+            "partition": SKEWED,
+            "training": {"rounds": 2, "epochs": 10, "lr": 0.3},
+            "attacks": {"sia": {}, "loss-series": {}},
+            **changes,
+        }
+    )
+
+
+@cache
+def record(sources: int | None = None) -> Record:
+    with TemporaryDirectory() as folder:
+        return run_study(skewed_study(audit=asked(sources)), Path(folder))
+
+
+def asked(sources: int | None) -> dict[str, object]:
+    return {} if sources is None else {"sources": sources}
+
+
+def number_of(**changes: object) -> int | None:
+    return with_source_samples(skewed_study(**changes)).audit.sources
+
+
+def test_a_third_of_the_audited_samples_is_divided_among_clients_that_differ() -> None:
+    assert number_of() == 90 // 12
+    assert number_of(audit={"fair": 40}) == 3
+    assert number_of(partition={**SKEWED, "clients": 8}) == 3
+    assert number_of(attacks={}) == 7
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attacks": {"loss-series": {}}},
+        {"partition": {"samples_per_client": 60}},
+        {"audit": {"draw": "sia", "options": {"per_client": 5}}},
+        {"attacks": {}, "audit": {"view": "sum"}},
+        {"audit": {"sources": 0}},
+    ],
+    ids=["membership alone", "equal clients", "published draw", "view of a sum", "asked"],
+)
+def test_elsewhere_no_further_samples_are_measured(changes: dict[str, object]) -> None:
+    study = skewed_study(**changes)
+    run = setup(study, 1, None)
+    assert run.study.audit.sources == 0
+    assert run.deal.own is None
+    assert run.deal.measured is run.deal.audit.samples
+
+
+def test_a_number_that_is_given_is_kept_whatever_the_draw() -> None:
+    assert number_of(audit={"sources": 9}) == 9
+    iid = {"samples_per_client": 60}
+    assert number_of(partition=iid, audit={"sources": 9}) == 9
+
+
+def test_a_published_draw_takes_no_further_samples() -> None:
+    with pytest.raises(BadInput, match=r"leave audit\.sources out"):
+        skewed_study(audit={"draw": "sia", "sources": 5})
+
+
+def deal(sources: int) -> Deal:
+    return setup(skewed_study(audit={"sources": sources}), 1, None).deal
+
+
+def test_equally_many_samples_are_drawn_of_what_each_client_trains_on() -> None:
+    found = deal(20)
+    assert found.own is not None
+    assert Counter(found.own.owner.tolist()) == dict.fromkeys(range(4), 20)
+    ids = found.measured.ids[torch.from_numpy(found.own.place)].tolist()
+    for client, one in zip(found.own.owner.tolist(), ids, strict=True):
+        assert one in found.clients[client].ids
+    assert len(set(ids)) == len(ids)
+
+
+def test_samples_that_are_audited_anyway_are_not_measured_twice() -> None:
+    found = deal(60)
+    assert found.own is not None
+    audited = found.audit.samples.ids[torch.from_numpy(found.audit.owner != NOBODY)]
+    assert not torch.isin(found.own.added.ids, audited).any()
+    assert (found.own.place < len(found.audit)).sum() > 0
+    assert len(found.measured) == len(found.audit) + len(found.own.added)
+
+
+def test_as_many_are_drawn_as_the_smallest_client_has() -> None:
+    found = deal(10_000)
+    assert found.own is not None
+    smallest = min(found.sizes.values())
+    assert Counter(found.own.owner.tolist()) == dict.fromkeys(range(4), smallest)
+
+
+def test_own_samples_have_the_label_distribution_of_their_client() -> None:
+    found = deal(10_000)
+    assert found.own is not None
+    labels = found.measured.labels[torch.from_numpy(found.own.place)].numpy()
+    counts = found.class_counts(10)
+    for client in range(4):
+        own = np.bincount(labels[found.own.owner == client], minlength=10)
+        expected = np.array(counts[client]) * own.sum() / sum(counts[client])
+        # All or nearly all of each client's samples.
+        assert abs(own - expected).max() < 4
+
+
+def test_no_other_draw_depends_on_the_samples_for_sources() -> None:
+    plain, more = deal(0), deal(20)
+    assert plain.own is None
+    stored, also = plain.audit.tensors(), more.audit.tensors()
+    assert stored.keys() == also.keys()
+    assert all(torch.equal(stored[name], also[name]) for name in stored)
+    for client, samples in plain.clients.items():
+        assert torch.equal(samples.ids, more.clients[client].ids)
+
+
+def test_samples_that_a_client_holds_out_are_not_its_own() -> None:
+    defense = {"name": "cofedmid", "clients": [0, 1], "options": {"start": 2}}
+    run = setup(skewed_study(audit={"sources": 1000}, defense=defense), 1, None)
+    assert run.deal.own is not None
+    left = left_to_train(run.deal.clients, run.holdout)
+    assert len(left[0]) < len(run.deal.clients[0])
+    ids = run.deal.measured.ids[torch.from_numpy(run.deal.own.place)].tolist()
+    for client, one in zip(run.deal.own.owner.tolist(), ids, strict=True):
+        assert one in left[client].ids
+
+
+def test_figures_of_membership_are_the_same_with_and_without_them() -> None:
+    with_them, without = record(), record(0)
+    assert with_them.config["audit"] != without.config["audit"]
+    assert with_them.findings == without.findings
+    assert with_them.groups == without.groups
+    for part in ("curves", "trajectories", "histograms", "exposed", "clients", "accuracies"):
+        assert getattr(with_them, part) == getattr(without, part)
+    on_members = [one for one in with_them.controls if one.attack != "sia"]
+    assert on_members == [one for one in without.controls if one.attack != "sia"]
+
+
+def test_a_record_keeps_the_figures_of_both_draws() -> None:
+    found = record()
+    assert {one.contrast for one in found.on_sources} == {OWN}
+    assert {one.contrast for one in found.on_fair_sources} == {FAIR}
+    assert found.sources[0].samples == 4 * 7
+    fair = [one for one in record(0).on_sources if one.contrast == FAIR]
+    # The fair draw's figures are those of a study without further samples.
+    assert found.on_fair_sources == fair
+
+
+def test_skewed_clients_are_named_more_often_on_their_own_samples() -> None:
+    (one,) = on_sources(record(40))
+    assert one.on_fair_draw is not None
+    assert one.success.samples == 160
+    assert one.success.number > one.on_fair_draw.number + 0.1
+    assert one.mixes > 0.3
+
+
+def test_a_report_names_both_draws() -> None:
+    (bullet,) = source_bullets(record())
+    (sentence,) = bullet.sentences
+    assert sentence.against == "Of 28 samples, 7 of each of 4 clients"
+    assert "label distribution of an audited client, where classes reveal no" in sentence.found
+    assert "On the fair draw" in [one.text for one in source_table(record()).columns]
+    assert "label distribution of an audited client" in source_question(record(0))
+    (alone,) = source_bullets(record(0))
+    assert "more may be named (audit.sources)" in alone.sentences[0].found
+
+
+def test_a_gate_judges_own_samples_and_names_a_fair_draw() -> None:
+    policy = policy_from('name = "x"\n[sources]\nabove_label_distributions = 0.9\n')
+    for found, expected in ((record(), False), (record(0), True)):
+        (check,) = [one for one in evaluate_policy(found, policy).checks if "label" in one.name]
+        judged = [one.what for one in (check.worst, *check.open) if one is not None]
+        assert judged
+        assert all(("on samples of a fair draw" in what) == expected for what in judged)
+
+
+def test_a_comparison_holds_no_draw_against_another() -> None:
+    other = record(40).model_copy(update={"name": "other"})
+    for base, same in ((record(), True), (record(0), False)):
+        changes = [one.change for one in compared([base, other]).on("source")]
+        assert len(changes) == 2
+        assert (changes[1] is not None) == same
+
+
+def test_a_comparison_of_membership_does_not_mind_them() -> None:
+    rows = compared([record(0), record(40)]).rows
+    assert [row.settings for row in rows] == [{}, {}]
+
+
+@pytest.mark.slow
+def test_a_recording_is_attacked_again_on_the_same_samples(tmp_path: Path) -> None:
+    study = skewed_study(audit={"keep": "full"})
+    first = run_study(study, tmp_path / "run")
+    again = reattack(tmp_path / "run", ["sia"], tmp_path / "again")
+    assert again.sources == first.sources
+    assert [one.value for one in again.on_fair_sources] == [
+        one.value for one in first.on_fair_sources
+    ]
+    assert contradicting_signals(tmp_path / "run", None) == []
+
+
+@pytest.mark.slow
+def test_a_recording_without_them_has_the_fair_draw_alone(tmp_path: Path) -> None:
+    run_study(skewed_study(attacks={"loss-series": {}}), tmp_path / "run")
+    again = reattack(tmp_path / "run", ["sia"], tmp_path / "again")
+    assert {one.contrast for one in again.where(topic="source")} == {FAIR}
+
+
+@pytest.mark.slow
+def test_a_study_of_an_older_version_goes_on_as_it_was_begun(tmp_path: Path) -> None:
+    study = skewed_study()
+    first = run_study(skewed_study(audit={"sources": 0}), tmp_path)
+    path = tmp_path / STUDY_FILE
+    values = json.loads(path.read_text())
+    del values["audit"]["sources"]
+    path.write_text(json.dumps(values))
+    assert run_study(study, tmp_path).content_hash == first.content_hash
+
+
+def test_a_run_without_them_keeps_the_name_that_older_versions_gave_it() -> None:
+    plain, more = (with_code(skewed_study(audit={"sources": n})) for n in (0, 7))
+    assert run_key(plain, 1) != run_key(more, 1)
+    values = plain.model_dump(mode="json")
+    assert values["audit"]["sources"] == 0
+    membership = with_code(skewed_study(attacks={"loss-series": {}}))
+    assert run_key(membership, 1) == run_key(plain, 1)
+
+
+@pytest.mark.parametrize(
+    ("sources", "scheme", "contrast"), [(0, "dirichlet", FAIR), (0, "iid", OWN)]
+)
+def test_a_record_of_an_older_version_gets_the_name_of_its_draw(
+    sources: int, scheme: str, contrast: str, tmp_path: Path
+) -> None:
+    found = record(sources)
+    partition = found.config["partition"]
+    assert isinstance(partition, dict)
+    unnamed = [
+        one.model_copy(update={"contrast": "mixed"}) if one.topic == "source" else one
+        for one in found.estimates
+    ]
+    older = found.model_copy(
+        update={
+            "estimates": unnamed,
+            "config": {**found.config, "partition": {**partition, "scheme": scheme}},
+        }
+    )
+    write_record(older, tmp_path / "record.json")
+    read = read_record(tmp_path / "record.json")
+    assert {one.contrast for one in read.where(topic="source")} == {contrast}
+
+
+def test_a_pack_hides_figures_on_too_few_samples_of_a_draw() -> None:
+    found = record()
+    fair = found.on_fair_sources[0].samples // 4
+    assert fair > 7
+    kept = suppressed(found, fair).record
+    assert kept.sources == []
+    assert kept.where(topic="source") == []
+    more = record(40)
+    kept = suppressed(more, fair + 1).record
+    assert len(kept.sources) == 1
+    assert kept.on_fair_sources == []
+    assert suppressed(kept, fair + 1).record == kept
+
+
+def test_python_asks_for_them_by_the_same_name(tmp_path: Path) -> None:
+    federation = fa.Federation(
+        fa.datasets.digits(),
+        clients=fa.partitions.Dirichlet(4, beta=0.3, samples_per_client=60),
+        algorithm=fa.algorithms.FedAvg(rounds=1),
+    )
+    audit = fa.Audit(samples=60, sources=6)
+    run = fa.audit(federation, attacks=["sia"], audit=audit, out=tmp_path)
+    assert run.record.sources[0].samples == 24
+    assert {one.contrast for one in run.record.where(topic="source")} == {OWN, FAIR}
