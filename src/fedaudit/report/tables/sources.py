@@ -76,7 +76,7 @@ _FAIR_REMARK = (
 )
 
 
-def _fair_cell(one: Named) -> Cell | str:
+def _fair_cell(one: Named) -> Cell | str | None:
     return words.MISSING if one.on_fair_draw is None else measured(one.on_fair_draw)
 
 

@@ -158,8 +158,8 @@ class AuditSection(Section):
         background: Samples of each target beside the audited ones; None tops it up.
         sources: Random samples of each client's own training data that source inference asks
             about, in addition to the audited ones; as many as the smallest client has if that is
-            fewer. 0 asks about audited samples only. By default a third of ``fair`` divided among
-            the clients (rounded down) where an attack on sources runs on a fair draw and clients'
+            fewer. 0 asks about audited samples only. By default a third of the fairly drawn samples
+            divided among the clients (rounded down) where an attack on sources runs on a fair draw and clients'
             label distributions differ, and 0 elsewhere.
         every: Measured rounds are this far apart; 0 means every max(1, rounds // 10).
         view: What the adversary sees.
