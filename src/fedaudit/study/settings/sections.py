@@ -158,9 +158,9 @@ class AuditSection(Section):
         background: Samples of each target beside the audited ones; None tops it up.
         sources: Random samples of each client's own training data that source inference asks
             about, in addition to the audited ones; as many as the smallest client has if that is
-            fewer. 0 asks about audited samples only. By default a third of the fairly drawn samples
-            divided among the clients (rounded down) where an attack on sources runs on a fair draw and clients'
-            label distributions differ, and 0 elsewhere.
+            fewer. 0 asks about audited samples only. By default a third of the fairly drawn
+            samples divided among the clients (rounded down) where an attack on sources runs on a
+            fair draw and clients' label distributions differ, and 0 elsewhere.
         every: Measured rounds are this far apart; 0 means every max(1, rounds // 10).
         view: What the adversary sees.
         merge: Clients that the adversary attacks as one, through the weighted mean of their
