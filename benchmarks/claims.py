@@ -1,19 +1,22 @@
 """How often the page of claims decides a claim wrongly where every claim lies at its margin.
 
-python -m benchmarks.claims --families 4000
+python -m benchmarks.claims --families 2000     papers whose claims all lie at their margins
+python -m benchmarks.claims --near-zero         Student's limits of rates near 0
 """
 
 import argparse
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
 from docs.claims.comparing import Found
 from docs.claims.data import Claim, Term, Test
 from docs.claims.judging import Decided, Judged, alone, corrected, together, verdict_of
 
-REGIMES = ("location30", "tiny-cnn", "tiny-alexnet")
+REGIMES = ("location30", "tiny-cnn", "tiny-alexnet", "mnist")
 MARGIN, ERROR, FAR = 0.02, 0.005, 0.1
 OTHER = Term(value=0.0)
 TESTS = {
@@ -36,7 +39,7 @@ class Design(NamedTuple):
     wrong: frozenset[str]
 
 
-ANY = frozenset({"confirmed", "contradicted", "no difference"})
+ANY = frozenset({"confirmed", "contradicted", "no difference", "depends on the regime"})
 DESIGNS = {
     "one comparison at its margin": Design(2, "above", [[MARGIN]], ANY),
     "one at its margin in one regime, far beyond it in another": Design(
@@ -48,6 +51,15 @@ DESIGNS = {
         1, "above", [[0.0] * 6] * 3, ANY - {"no difference"}
     ),
     "said to be near, at its margin": Design(2, "near", [[MARGIN]], ANY),
+    "holds in one of four, at its margin in the others": Design(
+        1, "above", [[FAR], *[[MARGIN]] * 3], ANY
+    ),
+    "at its margin in three, cannot be told in one": Design(
+        1, "above", [*[[MARGIN]] * 3, [MARGIN / 2]], ANY
+    ),
+    "does not hold in one, at nothing in the others": Design(
+        1, "above", [[-FAR], *[[0.0]] * 2], ANY - {"no difference"}
+    ),
 }
 TRUE = Design(2, "above", [[FAR]], frozenset())
 
@@ -103,17 +115,44 @@ def wrong_families(
 
 
 def rows(families: int) -> Iterator[str]:
-    for each, true in ((1, 0), (5, 0), (5, 10)):
+    for each, true in ((1, 0), (4, 0), (4, 10)):
         by_holm = wrong_families(families, each=each, true=true, seed=1)
         alone_ = wrong_families(families, each=each, true=true, seed=1, correct=list)
         yield (
-            f"{6 * each} claims at their margins, {true} that hold: wrong in {by_holm:.1%} of "
-            f"{families} families, {alone_:.1%} without correction"
+            f"{len(DESIGNS) * each} claims at their margins, {true} that hold: wrong in "
+            f"{by_holm:.1%} of {families} families, {alone_:.1%} without correction"
         )
+
+
+def near_zero(hits: float, rng: np.random.Generator, *, seeds: int = 5) -> tuple[float, float]:
+    """Simulate Student's limits of a rate over seeds.
+
+    Args:
+        hits: Expected number of hits among 200 samples of a seed.
+        rng: Draws the counts.
+        seeds: Runs.
+
+    Returns:
+        The share of intervals that hold the rate, and the share that stay above 0 and miss it.
+    """
+    rates = rng.binomial(200, hits / 200, size=(20_000, seeds)) / 200
+    reach = stdtrit(seeds - 1, 0.975) * rates.std(axis=1, ddof=1) / math.sqrt(seeds)
+    low, high = rates.mean(axis=1) - reach, rates.mean(axis=1) + reach
+    holds = (low <= hits / 200) & (hits / 200 <= high)
+    return float(holds.mean()), float(((low > 0) & ~holds).mean())
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--families", type=int, default=1000)
-    for line in rows(parser.parse_args().families):
-        print(line)
+    parser.add_argument("--near-zero", action="store_true")
+    asked = parser.parse_args()
+    if asked.near_zero:
+        for hits in (0.1, 0.3, 1, 3, 10, 30):
+            covered, missed = near_zero(hits, np.random.default_rng(1))
+            print(
+                f"{hits:g} hits a seed: covers {covered:.1%}, within [0, 1] and misses {missed:.1%}"
+            )
+    else:
+        for line in rows(asked.families):
+            print(line)

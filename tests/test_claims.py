@@ -1,14 +1,16 @@
 """The page of claims says what claims and records give, by rules that hold in cases by hand."""
 
 import math
+import re
 import runpy
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from scipy import stats
 
 from benchmarks.claims import wrong_families
-from docs.claims import again, data, figures, judging, page, pairs
+from docs.claims import again, comparing, data, figures, judging, page, pairs, routes, titles
 from docs.claims.comparing import Found
 from docs.claims.data import ROOT, Claim, Term
 from docs.claims.judging import Decided, Judged
@@ -92,34 +94,195 @@ def test_the_p_value_at_the_limit_is_the_error() -> None:
         ([HOLDS], 1, "open"),
         ([HOLDS], 2, "confirmed"),
         ([HOLDS, NEITHER], 1, "open"),
-        ([HOLDS, HOLDS, NEITHER], 1, "open"),
+        ([HOLDS, HOLDS, NEITHER], 1, "confirmed"),
+        ([HOLDS, NEITHER, NEITHER], 1, "open"),
         ([NOT], 1, "open"),
         ([NOT], 2, "contradicted"),
         ([NOT, NEITHER], 1, "open"),
         ([NOT, NOT, NEITHER], 1, "contradicted"),
-        ([NOT, NOT, HOLDS], 1, "open"),
+        ([NOT, NOT, HOLDS], 1, "depends on the regime"),
         ([LEVEL, LEVEL], 1, "no difference"),
-        ([LEVEL, HOLDS], 1, "open"),
+        ([LEVEL, LEVEL, NEITHER], 1, "no difference"),
+        ([LEVEL, HOLDS], 1, "depends on the regime"),
+        ([HOLDS, HOLDS, LEVEL], 1, "depends on the regime"),
+        ([LEVEL, LEVEL, NOT], 1, "open"),
     ],
 )
 def test_a_main_table_needs_two_regimes_and_an_ablation_one(
     found: list[tuple[float, float]], tier: int, said: str
 ) -> None:
-    decided = verdict(found, tier=tier)
-    assert decided.verdict == said
-    assert bool(decided.why) == (said == "open" or len(found) == 1)
+    assert verdict(found, tier=tier).verdict == said
+
+
+def test_one_more_regime_that_cannot_tell_does_not_undo_a_verdict() -> None:
+    for found in ([HOLDS, HOLDS], [NOT, NOT], [LEVEL, LEVEL]):
+        before, after = verdict(found), verdict([*found, NEITHER])
+        assert before.verdict == after.verdict
+        # It costs what choosing two of three regimes costs.
+        assert before.p_value is not None
+        assert after.p_value == pytest.approx(2 * before.p_value)
+
+
+def test_the_p_value_of_some_regimes_is_simes_over_the_largest() -> None:
+    assert judging.partial([0.01, 0.02], 2, 2) == 0.02
+    assert judging.partial([0.01, 0.02], 3, 2) == pytest.approx(0.04)
+    # All three at .02 are as good as the least favourable of them.
+    assert judging.partial([0.02, 0.02, 0.02], 3, 2) == 0.02
+    assert judging.partial([0.03], 4, 1) == pytest.approx(0.12)
+    assert judging.partial([0.6], 4, 1) == 1.0
+
+
+def why(one: Decided, *, tested: int = 1) -> str:
+    return routes.why(one, judging.ERROR, tested)
 
 
 def test_one_regime_of_two_says_where_it_holds_and_what_would_settle_it() -> None:
-    assert verdict([HOLDS]).why == (
+    assert why(verdict([HOLDS])) == (
         "holds in `location30`; to settle it: a second regime that leaks (an undefended attack "
         "with an AUC of 0.7)"
     )
-    assert verdict([NOT, NEITHER]).why == (
-        "does not hold in `location30`; to settle it: another margin: the figure of `tiny-cnn` is "
-        "the margin itself, for any number of runs"
+    assert why(verdict([NOT, NEITHER])) == (
+        "does not hold in `location30`; to settle it: another margin or a narrower sentence, as "
+        "more of the same runs would not do"
     )
-    assert "depends on the regime" in verdict([NOT, HOLDS]).why
+    assert why(verdict([NOT, HOLDS])) == "does not hold in `location30`; holds in `tiny-cnn`"
+    assert why(verdict([HOLDS, HOLDS, NEITHER])) == "in 2 of 3 regimes, open in the others"
+
+
+def test_a_regime_of_one_seed_does_not_count() -> None:
+    one = part(*HOLDS)
+    assert one.gap is not None
+    alone = one._replace(gap=one.gap._replace(seeds=1))
+    held = judging.together([part(*HOLDS), alone], leaking=True)
+    assert (held.counts, held.wanting, held.verdict) == (False, "seeds", "open")
+    claim = verdict([HOLDS]).claim
+    found = judging.alone(claim, [judging.together([part(*HOLDS)], leaking=True), held])
+    assert found.verdict == "open"
+    assert "does not count with one seed; to settle it: 2 seeds of `location30`" in why(found)
+
+
+def test_a_conjunction_costs_what_its_cheapest_part_does() -> None:
+    # Far from confirmed in one part, and nearly contradicted in another.
+    near_none, nearly_against = part(0.0, 0.044), part(-0.05, 0.002)
+    held = judging.together([near_none, nearly_against], leaking=True)
+    claim = verdict([HOLDS], tier=2).claim
+    found = routes.cheapest(judging.alone(claim, [held]), judging.ERROR)
+    assert found is not None
+    assert found.verdict == "contradicted"
+    (step,) = found.steps
+    assert step.part is nearly_against
+    assert 1 < step.times < 2
+    # To confirm it is impossible: one part lies on the other side.
+    assert routes.step_to(held, "confirmed", 0.05) is None
+
+
+def test_the_price_of_a_claim_includes_the_correction() -> None:
+    found = verdict([(-0.02, 0.06)], tier=2)
+    alone, of_ten = (routes.cheapest(found, judging.ERROR / n) for n in (1, 10))
+    assert alone is not None
+    assert of_ten is not None
+    assert of_ten.times > 1.5 * alone.times
+
+
+def test_the_cheapest_regimes_are_taken_and_not_all() -> None:
+    found = verdict([(0.015, 0.065), (0.019, 0.061), (0.0205, 0.0205001)])
+    route = routes.cheapest(found, judging.ERROR)
+    assert route is not None
+    assert route.verdict == "confirmed"
+    assert len(route.steps) == 2
+
+
+def test_a_regime_below_the_scale_of_the_paper_is_no_contradiction_of_it() -> None:
+    against = verdict([NOT, NOT])
+    assert judging.at_scale(against, data.Scale(samples=5000)) == "not found at this scale"
+    assert judging.at_scale(against, data.Scale(samples=10)) == "contradicted"
+    assert judging.at_scale(against, data.Scale()) == "contradicted"
+    assert judging.at_scale(verdict([HOLDS, HOLDS]), data.Scale(samples=5000)) == "confirmed"
+    said = against._replace(verdict="not found at this scale")
+    words = judging.scale_words(said, data.Scale(clients=10, samples=5000, rounds=300))
+    assert "`tiny-cnn`: 10 clients x 300 samples, 24 rounds, test accuracy" in words
+    assert words.endswith("the paper: 10 clients x 5,000 samples, 300 rounds")
+
+
+def test_a_claim_may_have_a_scale_of_its_own() -> None:
+    claim = verdict([NOT, NOT]).claim.model_copy(update={"scale": data.Scale()})
+    against = verdict([NOT, NOT])._replace(claim=claim)
+    assert judging.at_scale(against, data.Scale(samples=5000)) == "contradicted"
+
+
+def test_further_runs_are_judged_by_their_own_limits_and_by_students_t() -> None:
+    one = part(*HOLDS)
+    assert one.gap is not None
+    known = one._replace(gap=one.gap._replace(further=(0.0, 0.12), seeds=5))
+    wider = judging.over_further_runs(known)
+    assert (known.verdict, wider.verdict) == ("confirmed", "open")
+    assert judging.over_further_runs(one).verdict == "not run"
+    far = one._replace(gap=one.gap._replace(further=(0.021, 0.099), seeds=5))
+    judged = judging.over_further_runs(far)
+    widths = (0.06 - 0.02) / 0.039
+    assert judged.p_value == pytest.approx(2 * stats.t.sf(stats.t.ppf(0.975, 4) * widths, 4))
+
+
+def test_a_limit_that_is_the_figure_itself_makes_no_verdict_certain() -> None:
+    # All of two targets: the upper limit of the share is the share.
+    gap = Found(1.0, 0.158, 1.0, "Clopper-Pearson 95%", 1)
+    test = made("near", 0.05)
+    judged = Judged("ami-tiny", test, Term(), judging.verdict_of(test, 0.158, 1.0), gap, gap, gap)
+    assert judged.verdict == "contradicted"
+    assert 0.01 < judged.p_value < 0.05
+
+
+def test_rates_so_near_zero_that_students_limits_leave_their_range_have_none_for_further_runs() -> (
+    None
+):
+    def values(*given: float) -> dict[int | None, dict[int | None, Value]]:
+        return {seed: {None: Value(value)} for seed, value in enumerate(given)}
+
+    assert not comparing._fits("tpr@0.001", values(0.0, 0.0, 0.01, 0.0, 0.02))
+    assert comparing._fits("tpr@0.001", values(0.3, 0.32, 0.29, 0.31, 0.3))
+    assert not comparing._fits("auc", values(0.999, 1.0, 0.9, 1.0, 1.0))
+    assert not comparing._fits("violations", values(0.0, 0.0, 1.0, 0.0, 2.0))
+    # A difference may lie on either side of 0.
+    assert comparing._fits("loss_gap@1", values(-0.01, 0.02, 0.01, 0.0, 0.02))
+
+
+def test_games_are_about_further_targets_only_where_each_has_its_own() -> None:
+    test = made(figure="adv")
+    regime = data.regimes()["ami-cifar10-plain"]
+    own = comparing.found_of(regime, test, Term())
+    shared = comparing.found_of(regime, test, Term(attack="hidden=5,games=1000,targets=100"))
+    epochs = comparing.found_of(regime, made(figure="epochs"), Term())
+    assert own is not None
+    assert shared is not None
+    assert epochs is not None
+    assert own.further == (own.low, own.high)
+    assert epochs.further is not None
+    assert shared.further is None
+
+
+NUMBER = re.compile(r"\d|\b(two|three|four|five|six|seven|eight|nine|ten|half|third|sixth)\b")
+
+
+@pytest.mark.parametrize("name", data.regimes())
+def test_titles_of_regimes_have_their_numbers_from_the_configuration(name: str) -> None:
+    template = data.regimes()[name].title
+    assert not NUMBER.search(re.sub(r"\{[^}]*\}", "", template))
+    filled = titles.title_of(name)
+    assert "{" not in filled
+    if "{sizes}" in template:
+        config = titles.config_of(data.regimes()[name].study, data.regimes()[name].base)
+        training, partition = config["training"], config["partition"]
+        assert f"{training['rounds']} rounds of {training['epochs']} epoch" in filled
+        assert f"{partition['clients']} clients" in filled
+
+
+def test_a_title_follows_its_record() -> None:
+    assert titles.title_of("tiny-cnn").endswith("24 rounds of 3 epochs")
+    assert titles.title_of("cofedmid-noise").startswith("Tiny-ImageNet-32, `cnn`, 10 clients x 300")
+    # Of a regime that was not run, its study's file.
+    assert titles.title_of("tiny-cnn-epoch").startswith(
+        "Tiny-ImageNet-32, `cnn`, 10 clients x 400, 25 rounds of 1 epoch"
+    )
 
 
 def test_where_nothing_leaks_nothing_is_decided() -> None:
@@ -148,11 +311,12 @@ def test_all_tested_claims_of_a_paper_share_one_error() -> None:
     # Alone it holds; beside one that is open it does not, since that one was tested, too.
     both = judging.corrected([verdict([barely], tier=2), verdict([NEITHER], tier=2)])
     assert both[0].verdict == "open"
-    assert both[0].why == (
-        "confirmed by itself (p = 0.04), but not after correction over 2 claims; to settle it: "
-        "some 4 seeds of `location30` (3 so far)"
+    assert routes.why(both[0], routes.share_of_error(both), 2) == (
+        "holds in `location30`; confirmed by itself (p = 0.04), but not after correction over 2 "
+        "claims; to settle it: some 4 seeds of `location30` (3 so far) (then confirmed; less than "
+        "0.1 core hours)"
     )
-    not_tested = Decided(both[0].claim, "not run", (), "for want of data")
+    not_tested = Decided(both[0].claim, "not run", ())
     alone = judging.corrected([verdict([barely], tier=2), not_tested])
     assert alone[0].verdict == "confirmed"
 
@@ -178,7 +342,13 @@ def test_wrong_decisions_at_the_margin_are_as_rare_as_promised() -> None:
             "some 4 times the test samples of `location30`, or accuracies paired by sample",
         ),
         ("tpr@0.001", -0.02, 0.06, 0.0, "some 4 times the members and non-members of `location30`"),
-        ("auc", -0.0797, 0.1203, 0.02, "another margin: 0.0203 in `location30` is all but 0.02"),
+        (
+            "auc",
+            -0.0797,
+            0.1203,
+            0.02,
+            "another margin: 0.0203 in `location30` is too close to a limit of it",
+        ),
     ],
 )
 def test_an_open_comparison_says_how_much_more_would_settle_it(
@@ -186,7 +356,8 @@ def test_an_open_comparison_says_how_much_more_would_settle_it(
 ) -> None:
     gap = Found((low + high) / 2, low, high, "", 3)
     judged = Judged("location30", made("above", margin, figure), Term(), "open", gap, gap, gap)
-    assert judging.more_of(judged, judging.times_needed(judged)) == wanted
+    times = min(routes.times_to(judged, verdict, judging.ERROR) for verdict in routes.FIRST)
+    assert routes.more_of(judged, times) == wanted
 
 
 def test_every_claim_names_a_regime_and_every_comparison_what_it_is_of() -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from docs.claims import again, comparing, data, figures, judging, page
+from docs.claims import again, comparing, data, figures, judging, page, routes
 from docs.claims.judging import Decided
+from docs.claims.titles import scale_of
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import clopper_pearson
 from fedaudit.results import read
@@ -66,8 +67,23 @@ def test_what_is_open_says_what_would_settle_it_and_what_was_not_run_why(
     all_decided: list[Decided],
 ) -> None:
     for one in all_decided:
-        assert one.verdict != "open" or "to settle it: " in one.why, one.claim.id
-        assert one.verdict != "not run" or one.why, one.claim.id
+        said = routes.why(one, judging.ERROR, len(all_decided))
+        assert one.verdict != "open" or "to settle it: " in said, one.claim.id
+        assert one.verdict != "not run" or said, one.claim.id
+
+
+@pytest.mark.slow
+def test_no_paper_is_contradicted_by_a_regime_that_is_smaller_and_the_scale_is_said(
+    all_decided: list[Decided],
+) -> None:
+    scales = {claim.id: paper.scale for paper in data.papers() for claim in paper.claim}
+    for one in all_decided:
+        theirs = one.claim.scale if one.claim.scale is not None else scales[one.claim.id]
+        smaller = [scale_of(name).smaller_than(theirs) for name in judging.against_in(one)]
+        assert one.verdict != "contradicted" or not all(smaller), one.claim.id
+        if one.verdict == "not found at this scale":
+            assert all(smaller), one.claim.id
+            assert "; the paper: " in judging.scale_words(one, theirs)
 
 
 @pytest.mark.slow

@@ -21,12 +21,63 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class Scale(Part):
+    """Sizes by which a regime is compared with a paper; None where there is none.
+
+    Attributes:
+        clients: Of the federation.
+        samples: Of each client.
+        rounds: Of training.
+        records: Of all clients together.
+        copies: Of games: noisy copies of the target that the server trains on.
+        others: Of games: other records that it trains on.
+        test_accuracy: Of the undefended model, in [0, 1]; named, and not compared.
+    """
+
+    clients: int | None = None
+    samples: int | None = None
+    rounds: int | None = None
+    records: int | None = None
+    copies: int | None = None
+    others: int | None = None
+    test_accuracy: float | None = None
+
+    def smaller_than(self, other: "Scale") -> bool:
+        """Whether a size is below the other's, of those that both have."""
+        both = [(getattr(self, name), getattr(other, name)) for name in SIZES]
+        return any(mine < theirs for mine, theirs in both if None not in (mine, theirs))
+
+    def words(self, other: "Scale") -> str:
+        """Return the sizes that both have, such as "10 clients x 300 samples, 24 rounds"."""
+        has = {name for name in SIZES if None not in (getattr(self, name), getattr(other, name))}
+        parts = []
+        if "clients" in has or "samples" in has:
+            each = f" x {self.samples:,} samples" if "samples" in has else ""
+            parts.append(f"{self.clients} clients{each}")
+        rest = ("rounds", "records", "copies", "others")
+        parts += [f"{getattr(self, name):,} {SIZES[name]}" for name in rest if name in has]
+        if self.test_accuracy is not None:
+            parts.append(f"test accuracy {100 * self.test_accuracy:.3g} %")
+        return ", ".join(parts)
+
+
+SIZES = {
+    "clients": "clients",
+    "samples": "samples",
+    "rounds": "rounds",
+    "records": "training records",
+    "copies": "copies of the target",
+    "others": "other records",
+}
+
+
 class Regime(Part):
     """Where claims are tested.
 
     Attributes:
         study: Folder of records.
-        title: Data, network and sizes, for the table.
+        title: Data, network and sizes, for the table; sizes stand in braces, by the names of
+            settings or by those of :mod:`docs.claims.titles`, which fills them in.
         kind: What an adversary asks: decides what it means that the regime leaks.
         leak: The undefended attack, named beforehand, by which it is judged whether it leaks.
         against: Non-members among whom it has to find members; "unseen" where the one model that is
@@ -110,6 +161,8 @@ class Claim(Part):
             one data set or one form of a method.
         not_run: Why there is no test of it.
         note: What to bear in mind.
+        scale: The paper's scale for this claim, where it is another than that of the paper's main
+            tables; an empty one where the sentence does not depend on a scale.
     """
 
     id: str
@@ -122,13 +175,22 @@ class Claim(Part):
     tier: Literal[1, 2] = 1
     not_run: str = ""
     note: str = ""
+    scale: Scale | None = None
 
 
 class Paper(Part):
-    """The claims of one paper."""
+    """The claims of one paper.
+
+    Attributes:
+        name: For the page.
+        title: The paper's own.
+        scale: Of its main tables.
+        claim: Its claims.
+    """
 
     name: str
     title: str
+    scale: Scale = Scale()
     claim: list[Claim]
 
 

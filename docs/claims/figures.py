@@ -54,9 +54,9 @@ class Asked(NamedTuple):
             members, at 10 % false positives, and names the owner of); a figure of clustered
             learning, or "last change of accuracy" of a group's model; of games "adv", "tpr",
             "tnr", "held_out", "epochs", "spread_auc" (of one target's neuron), "uncertified"
-            (share of targets whose printed certificate fails with more than 1e-8) and
-            "detector_auc"; "seconds" that a record took. Of several records together
-            "hypervolume" (`hypervolumes`).
+            (share of targets whose printed certificate fails with more than 1e-8), "games" and
+            "targets" of a point, and "detector_auc"; "seconds" that a record took. Of several
+            records together "hypervolume" (`hypervolumes`).
         attack: Of the catalogue; a point of games, or a sign of the detector.
         contrast: Of figures about membership.
         target: Likewise.
@@ -165,6 +165,8 @@ _OF_POINTS = {
 
 
 def _of_point(point: PointPlayed) -> Iterator[tuple[str, Value]]:
+    yield "targets", Value(point.targets)
+    yield "games", Value(point.adv.total)
     for one in point.estimates:
         if one.metric in _OF_POINTS and one.value is not None:
             method = SHARES if one.metric in (TRUE_POSITIVES, TRUE_NEGATIVES) else one.method

@@ -1,21 +1,25 @@
 """The page of claims as Markdown."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import ndiff
 
-from docs.claims.comparing import Found, leak_of, leaks, over_runs
-from docs.claims.data import RECORDS, ROOT, Paper, Regime, Term, papers, regimes
-from docs.claims.figures import SECONDS, Asked, rows
+from docs.claims.comparing import BY_STUDENT, Found, leak_of, leaks, over_runs
+from docs.claims.data import ROOT, Paper, Regime, Term, papers, regimes
+from docs.claims.figures import Asked, rows
 from docs.claims.judging import (
+    UNDECIDED,
     VERDICTS,
     Decided,
     Held,
     Judged,
     Verdict,
     decided,
-    times_asked_for,
+    needed_regimes,
+    scale_words,
 )
+from docs.claims.routes import cheapest, hours_spent, share_of_error, why
+from docs.claims.titles import title_of
 
 PAGE = ROOT / "docs" / "claims.md"
 
@@ -27,42 +31,58 @@ _LONGEST = 160
 
 INTRODUCTION = """# The papers' claims
 
-What five papers say about membership and source inference in federated learning, and what comes
-out here, claim by claim. `python docs/claims.py` makes this page, verdicts and all, from the claims
-(`claims/*.toml`) and the records of runs (`records/`); a test holds it to them.
+Read here what five papers say about membership and source inference in federated learning, and what
+the records of this project say about each sentence. `python docs/claims.py` makes this page,
+verdicts included, from the claims (`claims/*.toml`) and the records of runs (`records/`); a test
+compares it with them.
 
 - **confirmed**: the 95% interval of the difference lies on the claimed side of the claim's margin
-  in every regime that counts.
-- **no difference**: it lies within the margin, on either side.
-- **contradicted**: it lies on the other side, and what the claim says holds in no regime.
-- **open**: none of these. What would settle it stands beside it.
-- **not run**: and why.
+  in at least two regimes that count (one for ablations), and no regime decides otherwise.
+- **no difference**: it lies within the margin, on either side, in as many.
+- **contradicted**: it lies on the other side in as many, and the claim holds in no regime.
+- **not found at this scale**: the same, in regimes that are smaller than the paper's. Their scale
+  is next to the verdict.
+- **depends on the regime**: the claim holds in one regime and does not in another.
+- **open**: none of these, with the cheapest way to settle it.
+- **not run**: with the reason.
 
-A *regime* is data, network and training. Claims about attacks and defenses are judged only in one
-that *leaks*: where an undefended attack, named beforehand, has an AUC of 0.7 or more (lower limit
-0.65); for source inference, where it names the owner ten points more often than the label
-distribution allows; for clustered learning, where a model's real risk is 60 % or more; for active
-membership inference, where the server is right in 70 % of games if nothing is randomised. A paper's
-main tables need two such regimes; ablations, and sentences about one data set, need one. From where
-on a federation leaks, and which attack sees it first, stands on the [leak ladder](ladder.md).
+A *regime* is data, network and training. It counts if it was run with two seeds or more. Claims
+about attacks and defenses are judged only in one that *leaks*: where an undefended attack, named
+beforehand, has an AUC of 0.7 or more (lower limit 0.65); for source inference, where it names the
+owner ten points more often than the label distribution allows; for clustered learning, where a
+model's real risk is 60 % or more; for active membership inference, where the server is right in
+70 % of games if nothing is randomised. The [leak ladder](ladder.md) shows from where on a
+federation leaks, and which attack sees it first.
 
-Differences of AUCs are paired by sample within a run (DeLong), others by seed or by their separate
-limits; over seeds the interval is that of these runs. Beside a single comparison stands what its
-own interval says; all tested claims of a paper share an error of 5 % (Holm).
+Every verdict is about the models that were trained. Each difference has two intervals:
+
+- *these runs*: what the trained models leak. Differences of AUCs are paired by sample within a run
+  (DeLong, or exact limits where few pairs are misordered), others by seed or by separate limits.
+- *further runs*: what another seed would give, by Student's t over seeds, from five seeds on.
+  Rates and counts so close to 0 that these limits would lie below it have none.
+
+A decided claim is marked **these runs only** where the second reading does not decide it alike. The
+limits of games are for the targets that were played. They are for further targets too where each
+game has a target of its own. Next to a single comparison is what its own interval says; all tested
+claims of a paper share an error of 5 % (Holm) within each reading.
 [Two regimes and one error](decisions/0015-two-regimes-and-one-error.md) has the rules, and how
 often they err.
 
-`python docs/claims.py --again CLAIM --data-dir D` carries out what a row rests on, and compares
+The price of an open claim assumes that every figure stays what it is and that limits shrink with
+the root of what they rest on. It includes the correction. A conjunction falls by one of its parts,
+so that showing it not to hold can be cheaper than confirming it.
+
+`python docs/claims.py --again CLAIM --data-dir D` runs again what a row rests on, and compares
 every figure with the records: `--again ami-weights` takes half a minute of one core and needs no
-data, `--again fedmia-fig5-rounds` (Location-30) a minute and a half. `--again all` makes every row
-again, past failures and from where it was stopped; its hours stand with the [regimes](#regimes).
+data, `--again fedmia-fig5-rounds` (Location-30) a minute and a half. `--again all` runs every row
+again, past failures and from where it was stopped; [regimes](#regimes) has the hours.
 """
 
 
 def page() -> str:
     """The whole page."""
     found = [(paper, decided(paper)) for paper in papers()]
-    parts = [INTRODUCTION.rstrip(), _tally(found), _out_of_reach(found)]
+    parts = [INTRODUCTION.rstrip(), _tally(found), _readings(found), _prices(found)]
     parts += [_section(paper, claims) for paper, claims in found]
     parts.append(_regimes_table())
     return "\n\n".join(parts) + "\n"
@@ -80,13 +100,46 @@ def _tally(found: Sequence[tuple[Paper, Sequence[Decided]]]) -> str:
     return "\n".join(lines)
 
 
-def _out_of_reach(found: Sequence[tuple[Paper, Sequence[Decided]]]) -> str:
-    """How many open claims more runs will hardly settle."""
-    claims = [one for _, claims in found for one in claims if one.verdict == "open"]
-    many = sum(times_asked_for(one) > _OUT_OF_REACH for one in claims)
+def _readings(found: Sequence[tuple[Paper, Sequence[Decided]]]) -> str:
+    """How many decided claims hold for further runs too, and why others do not."""
+    claims = [one for _, claims in found for one in claims if one.verdict not in UNDECIDED]
+    said = Counter(reading_of(one) for one in claims)
     return (
-        f"Of the {len(claims)} open claims {many} would take more than {_OUT_OF_REACH} times the "
-        "runs, or samples, that there are: their figures lie all but on the margin."
+        f"Of the {len(claims)} decided claims {said['']} are decided alike for further runs. "
+        f"{said[OPEN_FURTHER]} are open there; for {said[TOO_FEW_SEEDS]} too few regimes have five "
+        f"seeds, and for {said[TARGETS_PLAYED]} the limits are for the targets that were played."
+    )
+
+
+OPEN_FURTHER = "open for further ones"
+TOO_FEW_SEEDS = "too few seeds for further ones"
+TARGETS_PLAYED = "for the targets played"
+
+
+def reading_of(one: Decided) -> str:
+    """Why a decided claim is one about these runs only; empty if it holds for further ones too."""
+    further = one.further
+    if further is not None and further.verdict == one.verdict:
+        return ""
+    if further is not None and len(further.counted) >= needed_regimes(one.claim):
+        return OPEN_FURTHER
+    is_of_games = any(regimes()[name].kind == "games" for name in one.claim.regimes)
+    return TARGETS_PLAYED if is_of_games else TOO_FEW_SEEDS
+
+
+def _prices(found: Sequence[tuple[Paper, Sequence[Decided]]]) -> str:
+    """How many open claims more runs would settle, and for how much."""
+    claims = [
+        (one, share_of_error(all_)) for _, all_ in found for one in all_ if one.verdict == "open"
+    ]
+    routes = [cheapest(one, share) for one, share in claims]
+    times = [route.times for route in routes if route is not None]
+    few, more, most = (sum(of <= limit for of in times) for limit in (3, 10, _OUT_OF_REACH))
+    return (
+        f"Of the {len(claims)} open claims {few} would be settled by at most 3 times the runs, or "
+        f"samples, that there are, {more} by at most 10 times and {most} by at most "
+        f"{_OUT_OF_REACH} times. {len(times) - most} would take more: their figures lie almost on "
+        f"the margin. {len(claims) - len(times)} need another regime, or limits that no record has."
     )
 
 
@@ -115,14 +168,6 @@ def _cut(line: str) -> str:
 # The regimes.
 
 
-def hours_spent(study: str) -> float:
-    """What all records of a study took, in hours."""
-    paths = (RECORDS / study).glob(f"{study}*.json")
-    variants = [path.stem.removeprefix(study).removeprefix("-") for path in paths]
-    known = [rows(study, variant) or {} for variant in variants]
-    return sum(of[SECONDS][None][None].value for of in known if SECONDS in of) / 3600
-
-
 def _regimes_table() -> str:
     head = [
         "regime",
@@ -146,7 +191,7 @@ def _regimes_table() -> str:
             hours = (
                 f"{regime.hours or 0:.1f} / {took:.1f}" if is_there else f"{regime.hours:.1f} / –"
             )
-        lines.append(_row([link, regime.title, *_regime_cells(name, regime), hours]))
+        lines.append(_row([link, title_of(name), *_regime_cells(name, regime), hours]))
     lines.append(_row(["all", "", "", "", "", f"{planned:.0f} / {spent:.0f}"]))
     return "\n".join(lines)
 
@@ -182,9 +227,10 @@ def _section(paper: Paper, claims: Sequence[Decided]) -> str:
     lines = [f"## {paper.name}", "", f"*{paper.title}*", ""]
     head = ["verdict", "the paper says", "its figures", "here"]
     lines += [_row(head), _row(["---"] * len(head))]
+    share, tested = share_of_error(claims), sum(one.p_value is not None for one in claims)
     for one in claims:
         note = f"<br>*{one.claim.note}*" if one.claim.note else ""
-        verdict = f"**{one.verdict}**" + (f"<br>{one.why}" if one.why else "")
+        verdict = "<br>".join(filter(None, _verdict_cell(one, paper, share, tested)))
         says = f"<a id='{one.claim.id}'></a>{one.claim.says}{note}"
         theirs = f"{one.claim.where}: {one.claim.theirs}"
         here = "<br>".join(_here(held) for held in one.held) or "–"
@@ -192,17 +238,28 @@ def _section(paper: Paper, claims: Sequence[Decided]) -> str:
     return "\n".join(lines)
 
 
+def _verdict_cell(one: Decided, paper: Paper, share: float, tested: int) -> Iterator[str]:
+    yield f"**{one.verdict}**"
+    yield why(one, share, tested, scale_words(one, paper.scale))
+    if one.verdict not in UNDECIDED:
+        reading = reading_of(one)
+        yield f"*these runs only*: {reading}" if reading else "*further runs too*"
+
+
 def _here(held: Held) -> str:
     """A line a test: all that it was held against, the hardest first."""
     if all(part.verdict == "not run" for part in held.parts):
         return f"`{held.regime}`: not run"
-    leaking = held.counts or held.verdict == "not run"
+    leaking = held.wanting != "leak"
     groups: dict[int, list[Judged]] = {}
     for part in held.parts:
         groups.setdefault(id(part.test), []).append(part)
-    unknown = leak_of(held.regime) is None
-    why = " (whether it leaks is not known)" if unknown else " (nothing leaks)"
-    where = f"`{held.regime}`" + ("" if leaking else why)
+    where = f"`{held.regime}`"
+    if not leaking:
+        unknown = leak_of(held.regime) is None
+        where += " (whether it leaks is not known)" if unknown else " (nothing leaks)"
+    elif held.wanting == "seeds":
+        where += " (one seed, does not count)"
     lines = [_line(group, leaking) for group in groups.values()]
     return f"{where}: {'<br>'.join(lines) if leaking else '; '.join(lines)}"
 
@@ -215,7 +272,7 @@ def _line(group: Sequence[Judged], leaking: bool) -> str:
     hardest, *rest = sorted(there, key=_ease)
     head = f"{_side(first.test.one)} ".lstrip()
     if hardest.other.value is not None:
-        return f"{head}{_shown(first.one)}{_mark(hardest, leaking)}"
+        return f"{head}{_both(first.one)}{_mark(hardest, leaking)}"
     assert hardest.gap is not None
     others = [
         f"{_side(p.other)} {_plain(p.held_against)}{_mark(p, leaking)}".lstrip() for p in rest
@@ -223,8 +280,7 @@ def _line(group: Sequence[Judged], leaking: bool) -> str:
     more = f"; {'; '.join(others)}" if others else ""
     against = f"{_side(hardest.other)} {_plain(hardest.held_against)}".lstrip()
     return (
-        f"{head}{_plain(first.one)}; {against}: "
-        f"{_shown(hardest.gap)}{_mark(hardest, leaking)}{more}"
+        f"{head}{_plain(first.one)}; {against}: {_both(hardest.gap)}{_mark(hardest, leaking)}{more}"
     )
 
 
@@ -247,6 +303,17 @@ def _side(term: Term) -> str:
     named_by = [attack, several, term.variant or "", term.figure, term.group]
     words = [word for word in named_by if word and word != "everybody"]
     return " ".join(words) if term.value is None else ""
+
+
+def _both(found: Found) -> str:
+    """A figure with both of its intervals."""
+    said = _shown(found)
+    if found.further is None or found.method == BY_STUDENT:
+        return said
+    low, high = (_number(limit) for limit in found.further)
+    if (found.low, found.high) == found.further:
+        return said
+    return f"{said[:-1]}; further runs {low} to {high})" if found.low is not None else said
 
 
 def _plain(found: Found | None) -> str:

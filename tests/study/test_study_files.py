@@ -147,6 +147,31 @@ def test_a_study_is_called_as_its_file_is_and_says_what_it_asks_and_takes(path: 
     assert base.hours
 
 
+def test_the_study_of_fedmias_settings_changes_one_setting_at_a_time() -> None:
+    base, *points = studies_of(FOLDER / "fedmia-settings.toml")
+    assert len(points) == 10
+    assert base.training.epochs == 1
+    for point in points:
+        changed = {
+            (table, name)
+            for table in ("data", "partition", "model", "training", "figures")
+            for name in type(getattr(base, table)).model_fields
+            if getattr(getattr(point, table), name) != getattr(getattr(base, table), name)
+        }
+        settings = {name for _, name in changed} - {"options"}
+        assert len(settings) == 1, point.name
+        assert point.audit.fair <= 3 * point.partition.samples_per_client
+
+
+def test_the_study_of_a_single_local_epoch_is_the_same_but_for_the_epochs() -> None:
+    names = ("cofedmid-letters-epoch", "cofedmid-letters")
+    one, three = (studies_of(FOLDER / f"{name}.toml") for name in names)
+    for now, then in zip(one, three, strict=True):
+        assert (now.training.epochs, then.training.epochs) == (1, 3)
+        assert now.training.model_copy(update={"epochs": 3}) == then.training
+        assert (now.defense, now.audit, now.attacks) == (then.defense, then.audit, then.attacks)
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 @pytest.mark.slow
 def test_a_study_and_all_its_variants_resolve_to_runs(path: Path) -> None:

@@ -1,0 +1,172 @@
+"""What a regime is, in words and sizes that are read from the configuration of its record."""
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from docs.claims.data import ROOT, Regime, Scale, is_of_games, regimes
+from docs.claims.figures import path_of
+from fedaudit.report.words import plural
+from fedaudit.results.clusters import ClusterResult, choices, clients_of, models_of_groups
+from fedaudit.results.read import read_record
+from fedaudit.study.settings.file import read_studies
+
+STUDIES = ROOT / "studies"
+DATA = {
+    "adult": "Adult",
+    "cifar10": "CIFAR-10",
+    "digits": "Digits",
+    "emnist_letters": "EMNIST letters",
+    "fashion_mnist": "Fashion-MNIST",
+    "location30": "Location-30",
+    "mnist": "MNIST",
+    "orl_faces": "ORL faces",
+    "synthetic": "SIA's synthetic data",
+    "tiny_imagenet32": "Tiny-ImageNet-32",
+    "tiny_imagenet64": "Tiny-ImageNet-64",
+}
+NETWORKS = {
+    "alexnet": "FedMIA's AlexNet",
+    "cnn": "`cnn`",
+    "diffusion": "a frozen diffusion model",
+    "mlp": "MLP",
+    "wide-resnet": "WRN",
+}
+APART = "groups_apart"
+_PLACE = re.compile(r"\{([^}]*)\}")
+
+
+def title_of(name: str) -> str:
+    """Return a regime's title, with every size as its record, or else its study, has it."""
+    regime = regimes()[name]
+    if not _PLACE.search(regime.title):
+        return regime.title
+    config = config_of(regime.study, regime.base)
+    return _PLACE.sub(
+        lambda place: _apart(regime) if place[1] == APART else _filled(place[1], config),
+        regime.title,
+    )
+
+
+@cache
+def config_of(study: str, variant: str) -> Mapping[str, Any]:
+    """Return the settings of a committed record; those of the study's file before it is run."""
+    path = path_of(study, variant)
+    if path.is_file():
+        found: dict[str, Any] = json.loads(path.read_bytes())["config"]
+        return found
+    if is_of_games(study):
+        return tomllib.loads((STUDIES / "games" / f"{study}.toml").read_text(encoding="utf-8"))
+    base, *variants = read_studies(STUDIES / f"{study}.toml")
+    named_so = [one for one in variants if one.name == f"{study}-{variant}"]
+    return (named_so[0] if variant else base).model_dump(mode="json")
+
+
+@cache
+def scale_of(name: str) -> Scale:
+    """Return the sizes of a regime that are compared with those of a paper."""
+    regime = regimes()[name]
+    config = config_of(regime.study, regime.base)
+    if regime.kind == "games":
+        game = config["game"]
+        return Scale(copies=game["copies"], others=game["background"])
+    partition = config["partition"]
+    samples = partition["samples_per_client"] or _smallest_client(regime)
+    return Scale(clients=partition["clients"], samples=samples, rounds=config["training"]["rounds"])
+
+
+def _smallest_client(regime: Regime) -> int | None:
+    """Return the samples of the smallest client where all data are dealt; None if not run."""
+    path = path_of(regime.study, regime.base)
+    if not path.is_file():
+        return None
+    return min(client["samples"] for client in json.loads(path.read_bytes())["clients"])
+
+
+def _apart(regime: Regime) -> str:
+    """Return in how many seeds each group of clients ends with a model of its own."""
+    runs = read_record(path_of(regime.study, regime.base)).clusters
+    apart = sum(_is_apart(run) for run in runs)
+    return f"groups apart in {apart} of {plural(len(runs), 'seed')}"
+
+
+def _is_apart(run: ClusterResult) -> bool:
+    used = choices(run)
+    return all(
+        len({used[at] for at in clients_of(run, group)}) == 1 for group in models_of_groups(run)
+    )
+
+
+def _filled(place: str, config: Mapping[str, Any]) -> str:
+    if place in _WORDS:
+        return _WORDS[place](config)
+    value: Any = config
+    for key in place.split("."):
+        value = value[key]
+    return DATA.get(value, f"{value}")
+
+
+def _network(config: Mapping[str, Any]) -> str:
+    name, options = config["model"]["name"], config["model"]["options"]
+    if name == "mlp" and options.get("hidden"):
+        return f"MLP {str(options['hidden']).replace(',', '-')}"
+    if name == "wide-resnet":
+        return f"WRN-{options['depth']}-{options['width']}"
+    return NETWORKS[name]
+
+
+def _clients(config: Mapping[str, Any]) -> str:
+    partition = config["partition"]
+    each = partition["samples_per_client"]
+    return f"{partition['clients']} clients" + (f" x {each:,}" if each else "")
+
+
+def _rounds(config: Mapping[str, Any]) -> str:
+    rounds, epochs = config["training"]["rounds"], config["training"]["epochs"]
+    return f"{rounds} rounds of {epochs} epoch{'s' if epochs > 1 else ''}"
+
+
+def _sizes(config: Mapping[str, Any]) -> str:
+    return f"{_clients(config)}, {_rounds(config)}"
+
+
+def _alpha(config: Mapping[str, Any]) -> str:
+    return f"{config['partition']['options']['beta']:g}"
+
+
+def _shift(config: Mapping[str, Any]) -> str:
+    shift = config["shift"]
+    few, many = shift["minority_range"], shift["majority_range"]
+    share = f"{shift['minority']:.0%} of the clients"
+    if shift["kind"] == "rotation":
+        others = f", others by {_range(many)}" if any(many) else ""
+        return f"{share} rotated by {_range(few)}{others} degrees"
+    if shift["kind"] == "brightness":
+        return f"{share} at {_range(few)} of the brightness, others at {_range(many)}"
+    return f"{share} with one group of people, others with the rest"
+
+
+def _games(config: Mapping[str, Any]) -> str:
+    game = config["game"]
+    played = f"{game['games']:,} games a point over {game['targets']:,} targets"
+    return f"batches of {game['batch']}, {played}"
+
+
+def _range(ends: Sequence[float]) -> str:
+    return f"{ends[0]:g}" if ends[0] == ends[1] else f"{ends[0]:g} to {ends[1]:g}"
+
+
+_WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "data": lambda config: DATA[config["data"]["name"]],
+    "network": _network,
+    "clients": _clients,
+    "rounds": _rounds,
+    "sizes": _sizes,
+    "alpha": _alpha,
+    "shift": _shift,
+    "games": _games,
+}
+"""What stands in braces in a title, but for settings by their dotted name."""
