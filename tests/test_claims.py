@@ -204,6 +204,15 @@ def test_a_regime_below_the_scale_of_the_paper_is_no_contradiction_of_it() -> No
     assert words.endswith("the paper: 10 clients x 5,000 samples, 300 rounds")
 
 
+def test_scales_are_those_of_the_records() -> None:
+    assert titles.scale_of("ami-accuracy") == data.Scale(
+        clients=10, samples=1000, rounds=20, records=10_000
+    )
+    assert titles.scale_of("ami-orl") == data.Scale(copies=50, others=80)
+    # All data are dealt: the smallest client.
+    assert titles.scale_of("sources-location30").samples == 385
+
+
 def test_a_claim_may_have_a_scale_of_its_own() -> None:
     claim = verdict([NOT, NOT]).claim.model_copy(update={"scale": data.Scale()})
     against = verdict([NOT, NOT])._replace(claim=claim)
@@ -258,6 +267,21 @@ def test_games_are_about_further_targets_only_where_each_has_its_own() -> None:
     assert own.further == (own.low, own.high)
     assert epochs.further is not None
     assert shared.further is None
+
+
+@pytest.mark.slow
+def test_no_interval_for_further_runs_is_narrower_than_the_one_for_these() -> None:
+    known = 0
+    for claim in (claim for paper in data.papers() for claim in paper.claim):
+        for name in claim.regimes:
+            for test in claim.tests[:2]:
+                gap = judging.compared(name, test, test.others[0]).gap
+                if gap is not None and gap.further is not None and gap.low is not None:
+                    known += 1
+                    assert gap.further[0] <= gap.low, claim.id
+                    assert gap.high is not None
+                    assert gap.further[1] >= gap.high, claim.id
+    assert known > 50
 
 
 NUMBER = re.compile(r"\d|\b(two|three|four|five|six|seven|eight|nine|ten|half|third|sixth)\b")

@@ -62,7 +62,7 @@ def found_of(regime: Regime, test: Test, term: Term) -> Found | None:
         return None
     found = over_runs(values)
     if regime.kind == "games" and _is_over_targets(regime, test, term):
-        return found if found.low is None else found._replace(further=(found.low, found.high))
+        return found._replace(further=_both(found.low, found.high))
     return found
 
 
@@ -79,6 +79,15 @@ def _is_over_targets(regime: Regime, test: Test, term: Term) -> bool:
 
 def gap_of(regime: Regime, test: Test, other: Term) -> Found | None:
     """One less other: paired by sample where the runs were, else by seed, else by their limits."""
+    found = _gap_of(regime, test, other)
+    if found is None or found.low is None or found.high is None or found.further is None:
+        return found
+    # What is not known of these runs is not known of further ones either.
+    low, high = found.further
+    return found._replace(further=(min(low, found.low), max(high, found.high)))
+
+
+def _gap_of(regime: Regime, test: Test, other: Term) -> Found | None:
     if other.value is not None:
         found = found_of(regime, test, test.one)
         if found is None:

@@ -75,7 +75,13 @@ def scale_of(name: str) -> Scale:
         return Scale(copies=game["copies"], others=game["background"])
     partition = config["partition"]
     samples = partition["samples_per_client"] or _smallest_client(regime)
-    return Scale(clients=partition["clients"], samples=samples, rounds=config["training"]["rounds"])
+    clients = partition["clients"]
+    return Scale(
+        clients=clients,
+        samples=samples,
+        rounds=config["training"]["rounds"],
+        records=samples and clients * samples,
+    )
 
 
 def _smallest_client(regime: Regime) -> int | None:
@@ -83,7 +89,8 @@ def _smallest_client(regime: Regime) -> int | None:
     path = path_of(regime.study, regime.base)
     if not path.is_file():
         return None
-    return min(client["samples"] for client in json.loads(path.read_bytes())["clients"])
+    clients = json.loads(path.read_bytes())["clients"]
+    return min(int(client["samples"]) for client in clients)
 
 
 def _apart(regime: Regime) -> str:
