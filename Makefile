@@ -50,6 +50,7 @@ pages: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python docs/results.py --check
 	$(BIN)/sphinx-build -W -q docs docs/_build
+	$(BIN)/python docs/links.py docs/_build
 
 bench: $(STAMP)
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done

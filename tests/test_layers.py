@@ -40,9 +40,9 @@ FLOORS: dict[str, str] = {
     # A filter on the bench is called, and needs no training and no figures.
     "filters": "core defenses.base observe.round",
     # Settings hold names, spelled as the catalogues have them.
-    "study.settings": "core observe.layout observe.views results.text attacks.catalog models "
-    "fl.training.local fl.algorithms.catalog defenses.catalog datasets.draws.fair "
-    "datasets.partitions.schemes metrics.table risk.catalog",
+    "study.settings": "core observe.layout observe.views results.older results.text "
+    "attacks.catalog models fl.training.local fl.algorithms.catalog defenses.catalog "
+    "datasets.draws.fair datasets.partitions.schemes metrics.table risk.catalog",
     "study.setup": EVERYTHING_BELOW,
     "study.figures": EVERYTHING_BELOW,
     # Each optional table of a study, from set-up to figures.

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from fedaudit.core.progress import Pace, bars, quiet
@@ -52,6 +54,7 @@ def test_every_phase_has_its_bar_on_standard_error(capsys: pytest.CaptureFixture
     assert shown.out == ""
     assert shown.err.count("2/2") == 2
     assert "seed [1]: controls" in shown.err
+    assert re.search(r"2/2 0:00:00 elapsed, 0:00:00 left", shown.err)
     assert "done before" not in shown.err
 
 

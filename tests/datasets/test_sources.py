@@ -23,6 +23,7 @@ from fedaudit.datasets.catalog import FORMATS, SOURCES, load
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.formats import hugging_face
 from fedaudit.datasets.generated import _bundled_digits
+from fedaudit.datasets.in_memory import of_samples
 
 Reads = Callable[..., Dataset]
 
@@ -513,6 +514,36 @@ class TestImageFolder:
         assert dataset.train.features.shape == (7, 1, 2, 2)
         assert dataset.normalisation.startswith("resized to 2 x 2, pixels / 255")
 
+    def test_of_train_alone_a_share_is_held_out_and_said(self, tmp_path: Path) -> None:
+        names = {f"{c}/{i}": i for c in ("cat", "dog") for i in range(4)}
+        store_pictures(tmp_path / "pets/train", names)
+        dataset = load("pets", data_dir=tmp_path, seed=1, test_share=0.25)
+        assert dataset.classes == 2
+        assert (len(dataset.train), len(dataset.test)) == (6, 2)
+        assert "a share of 0.25 of each class in train held out" in dataset.normalisation
+        (tmp_path / "bare" / "train").mkdir(parents=True)
+        with pytest.raises(BadInput, match="train has no folder of a class"):
+            load("images:bare", data_dir=tmp_path)
+
+    @pytest.mark.parametrize(
+        "parts",
+        [("training", "testing"), ("train", "valid"), ("test",), ("Train", "Test"), ("val",)],
+    )
+    def test_parts_under_other_names_are_not_taken_for_classes(
+        self, parts: tuple[str, ...], tmp_path: Path
+    ) -> None:
+        for part in parts:
+            store_pictures(
+                tmp_path / "pets" / part, {f"{c}/{i}": i for c in "ab" for i in range(4)}
+            )
+        with pytest.raises(BadInput, match="are parts and no classes; name them train and test"):
+            load("pets", data_dir=tmp_path)
+
+    def test_a_class_of_trains_is_a_class(self, tmp_path: Path) -> None:
+        names = {f"{c}/{i}": i for c in ("train", "plane") for i in range(4)}
+        store_pictures(tmp_path / "travel", names)
+        assert load("travel", data_dir=tmp_path, seed=1, test_share=0.25).classes == 2
+
     def test_a_class_only_tested_on_is_refused(self, tmp_path: Path) -> None:
         store_pictures(tmp_path / "pets/train", {"cat/1": 1, "dog/1": 1})
         store_pictures(tmp_path / "pets/test", {"cow/1": 1})
@@ -785,3 +816,16 @@ class TestNames:
 
     def test_every_format_is_a_source(self) -> None:
         assert FORMATS.keys() < SOURCES.keys()
+
+
+def test_samples_may_require_gradients() -> None:
+    x, y = torch.arange(40.0).reshape(20, 2).requires_grad_(), torch.arange(20) % 2
+    people = torch.arange(20)
+    dataset = fedaudit.datasets.samples(x, y, subject=people)(seed=1)
+    plain = fedaudit.datasets.samples(x.detach(), y, subject=people)(seed=1)
+    assert torch.equal(dataset.train.features, plain.train.features)
+    assert not dataset.train.features.requires_grad
+    tested = fedaudit.datasets.samples(x, y, x + 1, y)(seed=1)
+    assert not tested.test.features.requires_grad
+    whole = of_samples(fedaudit.Samples(x, y))(seed=1)
+    assert torch.equal(whole.train.features, plain.train.features)

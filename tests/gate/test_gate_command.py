@@ -138,6 +138,9 @@ def test_an_earlier_verdict_is_replaced_and_nothing_else_is(
     for target in (other, policy, own / "record.json", tmp_path, tmp_path / "gone" / "x.xml"):
         assert exit_code("gate", own, "--policy", policy, "--junit", target) == 2
         assert exit_code("gate", own, "--policy", policy, "--json", target) == 2
+    for option, name in (("--junit", "x.json"), ("--json", "x.xml"), ("--json", "x.html")):
+        assert exit_code("gate", own, "--policy", policy, option, tmp_path / name) == 2
+        assert not (tmp_path / name).exists()
     assert other.read_text() == "mine"
     assert policy.read_text() == POLICY.replace("0.59", "0.66")
     assert (own / "record.json").read_bytes() == kept

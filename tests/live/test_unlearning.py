@@ -60,6 +60,34 @@ def test_a_retrained_model_forgets_and_the_model_before_still_tells_who_was_dele
     assert found.utility == {}
 
 
+def clustered(samples: int, seed: int) -> Pair:
+    """Points around a centre for each class, so that a model predicts unseen ones."""
+    rng = torch.Generator().manual_seed(seed)
+    labels = torch.randint(3, (samples,), generator=rng)
+    return torch.randn(samples, 60, generator=rng) + 3 * torch.eye(3, 60)[labels], labels
+
+
+@pytest.mark.parametrize("with_test", [True, False])
+def test_a_model_that_no_longer_predicts_is_destroyed_and_not_forgetful(with_test: bool) -> None:
+    forgotten, kept, unseen, test = (clustered(60, seed) for seed in range(4))
+    before, wrecked = fitted(forgotten, kept), fitted(kept)
+    torch.manual_seed(0)
+    for value in wrecked.parameters():
+        torch.nn.init.normal_(value.data, std=0.01)
+    found = fedaudit.unlearning(
+        before,
+        wrecked,
+        forgotten=forgotten,
+        unseen=unseen,
+        test=test if with_test else None,
+        margin=0.3,
+    )
+    assert found.figures.verdict == "model destroyed"
+    assert "no longer predicts better than guessing" in str(found)
+    sound = fedaudit.unlearning(before, fitted(kept), forgotten=forgotten, unseen=unseen)
+    assert sound.figures.verdict != "model destroyed"
+
+
 def test_utility_is_the_share_of_right_answers_on_the_test_samples() -> None:
     before = fitted(FORGOTTEN, KEPT)
     found = fedaudit.unlearning(before, before, forgotten=FORGOTTEN, unseen=UNSEEN, test=TEST)

@@ -12,7 +12,12 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, ClientId, Model
 from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.layout import Keep, estimated_bytes
-from fedaudit.observe.measurements import MeasuredRound, read_measured, write_measured
+from fedaudit.observe.measurements import (
+    MeasuredRound,
+    read_measured,
+    stored_in,
+    write_measured,
+)
 from fedaudit.observe.round import EVERYBODY, Exposed, Round, Update
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.observe.views import between_globals, merged
@@ -86,7 +91,17 @@ def test_measured_rounds_come_back_to_the_bit_and_in_order(tmp_path: Path) -> No
 
 
 def test_a_folder_without_measured_rounds_has_none(tmp_path: Path) -> None:
-    assert read_measured(tmp_path) == []
+    assert stored_in(tmp_path) == []
+
+
+def test_a_wrong_folder_is_refused_with_a_right_one_within(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="holds no measured round; give the folder of a run"):
+        read_measured(tmp_path)
+    with pytest.raises(BadInput, match="is no folder"):
+        read_measured(tmp_path / "nothing")
+    write_measured(tmp_path / "seed-1", measured_round(1), {})
+    with pytest.raises(BadInput, match=r"such as .*seed-1$"):
+        read_measured(tmp_path)
 
 
 def test_files_with_other_names_are_passed_over(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import fedaudit
 from fedaudit import cli
 from fedaudit.core.errors import BadInput, Damaged, on_command_line
 from fedaudit.observe.tensors import read_tensors
@@ -114,6 +115,20 @@ def test_a_page_may_be_replaced(start: str, tmp_path: Path) -> None:
     page = tmp_path / "page"
     page.write_text(start, encoding="utf-8")
     refuse_foreign_page(page)
+
+
+@pytest.mark.parametrize("name", ["page.pdf", "page.json", "page.html.gz", "record.xml"])
+def test_a_page_is_written_under_the_name_of_a_page_only(
+    name: str, recording: Path, tmp_path: Path
+) -> None:
+    record = read_record(recording / "record.json")
+    with pytest.raises(BadInput, match=r"would be an HTML page.*ends in \.html, such as"):
+        fedaudit.report(record, tmp_path / name)
+    refused("report", recording, "--out", tmp_path / name)
+    refused("compare", *records(tmp_path, "a", "b"), "--out", tmp_path / name)
+    assert not (tmp_path / name).exists()
+    for right in ("page.HTML", "page.htm", "page"):
+        assert fedaudit.report(record, tmp_path / right).exists()
 
 
 @pytest.mark.parametrize("what", ["", "{}", "<svg>", "x <!doctype html>"])

@@ -14,6 +14,7 @@ from fedaudit.games.run import read_points
 from fedaudit.gate.policy import read_policy
 from fedaudit.study.settings.file import read_studies
 from fedaudit.study.settings.toml import parsed_toml, read_toml
+from tests.study.studies import quick_study
 
 DOTS = ".".join(["a"] * 200_000)
 """400 kB."""
@@ -127,3 +128,35 @@ def test_a_misspelt_file_gets_the_nearest_name_beside_it(tmp_path: Path) -> None
         read_studies(tmp_path / "fedmia-mnst")
     with pytest.raises(BadInput, match="is not there; give the path of a TOML file"):
         read_toml(tmp_path / "nowhere" / "policy.toml", "the policy")
+
+
+def test_a_mark_of_utf_8_at_the_start_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_bytes(b'\xef\xbb\xbfname = "x"\r\nseeds = [1, 2]\r\n')
+    assert read_studies(path)[0].seeds == (1, 2)
+    path.write_bytes(b'\xef\xbb\xbf# a policy\nname = "loose"\n')
+    assert read_policy(path).name == "loose"
+    assert parsed_toml("\ufeffa = 1", "it") == {"a": 1}
+
+
+def test_the_study_in_the_folder_of_a_run_is_read_as_a_study(tmp_path: Path) -> None:
+    study = quick_study(seeds=[1, 2], figures={"planted_leak": True})
+    path = tmp_path / "study.json"
+    for text in (study.model_dump_json(indent=1), "\ufeff" + study.model_dump_json()):
+        path.write_text(text, encoding="utf-8")
+        assert read_studies(path) == [study]
+    path.write_text('{"name": "x", "data": ')
+    with pytest.raises(BadInput, match="is not valid JSON"):
+        read_studies(path)
+    path.write_text('{"name": "x", "sedes": [1]}')
+    with pytest.raises(BadInput, match="did you mean 'seeds'"):
+        read_studies(path)
+
+
+@pytest.mark.parametrize("name", ["studies/fedmia-mnist.toml", "examples/own-parts/study.toml"])
+def test_a_file_of_the_repository_that_is_not_there_is_said_to_be_of_a_checkout(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match="in a checkout of fedaudit"):
+        read_studies(Path(name))

@@ -19,7 +19,9 @@ from fedaudit.observe.tensors import read_tensors
 from fedaudit.pack.suppressing import suppressed
 from fedaudit.report.page import report_html
 from fedaudit.report.tables.unlearning import unlearning_section, unlearning_tile
+from fedaudit.report.verdict import unlearning_verdict
 from fedaudit.results import estimate
+from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
 from fedaudit.study.extensions.unlearning import Unlearning, _begun
 from fedaudit.study.figures.unlearning import UnlearningRun, _judged, retrained_control
@@ -281,6 +283,34 @@ def test_a_report_says_what_is_left_and_what_the_models_are_good_for(continued: 
     page = report_html(continued.record)
     assert "AUC of forgotten against unseen samples" in page
     assert "After less retrained" in page
+
+
+def test_a_model_that_unlearning_destroyed_is_not_called_forgetful(continued: Carried) -> None:
+    def at(accuracy: float, note: str) -> Record:
+        return continued.record.model_copy(
+            update={
+                "controls": [],
+                "estimates": [
+                    one.model_copy(update={"value": accuracy, "low": None, "high": None})
+                    if (one.topic, one.point, one.metric)
+                    == ("unlearning", "after", "test_accuracy")
+                    else one.model_copy(update={"note": note})
+                    if one.against == "retrained"
+                    else one
+                    for one in continued.record.estimates
+                ],
+            }
+        )
+
+    forgotten, left = "forgotten as far as this score sees", "not forgotten: told from unseen"
+    assert unlearning_verdict(at(0.6, forgotten)) == "forgotten"
+    assert unlearning_verdict(at(0.04, forgotten)) == "model destroyed"
+    assert unlearning_verdict(at(0.04, left)) == "not forgotten", "a leak that is left stands"
+    section = unlearning_section(at(0.04, forgotten))
+    assert section is not None
+    assert "left a test accuracy near guessing" in section.said
+    (tile,) = unlearning_tile(at(0.04, forgotten))
+    assert (tile.value, tile.tone) == ("model destroyed", "alarm")
 
 
 def test_several_targets_forget_at_once_and_have_figures_each(tmp_path: Path) -> None:

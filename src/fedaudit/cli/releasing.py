@@ -11,7 +11,7 @@ from fedaudit.cli.application import DataDir, Trust, app, log
 from fedaudit.cli.kinds import HAVE_RECORDS, PACK, POLICY, meant_as
 from fedaudit.cli.showing import record_in
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import record_at
+from fedaudit.core.files import record_at, refuse_other_suffix
 
 
 @app.command
@@ -56,8 +56,9 @@ def gate(
     from fedaudit.gate.outputs import print_verdict, refuse_taken, write_verdict
 
     path = record_at(record)
-    for target in (junit, json):
+    for target, suffix, what in ((junit, ".xml", "JUnit XML"), (json, ".json", "JSON")):
         if target is not None:
+            refuse_other_suffix(target, suffix, what=what)
             refuse_taken(target, [path, policy])
     with meant_as(policy, POLICY):
         verdict = evaluate_policy(record_in(path), read_policy(policy))

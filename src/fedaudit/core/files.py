@@ -200,6 +200,10 @@ def read_bytes(path: Path, *, max_bytes: int, within: Path | None = None) -> byt
     return data
 
 
+PAGE_SUFFIXES = (".html", ".htm")
+"""Endings of the names of pages."""
+
+
 def read_text(path: Path, *, max_bytes: int) -> str:
     """The UTF-8 text of a regular file that is not too large.
 
@@ -213,6 +217,25 @@ def read_text(path: Path, *, max_bytes: int) -> str:
         UnicodeDecodeError: It is not UTF-8.
     """
     return read_bytes(path, max_bytes=max_bytes).decode("utf-8")
+
+
+def refuse_other_suffix(path: Path, *suffixes: str, what: str) -> None:
+    """Raise if a file's name ends otherwise than files of its format do.
+
+    Args:
+        path: The file to be written.
+        suffixes: Endings that are right, with their dot, the usual one first. A name without any
+            ending is right too.
+        what: Its format, for the message ("an HTML page").
+
+    Raises:
+        BadInput: The name has another ending.
+    """
+    if path.suffix and path.suffix.lower() not in suffixes:
+        raise BadInput(
+            f"{path} would be {what}, and its name ends in {path.suffix!r}; give a name that "
+            f"ends in {suffixes[0]}, such as {path.with_suffix(suffixes[0]).name}"
+        )
 
 
 def hold_to_budget(what: str, needed: int, *, on_disk: int) -> None:

@@ -28,6 +28,7 @@ CLAIMED_CLIENT_EPSILON_ALONE = "claimed_client_epsilon_without_canaries"
 
 FORGOTTEN, NOT_FORGOTTEN, OVERDONE = "forgotten", "not forgotten", "overdone"
 UNTOLD, CANNOT_TELL = "told nothing before", "cannot be told"
+DESTROYED = "model destroyed"
 """Verdicts on unlearning, each by one score: see :mod:`fedaudit.metrics.unlearning`."""
 SECURE_SUM_EPSILON = "secure_sum_epsilon"
 """A lower bound on the epsilon of one client's update in one round's sum, counted on fresh sums."""

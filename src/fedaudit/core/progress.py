@@ -92,10 +92,10 @@ def bars() -> Iterator[Progress]:
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("of"),
         TimeElapsedColumn(),
+        TextColumn("elapsed,"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
     )
     tasks: dict[str, TaskID] = {}
     pace = Pace()

@@ -117,7 +117,7 @@ def samples(
     if (x_test is None) != (y_test is None):
         raise BadInput("a test part has features and labels; give x_test and y_test, or neither")
     tested = None if x_test is None else Samples(x_test, y_test)
-    people = None if subject is None else np.asarray(subject)
+    people = None if subject is None else _array_of(subject)
     count = len(given) + (0 if tested is None else len(tested))
     if people is not None and people.shape != (count,):
         raise BadInput(
@@ -126,10 +126,10 @@ def samples(
         )
     return InMemory(
         name,
-        given.features.numpy(),
-        given.targets.numpy(),
-        None if tested is None else tested.features.numpy(),
-        None if tested is None else tested.targets.numpy(),
+        _array_of(given.features),
+        _array_of(given.targets),
+        None if tested is None else _array_of(tested.features),
+        None if tested is None else _array_of(tested.targets),
         test_share,
         standardise,
         given.inputs,
@@ -137,9 +137,17 @@ def samples(
     )
 
 
+def _array_of(values: object) -> AnyArray:
+    """Return an array of a tensor, also of one on a GPU or that requires gradients, or a list."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().numpy()
+    array: AnyArray = np.asarray(values)
+    return array
+
+
 def of_samples(given: Samples) -> InMemory:
     """The data set of samples, a part of which is drawn for testing; see :func:`samples`."""
-    found = samples(np.asarray(given.features), np.asarray(given.targets))
+    found = samples(_array_of(given.features), _array_of(given.targets))
     named = given.labels is not given.targets and bool(given.labels.any())
     labels = np.asarray(given.labels) if named else None
     return replace(found, inputs=given.inputs, labels=labels)

@@ -30,7 +30,7 @@ from fedaudit.live.recording import (
 )
 from fedaudit.live.unsent import ESTIMATED
 from fedaudit.live.waiting import waiting
-from fedaudit.observe.measurements import Stored, fault_in, read_measured, tell_of_unhashed
+from fedaudit.observe.measurements import Stored, fault_in, stored_in, tell_of_unhashed
 from fedaudit.observe.round import EVERYBODY
 from fedaudit.observe.views import View, view_named
 from fedaudit.results.clusters import EVERYBODY as EVERY_CLIENT
@@ -402,7 +402,7 @@ def _called(recording: Recording, client: ClientId) -> str:
 
 
 def _stored(folder: Path, recording: Recording, log: Sequence[RoundEntry]) -> list[Stored]:
-    stored = read_measured(folder)
+    stored = stored_in(folder)
     left = len(waiting(folder))
     if not stored and left:
         raise BadInput(

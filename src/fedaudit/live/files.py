@@ -11,7 +11,7 @@ from fedaudit.core.values import ClientId, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.audited import features_by_name, features_stored
 from fedaudit.live.recording import Recording, is_recording, read_recording
-from fedaudit.observe.measurements import MeasuredRound, fault_in, read_measured, write_measured
+from fedaudit.observe.measurements import MeasuredRound, fault_in, stored_in, write_measured
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.study.running.folder import STUDY_FILE
 
@@ -148,7 +148,7 @@ def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound,
         Damaged: It is missing, cannot be read, or is another recording's.
     """
     # Apart, since the second round has fewer signals.
-    found = [one for name in _UNTRAINED for one in read_measured(own_place(folder, name))]
+    found = [one for name in _UNTRAINED for one in stored_in(own_place(folder, name))]
     if not found or any(
         one.notes.get("run") != key or fault_in(one.measured, _named(one.measured), samples)
         for one in found

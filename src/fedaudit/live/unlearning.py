@@ -1,15 +1,19 @@
 """Unlearning of somebody's own: the models before and after it, and one that was trained anew."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
+import torch
 from torch import nn
 
+from fedaudit.core.metric_names import CANNOT_TELL, DESTROYED, FORGOTTEN, UNTOLD
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import NOBODY
 from fedaudit.live.audited import Labelled, audit_samples, labelled_samples
 from fedaudit.live.network import network_of
 from fedaudit.metrics.unlearning import Unlearned, require_margin, unlearned
+from fedaudit.results.guessing import is_near_guessing
 
 
 class UnlearnedModel(NamedTuple):
@@ -57,8 +61,9 @@ def unlearning(
         retrained: One that was trained anew without them.
         forgotten: Features and targets of the samples that were to be forgotten.
         unseen: The same of samples that nobody ever trained on.
-        test: Further samples, to tell how good each model is: a method that destroys the model
-            forgets too.
+        test: Further samples, to tell how good each model is. A method that takes a classifier
+            down to guessing, there or else on the unseen samples, has destroyed it and is not
+            said to forget.
         task: What the models are trained for; see :mod:`fedaudit.tasks`.
         margin: Largest difference of AUCs that counts as none, in (0, 0.5).
 
@@ -73,7 +78,9 @@ def unlearning(
     beside = None if test is None else labelled_samples(test, "test")
     models = {"before": before, "after": after}
     models |= {} if retrained is None else {"retrained": retrained}
-    scores, utility = {}, {}
+    scores, utility, right = {}, {}, dict[str, float]()
+    unseen_ones = torch.from_numpy(samples.owner == NOBODY)
+    checked = samples.samples.take(unseen_ones) if beside is None else beside
     for name, module in models.items():
         net = network_of(module, samples, task)
         model, net_task = net.shape.model, net.architecture.task
@@ -82,6 +89,10 @@ def unlearning(
         if beside is not None:
             told = net_task.utility.of(outputs_of(model, beside.features), beside.targets)
             utility[name] = float(told.double().mean())
+        if net_task.utility.name == "accuracy" and net_task.classes:
+            told = net_task.utility.of(outputs_of(model, checked.features), checked.targets)
+            right[name] = float(told.double().mean())
+            right["guess"] = int(checked.targets.bincount().max()) / len(checked.targets)
     figures = unlearned(
         scores["before"],
         scores["after"],
@@ -89,4 +100,19 @@ def unlearning(
         is_forgotten=samples.owner != NOBODY,
         margin=margin,
     )
+    if figures.verdict in (FORGOTTEN, UNTOLD, CANNOT_TELL) and _is_destroyed(right):
+        figures = figures._replace(verdict=DESTROYED)
     return UnlearnedModel(figures, utility, task.utility.name)
+
+
+def _is_destroyed(right: Mapping[str, float]) -> bool:
+    """Return whether a classifier that predicted before does so no more.
+
+    Args:
+        right: Accuracies "before" and "after", and "guess", that of the most frequent class; empty
+            where the task is another.
+    """
+    if not right:
+        return False
+    before, after, guess = (right[name] for name in ("before", "after", "guess"))
+    return is_near_guessing(after, guess) and not is_near_guessing(before, guess)

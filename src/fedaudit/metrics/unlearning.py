@@ -5,7 +5,14 @@ from typing import NamedTuple
 import numpy.typing as npt
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.metric_names import CANNOT_TELL, FORGOTTEN, NOT_FORGOTTEN, OVERDONE, UNTOLD
+from fedaudit.core.metric_names import (
+    CANNOT_TELL,
+    DESTROYED,
+    FORGOTTEN,
+    NOT_FORGOTTEN,
+    OVERDONE,
+    UNTOLD,
+)
 from fedaudit.metrics.delong import AucDifference, AucInterval, auc_interval, compare_auc
 from fedaudit.metrics.roc import as_scores
 from fedaudit.metrics.truth import as_truth
@@ -26,8 +33,8 @@ class Unlearned(NamedTuple):
             two apart: the interval decides.
         both: By the difference of the two scores, for whoever has the models before and after.
         margin: How far from the yardstick counts as none.
-        verdict: "forgotten", "not forgotten", "overdone", "told nothing before" or "cannot be
-            told".
+        verdict: "forgotten", "not forgotten", "overdone", "told nothing before", "cannot be told"
+            or, of a model that no longer predicts, "model destroyed".
     """
 
     before: AucInterval
@@ -158,5 +165,7 @@ def verdict_words(verdict: str, margin: float) -> str:
         NOT_FORGOTTEN: "not forgotten: told from unseen samples better than by the yardstick",
         OVERDONE: "overdone: they stand out, as less known than unseen samples",
         UNTOLD: "nothing to say: the score did not tell them from unseen samples before either",
+        DESTROYED: "model destroyed: it no longer predicts better than guessing, so that it tells "
+        "nothing of any sample",
         CANNOT_TELL: f"cannot be told: the interval reaches beyond ±{margin:g}; take more samples",
     }[verdict]

@@ -163,6 +163,24 @@ def write_measured(folder: Path, measured: MeasuredRound, notes: Mapping[str, st
 def read_measured(folder: Path) -> list[Stored]:
     """All measured rounds of a run, ascending.
 
+    Args:
+        folder: The run's, such as ``runs/my-study/seed-1``; that of a live recording.
+
+    Raises:
+        BadInput: The folder holds no measured round.
+        Damaged: A file is not one that fedaudit wrote, or rounds do not fit together.
+    """
+    if found := stored_in(folder):
+        return found
+    inner = sorted(path.parent for path in folder.glob("*/measured"))
+    hint = f", such as {inner[0]}" if inner else ""
+    what = "holds no measured round" if folder.is_dir() else "is no folder"
+    raise BadInput(f"{folder} {what}; give the folder of a run or of a live recording{hint}")
+
+
+def stored_in(folder: Path) -> list[Stored]:
+    """All measured rounds of a run, ascending; none as long as none was measured.
+
     Raises:
         Damaged: A file is not one that fedaudit wrote, or rounds do not fit together.
     """

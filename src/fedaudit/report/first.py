@@ -128,8 +128,8 @@ _UNLEARNED = (
     "Or train on fewer samples a client, which are learned sooner.",
 )
 _OF_RECORDINGS: Mapping[str, str] = {
-    _NEXT["strong leak"][0]: "Train with a defense on the clients and record that training "
-    "(fedaudit list defenses names them).",
+    _NEXT["strong leak"][0]: "Train with a defense on the clients, or a stronger one, and record "
+    "that training (fedaudit list defenses names them).",
     _NEXT["inconclusive"][0]: "Set more samples of each client aside before the next training: the "
     "intervals are too wide to conclude anything.",
     _NEXT["inconclusive"][1]: "",

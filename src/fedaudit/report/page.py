@@ -11,7 +11,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import PICTURES_FILE, TooLarge, read_bytes, write_whole
+from fedaudit.core.files import (
+    PAGE_SUFFIXES,
+    PICTURES_FILE,
+    TooLarge,
+    read_bytes,
+    refuse_other_suffix,
+    write_whole,
+)
 from fedaudit.report import words
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import CAVEAT, clause_table
@@ -111,7 +118,8 @@ def _environment_of_templates() -> Environment:
 
 
 def write_page(path: Path, document: str) -> None:
-    """Writes a page whole or not at all, over a file only."""
+    """Writes a page whole or not at all, over a file only, under a name of a page."""
+    refuse_other_suffix(path, *PAGE_SUFFIXES, what="an HTML page")
     if path.exists() and not path.is_file():
         raise BadInput(
             f"{shortened(str(path), 80)} is not a file, so no report is written there; name a new "

@@ -11,11 +11,13 @@ from typing import Literal, NamedTuple
 from fedaudit.core.metric_names import (
     AUC,
     CANNOT_TELL,
+    DESTROYED,
     EPSILON,
     EPSILON_IF_GAUSSIAN,
     EPSILON_IF_NORMAL,
     FORMAL_EPSILON,
     NOT_FORGOTTEN,
+    OVERDONE,
     SECURE_SUM_EPSILON,
 )
 from fedaudit.report import evidence, words
@@ -24,7 +26,12 @@ from fedaudit.results.doubts import HIDES_LEAKS, relied_on
 from fedaudit.results.estimate import NO_DEFENSE, PEOPLE_IGNORED, Estimate
 from fedaudit.results.guessing import LEAST_LEARNED, NearGuessing, above_chance, near_guessing
 from fedaudit.results.record import ControlResult, Record
-from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
+from fedaudit.results.unlearning import (
+    NOT_TOLD,
+    is_destroyed,
+    unlearning_rows,
+    unlearning_verdict_of,
+)
 
 Unit = Literal["sample", "person", "canary sample"]
 
@@ -90,10 +97,15 @@ def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
 
 
 def is_defended(record: Record) -> bool:
-    """Return True if every figure on membership, sources or clusters is of a defended run."""
+    """Return True if every figure on membership, sources or clusters is of a defended run.
+
+    A record without such figures, as of canary clients alone, is as its settings say.
+    """
     used = [figure.defense for figure in evidence.headline(record)]
     used += [run.defense for run in record.sources]
     used += [run.defense for run in record.clusters]
+    if not used:
+        used = [figure.defense for figure in record.estimates]
     return bool(used) and all(name not in ("", NO_DEFENSE) for name in used)
 
 
@@ -152,18 +164,26 @@ WRONG_SIGN = "members score lower than non-members: the score may have the wrong
 
 
 def unlearning_verdict(record: Record) -> str:
-    """Return the verdict after deletion; withheld if a control failed, empty without deletion."""
+    """Return the verdict after deletion; withheld if a control failed, empty without deletion.
+
+    A model that no longer predicts is called destroyed, not forgetful.
+    """
     rows = unlearning_rows(record)
     if not rows:
         return ""
     verdict = unlearning_verdict_of(rows)
-    return WITHHELD if _withholds(record, verdict) else verdict
+    if _withholds(record, verdict):
+        return WITHHELD
+    return DESTROYED if verdict in NOT_TOLD and is_destroyed(record) else verdict
 
 
 def unlearning_row_verdict(record: Record, note: str) -> str:
     """Return the verdict on one attack after deletion, withheld likewise."""
     verdict = note or CANNOT_TELL
-    return WITHHELD if _withholds(record, verdict) else verdict
+    if _withholds(record, verdict):
+        return WITHHELD
+    accuses = verdict.startswith((NOT_FORGOTTEN, OVERDONE))
+    return DESTROYED if not accuses and is_destroyed(record) else verdict
 
 
 def _withholds(record: Record, verdict: str) -> bool:

@@ -38,12 +38,12 @@ def near_guessing(record: Record, least: float = LEAST_LEARNED) -> list[NearGues
         record: The record.
         least: Share of what guessing leaves to be learned, in [0, 1]; 0 finds none.
     """
-    guess = _most_frequent_class(record)
+    guess = most_frequent_class(record)
     if guess is None:
         return []
     below: dict[str, list[tuple[int, float]]] = {}
     for one in record.where(topic="utility", metric=TRAIN_ACCURACY):
-        if least and one.seed is not None and one.number - guess < least * (1 - guess):
+        if one.seed is not None and is_near_guessing(one.number, guess, least):
             below.setdefault(one.defense, []).append((one.seed, one.number))
     return [
         NearGuessing(defense, tuple(seed for seed, _ in rows), min(a for _, a in rows), guess)
@@ -51,7 +51,18 @@ def near_guessing(record: Record, least: float = LEAST_LEARNED) -> list[NearGues
     ]
 
 
-def _most_frequent_class(record: Record) -> float | None:
+def is_near_guessing(accuracy: float, guess: float, least: float = LEAST_LEARNED) -> bool:
+    """Return whether an accuracy exceeds guessing by less than a share of what is left.
+
+    Args:
+        accuracy: A share, in [0, 1].
+        guess: Accuracy of guessing.
+        least: Share of what guessing leaves to be learned, in [0, 1]; 0 for never.
+    """
+    return least > 0 and accuracy - guess < least * (1 - guess)
+
+
+def most_frequent_class(record: Record) -> float | None:
     """Its share of all clients' samples; None where the record does not tell, or has one class."""
     counts = [classes for classes in record.label_distributions if classes]
     if not counts:

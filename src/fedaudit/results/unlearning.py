@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import CANNOT_TELL, FORGOTTEN, NOT_FORGOTTEN, OVERDONE, UNTOLD
 from fedaudit.results.estimate import Estimate
+from fedaudit.results.guessing import is_near_guessing, most_frequent_class
+from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
 
 UNLEARNING = "unlearning"
@@ -79,6 +81,22 @@ def unlearning_verdict_of(rows: Sequence[UnlearningRow]) -> str:
     """
     given = {row.verdict for row in rows}
     return next((one for one in _GRAVEST if one in given), CANNOT_TELL)
+
+
+def is_destroyed(record: Record) -> bool:
+    """Return whether unlearning took a model that predicts down to guessing.
+
+    Such a model tells nothing of any sample, forgotten or not. False where accuracies or the
+    classes of clients' samples are not known.
+    """
+    guess = most_frequent_class(record)
+    figures = record.where(topic=UNLEARNING, seed=None, metric=TEST_ACCURACY)
+    accuracy = {one.point: one.number for one in figures if one.value is not None}
+    if guess is None or not {BEFORE, AFTER} <= accuracy.keys():
+        return False
+    return is_near_guessing(accuracy[AFTER], guess) and not is_near_guessing(
+        accuracy[BEFORE], guess
+    )
 
 
 def most_left(rows: Sequence[UnlearningRow]) -> UnlearningRow:

@@ -123,6 +123,13 @@ def draw(
         client: np.concatenate([left[hand], taken[audited.owner == client]])
         for client, hand in enumerate(hands)
     }
+    empty = [target for target in targets if not len(held[target])]
+    if empty and background == 0:
+        raise BadInput(
+            f"client {empty[0]} is left without samples: its background (audit.background) is 0, "
+            f"and none of the {n_fair} fairly drawn {'people' if unit == 'person' else 'samples'} "
+            "fell to it; raise audit.background, or leave it out, or draw more (audit.samples)"
+        )
     return dealt(dataset, held, audited, seed=seed)
 
 

@@ -164,7 +164,8 @@ def read(
 
     Classes are numbered by the sorted names of their folders, samples by sorted file names;
     folders within a class's folder are searched too, links to folders are refused. ``val`` serves
-    where there is no ``test``.
+    where there is no ``test``. Where ``train`` is alone, ``test_share`` of each of its classes is
+    held out for testing.
 
     Args:
         path: The folder.
@@ -175,13 +176,15 @@ def read(
         standardise: Whether pixels get mean 0 and spread 1 per channel.
 
     Raises:
-        BadInput: No pictures, a class without any, a test class that is not trained on,
-            pictures of several sizes, a link to a folder or out of this one, or a file that is no
-            regular one, such as a pipe.
+        BadInput: No pictures, a class without any, a test class that is not trained on, folders
+            of parts without ``train`` or under other names, pictures of several sizes, a link to a
+            folder or out of this one, or a file that is no regular one, such as a pipe.
         Damaged: A file that is no picture.
     """
     if size < 0:
         raise BadInput(f"size is a side in pixels, got {size}; give 32, or 0 to keep the pictures")
+    names = {folder.name for folder in _subfolders(path)}
+    _refuse_other_parts(path, names)
     train, test = _parts(path, seed, test_share)
     arrays = Arrays(
         _block(train, size, grey),
@@ -190,15 +193,43 @@ def read(
         test.labels,
     )
     dataset = from_arrays(path.name, arrays, standardise=standardise)
-    if not size:
-        return dataset
-    return replace(dataset, normalisation=f"resized to {size} x {size}, {dataset.normalisation}")
+    notes = [f"resized to {size} x {size}"] if size else []
+    if names == {_TRAIN_FOLDER}:
+        notes.append(f"a share of {test_share:g} of each class in train held out for testing")
+    return replace(dataset, normalisation=", ".join([*notes, dataset.normalisation]))
+
+
+_TRAIN_FOLDER = "train"
+_PART_NAMES = {
+    *("train", "training", "test", "testing", "tests"),
+    *("val", "valid", "validation", "dev", "eval"),
+}
+
+
+def _refuse_other_parts(path: Path, names: set[str]) -> None:
+    """Raise if sub-folders are parts of a data set and would be taken for its classes."""
+    usual = {name.lower() for name in names}
+    if not usual <= _PART_NAMES or names == {_TRAIN_FOLDER}:
+        return
+    if _TRAIN_FOLDER not in names or not names & {*_TEST_FOLDERS}:
+        raise BadInput(
+            f"{path} has the folders {', '.join(sorted(names))}, which are parts and no classes; "
+            "name them train and test (or val), or leave train alone, of which a share is then "
+            "held out"
+        )
 
 
 def _parts(path: Path, seed: int, test_share: float) -> _Parts:
     folders = _subfolders(path)
     _refuse_links(folders)
     names = {folder.name for folder in folders}
+    if names == {_TRAIN_FOLDER}:
+        path = path / _TRAIN_FOLDER
+        folders = _subfolders(path)
+        _refuse_links(folders)
+        names = {folder.name for folder in folders}
+        if not names:
+            raise BadInput(f"{path} has no folder of a class; give one for each class")
     tested = [name for name in _TEST_FOLDERS if name in names]
     if "train" in names and tested:
         classes = [folder.name for folder in _subfolders(path / "train")]

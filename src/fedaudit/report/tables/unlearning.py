@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from fedaudit.core.metric_names import DESTROYED
 from fedaudit.report import words
 from fedaudit.report.grid import Cell, Filled, Grid, below, named, tabled
 from fedaudit.report.tiles import Tile
@@ -96,6 +97,11 @@ def _said(record: Record, rows: list[UnlearningRow]) -> str:
     of_target = {row.after.target: row.after for row in rows}.values()
     forgotten, unseen = sum(o.n_members for o in of_target), max(o.n_nonmembers for o in of_target)
     attacks = words.plural(len({row.after.attack for row in rows}), "attack")
+    if verdict == DESTROYED:
+        return (
+            f"Model destroyed: unlearning by {_method(record)!r} of {forgotten} {units} left a "
+            "test accuracy near guessing. Such a model tells nothing of any sample."
+        )
     return (
         f"{words.capital(verdict)}, as far as {attacks} of this study can tell: unlearning by "
         f"{_method(record)!r} of {forgotten} {units}, held against {unseen} unseen ones."

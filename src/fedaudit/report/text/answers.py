@@ -250,7 +250,9 @@ def deletion(record: Record) -> Answer:
     attacks = words.plural(len({row.after.attack for row in rows}), "attack")
     verdict_after = unlearning_verdict(record)
     said = f"{words.capital(verdict_after)}"
-    said += f", as far as {attacks} can tell" * (verdict_after != WITHHELD)
+    said += f", as far as {attacks} can tell" * (
+        verdict_after not in (WITHHELD, metric_names.DESTROYED)
+    )
     text = f"{said}: after "
     text += f"unlearning, largest AUC {words.with_interval(worst.after)}; retrained "
     text += words.value_of(worst.retrained)

@@ -26,8 +26,8 @@ from fedaudit.observe.measurements import (
     Measurements,
     fault_in,
     measured_names,
-    read_measured,
     stacked,
+    stored_in,
     write_measured,
 )
 from fedaudit.observe.round import Round
@@ -217,14 +217,14 @@ class KnownSplit(LearnedFrom):
             Damaged: What was measured is another run's, or cannot be of this one.
         """
         folder = means.folder
-        stored = read_measured(own_place(folder, KNOWN))
+        stored = stored_in(own_place(folder, KNOWN))
         rounds: list[MeasuredRound] = [one.measured for one in stored]
         if tuple(one.index for one in rounds) != run.measured_rounds:
             raise BadInput(
                 f"{folder / KNOWN} lacks measured rounds of the samples that attacks learn from; "
                 "run the study again in another folder"
             )
-        keys = {one.notes.get("run") for one in (*stored, *read_measured(folder))}
+        keys = {one.notes.get("run") for one in (*stored, *stored_in(folder))}
         if len(keys) > 1:
             raise Damaged(
                 f"{folder / KNOWN} is of another run; delete {folder} and run the study again"

@@ -18,7 +18,7 @@ from fedaudit.observe.measurements import (
     Stored,
     fault_in,
     measured_names,
-    read_measured,
+    stored_in,
     write_measured,
 )
 from fedaudit.observe.round import Round
@@ -113,7 +113,7 @@ def stored_rounds(setup: Setup, folder: Path) -> list[Stored]:
         BadInput: Rounds are missing.
         Damaged: A file cannot be read, is another run's, or says what this run cannot.
     """
-    stored = read_measured(folder)
+    stored = stored_in(folder)
     found = tuple(one.measured.index for one in stored)
     if found != setup.measured_rounds:
         raise BadInput(

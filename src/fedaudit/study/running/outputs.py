@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from fedaudit.core.errors import BadInput, Refusal, option
-from fedaudit.core.files import RECORD_FILE, open_regular
+from fedaudit.core.files import PAGE_SUFFIXES, RECORD_FILE, open_regular, refuse_other_suffix
 
 _NAMED = (RECORD_FILE, "study.json", "runs.json", "run.json")
 """What tells fedaudit's folders from others; no comparison may be taken for one of them."""
@@ -73,8 +73,10 @@ def refuse_foreign_page(target: Path, inputs: Collection[Path] = ()) -> None:
         inputs: Files that it is made from.
 
     Raises:
-        BadInput: There is another kind of file, or one of the inputs.
+        BadInput: There is another kind of file, or one of the inputs, or the name is of another
+            kind.
     """
+    refuse_other_suffix(target, *PAGE_SUFFIXES, what="an HTML page")
     if not target.exists():
         return
     if any(one.exists() and target.samefile(one) for one in inputs):

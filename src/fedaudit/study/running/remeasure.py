@@ -7,7 +7,7 @@ import torch
 
 from fedaudit.core.devices import CPU
 from fedaudit.core.importing import code_named_in
-from fedaudit.observe.measurements import MeasuredRound, read_measured
+from fedaudit.observe.measurements import MeasuredRound, stored_in
 from fedaudit.study.running.folder import STUDY_FILE, recorded_study
 from fedaudit.study.running.kept_signals import measured_of_kept
 from fedaudit.study.running.observing import measured_on, stored_rounds
@@ -31,7 +31,7 @@ def unmeasurable(recording: Path) -> str:
     devices = {
         measured_on(stored)
         for seed in study.seeds
-        if (stored := read_measured(run_folder(recording, seed)))
+        if (stored := stored_in(run_folder(recording, seed)))
     }
     # Digits of signals differ between kinds of devices, on large networks by more than rounding.
     other = sorted(devices - {CPU.type})

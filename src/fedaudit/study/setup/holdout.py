@@ -110,8 +110,8 @@ def refuse_one_sided(data: Mapping[ClientId, Samples], given: HoldOutRule) -> No
             raise BadInput(
                 f"client {client} has {len(mine)} samples and would hold out {apart} of them, and "
                 "it needs some on either side; give clients more samples "
-                "(partition.samples_per_client), or another share to hold out "
-                "(algorithm.options.held_out)"
+                "(partition.samples_per_client; audit.background of an audited client), or another "
+                "share to hold out (algorithm.options.held_out)"
             )
 
 
