@@ -49,7 +49,8 @@ def scores_of(cell: Cell, is_member: np.ndarray, rng: np.random.Generator) -> np
     rounds = ROUNDS if cell.noise == "normal, rounds" else 1
     noise = math.sqrt(rounds) / gaussian_shift(cell.epsilon, DELTA)
     # Gradients are orthogonal: the worst case that the mechanism's epsilon is about.
-    return sum(is_member + noise * rng.standard_normal(len(is_member)) for _ in range(rounds))
+    drawn = noise * rng.standard_normal((rounds, len(is_member)))
+    return np.asarray((is_member + drawn).sum(axis=0))
 
 
 def run(cell: Cell, runs: int, seed: int) -> Bounds:

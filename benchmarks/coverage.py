@@ -527,19 +527,19 @@ def rare_scores(runs: int, seed: int) -> str:
                 differs[person], size[person] + 0.01 * rng.random(len(person)) * (run % 2), 0.0
             )
             found = (
-                auc_interval(scores, is_member),
+                auc_interval(scores, is_member)[1:3],
                 delong_alone(scores, is_member),
-                stratified_auc(scores, is_member, client),
-                clustered_auc(of_people, is_member[person], person),
-                auc_interval(of_people, is_member[person]),
+                stratified_auc(scores, is_member, client)[1:3],
+                clustered_auc(of_people, is_member[person], person)[1:3],
+                auc_interval(of_people, is_member[person])[1:3],
             )
-            for kind, one in zip(kinds, found, strict=True):
-                kind.append(ConfidenceLimits(one.low, one.high))
+            for kind, (low, high) in zip(kinds, found, strict=True):
+                kind.append(ConfidenceLimits(low, high))
         held = [_over(kind, truth) for kind in kinds]
         cells = [f"{members:,} / {others:,}", *(f"{100 * one:g} %" for one in chances)]
-        for one in held[:2]:
-            cells += [f"{one.missed.coverage:.3f}", f"{one.width:.3f}"]
-        cells += [f"{one.missed.coverage:.3f}" for one in held[2:]]
+        for place, kind_held in enumerate(held):
+            cells.append(f"{kind_held.missed.coverage:.3f}")
+            cells += [f"{kind_held.width:.3f}"] * (place < 2)
         rows.append(f"| {' | '.join(cells)} |")
     print("\r\033[K", end="", file=sys.stderr)
     return "\n".join(rows) + f"\n\n{_small_errors(runs, seed)}"

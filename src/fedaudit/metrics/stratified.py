@@ -321,7 +321,9 @@ def _few_differ(
 ) -> ConfidenceLimits | None:
     """Return limits if all but a few scores of a side are their strata's most frequent ones."""
     pairs = sum(len(members) * len(others) for members, others in parts)
-    weights, at_mode, modal = ([[], []] for _ in range(3))
+    weights: tuple[list[np.ndarray], ...] = ([], [])
+    at_mode: tuple[list[np.ndarray], ...] = ([], [])
+    modal: tuple[list[np.ndarray], ...] = ([], [])
     for part in parts:
         pooled = most_frequent(np.concatenate(part))
         for side, (ours, theirs) in enumerate((part, part[::-1])):

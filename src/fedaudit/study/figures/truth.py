@@ -276,8 +276,8 @@ def ignores_people(setup: Setup) -> bool:
     known, audit = setup.dataset.subject, setup.deal.audit
     if known is None or audit.subject is not None:
         return False
-    people = known[audit.samples.ids]
-    return len(people.unique()) < len(people)
+    people = known[audit.samples.ids].tolist()
+    return len(set(people)) < len(people)
 
 
 def has_equal_clients(setup: Setup) -> bool:
