@@ -7,10 +7,11 @@ from statistics import fmean
 from typing import NamedTuple
 
 from docs.claims.data import Regime, Term, Test, regimes, variant_of
-from docs.claims.figures import Asked, hypervolumes, rows
-from docs.claims.pairs import pairs, sides
+from docs.claims.figures import Asked, counted, hypervolumes, rows
+from docs.claims.pairs import Pair, pairs, sides
 from fedaudit.metrics import Limited, averaged
-from fedaudit.results.aggregate import Values, difference, further_runs, mean_of, over_gaps
+from fedaudit.results.aggregate import Values, difference, further_runs, over_gaps
+from fedaudit.results.averages import Direction, average
 from fedaudit.results.comparison import Difference
 from fedaudit.results.metrics import MODEL_RISK
 
@@ -163,12 +164,29 @@ def _values(regime: Regime, test: Test, term: Term) -> Values | None:
     member = figure == "auc" or "@" in figure or figure == "balanced_accuracy"
     target = (term.target if term.target is not None else _first_target(known)) if member else None
     contrast = test.contrast if member else ""
-    parts = [
-        known.get(Asked(figure, attack, contrast, target, term.group))
+    parts = {
+        attack: known.get(Asked(figure, attack, contrast, target, term.group))
         for attack in term.attacks or [term.attack]
-    ]
-    there = [part for part in parts if part is not None]
-    return None if len(there) < len(parts) else there[0] if len(there) == 1 else mean_of(there)
+    }
+    there = {attack: part for attack, part in parts.items() if part is not None}
+    if len(there) < len(parts):
+        return None
+    if not term.attacks:
+        return there[term.attack]
+    # A committed figure is of one target, which stands under None there.
+    directions = {attack: {None: sign} for attack, sign in counts(regime, test, term).items()}
+    return average(there, directions).values or None
+
+
+def counts(regime: Regime, test: Test, term: Term) -> dict[str, Direction]:
+    """Return the attacks of a term that count in its average, each with its direction.
+
+    The regime's undefended record decides, whatever the term is of.
+    """
+    base = rows(regime.study, regime.base)
+    target = term.target if base is None or term.target is not None else _first_target(base)
+    figure = term.figure or test.figure
+    return counted((regime.study, regime.base), term.attacks, test.contrast, figure, target)
 
 
 def _first_target(known: Mapping[Asked, Values]) -> int | None:
@@ -236,15 +254,27 @@ def _paired(regime: Regime, test: Test, other: Term) -> Found | None:
     found = [by_sides[both] for both in asked if both in by_sides]
     if not found or len(found) < len(asked):
         return None
-    if len(found) > 1:
+    if test.one.attacks:
+        signs = counts(regime, test, test.one)
+        limits = [
+            _signed(pair, signs[pair.one.attack]) for pair in found if pair.one.attack in signs
+        ]
+        if not limits:
+            return None
         # Attacks of one run rest on the same samples.
-        low, high = averaged([Limited(pair.value, pair.low, pair.high) for pair in found])
-        value = fmean(pair.value for pair in found)
-        method = f"{found[0].method}, limits of {len(found)} attacks averaged"
+        low, high = averaged(limits)
+        value = fmean(one.value for one in limits)
+        method = f"{found[0].method}, limits of {len(limits)} attacks averaged"
         return Found(value, low, high, method, len(found[0].seeds))
     (pair,) = found
     wide = _both(pair.further_low, pair.further_high)
     return Found(pair.value, pair.low, pair.high, pair.method, len(pair.seeds), wide)
+
+
+def _signed(pair: Pair, direction: Direction) -> Limited:
+    if direction > 0:
+        return Limited(pair.value, pair.low, pair.high)
+    return Limited(-pair.value, -pair.high, -pair.low)
 
 
 @cache

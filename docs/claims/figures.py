@@ -1,6 +1,6 @@
 """The figures of records: all that the page of claims asks of one goes through `rows`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -14,8 +14,10 @@ from fedaudit.metrics import advantage, hypervolume
 from fedaudit.metrics.delong import auc_interval
 from fedaudit.metrics.intervals import clopper_pearson
 from fedaudit.results.aggregate import Value, Values, gap_between
+from fedaudit.results.averages import AttackKey, Direction, Directions, directions_of
 from fedaudit.results.clusters import ClusterResult, models_of_groups
 from fedaudit.results.detector import SIGN_AUC
+from fedaudit.results.doubts import with_doubts
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
     EPOCHS,
@@ -94,6 +96,35 @@ def rows_at(path: Path) -> Mapping[Asked, Values]:
     for asked, seed, value in _of_games(record) if record.kind == "games" else _of_record(record):
         found.setdefault(asked, {})[seed] = value
     return {asked: {s: {None: v} for s, v in by.items()} for asked, by in found.items()}
+
+
+@cache
+def directions(study: str, variant: str) -> Directions:
+    """Return the direction of each attack by its figures in an undefended committed record.
+
+    Args:
+        study: Folder of records.
+        variant: The undefended one.
+    """
+    path = path_of(study, variant)
+    return directions_of(with_doubts(read_record(path)).findings) if path.is_file() else {}
+
+
+def counted(
+    base: tuple[str, str], attacks: Sequence[str], contrast: str, metric: str, target: int | None
+) -> dict[str, Direction]:
+    """Return those of some attacks that count in an average, with the direction of each.
+
+    Args:
+        base: Study and variant of the undefended record that decides.
+        attacks: Named by the claim.
+        contrast: Of the figure.
+        metric: Likewise.
+        target: Likewise.
+    """
+    known = directions(*base)
+    found = {a: known.get(AttackKey(a, contrast, metric), {}).get(target, 0) for a in attacks}
+    return {attack: direction for attack, direction in found.items() if direction}
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from docs.claims.comparing import BY_STUDENT, Found, found_of, gap_of, leaks, over_runs
+from docs.claims.comparing import BY_STUDENT, Found, counts, found_of, gap_of, leaks, over_runs
 from docs.claims.data import (
     Claim,
     Paper,
@@ -125,7 +125,10 @@ def compared(name: str, test: Test, other: Term) -> Judged:
         if found is None:
             record = (term.study or regime.study, variant_of(regime, term))
             there = rows(*record) is not None
-            wants = f"has no {term.figure or test.figure}" if there else "was not run"
+            what = term.figure or test.figure
+            if term.attacks and not counts(regime, test, term):
+                what = f"attack whose {what} is above chance undefended"
+            wants = f"has no {what}" if there else "was not run"
             lacking = f"`{named(*record)}` {wants}"
             return Judged(name, test, other, "not run", one, against, None, lacking)
     return judged(Judged(name, test, other, "open", one, against, gap_of(regime, test, other)))

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from difflib import ndiff
 
-from docs.claims.comparing import BY_STUDENT, Found, leak_of, leaks, over_runs
+from docs.claims.comparing import BY_STUDENT, Found, counts, leak_of, leaks, over_runs
 from docs.claims.data import ROOT, Paper, Regime, Term, papers, regimes
 from docs.claims.figures import Asked, rows
 from docs.claims.judging import (
@@ -53,6 +53,11 @@ owner ten points more often than the label distribution allows; for clustered le
 model's real risk is 60 % or more; for active membership inference, where the server is right in
 70 % of games if nothing is randomised. The [leak ladder](ladder.md) shows from where on a
 federation leaks, and which attack sees it first.
+
+A mean of several attacks is over those that count: attacks that are above chance in the regime's
+undefended record, by the figure that is averaged. An attack whose AUC is below .5 there beyond
+chance counts too, and is read as 1 - AUC in every record of the regime. Where none counts there is
+no mean. [What the figures mean](figures.md#averages-over-attacks) has the rule and its reasons.
 
 Every verdict is about the models that were trained. Each difference has two intervals:
 
@@ -270,15 +275,15 @@ def _line(group: Sequence[Judged], leaking: bool) -> str:
     if not there or first.one is None:
         return "not run"
     hardest, *rest = sorted(there, key=_ease)
-    head = f"{_side(first.test.one)} ".lstrip()
+    head = f"{_side(first, first.test.one)} ".lstrip()
     if hardest.other.value is not None:
         return f"{head}{_both(first.one)}{_mark(hardest, leaking)}"
     assert hardest.gap is not None
     others = [
-        f"{_side(p.other)} {_plain(p.held_against)}{_mark(p, leaking)}".lstrip() for p in rest
+        f"{_side(p, p.other)} {_plain(p.held_against)}{_mark(p, leaking)}".lstrip() for p in rest
     ]
     more = f"; {'; '.join(others)}" if others else ""
-    against = f"{_side(hardest.other)} {_plain(hardest.held_against)}".lstrip()
+    against = f"{_side(hardest, hardest.other)} {_plain(hardest.held_against)}".lstrip()
     return (
         f"{head}{_plain(first.one)}; {against}: {_both(hardest.gap)}{_mark(hardest, leaking)}{more}"
     )
@@ -296,8 +301,12 @@ def _mark(part: Judged, leaking: bool) -> str:
     return f", {part.verdict}" if leaking else ""
 
 
-def _side(term: Term) -> str:
-    several = f"mean of {len(term.attacks)} attacks" if term.attacks else ""
+def _side(part: Judged, term: Term) -> str:
+    several = ""
+    if term.attacks:
+        count = len(counts(regimes()[part.regime], part.test, term))
+        of = "" if count == len(term.attacks) else f" of {len(term.attacks)}"
+        several = f"mean of {count}{of} attacks"
     # Labels of games are settings, which may be long.
     attack = term.attack.replace(",", ", ").replace("_", " ") + (":" if "=" in term.attack else "")
     named_by = [attack, several, term.variant or "", term.figure, term.group]

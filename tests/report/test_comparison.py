@@ -11,10 +11,11 @@ from fedaudit.report.figures.drawing import Series
 from fedaudit.report.figures.usage import usage_figure, usage_table
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, write_comparison
+from fedaudit.report.pictures import membership_rows
 from fedaudit.report.tables.comparison import attack_tables, rows_table
-from fedaudit.report.text.comparison import case_of, cautions, labels_of
+from fedaudit.report.text.comparison import case_of, cautions, labels_of, tradeoffs
 from fedaudit.report.words import MISSING
-from fedaudit.results.comparison import NOT_SET, Comparison, Row, Source
+from fedaudit.results.comparison import NOT_SET, STRONGEST_ATTACK, Comparison, Row, Source
 from fedaudit.study.comparing import compared
 from tests.estimates import changed
 from tests.report.records import used
@@ -42,6 +43,7 @@ def test_rows_stand_in_blocks_led_by_the_undefended_row_on_the_same_clients() ->
         "Defense",
         "Δ accuracy",
         "Mean over attacks",
+        "Strongest attack",
         "a",
         "b",
     ]
@@ -49,7 +51,7 @@ def test_rows_stand_in_blocks_led_by_the_undefended_row_on_the_same_clients() ->
 
 def test_a_cell_has_the_figure_its_interval_and_the_change_with_its_own() -> None:
     (table,) = attack_tables(THREE)["unseen"]
-    lead, weak, strong = (row[3] for row in table.rows[1:])
+    lead, weak, strong = (row[4] for row in table.rows[1:])
     assert lead.text == "▲ 0.820"
     assert strong.text == "0.550"
     # Two seeds say more than one: the defended row is as sure as the undefended one.
@@ -58,6 +60,9 @@ def test_a_cell_has_the_figure_its_interval_and_the_change_with_its_own() -> Non
     assert weak.detail.split("\n")[2:] == ["Δ −0.090 *", "(−0.110 to −0.070)"]
     assert "an interval over further runs needs 5 seeds, got 2" in table.remark
     assert strong.detail.split("\n")[1] == "Δ −0.270 *"
+    strongest = table.rows[2][3]
+    assert (strongest.text, strongest.detail.split("\n")[1]) == ("0.730", "a")
+    assert "Mean: over the attacks that find something undefended (a)" in table.remark
 
 
 def test_accuracy_is_in_brackets_where_nothing_is_defended() -> None:
@@ -68,7 +73,7 @@ def test_accuracy_is_in_brackets_where_nothing_is_defended() -> None:
 def test_clients_outside_have_a_table_of_their_own() -> None:
     (table,) = attack_tables(THREE, "outside")["unseen"]
     assert headings(table)[0] == ("no defense", "on client 4")
-    assert [row[3].text for row in table.rows] == ["▲ 0.710", "▲ 0.730", "▲ 0.800"]
+    assert [row[4].text for row in table.rows] == ["▲ 0.710", "▲ 0.730", "▲ 0.800"]
     assert attack_tables(compared([PLAIN, PLAIN]), "outside") == {}
 
 
@@ -168,11 +173,59 @@ def test_the_front_draws_the_line_over_points_that_are_not_beaten() -> None:
     figure = must(front_figure(compared([*RECORDS, worse])))
     first = "Advantage, strongest attack, v. unseen"
     assert figure.choices[0].label == first
-    line, marks = of_kind(figure.choices[1].panels[0], Series)
+    *whiskers, line, marks = of_kind(figure.choices[1].panels[0], Series)
+    assert {one.across for one in whiskers} == {False, True}
+    assert sum(len(one.limits) for one in whiskers) == 2 * len(marks.x)
     assert line.x == pytest.approx([0.10, 0.29])
     assert [look.symbol for look in marks.looks] == ["cross", "circle", "circle", "circle-open"]
     assert len({look.color for look in marks.looks}) == 2
     assert len({look.color for look in marks.looks[1:]}) == 1
+
+
+def test_nothing_ranks_rows_where_no_undefended_attack_is_above_guessing() -> None:
+    quiet = [
+        given("plain", {"a": {1: {0: 0.55}}}, {1: 0.9}, reach=0.06),
+        given("x", {"a": {1: {0: 0.5}}}, {1: 0.8}, reach=0.06, defense=noise(0.1)),
+        given("y", {"a": {1: {0: 0.52}}}, {1: 0.7}, reach=0.06, defense=noise(0.2)),
+    ]
+    figure = must(front_figure(compared(quiet)))
+    assert "no row is shown to leak less than another" in figure.caption
+    assert "hollow" not in figure.caption
+    for choice in figure.choices:
+        for panel in choice.panels:
+            drawn = of_kind(panel, Series)
+            assert not any(one.joined and one.x for one in drawn), "no line joins a front"
+            symbols = [look.symbol for one in drawn for look in one.looks]
+            assert symbols
+            assert not any(symbol.endswith("-open") for symbol in symbols)
+            assert not any(name.startswith("best") for one in drawn for name in one.names)
+            assert must(panel.y.ends)[1] - must(panel.y.ends)[0] >= 0.2
+
+
+def test_table_terminal_picture_and_headline_show_one_strongest_attack() -> None:
+    # Attack a has the larger mean, b the larger figure in the second run.
+    values = {"a": {1: {0: 0.9}, 2: {0: 0.6}}, "b": {1: {0: 0.5}, 2: {0: 0.8}}}
+    accuracy = {1: 0.9, 2: 0.9}
+    shown = compared([PLAIN, given("x", values, accuracy, defense=noise(0.1))])
+    (table,) = attack_tables(shown)["unseen"]
+    strongest = [row[3].text for row in table.rows if row[0].text.startswith("gradient")]
+    (forest,) = membership_rows(shown)
+    (front,) = (f for f in shown.fronts if f.attack == STRONGEST_ATTACK and f.gain is not None)
+    point = front.points[1]
+    assert strongest == ["0.750"]
+    assert forest.lines[1].values[0] == "▲ 0.750"
+    assert point.leakage == pytest.approx(2 * 0.75 - 1)
+    (one,) = tradeoffs(shown)
+    assert one.undefended + one.leakage == pytest.approx(point.leakage)
+    assert must(front_figure(shown)).choices[0].label.startswith("Advantage, strongest attack")
+
+
+def test_the_undefended_row_of_a_terminal_is_on_the_clients_that_defend_as_in_the_picture() -> None:
+    (forest,) = membership_rows(THREE)
+    # Client 0 alone, not the mean of clients 0 and 4.
+    assert forest.lines[0].values[0] == "▲ 0.820"
+    (one, _) = tradeoffs(THREE)
+    assert (one.undefended + 1) / 2 == pytest.approx(0.82)
 
 
 def test_a_front_of_nearly_equal_points_does_not_fill_the_picture() -> None:
@@ -190,7 +243,9 @@ def test_a_front_of_nearly_equal_points_does_not_fill_the_picture() -> None:
     panel = figure.choices[0].panels[0]
     for axis in (panel.x, panel.y):
         low, high = must(axis.ends)
-        assert high - low == pytest.approx(0.03)
+        assert high - low >= (0.2 if axis is panel.y else 0.1)
+    low, high = must(panel.y.ends)
+    assert low <= 0 < high, "guessing is in the picture"
 
 
 def test_hypervolumes_stand_with_what_the_defense_adds() -> None:

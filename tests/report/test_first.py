@@ -1,6 +1,7 @@
 """The first screen: one figure in badge, headline, picture and number; nothing long above."""
 
 import re
+from collections.abc import Mapping
 
 import pytest
 
@@ -15,7 +16,7 @@ from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.sources import on_sources
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.words import percent
-from fedaudit.results.record import Record
+from fedaudit.results.record import ClientRow, Record
 from fedaudit.study.comparing import compared
 from tests.estimates import changed
 from tests.report.clustered import clustered, with_clusters
@@ -131,13 +132,13 @@ def test_a_comparison_opens_with_its_best_trade_off() -> None:
     best = must(best_tradeoff(comparison))
     assert best.leakage < 0
     front = [
-        (point.leakage - front.points[0].leakage) + (point.error - front.points[0].error)
+        (point.leakage - front.points[0].leakage) + must(point.lost)
         for front in comparison.fronts
         if (front.metric, front.attack) == ("auc", "strongest attack")
         and front.contrast == best.contrast
         for point in front.points[1:]
     ]
-    assert best.leakage + best.error == pytest.approx(min(front))
+    assert best.cost == pytest.approx(min(front))
     said = first_of_comparison(comparison, records, [verdict(one) for one in records])
     assert said.headline.startswith(f"{best.name}: {-100 * best.leakage:.1f} points less leakage")
     assert said.headline in comparison_html(comparison, records)
@@ -195,6 +196,43 @@ def test_a_row_that_takes_less_leakage_than_accuracy_is_no_best_trade_off() -> N
     assert said.status == "no trade-off"
     assert said.headline.startswith("No defense is shown to take away more leakage than it costs")
     assert best_tradeoff(compared([plain, less])) is None
+
+
+def of_classes(name: str, accuracy: float, defense: Mapping[str, object] | None = None) -> Record:
+    """A record over a hundred equally frequent classes, of a strong leak that a defense halves."""
+    aucs = {"a": {1: {0: 0.75 if defense else 0.95}}}
+    whole = given(name, aucs, {1: accuracy}, reach=0.005, defense=defense)
+    row = ClientRow(client=0, samples=100, audited=10, class_counts=[1] * 100)
+    return changed(whole, clients=[row])
+
+
+def test_a_model_that_lost_three_quarters_of_what_it_had_learned_is_no_best_trade_off() -> None:
+    said = _of([of_classes("plain", 0.039), of_classes("less", 0.017, defense=noise(0.1))])
+    assert said.status == "no trade-off"
+    assert "75.9% of what was learned above guessing lost (accuracy 3.9% to 1.7%)" in said.headline
+    assert "75.9%" in said.numbers[1].detail
+
+
+def test_accuracy_that_guessing_has_as_well_is_no_part_of_what_a_defense_costs() -> None:
+    records = [of_classes("plain", 0.039), of_classes("less", 0.032, defense=noise(0.1))]
+    (one,) = tradeoffs(compared(records))
+    assert one.lost == pytest.approx(0.007 / 0.029)
+    assert one.error == pytest.approx(0.007)
+    assert one.pays
+    assert best_tradeoff(compared(records)) == one
+
+
+def test_where_the_undefended_model_only_guesses_no_defense_is_a_best_trade_off() -> None:
+    records = [of_classes("plain", 0.01), of_classes("less", 0.01, defense=noise(0.1))]
+    (one,) = tradeoffs(compared(records))
+    assert (one.lost, one.pays) == (None, False)
+    assert best_tradeoff(compared(records)) is None
+
+
+def test_a_defense_that_costs_no_accuracy_says_so() -> None:
+    said = _of([of_classes("plain", 0.5), of_classes("less", 0.5, defense=noise(0.1))])
+    assert said.status == "best trade-off"
+    assert said.headline.endswith("at no cost in accuracy (50.0% to 50.0%)")
 
 
 def test_another_attack_of_the_row_keeps_a_fall_of_the_strongest_from_being_shown() -> None:
@@ -286,11 +324,11 @@ def test_a_comparison_ends_on_a_screen_with_its_rows_of_membership(width: int) -
     lines = text.splitlines()
     assert lines[0].startswith("BEST TRADE-OFF: ")
     assert max(map(len, lines)) <= width
-    assert "▲ 0.765" in text
+    assert "▲ 0.820" in text
     assert "91.0%" in text
     if width == 80:
         assert len(lines) <= 38, "the names of files follow"
     else:
         place = next(at for at, line in enumerate(lines) if line.startswith("no defense"))
-        assert lines[place + 1].startswith("  Strongest AUC ▲ 0.765")
+        assert lines[place + 1].startswith("  Strongest AUC ▲ 0.820")
         assert lines[place + 2].startswith("  ")

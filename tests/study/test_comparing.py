@@ -16,6 +16,7 @@ from fedaudit.results.comparison import (
     Front,
     write_comparison_file,
 )
+from fedaudit.results.fronts import lost_share
 from fedaudit.results.read import read_comparison
 from fedaudit.results.record import ControlResult, Record, write_record
 from fedaudit.study.comparing import compared, named_records
@@ -164,10 +165,11 @@ def test_the_undefended_row_is_also_given_on_the_clients_of_others() -> None:
     }
 
 
-def test_the_mean_is_over_attacks_that_every_row_has() -> None:
-    # Only at client 0 have both attacks a figure.
-    assert entry(2, EVERY_ATTACK).value == pytest.approx((0.55 + 0.5) / 2)
-    assert entry(0, EVERY_ATTACK).value == pytest.approx((0.82 + 0.6) / 2)
+def test_the_mean_is_over_attacks_that_count_undefended_and_that_every_row_has() -> None:
+    # Attack b is not significant undefended.
+    assert entry(2, EVERY_ATTACK).value == pytest.approx(0.55)
+    assert entry(0, EVERY_ATTACK).value == pytest.approx((0.82 + 0.71) / 2)
+    assert entry(0, EVERY_ATTACK).attacks == ["a"]
     alone = given("alone", {"a": {1: {0: 0.5}}}, {1: 0.9})
     assert all(e.attack != EVERY_ATTACK for e in compared([PLAIN, alone]).entries)
 
@@ -228,11 +230,42 @@ def test_a_front_holds_all_strengths_and_no_defense_on_the_same_clients() -> Non
     assert front("none", "a").gain is None
 
 
-def test_the_strongest_attack_is_chosen_run_by_run() -> None:
+def test_the_strongest_attack_is_one_in_all_runs() -> None:
     values = {"a": {1: {0: 0.9}, 2: {0: 0.6}}, "b": {1: {0: 0.5}, 2: {0: 0.8}}}
     record = given("x", values, {1: 0.9, 2: 0.9}, defense=noise(0.1))
     strongest = front("gradient-noise", STRONGEST_ATTACK, compared([PLAIN, record]))
-    assert strongest.points[1].leakage == pytest.approx((0.8 + 0.6) / 2)
+    # Attack a by its mean of 0.75, whichever is the larger one in a run.
+    assert strongest.points[1].leakage == pytest.approx((0.8 + 0.2) / 2)
+
+
+def test_a_point_of_a_front_has_limits_and_the_share_of_what_was_learned_that_it_lost() -> None:
+    point = front("gradient-noise", "a").points[2]
+    assert point.leakage_limits is not None
+    assert point.error_limits is not None
+    # AUCs of 0.55, each known to 0.02, and their mean to 0.02 over the root of 2.
+    assert point.leakage_limits.low == pytest.approx(0.10 - 0.04 / math.sqrt(2))
+    assert point.leakage_limits.high == pytest.approx(0.10 + 0.04 / math.sqrt(2))
+    assert point.error_limits.low == pytest.approx(0.28)
+    assert point.error_limits.high == pytest.approx(0.30)
+    # These records do not state their classes, so that guessing is taken to be never right.
+    assert point.lost == pytest.approx(0.2 / 0.91)
+    assert front("none", "a").points[0].lost == 0
+
+
+@pytest.mark.parametrize(
+    ("undefended", "error", "guess", "lost"),
+    [
+        (0.961, 0.983, 0.01, 0.022 / 0.029),
+        (0.5, 0.95, 0.1, 1.0),
+        (0.5, 0.45, None, -0.1),
+        (0.9, 0.95, 0.1, None),
+        (0.95, 0.9, 0.1, None),
+    ],
+)
+def test_what_is_lost_is_a_share_of_what_was_learned_above_guessing(
+    undefended: float, error: float, guess: float | None, lost: float | None
+) -> None:
+    assert lost_share(undefended, error, guess) == (None if lost is None else pytest.approx(lost))
 
 
 def test_without_a_defense_there_is_no_front() -> None:

@@ -322,7 +322,7 @@ def first_of_comparison(
         text = f"{shortened(best.name, 80)}: {_bargain(best)}"
     elif one is not None and one.lowers:
         text = (
-            "No defense is shown to take away more leakage than it costs in accuracy. "
+            "No defense is shown to take away more leakage than it costs. "
             f"{shortened(one.name, 60)}: {_bargain(one)}"
         )
     else:
@@ -369,10 +369,22 @@ def _bargain(one: TradeOff) -> str:
         if one.low is None or one.high is None
         else f" (95% interval {-100 * one.high:.1f} to {-100 * one.low:.1f})"
     )
-    return (
-        f"{_points(-one.leakage)} less leakage{limits} to the strongest attack, "
-        f"{_points(abs(one.error))} {'less' if one.error > 0 else 'more'} accuracy"
-    )
+    return f"{_points(-one.leakage)} less leakage{limits} to the strongest attack, {_price(one)}"
+
+
+def _price(one: TradeOff) -> str:
+    """The share of what the model has learned above guessing that a row costs."""
+    before, after = (words.percent(1 - error) for error in _errors(one))
+    accuracy = f"accuracy {before} to {after}"
+    if one.error <= 0:
+        return f"at no cost in accuracy ({before} to {after})"
+    if one.lost is None:
+        return f"{accuracy}, where guessing does as well"
+    return f"{words.percent(one.lost)} of what was learned above guessing lost ({accuracy})"
+
+
+def _errors(one: TradeOff) -> tuple[float, float]:
+    return one.undefended_error, one.undefended_error + one.error
 
 
 def _numbers_of(one: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
@@ -397,7 +409,7 @@ def _numbers_of(one: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
         Tile(
             "Test accuracy",
             f"{words.points(-one.error)} points",
-            "; ".join(filter(None, ("against no defense, same clients", spread))),
+            "; ".join(filter(None, ("against no defense, same clients", spread, _price(one)))),
         ),
         Tile(
             "Membership advantage undefended",

@@ -32,12 +32,12 @@ from fedaudit.report.figures.forest import (
 from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.tables.comparison import attacks_of
 from fedaudit.report.text.clusters import Clustered, clustered_of, group_names, label_of, risk_size
-from fedaudit.report.text.comparison import labels_of, tradeoffs
+from fedaudit.report.text.comparison import labels_of, strongest_entry, tradeoffs
 from fedaudit.report.text.points import ShownPoint, contradicted, epsilon, families, shown_points
 from fedaudit.report.text.sources import Named, labels_of_named, look_of_source, on_sources
 from fedaudit.report.verdict import figures_by_side
 from fedaudit.results.clusters import EVERYBODY
-from fedaudit.results.comparison import EVERY_ATTACK, Comparison
+from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison
 from fedaudit.results.doubts import NOT_RELIED_ON
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.metrics import MODEL_ESTIMATE, MODEL_RISK, TEST_ACCURACY, VIOLATIONS
@@ -415,18 +415,20 @@ def membership_rows(comparison: Comparison) -> Picture:
     found = [
         one
         for one in comparison.entries
-        if one.part == "inside" and one.metric == AUC and one.attack != EVERY_ATTACK
+        if (one.part, one.metric, one.attack) == ("inside", AUC, STRONGEST_ATTACK)
+        and one.value is not None
     ]
-    found = [one for one in found if one.value is not None]
     if not found:
         return ()
     fell = tradeoffs(comparison)
     contrast = fell[0].contrast if fell else max(found, key=lambda one: one.value or 0.0).contrast
     accuracies = {one.row: one.figure for one in comparison.on("utility", TEST_ACCURACY)}
     lines = []
+    # The undefended row on the clients that defend, as in the picture, if these are the same.
+    defending = {tuple(e.targets) for e in found if comparison.rows[e.row].family != NO_DEFENSE}
+    clients = defending.pop() if len(defending) == 1 else None
     for row, label in enumerate(labels_of(comparison)):
-        here = [one for one in found if (one.row, one.contrast) == (row, contrast)]
-        best = max(here, key=lambda one: one.value or 0.0, default=None)
+        best = strongest_entry(comparison, row, contrast, clients)
         right = accuracies.get(row)
         none = ("—", "")
         cells = (

@@ -294,18 +294,6 @@ def restricted(values: Values, targets: Collection[int | None]) -> Values:
     return {seed: by_target for seed, by_target in kept.items() if by_target}
 
 
-def reduced(parts: Sequence[Values], how: Callable[[Sequence[float]], float]) -> Values:
-    """One value a seed and target from several figures' values, where all of them have one.
-
-    What is said over all runs is left out: the largest of means is no mean of the largest.
-    """
-    return {
-        seed: {target: Value(how([part.value for part in found])) for target, found in by.items()}
-        for seed, by in _shared(parts).items()
-        if seed is not None
-    }
-
-
 def mean_of(parts: Sequence[Values]) -> Values:
     """The mean of several figures for each seed and target where all of them have one.
 

@@ -18,6 +18,10 @@ EVERY_ATTACK = "mean over attacks"
 NOT_SET = "not set"
 """A setting that other rows of a comparison have, and this one has not."""
 STRONGEST_ATTACK = "strongest attack"
+MIRRORED = "mirrored"
+"""Follows the name of an attack that is read as 1 - AUC."""
+OF_SEVERAL = (EVERY_ATTACK, STRONGEST_ATTACK)
+"""Names that stand for no single attack."""
 
 
 class _Part(BaseModel):
@@ -46,6 +50,8 @@ class Row(_Part):
         settings: Other settings of the study that differ between rows, by dotted name.
         base: The row that this one is held against: the undefended one of the same other
             settings, or else the first. None for a row that is held against no other.
+        guess: Accuracy of always naming the most frequent class, in [0, 1]; None where the record
+            does not state the classes.
     """
 
     source: int
@@ -55,6 +61,7 @@ class Row(_Part):
     clients: int = 0
     settings: dict[str, str] = Field(default_factory=dict)
     base: int | None = None
+    guess: float | None = None
 
 
 class Difference(_Part):
@@ -76,17 +83,22 @@ class Difference(_Part):
 
 
 class AttackEntry(_Part):
-    """An attack's figure in a row, over seeds and clients.
+    """A figure of one attack, or of several together, in a row: over seeds and clients.
 
     Attributes:
         part: "inside": audited clients that use the row's defense (all where it has none);
             "outside": audited clients that do not; "reference": those of another row, which is
             held against this one.
-        attack: Of the catalogue, or the mean over all attacks that every row has.
+        attack: Of the catalogue; ``EVERY_ATTACK`` for the mean over the attacks that count
+            (:func:`fedaudit.results.averages.directions_of`), ``STRONGEST_ATTACK`` for the one
+            with the largest figure on each client.
+        attacks: Attacks behind a figure of several, "NAME, mirrored" for one that is read as
+            1 - AUC; empty for a single attack.
         targets: Clients that the figure is a mean over.
         seeds: Runs that it is a mean over.
         above: Whether it is above guessing for at least one of the clients, by the record's own
-            corrected test and by the figure's interval; None if untested.
+            corrected test and by the figure's interval; None if untested. Of the strongest attack,
+            whether any attack of the row counts in averages of its own.
         by_test: The same by the test alone, whatever the interval; None if untested, and in older
             comparisons.
         change: Against the row's base; None for a row without one.
@@ -98,6 +110,7 @@ class AttackEntry(_Part):
     row: int
     part: Literal["inside", "outside", "reference"] = "inside"
     attack: str
+    attacks: list[str] = Field(default_factory=list)
     contrast: str
     metric: str
     value: float | None
@@ -129,12 +142,24 @@ class FigureEntry(_Part):
 
 
 class FrontPoint(_Part):
-    """A row as a point: what leaks and how wrong the model is, both shares in [0, 1]."""
+    """A row as a point: what leaks and how wrong the model is, both shares in [0, 1].
+
+    Attributes:
+        leakage_limits: Limits of the leakage for these runs; None in older comparisons.
+        error_limits: Limits of the test error; likewise.
+        on_front: Whether no other row is better on both axes, intervals aside.
+        lost: Share of what the undefended model has learned above guessing that this row has not:
+            negative for a row that has learned more. None without an undefended row, where that
+            one has learned nothing, and in older comparisons.
+    """
 
     row: int
     leakage: float
     error: float
     on_front: bool
+    leakage_limits: Interval | None = None
+    error_limits: Interval | None = None
+    lost: float | None = None
 
 
 class Front(_Part):

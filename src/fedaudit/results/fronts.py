@@ -10,9 +10,9 @@ from jaxtyping import Float
 from fedaudit.core.metric_names import AUC
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics import advantage, hypervolume_over_seeds, on_front
-from fedaudit.results.aggregate import Values, reduced, restricted
+from fedaudit.results.aggregate import OverSeeds, Values, estimated, restricted
 from fedaudit.results.comparison import EVERY_ATTACK, STRONGEST_ATTACK, Front, FrontPoint, Row
-from fedaudit.results.estimate import NO_DEFENSE
+from fedaudit.results.estimate import NO_DEFENSE, Interval
 
 Leaks = Mapping[tuple[str, str, str], Values]
 """Figures of a row by attack, contrast and metric."""
@@ -33,10 +33,12 @@ class _Shared(NamedTuple):
 
     Attributes:
         places: Where those rows stand in their family.
+        seeds: Runs that all of them have.
         runs: Leakage and error of each, seed by seed.
     """
 
     places: list[int]
+    seeds: list[int | None]
     runs: Float[np.ndarray, "seeds places 2"]
 
 
@@ -50,11 +52,11 @@ def fronts(
 
     A front's points are its rows and the undefended one, measured on the clients that use the
     defense. Leakage is an AUC's advantage over guessing, or a true-positive rate; the strongest
-    attack is that with the largest leakage in each run, which errs upward.
+    attack is chosen once for each row and client (:func:`fedaudit.results.averages.strongest`).
 
     Args:
         rows: Of the comparison.
-        leaks: What each row's record says of attacks.
+        leaks: Figures of each row's attacks, the strongest attack's among them.
         accuracies: And of test accuracy.
         inside: Audited clients that each row's defense is of.
 
@@ -68,9 +70,9 @@ def fronts(
         keys = dict.fromkeys(key for row in family.rows for key in leaks[row])
         for contrast, metric in dict.fromkeys((key[1], key[2]) for key in keys):
             attacks = [a for a, c, m in keys if (c, m) == (contrast, metric) and a != EVERY_ATTACK]
-            for attack in (STRONGEST_ATTACK, *attacks):
+            for attack in sorted(attacks, key=lambda name: name != STRONGEST_ATTACK):
                 drawn = [
-                    _leakage(leaks[row], attack, attacks, contrast, metric, family.targets)
+                    restricted(leaks[row].get((attack, contrast, metric), {}), family.targets)
                     for row in family.rows
                 ]
                 front = _front(rows, family, drawn, accuracies, (attack, contrast, metric))
@@ -95,20 +97,8 @@ def _families(rows: Sequence[Row], inside: Sequence[Collection[int | None]]) -> 
     return found
 
 
-def _leakage(
-    leaks: Leaks,
-    attack: str,
-    attacks: Sequence[str],
-    contrast: str,
-    metric: str,
-    targets: Collection[int | None],
-) -> dict[int | None, float]:
+def _leakage(values: Values, metric: str) -> _BySeed:
     """Leakage of one row by seed."""
-    if attack == STRONGEST_ATTACK:
-        parts = [restricted(leaks.get((a, contrast, metric), {}), targets) for a in attacks]
-        values = reduced([part for part in parts if part], max)
-    else:
-        values = restricted(leaks.get((attack, contrast, metric), {}), targets)
     runs = {s: by for s, by in values.items() if by and (s is not None or len(values) == 1)}
     means = {s: fmean(v.value for v in by.values()) for s, by in runs.items()}
     return {seed: advantage(m) if metric == AUC else m for seed, m in means.items()}
@@ -117,12 +107,13 @@ def _leakage(
 def _front(
     rows: Sequence[Row],
     family: _Family,
-    leakage: Sequence[_BySeed],
+    leaks: Sequence[Values],
     accuracies: Sequence[Values],
     what: tuple[str, str, str],
 ) -> Front | None:
-    errors = [{s: 1 - by[None].value for s, by in accuracies[r].items()} for r in family.rows]
-    shared = _shared(leakage, errors)
+    right = [accuracies[row] for row in family.rows]
+    errors = [{s: 1 - by[None].value for s, by in values.items()} for values in right]
+    shared = _shared([_leakage(values, what[2]) for values in leaks], errors)
     if shared is None:
         return None
     attack, contrast, metric = what
@@ -143,7 +134,7 @@ def _front(
         attack=attack,
         contrast=contrast,
         metric=metric,
-        points=_points(family, shared),
+        points=_points(rows, family, shared, leaks, right, what[2]),
         hypervolume=area.value,
         low=area.low,
         high=area.high,
@@ -166,15 +157,72 @@ def _shared(leakage: Sequence[_BySeed], errors: Sequence[_BySeed]) -> _Shared | 
     if not seeds:
         return None
     runs = [[(leakage[place][seed], errors[place][seed]) for place in places] for seed in seeds]
-    return _Shared(places, np.array(runs))
+    return _Shared(places, seeds, np.array(runs))
 
 
-def _points(family: _Family, shared: _Shared) -> list[FrontPoint]:
-    """Each row's mean over seeds, and whether no other row's beats it."""
+def _points(
+    rows: Sequence[Row],
+    family: _Family,
+    shared: _Shared,
+    leaks: Sequence[Values],
+    accuracies: Sequence[Values],
+    metric: str,
+) -> list[FrontPoint]:
+    """Each row's mean over seeds, with its limits, and whether no other row's beats it."""
     means = shared.runs.mean(axis=0)
-    return [
-        FrontPoint(
-            row=family.rows[place], leakage=float(leaks), error=float(error), on_front=bool(kept)
+    bare = rows[family.rows[0]]
+    undefended = bare.family == NO_DEFENSE and shared.places[0] == 0
+    found = []
+    for place, (leak, error), kept in zip(shared.places, means, on_front(means), strict=True):
+        lost = lost_share(float(means[0][1]), float(error), bare.guess) if undefended else None
+        found.append(
+            FrontPoint(
+                row=family.rows[place],
+                leakage=float(leak),
+                error=float(error),
+                on_front=bool(kept),
+                leakage_limits=_leakage_limits(_over(leaks[place], shared.seeds), metric),
+                error_limits=_error_limits(_over(accuracies[place], shared.seeds)),
+                lost=lost,
+            )
         )
-        for place, (leaks, error), kept in zip(shared.places, means, on_front(means), strict=True)
-    ]
+    return found
+
+
+def lost_share(undefended: float, error: float, guess: float | None) -> float | None:
+    """Return the share of what a model had learned above guessing that another one lacks.
+
+    Args:
+        undefended: Test error of the undefended model, in [0, 1].
+        error: Test error of the other, in [0, 1].
+        guess: Accuracy of guessing, in [0, 1]; 0 is taken where it is not known.
+
+    Returns:
+        At most 1, which is a model no better than guessing; negative for one that has learned
+        more. None where the undefended model is no better than guessing.
+    """
+    learned = 1 - undefended - (guess or 0.0)
+    # Less is rounding: no test set has a billion samples.
+    return min((error - undefended) / learned, 1.0) if learned > 1e-9 else None
+
+
+def _over(values: Values, seeds: Sequence[int | None]) -> OverSeeds | None:
+    """A figure over these seeds; the record's own limits hold for all of its seeds alone."""
+    runs = {seed for seed in values if seed is not None}
+    kept = {s: by for s, by in values.items() if s in seeds or (s is None and runs <= {*seeds})}
+    return estimated(kept)
+
+
+def _leakage_limits(found: OverSeeds | None, metric: str) -> Interval | None:
+    if found is None or found.low is None or found.high is None:
+        return None
+    low, high = found.low, found.high
+    if metric == AUC:
+        low, high = advantage(low), advantage(high)
+    return Interval(low=low, high=high, method=found.method)
+
+
+def _error_limits(found: OverSeeds | None) -> Interval | None:
+    if found is None or found.low is None or found.high is None:
+        return None
+    return Interval(low=1 - found.high, high=1 - found.low, method=found.method)

@@ -12,13 +12,30 @@ from typing import Literal, NamedTuple
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import AUC, rate_of
-from fedaudit.results.aggregate import Value, Values, difference, estimated, mean_of, restricted
+from fedaudit.results.aggregate import Value, Values, difference, estimated, restricted
+from fedaudit.results.averages import (
+    AttackKey,
+    Average,
+    Direction,
+    Directions,
+    average,
+    directions_of,
+    strongest,
+)
 from fedaudit.results.compare_figures import figure_entries
-from fedaudit.results.comparison import EVERY_ATTACK, NOT_SET, AttackEntry, Comparison, Row, Source
+from fedaudit.results.comparison import (
+    EVERY_ATTACK,
+    NOT_SET,
+    STRONGEST_ATTACK,
+    AttackEntry,
+    Comparison,
+    Row,
+    Source,
+)
 from fedaudit.results.doubts import with_doubts
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.fronts import fronts
-from fedaudit.results.guessing import above_chance
+from fedaudit.results.guessing import above_chance, most_frequent_class
 from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.older import settled
 from fedaudit.results.read import read_comparison
@@ -46,14 +63,6 @@ _COMPARABLE = ("evaluation", "nobody_is_a_member")
 """Of the settings of figures, those that must agree for figures to be compared."""
 
 
-class _Key(NamedTuple):
-    """Coordinates of a figure within a row."""
-
-    attack: str
-    contrast: str
-    metric: str
-
-
 class _FigureIndex(NamedTuple):
     """All that a row's record says of attacks and accuracy.
 
@@ -64,14 +73,18 @@ class _FigureIndex(NamedTuple):
         by_test: Targets at which the test alone finds it above guessing.
         tested: Figures that were tested at all.
         accuracy: Test accuracy by seed; its one target is None.
+        directions: Each attack's direction by the row's own figures.
+        behind: Attacks behind a figure of several, by target.
     """
 
-    values: Mapping[_Key, Values]
-    notes: Mapping[_Key, str]
-    above: Mapping[_Key, set[int | None]]
-    by_test: Mapping[_Key, set[int | None]]
-    tested: set[_Key]
+    values: Mapping[AttackKey, Values]
+    notes: Mapping[AttackKey, str]
+    above: Mapping[AttackKey, set[int | None]]
+    by_test: Mapping[AttackKey, set[int | None]]
+    tested: set[AttackKey]
     accuracy: Values
+    directions: Directions
+    behind: Mapping[AttackKey, Mapping[int | None, tuple[str, ...]]] = {}
 
 
 def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison:
@@ -103,12 +116,8 @@ def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison
     records = [with_doubts(record) for record in records]
     rows = rows_of(records)
     known = [_figure_index_of(records[row.source], row) for row in rows]
+    known = _with_averages(rows, known)
     keys = _keys(known)
-    means = _means(known, keys)
-    known = [
-        one._replace(values={**one.values, **mean}) for one, mean in zip(known, means, strict=True)
-    ]
-    keys += means[0]
     return Comparison(
         sources=[
             Source(name=record.name, content_hash=record.content_hash, path=path)
@@ -150,40 +159,84 @@ def named_records(comparison: Path) -> list[Path]:
     return found
 
 
-def _keys(known: Sequence[_FigureIndex]) -> list[_Key]:
+def _keys(known: Sequence[_FigureIndex]) -> list[AttackKey]:
     """Everything that a row has a figure of, and after it what has only ever been refused."""
     valued = [key for one in known for key in one.values]
     return list(dict.fromkeys([*valued, *(key for one in known for key in one.notes)]))
 
 
-def _means(known: Sequence[_FigureIndex], keys: Sequence[_Key]) -> list[dict[_Key, Values]]:
-    """For each row the mean over those attacks that every row has, where they are several."""
-    shared: dict[_Key, list[_Key]] = {}
-    for key in keys:
-        parts = shared.setdefault(_Key(EVERY_ATTACK, key.contrast, key.metric), [])
-        if all(key in one.values for one in known):
-            parts.append(key)
-    return [
-        {
-            mean: mean_of([one.values[part] for part in parts])
-            for mean, parts in shared.items()
-            if len(parts) > 1
-        }
-        for one in known
-    ]
+NOTHING_COUNTS = "no attack is above chance undefended, so that there is no average"
+NO_UNDEFENDED_ROW = "no undefended row shows which attacks count"
+
+
+def _with_averages(rows: Sequence[Row], known: Sequence[_FigureIndex]) -> list[_FigureIndex]:
+    """Add the mean over the attacks that count, and the strongest attack, to each row.
+
+    A mean is over attacks that every row has, where these are several.
+    """
+    keys = _keys(known)
+    found = []
+    for at, one in enumerate(known):
+        undefended = _undefended(rows, at)
+        directions = {} if undefended is None else known[undefended].directions
+        values, notes, behind = dict(one.values), dict(one.notes), dict(one.behind)
+        above, tested = dict(one.above), set(one.tested)
+        for contrast, metric in dict.fromkeys((key.contrast, key.metric) for key in keys):
+            own = [key for key in keys if (key.contrast, key.metric) == (contrast, metric)]
+            shared = [key for key in own if all(key in other.values for other in known)]
+            parts: dict[str, Average] = {}
+            if len(shared) > 1:
+                parts[EVERY_ATTACK] = average(*_by_attack(shared, one, directions))
+            parts[STRONGEST_ATTACK] = strongest(*_by_attack(own, one, directions))
+            for attack, made in parts.items():
+                key = AttackKey(attack, contrast, metric)
+                behind[key] = made.attacks
+                if made.values:
+                    values[key] = made.values
+                elif attack == EVERY_ATTACK:
+                    notes[key] = NO_UNDEFENDED_ROW if undefended is None else NOTHING_COUNTS
+            if any(key in one.tested for key in own):
+                best = AttackKey(STRONGEST_ATTACK, contrast, metric)
+                counts = [one.directions.get(key, {}) for key in own]
+                above[best] = {t for by in counts for t, direction in by.items() if direction}
+                tested.add(best)
+        found.append(
+            one._replace(values=values, notes=notes, behind=behind, above=above, tested=tested)
+        )
+    return found
+
+
+def _by_attack(
+    keys: Sequence[AttackKey], known: _FigureIndex, directions: Directions
+) -> tuple[dict[str, Values], dict[str, Mapping[int | None, Direction]]]:
+    return (
+        {key.attack: known.values[key] for key in keys if key in known.values},
+        {key.attack: directions.get(key, {}) for key in keys},
+    )
+
+
+def _undefended(rows: Sequence[Row], at: int) -> int | None:
+    """Return the undefended row of a row's regime, which may be itself; None without one."""
+    if rows[at].family == NONE:
+        return at
+    base = rows[at].base
+    return base if base is not None and rows[base].family == NONE else None
 
 
 def _entries(
-    rows: Sequence[Row], known: Sequence[_FigureIndex], keys: Sequence[_Key]
+    rows: Sequence[Row], known: Sequence[_FigureIndex], keys: Sequence[AttackKey]
 ) -> list[AttackEntry]:
     found, references = [], dict[tuple[int, frozenset[int | None]], None]()
     for at, (row, one) in enumerate(zip(rows, known, strict=True)):
         within = _inside(row, one.values)
         beyond = _audited(one.values) - within
         base = None if row.base is None else known[row.base]
-        found += [_entry(at, "inside", key, one, within, base) for key in keys]
+        same = row.base is not None and _undefended(rows, at) == _undefended(rows, row.base)
+        # Averages of two regimes are over other attacks, and have no difference.
+        bases = {key: base if same or key.attack != EVERY_ATTACK else None for key in keys}
+        found += [_entry(at, "inside", key, one, within, bases[key]) for key in keys]
         if beyond:
-            found += [_entry(at, "outside", key, one, beyond, base) for key in keys]
+            found += [_entry(at, "outside", key, one, beyond, bases[key]) for key in keys]
         if row.base is not None:
             own = _inside(rows[row.base], known[row.base].values)
             asked = [frozenset(part) for part in (within, beyond) if part and part != own]
@@ -196,7 +249,7 @@ def _entries(
 def _entry(
     row: int,
     part: Part,
-    key: _Key,
+    key: AttackKey,
     known: _FigureIndex,
     targets: set[int | None],
     base: _FigureIndex | None,
@@ -214,6 +267,7 @@ def _entry(
         row=row,
         part=part,
         attack=key.attack,
+        attacks=_behind(known.behind.get(key, {}), targets),
         contrast=key.contrast,
         metric=key.metric,
         value=estimate and estimate.value,
@@ -230,6 +284,12 @@ def _entry(
     )
 
 
+def _behind(attacks: Mapping[int | None, tuple[str, ...]], targets: set[int | None]) -> list[str]:
+    return list(
+        dict.fromkeys(name for t, names in attacks.items() if t in targets for name in names)
+    )
+
+
 def rows_of(records: Sequence[Record]) -> list[Row]:
     """A row for each record and each defense in it, in the order given.
 
@@ -242,7 +302,11 @@ def rows_of(records: Sequence[Record]) -> list[Row]:
     rows: list[Row] = []
     for place, (record, study) in enumerate(zip(records, studies, strict=True)):
         settings = {name: flat[place].get(name, NOT_SET) for name in differing}
-        rows += [_row(place, defense, study, settings) for defense in defenses_of(record)]
+        guess = most_frequent_class(record)
+        rows += [
+            _row(place, defense, study, settings).model_copy(update={"guess": guess})
+            for defense in defenses_of(record)
+        ]
     return [row.model_copy(update={"base": _base(rows, at)}) for at, row in enumerate(rows)]
 
 
@@ -356,12 +420,12 @@ def _is_compared(figure: Estimate) -> bool:
     return bool(figure.attack) and rate and figure.within != "client"
 
 
-def _audited(values: Mapping[_Key, Values]) -> set[int | None]:
+def _audited(values: Mapping[AttackKey, Values]) -> set[int | None]:
     """All clients that a row has figures of."""
     return {t for by_seed in values.values() for by in by_seed.values() for t in by}
 
 
-def _inside(row: Row, values: Mapping[_Key, Values]) -> set[int | None]:
+def _inside(row: Row, values: Mapping[AttackKey, Values]) -> set[int | None]:
     """Audited clients that a row's defense is of; all where it has none, or all use it."""
     targets = _audited(values)
     return targets if row.coalition is None else targets.intersection(row.coalition)
@@ -382,22 +446,23 @@ def _figure_index_of(record: Record, row: Row) -> _FigureIndex:
         by_test=_targets(figure for figure in tested if figure.significant),
         tested={_key(figure) for figure in tested},
         accuracy=_accuracy(record, row.family),
+        directions=directions_of(own),
     )
 
 
-def _key(figure: Estimate) -> _Key:
-    return _Key(figure.attack, figure.contrast, figure.metric)
+def _key(figure: Estimate) -> AttackKey:
+    return AttackKey(figure.attack, figure.contrast, figure.metric)
 
 
-def _targets(figures: Iterable[Estimate]) -> dict[_Key, set[int | None]]:
-    found: dict[_Key, set[int | None]] = {}
+def _targets(figures: Iterable[Estimate]) -> dict[AttackKey, set[int | None]]:
+    found: dict[AttackKey, set[int | None]] = {}
     for figure in figures:
         found.setdefault(_key(figure), set()).add(figure.target)
     return found
 
 
-def _values(figures: Sequence[Estimate]) -> dict[_Key, Values]:
-    found: dict[_Key, dict[int | None, dict[int | None, Value]]] = {}
+def _values(figures: Sequence[Estimate]) -> dict[AttackKey, Values]:
+    found: dict[AttackKey, dict[int | None, dict[int | None, Value]]] = {}
     for figure in figures:
         if figure.value is not None:
             cancels = rate_of(figure.metric) is None
@@ -413,9 +478,9 @@ def _least(figure: Estimate) -> float | None:
     return 0.0 if bounded else figure.low
 
 
-def _notes(figures: Sequence[Estimate]) -> dict[_Key, str]:
+def _notes(figures: Sequence[Estimate]) -> dict[AttackKey, str]:
     """Reason why figures were refused; of several reasons the first."""
-    found: dict[_Key, str] = {}
+    found: dict[AttackKey, str] = {}
     for figure in figures:
         if figure.value is None:
             found.setdefault(_key(figure), figure.note)

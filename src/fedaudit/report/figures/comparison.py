@@ -1,6 +1,7 @@
 """Figures of a comparison: privacy-utility trade-off and hypervolumes."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, HEADLINE_METRICS
 from fedaudit.report import words
@@ -12,13 +13,21 @@ from fedaudit.report.text.comparison import (
     case_name,
     front_name,
     labels_of,
+    nothing_to_lower,
+    point_cost,
     settings_text,
 )
-from fedaudit.results.comparison import STRONGEST_ATTACK, AttackEntry, Comparison, Front
+from fedaudit.results.comparison import (
+    STRONGEST_ATTACK,
+    AttackEntry,
+    Comparison,
+    Front,
+    FrontPoint,
+)
 from fedaudit.results.estimate import NO_DEFENSE
 
-LEAST_SPAN = 0.03
-"""Of both axes of a front: differences of a thousandth must not fill the picture."""
+LEAST_SPANS = {"leakage": 0.2, "error": 0.1}
+"""Of the axes of a front: differences within what few samples give must not fill the picture."""
 
 MOST_COLOURED = 6
 """Defenses that have a colour of their own; more could not be told apart."""
@@ -32,6 +41,7 @@ def front_figure(comparison: Comparison) -> drawing.Figures | None:
         return None
     defended, looks = _defended(comparison.fronts), _looks(comparison.fronts)
     labels, best = labels_of(comparison), best_tradeoff(comparison)
+    flat = nothing_to_lower(comparison)
     # The non-members that members are told from best where nobody defends stand in front.
     paired = [f for f in comparison.fronts if f.metric == AUC and f.gain is not None]
     bare = {
@@ -49,6 +59,7 @@ def front_figure(comparison: Comparison) -> drawing.Figures | None:
                     best.row
                     if best and (metric, attack, contrast) == (AUC, STRONGEST_ATTACK, best.contrast)
                     else None,
+                    flat=flat,
                 ),
             ),
         )
@@ -60,11 +71,19 @@ def front_figure(comparison: Comparison) -> drawing.Figures | None:
     )
     return drawing.Figures(
         "fronts",
-        "Leakage against test error, one mark per strength of a defense, each a mean over seeds: "
-        "low and to the left is good. One colour per defense"
+        "Leakage against test error, one mark per strength of a defense, each a mean over seeds "
+        "with its 95% intervals"
+        + ("" if flat else ": low and to the left is good")
+        + ". One colour per defense"
         + (", grey the others" if drawing.MUTED in {look.color for look in looks.values()} else "")
-        + ", one shape per group of clients that uses it. Lines join the filled marks of a "
-        "defense; hollow: another row is better on both axes.",
+        + ", one shape per group of clients that uses it. "
+        + (
+            "No undefended attack is above guessing, so that no row is shown to leak less than "
+            "another."
+            if flat
+            else "Lines join the filled marks of a defense; hollow: another row is better on both "
+            "axes, intervals aside."
+        ),
         choices,
         (
             *drawing.legend(
@@ -91,7 +110,7 @@ def _looks(fronts: Sequence[Front]) -> dict[str, drawing.Style]:
     costs: dict[str, float] = {}
     for front in _defended(fronts):
         if (front.metric, front.attack) == (fronts[0].metric, fronts[0].attack):
-            least = min(point.leakage + point.error for point in front.points[1:] or front.points)
+            least = min(point_cost(point) for point in front.points[1:] or front.points)
             costs[front.family] = min(costs.get(front.family, least), least)
     ranked = sorted(costs, key=lambda family: costs[family])
     colours = dict(zip(ranked, drawing.OKABE_ITO[:MOST_COLOURED], strict=False))
@@ -137,28 +156,37 @@ def _panel(
     looks: dict[str, drawing.Style],
     labels: Sequence[str],
     best: int | None,
+    *,
+    flat: bool,
 ) -> drawing.Panel:
     metric, contrast = fronts[0].metric, fronts[0].contrast
     defended = _defended(fronts)
     traces = [
-        _traces(front, name, looks[front_name(front)], labels, best)
+        _traces(front, name, looks[front_name(front)], labels, best, flat=flat)
         for front, name in zip(defended, _short_names(defended), strict=True)
     ]
+    whiskers = [one for front in defended for one in _intervals(front, looks[front_name(front)])]
     # The best lie above the others, and their names are placed first.
     traces.sort(key=lambda pair: -_cost(pair[1]))
-    series: list[drawing.Drawn] = [*(line for line, _ in traces), *(dots for _, dots in traces)]
-    points = [point for front in fronts for point in front.points]
+    series: list[drawing.Drawn] = [
+        *whiskers,
+        *(line for line, _ in traces),
+        *(dots for _, dots in traces),
+    ]
     title = f"Members {words.against(contrast)}"
     said = words.listed([f"{front_name(f)} {words.number(f.hypervolume)}" for f in fronts[:8]])
     return drawing.Panel(
         title,
         f"{title}: {leakage_name(metric)} against test error, {shortened(fronts[0].attack)}. "
         f"Hypervolumes: {said}.",
-        drawing.Scale("Test error", "%", _room([point.error for point in points]), count=6),
+        drawing.Scale(
+            "Test error", "%", _room(_reached(series, across=True), LEAST_SPANS["error"]), count=6
+        ),
         drawing.Scale(
             leakage_name(metric),
             "%",
-            _room([point.leakage for point in points]),
+            # From guessing on, so that a large picture is a large leak.
+            _room([0.0, *_reached(series, across=False)], LEAST_SPANS["leakage"], floor=0.0),
             count=6,
         ),
         series,
@@ -166,11 +194,53 @@ def _panel(
     )
 
 
-def _room(values: Sequence[float]) -> tuple[float, float]:
+def _reached(series: Sequence[drawing.Drawn], *, across: bool) -> list[float]:
+    return [float(value) for one in series for value in one.reach(across)]
+
+
+def _room(values: Sequence[float], least: float, floor: float | None = None) -> tuple[float, float]:
     """Limits of an axis: some room about the points, never so little that noise looks large."""
     low, high = min(values), max(values)
-    margin = max((high - low) / 10, (LEAST_SPAN - (high - low)) / 2)
+    margin = max((high - low) / 10, (least - (high - low)) / 2)
+    if floor is not None:
+        return floor - (high - floor) / 40, max(high + (high - floor) / 10, floor + least)
     return low - margin, high + margin
+
+
+class _Reach(NamedTuple):
+    """A figure with its limits, as :class:`drawing.WithLimits`."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+def _intervals(front: Front, look: drawing.Style) -> list[drawing.Series]:
+    """Lines from limit to limit of every point, up and across; grey for no defense."""
+    bare = front.gain is not None
+    parts = [(front.points[:bare], _UNDEFENDED), (front.points[bare:], look)]
+    return [
+        drawing.Series(
+            front.family,
+            [point.error for point in points],
+            [point.leakage for point in points],
+            style,
+            joined=False,
+            size=0,
+            limits=[_reach(point, across=across) for point in points],
+            across=across,
+            opacity=0.5,
+        )
+        for points, style in parts
+        for across in (False, True)
+        if points
+    ]
+
+
+def _reach(point: FrontPoint, *, across: bool) -> _Reach:
+    limits = point.error_limits if across else point.leakage_limits
+    value = point.error if across else point.leakage
+    return _Reach(value, limits.low, limits.high) if limits else _Reach(value, None, None)
 
 
 def _cost(dots: drawing.Series) -> float:
@@ -193,14 +263,24 @@ def _short_names(fronts: Sequence[Front]) -> list[str]:
 
 
 def _traces(
-    front: Front, name: str, look: drawing.Style, labels: Sequence[str], best: int | None
+    front: Front,
+    name: str,
+    look: drawing.Style,
+    labels: Sequence[str],
+    best: int | None,
+    *,
+    flat: bool,
 ) -> tuple[drawing.Series, drawing.Series]:
-    """The line over the strengths that are not beaten, and all points upon it."""
+    """The line over the strengths that are not beaten, and all points upon it.
+
+    Where nothing leaks undefended (``flat``) no line and no hollow mark ranks the rows.
+    """
     bare = front.gain is not None
     strengths = front.points[bare:]
-    kept = sorted((point.error, point.leakage) for point in strengths if point.on_front)
+    kept = sorted((p.error, p.leakage) for p in strengths if p.on_front and not flat)
     looks = [_UNDEFENDED] * bare + [look] * len(strengths)
-    least = min(strengths, key=lambda point: point.leakage + point.error, default=None)
+    chosen = [point for point in strengths if point.row == best] or strengths
+    least = chosen[0] if flat and chosen else min(chosen, key=point_cost, default=None)
     said = f"best: {name}" if least and least.row == best else name
     return (
         drawing.Series(front.family, [x for x, _ in kept], [y for _, y in kept], look, steps=True),
@@ -214,7 +294,7 @@ def _traces(
             joined=False,
             size=12 if said != name else 10,
             looks=[
-                of if point.on_front else of._replace(symbol=f"{of.symbol}-open")
+                of if point.on_front or flat else of._replace(symbol=f"{of.symbol}-open")
                 for of, point in zip(looks, front.points, strict=True)
             ],
             texts=[drawing.series_name(labels[point.row]) for point in front.points],
@@ -251,8 +331,9 @@ def _hypervolume_table(fronts: Sequence[Front], contrast: str, metric: str) -> G
         ],
         remark="Share of the unit square of leakage and test error that the defense's strengths, "
         "or not defending, are at least as good as; larger is better. Gain: what the defense "
-        "adds to not defending, on the same clients. The strongest attack is "
-        f"that with the largest leakage in each run, which errs upward. Intervals: {methods}.",
+        "adds to not defending, on the same clients. The strongest attack is that with the "
+        "largest figure over the runs of a row, on each client, which errs upward. "
+        f"Intervals: {methods}.",
     )
 
 
@@ -277,8 +358,7 @@ def tradeoff_figure(comparison: Comparison) -> drawing.Figures | None:
     aucs = by_contrast(
         entry
         for entry in comparison.entries
-        if entry.metric == AUC
-        and entry.part == "inside"
+        if (entry.metric, entry.part, entry.attack) == (AUC, "inside", STRONGEST_ATTACK)
         and entry.value is not None
         and entry.row in accuracies
     )
@@ -300,8 +380,7 @@ def _tradeoff_panel(
 ) -> drawing.Panel:
     series = []
     for row, accuracy in accuracies.items():
-        mine = [entry for entry in entries if entry.row == row]
-        best = max(mine, key=lambda entry: entry.value or 0.0, default=None)
+        best = next((entry for entry in entries if entry.row == row), None)
         if best is not None and best.value is not None:
             series.append(
                 drawing.Series(

@@ -40,6 +40,9 @@ from fedaudit.results import metrics
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
+    MIRRORED,
+    OF_SEVERAL,
+    STRONGEST_ATTACK,
     AttackEntry,
     Comparison,
     Difference,
@@ -125,7 +128,10 @@ def _attack_table(
     comparison: Comparison, entries: Sequence[AttackEntry], contrast: str, metric: str
 ) -> Grid:
     given = dict.fromkeys(entry.attack for entry in entries)
-    attacks = sorted(given, key=lambda attack: attack != EVERY_ATTACK)
+    # The strongest of one attack is that attack.
+    single = sum(attack not in OF_SEVERAL for attack in given) < 2
+    shown = [attack for attack in given if not (single and attack in OF_SEVERAL)]
+    attacks = sorted(shown, key=(*OF_SEVERAL, *shown).index)
     labels, notes = labels_of(comparison), Footnotes()
     costs = {one.row: one for one in comparison.on("utility")}
     rows: list[Filled] = []
@@ -139,7 +145,7 @@ def _attack_table(
                 "Defense": heading,
                 "Δ accuracy": cost_cell(costs.get(line.row), plain=line.reference),
                 **{
-                    attack.capitalize() if attack == EVERY_ATTACK else attack: _cell(
+                    attack.capitalize() if attack in OF_SEVERAL else attack: _cell(
                         line.entries.get(attack), notes
                     )
                     for attack in attacks
@@ -188,9 +194,12 @@ def _cell(entry: AttackEntry | None, notes: Footnotes) -> Cell | None:
         low=entry.low,
         high=entry.high,
         further=entry.further,
-        tests=tests_of(entry.by_test if entry.attack != EVERY_ATTACK else False),
+        tests=tests_of(entry.by_test if entry.attack not in OF_SEVERAL else False),
     )
-    return measured(figure, evidence.look_of(figure), *_change(entry.change, entry.metric))
+    lines = _change(entry.change, entry.metric)
+    if entry.attack == STRONGEST_ATTACK:
+        lines = (shortened(listed(entry.attacks), 60), *lines)
+    return measured(figure, evidence.look_of(figure), *lines)
 
 
 def _change(change: Difference | None, metric: str) -> tuple[str, ...]:
@@ -224,6 +233,7 @@ def _remark(comparison: Comparison, entries: Sequence[AttackEntry]) -> str:
         "▲ above guessing for at least one audited client by the corrected test, and by the "
         "interval too (△: by the test alone); the word is the size of the leak."
     ]
+    parts += _about_averages(entries)
     if comparison.on("utility"):
         parts.append("In brackets: the accuracy itself, where nothing is defended.")
     if changes:
@@ -235,6 +245,30 @@ def _remark(comparison: Comparison, entries: Sequence[AttackEntry]) -> str:
         parts.append(f"Intervals: {listed([shortened(method, 80) for method in methods][:3])}.")
     parts.append(about_runs(entry.further for entry in entries).strip())
     return " ".join(part for part in parts if part)
+
+
+def _about_averages(entries: Sequence[AttackEntry]) -> list[str]:
+    """Which attacks the mean and the strongest attack of a table are made of."""
+    means = [entry for entry in entries if entry.attack == EVERY_ATTACK]
+    behind = evidence.distinct(name for entry in means for name in entry.attacks)
+    found = []
+    if behind:
+        found.append(
+            f"Mean: over the attacks that find something undefended ({listed(behind)}), client by "
+            "client."
+        )
+    names = [name for entry in entries for name in entry.attacks]
+    if any(name.endswith(f", {MIRRORED}") for name in names):
+        found.append(
+            "Mirrored: undefended the AUC is below 0.5 beyond chance; it is read as 1 − AUC in all "
+            "rows."
+        )
+    if len({entry.attack for entry in entries} - set(OF_SEVERAL)) > 1:
+        found.append(
+            "Strongest attack: the one with the largest figure over the runs of a row, on each "
+            "client; its upper limit is the largest of all attacks'."
+        )
+    return found
 
 
 def _against(comparison: Comparison) -> str:

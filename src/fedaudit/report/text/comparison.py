@@ -9,12 +9,12 @@ from fedaudit.report.grid import Cell, named, shortened
 from fedaudit.report.text.verdict import learning_warning
 from fedaudit.report.words import defense_name, plural
 from fedaudit.results.comparison import (
-    EVERY_ATTACK,
     NOT_SET,
     STRONGEST_ATTACK,
     AttackEntry,
     Comparison,
     Front,
+    FrontPoint,
     Row,
 )
 from fedaudit.results.estimate import NO_DEFENSE
@@ -163,15 +163,22 @@ def _without_tuned(comparison: Comparison) -> list[str]:
     ]
 
 
+MOST_LOST = 0.75
+"""Share of what was learned above guessing from which on a defense that lost it has no merit."""
+
+
 class TradeOff(NamedTuple):
-    """Leakage that a row of a comparison takes away, and its cost in accuracy.
+    """Leakage that a row of a comparison takes away, and its cost in what the model has learned.
 
     Attributes:
         row: The row of the comparison.
         name: The defense, with who uses it.
         leakage: Change of the strongest attack's membership advantage, in shares.
         error: Change of the test error, in shares.
+        lost: Share of what the undefended model has learned above guessing that this row lacks;
+            None where the undefended model is no better than guessing.
         undefended: The advantage without it.
+        undefended_error: The test error without it.
         contrast: The non-members that the leakage is against.
         low: Lower limit of the change of leakage; None where there is none.
         high: Upper limit, over all attacks of the row; None likewise.
@@ -181,7 +188,9 @@ class TradeOff(NamedTuple):
     name: str
     leakage: float
     error: float
+    lost: float | None
     undefended: float
+    undefended_error: float
     contrast: str
     low: float | None
     high: float | None
@@ -192,27 +201,43 @@ class TradeOff(NamedTuple):
         return self.leakage < 0 and self.high is not None and self.high < 0
 
     @property
+    def keeps(self) -> bool:
+        """True where less than three quarters of what was learned above guessing is lost."""
+        return self.lost is not None and self.lost < MOST_LOST
+
+    @property
     def pays(self) -> bool:
-        """True where it is, and what it takes away is more than it costs."""
-        return self.lowers and self.leakage + self.error < 0
+        """True where leakage falls by more than the share of what was learned that is lost."""
+        return self.lowers and self.keeps and self.cost < 0
+
+    @property
+    def cost(self) -> float:
+        """Share of what was learned that is lost, less the fall of leakage."""
+        return self.leakage + (1.0 if self.lost is None else self.lost)
+
+
+def point_cost(point: FrontPoint) -> float:
+    """Return leakage plus the share of what was learned that a point of a front has lost."""
+    return point.leakage + (point.error if point.lost is None else point.lost)
 
 
 def best_tradeoff(comparison: Comparison) -> TradeOff | None:
-    """The largest fall of leakage less rise of error, of the rows that pay; None where none does.
+    """Return the row with the least cost of those that pay; None where none does.
 
-    Both are shares: the membership advantage (2 AUC - 1) of the strongest attack, and the test
-    error. A sum of the two is a convention of this report, not a law; the front shows all.
+    Both sides are shares of what guessing leaves open: the membership advantage (2 AUC - 1) of the
+    strongest attack, and the part of the undefended model's accuracy above guessing that is lost.
+    Their sum is a convention of this report; the front shows all rows.
     """
     return least_cost([one for one in tradeoffs(comparison) if one.pays])
 
 
 def least_cost(found: Sequence[TradeOff]) -> TradeOff | None:
-    """Of some trade-offs that with the least sum of leakage and error; None of none."""
-    return min(found, key=lambda one: one.leakage + one.error, default=None)
+    """Return the trade-off with the least cost; None of none."""
+    return min(found, key=lambda one: one.cost, default=None)
 
 
 def tradeoffs(comparison: Comparison) -> list[TradeOff]:
-    """Every defended row against the undefended one, where no defense leaks most.
+    """Compare every defended row with the undefended one, for the contrast that leaks most.
 
     Rows whose undefended one has no attack above chance are left out: there is nothing to lower.
     """
@@ -233,9 +258,11 @@ def tradeoffs(comparison: Comparison) -> list[TradeOff]:
             front_name(front),
             point.leakage - front.points[0].leakage,
             point.error - front.points[0].error,
+            point.lost,
             front.points[0].leakage,
+            front.points[0].error,
             contrast,
-            *_limits(comparison, point.row, front.points[0].row, contrast),
+            *_limits(comparison, point.row, contrast),
         )
         for front in fronts
         if front.contrast == contrast
@@ -257,51 +284,41 @@ def holds_defenses(comparison: Comparison) -> bool:
 
 
 def _leaks(comparison: Comparison, row: int, contrast: str) -> bool:
-    return any(entry.above for entry in _aucs(comparison, row, contrast))
+    entry = strongest_entry(comparison, row, contrast)
+    return entry is not None and entry.above is True
 
 
-def _aucs(comparison: Comparison, row: int, contrast: str) -> list[AttackEntry]:
-    return [
+def strongest_entry(
+    comparison: Comparison, row: int, contrast: str, clients: Sequence[int] | None = None
+) -> AttackEntry | None:
+    """Return the AUC of a row's strongest attack on the clients that defend; None without one.
+
+    Args:
+        comparison: The comparison.
+        row: Its row.
+        contrast: The non-members.
+        clients: Of an undefended row the figure on these clients, if it has one.
+    """
+    found = [
         entry
         for entry in comparison.entries
         if (entry.row, entry.contrast, entry.metric) == (row, contrast, AUC)
-        and entry.attack != EVERY_ATTACK
+        and entry.attack == STRONGEST_ATTACK
+        and entry.part in ("inside", "reference")
         and entry.value is not None
     ]
+    same = [one for one in found if clients is not None and one.targets == list(clients)]
+    inside = [one for one in found if one.part == "inside"]
+    return next(iter([*same, *inside]), None)
 
 
-def _limits(
-    comparison: Comparison, row: int, base: int, contrast: str
-) -> tuple[float | None, float | None]:
-    """Limits of the change of the strongest attack's advantage; None where some are not known.
+def _limits(comparison: Comparison, row: int, contrast: str) -> tuple[float | None, float | None]:
+    """Return limits of the change of the strongest attack's advantage; None where not known.
 
-    The upper one is that of every attack of the row against the strongest of the base, since
-    whichever attack is strongest may be so by chance.
+    The upper one allows for every attack of the row, as the strongest attack's own limit does.
     """
-    after = [one for one in _aucs(comparison, row, contrast) if one.part == "inside"]
-    clients = after[0].targets if after else []
-    before = [one for one in _aucs(comparison, base, contrast) if one.targets == clients]
-    if not after or not before:
+    entry = strongest_entry(comparison, row, contrast)
+    change = entry.change if entry else None
+    if change is None or change.low is None or change.high is None:
         return None, None
-    strongest = max(before, key=_value)
-    gaps = [_gap(one, strongest) for one in after]
-    highs = [high for _, high in gaps if high is not None]
-    low = gaps[after.index(max(after, key=_value))][0]
-    if low is None or len(highs) < len(gaps):
-        return None, None
-    return max(2 * low, -1.0), min(2 * max(highs), 1.0)
-
-
-def _value(entry: AttackEntry) -> float:
-    return entry.value or 0.0
-
-
-def _gap(after: AttackEntry, before: AttackEntry) -> tuple[float | None, float | None]:
-    """Limits of one AUC less another; of one attack as the comparison pairs them."""
-    if after.attack == before.attack and after.change is not None:
-        return after.change.low, after.change.high
-    # Only comparisons calculate; a report of one record need not wait for scipy.
-    from fedaudit.results.aggregate import Value, gap_between
-
-    gap = gap_between(*(Value(_value(one), one.low, one.high) for one in (after, before)))
-    return gap.low, gap.high
+    return max(2 * change.low, -1.0), min(2 * change.high, 1.0)

@@ -1,0 +1,205 @@
+"""The attacks that count in an average, the direction each is read in, and the strongest."""
+
+from collections.abc import Collection, Mapping, Sequence
+from statistics import NormalDist, fmean
+from typing import Literal, NamedTuple
+
+from fedaudit.core.metric_names import AUC
+from fedaudit.results.aggregate import Value, Values, mean_of, restricted
+from fedaudit.results.comparison import MIRRORED
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.guessing import above_chance
+
+Direction = Literal[-1, 0, 1]
+"""1 for an attack that is above chance undefended, -1 for one whose AUC is below, 0 for neither."""
+
+ERROR = 0.05
+"""Error level, over all attacks together, of calling an undefended AUC lower than chance."""
+_DELONG_WIDTH = -NormalDist().inv_cdf(0.025)
+"""Standard errors from an AUC to its 95% limit."""
+
+
+class AttackKey(NamedTuple):
+    """The coordinates of an attack's figure within one row or record."""
+
+    attack: str
+    contrast: str
+    metric: str
+
+
+Directions = Mapping[AttackKey, Mapping[int | None, Direction]]
+"""Each attack's direction by target client."""
+
+
+def directions_of(undefended: Sequence[Estimate]) -> Directions:
+    """Decide for each attack and client whether it counts in averages, and in which direction.
+
+    The undefended figure alone decides. Averages of defended rows use the same attacks in the
+    same direction, so that a defense gains nothing by pushing an AUC further below .5, and no
+    row's noise is folded upwards. An attack that finds nothing undefended says nothing about a
+    defense and is left out.
+
+    Args:
+        undefended: Attack figures of an undefended record. Figures over its runs decide where it
+            has any; else those of its runs, which must not contradict each other.
+
+    Returns:
+        1 where the figure is above chance by its corrected test and its limit
+        (:func:`fedaudit.results.guessing.above_chance`). -1 where an AUC is below .5 at an error
+        of 5 % over all attacks on this client (Bonferroni); its figures are then read as 1 - AUC.
+        0 for all others, also for figures that a failed control takes back.
+    """
+    groups: dict[AttackKey, dict[int | None, list[Estimate]]] = {}
+    for figure in undefended:
+        if figure.attack and figure.value is not None:
+            key = AttackKey(figure.attack, figure.contrast, figure.metric)
+            groups.setdefault(key, {}).setdefault(figure.target, []).append(figure)
+    tested: dict[tuple[str, str, int | None], int] = {}
+    for key, by_target in groups.items():
+        for target in by_target:
+            where = (key.contrast, key.metric, target)
+            tested[where] = tested.get(where, 0) + 1
+    return {
+        key: {
+            target: _direction(figures, tested[key.contrast, key.metric, target])
+            for target, figures in by_target.items()
+        }
+        for key, by_target in groups.items()
+    }
+
+
+def _direction(figures: Sequence[Estimate], tested: int) -> Direction:
+    over_runs = [figure for figure in figures if figure.seed is None] or figures
+    above = any(above_chance(figure) for figure in over_runs)
+    below = any(_below_chance(figure, tested) for figure in over_runs)
+    return 0 if above == below else 1 if above else -1
+
+
+def _below_chance(figure: Estimate, tested: int) -> bool:
+    """Return True if an AUC is below .5, corrected for the number of attacks."""
+    if figure.metric != AUC or figure.value is None or figure.high is None or figure.doubt:
+        return False
+    standard_error = (figure.high - figure.value) / _DELONG_WIDTH
+    return figure.value - standard_error * NormalDist().inv_cdf(ERROR / 2 / tested) < 0.5
+
+
+class Average(NamedTuple):
+    """A figure made of several attacks' figures.
+
+    Attributes:
+        values: By seed and target client.
+        attacks: Attacks that went into it, for each target; one that is read as 1 - AUC is called
+            "NAME, mirrored".
+    """
+
+    values: Values
+    attacks: Mapping[int | None, tuple[str, ...]]
+
+
+def average(
+    figures: Mapping[str, Values], directions: Mapping[str, Mapping[int | None, Direction]]
+) -> Average:
+    """Average the attacks that count, client by client.
+
+    Args:
+        figures: Figures of one row by attack.
+        directions: Each attack's direction at each client, from the undefended row.
+
+    Returns:
+        No value for a client on which no attack counts.
+    """
+    parts: dict[int | None, Values] = {}
+    attacks: dict[int | None, tuple[str, ...]] = {}
+    for target in _targets(figures.values()):
+        counted = {
+            attack: direction
+            for attack in figures
+            if (direction := directions.get(attack, {}).get(target, 0))
+        }
+        if counted:
+            parts[target] = mean_of(
+                [_read(restricted(figures[a], {target}), sign) for a, sign in counted.items()]
+            )
+            attacks[target] = tuple(_named(attack, sign) for attack, sign in counted.items())
+    return Average(_merged(parts.values()), attacks)
+
+
+def strongest(
+    figures: Mapping[str, Values], directions: Mapping[str, Mapping[int | None, Direction]]
+) -> Average:
+    """Choose the attack with the largest figure on each client, the same one in all runs.
+
+    All attacks of the row take part, whether or not they count undefended: an attack may be made
+    for a defense. The largest of several figures errs upwards.
+
+    Args:
+        figures: Figures of one row by attack.
+        directions: Each attack's direction at each client, from the undefended row. An attack
+            that is mirrored there is mirrored here.
+
+    Returns:
+        The chosen attack's figures. The upper limit is the largest of all attacks', since the
+        truly strongest one may be another.
+    """
+    parts: dict[int | None, Values] = {}
+    attacks: dict[int | None, tuple[str, ...]] = {}
+    for target in _targets(figures.values()):
+        signs = {a: directions.get(a, {}).get(target, 0) or 1 for a in figures}
+        here = {a: _read(restricted(v, {target}), signs[a]) for a, v in figures.items()}
+        here = {attack: values for attack, values in here.items() if values}
+        chosen = max(here, key=lambda attack: _mean_value(here[attack]))
+        parts[target] = _with_largest_limit(here[chosen], list(here.values()), target)
+        attacks[target] = (_named(chosen, signs[chosen]),)
+    return Average(_merged(parts.values()), attacks)
+
+
+def _with_largest_limit(chosen: Values, every: Sequence[Values], target: int | None) -> Values:
+    found: dict[int | None, dict[int | None, Value]] = {}
+    for seed, by_target in chosen.items():
+        highs = [one[seed][target].high for one in every if seed in one]
+        known = [high for high in highs if high is not None]
+        high = max(known) if known and len(known) == len(highs) else None
+        value = by_target[target]
+        low = None if high is None else value.low
+        found[seed] = {target: value._replace(low=low, high=high)}
+    return found
+
+
+def mirrored(value: Value) -> Value:
+    """Return the AUC of the opposite scores, 1 - AUC, with its limits."""
+    return value._replace(
+        value=1 - value.value,
+        low=None if value.high is None else 1 - value.high,
+        high=None if value.low is None else 1 - value.low,
+    )
+
+
+def _read(values: Values, direction: Direction) -> Values:
+    if direction >= 0:
+        return values
+    return {
+        seed: {target: mirrored(value) for target, value in by_target.items()}
+        for seed, by_target in values.items()
+    }
+
+
+def _named(attack: str, direction: Direction) -> str:
+    return f"{attack}, {MIRRORED}" if direction < 0 else attack
+
+
+def _targets(figures: Collection[Values]) -> list[int | None]:
+    found = {target for values in figures for by in values.values() for target in by}
+    return sorted(found, key=lambda target: (target is None, target or 0))
+
+
+def _mean_value(values: Values) -> float:
+    runs = {seed: by for seed, by in values.items() if seed is not None} or values
+    return fmean(value.value for by in runs.values() for value in by.values())
+
+
+def _merged(parts: Collection[Values]) -> Values:
+    found: dict[int | None, dict[int | None, Value]] = {}
+    for values in parts:
+        for seed, by_target in values.items():
+            found.setdefault(seed, {}).update(by_target)
+    return found

@@ -1,0 +1,223 @@
+"""Which attacks an average is over, in which direction, and which attack is the strongest."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from docs.claims.comparing import counts
+from docs.claims.data import Term, regimes
+from docs.claims.data import Test as ClaimTest
+from fedaudit.results.aggregate import Value, Values
+from fedaudit.results.averages import AttackKey, Direction, average, directions_of, strongest
+from fedaudit.results.comparison import (
+    EVERY_ATTACK,
+    STRONGEST_ATTACK,
+    AttackEntry,
+    Comparison,
+)
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import ControlResult
+from fedaudit.study.comparing import NO_UNDEFENDED_ROW, NOTHING_COUNTS, compared
+from tests.estimates import changed, estimate
+from tests.study.compare_records import given, noise
+
+FOUND, MISSED, INVERTED = 0.8, 0.52, 0.3
+PLAIN = given(
+    "plain",
+    {"finds": {1: {0: FOUND}}, "misses": {1: {0: MISSED}}, "inverted": {1: {0: INVERTED}}},
+    {1: 0.9},
+    reach=0.04,
+)
+
+
+def auc(attack: str, value: float, reach: float = 0.04, seed: int | None = None) -> Estimate:
+    return estimate(
+        attack=attack,
+        seed=seed,
+        metric="auc",
+        target=0,
+        value=value,
+        low=value - reach,
+        high=value + reach,
+        significant=value > 0.6,
+    )
+
+
+def one(value: float, reach: float = 0.02) -> Values:
+    return {1: {0: Value(value, value - reach, value + reach, "DeLong 95%", True)}}
+
+
+def entry(of: Comparison, row: int, attack: str = EVERY_ATTACK) -> AttackEntry:
+    (found,) = [
+        e
+        for e in of.entries
+        if (e.row, e.attack, e.part, e.metric) == (row, attack, "inside", "auc")
+    ]
+    return found
+
+
+def defended(aucs: Mapping[str, float]) -> Comparison:
+    values = {attack: {1: {0: value}} for attack, value in aucs.items()}
+    return compared([PLAIN, given("noise", values, {1: 0.9}, defense=noise(0.1), reach=0.04)])
+
+
+def test_an_attack_counts_above_chance_and_mirrored_below_it_and_else_not_at_all() -> None:
+    figures = [auc("finds", FOUND), auc("misses", MISSED), auc("inverted", INVERTED)]
+    known = directions_of(figures)
+    assert {key.attack: by[0] for key, by in known.items()} == {
+        "finds": 1,
+        "misses": 0,
+        "inverted": -1,
+    }
+
+
+def test_an_auc_below_chance_by_its_own_interval_alone_is_not_mirrored_among_many() -> None:
+    alone = auc("a", 0.45)
+    assert alone.high is not None
+    assert alone.high < 0.5
+    assert directions_of([alone])[AttackKey("a", "mixed", "auc")][0] == -1
+    many = directions_of([alone, *(auc(f"other {n}", 0.5) for n in range(9))])
+    assert many[AttackKey("a", "mixed", "auc")][0] == 0
+
+
+def test_chance_alone_seldom_mirrors_any_of_ten_attacks() -> None:
+    rng = np.random.default_rng(3)
+    runs, reach = 300, 1.96 * 0.02
+    wrong = 0
+    for _ in range(runs):
+        figures = [auc(f"{n}", 0.5 + 0.02 * rng.standard_normal(), reach) for n in range(10)]
+        known = directions_of(figures)
+        wrong += any(-1 in by.values() for by in known.values())
+    # 2.5 % on this side; 5 % would be 15 of 300.
+    assert wrong <= 15
+
+
+def test_a_row_without_a_leak_has_a_mean_at_chance_in_either_direction() -> None:
+    rng = np.random.default_rng(4)
+    signs: dict[str, dict[int | None, Direction]] = {"a": {0: 1}, "b": {0: -1}}
+    means, folded = [], []
+    for _ in range(2000):
+        aucs = 0.5 + 0.03 * rng.standard_normal(2)
+        made = average({"a": one(aucs[0]), "b": one(aucs[1])}, signs).values
+        means.append(made[1][0].value)
+        folded.append(np.abs(aucs - 0.5).mean() + 0.5)
+    assert np.mean(means) == pytest.approx(0.5, abs=0.002)
+    assert np.mean(folded) > 0.52, "folding each row by itself takes noise for a leak"
+
+
+def test_a_mirrored_figure_has_its_limits_turned_round() -> None:
+    made = average({"b": {1: {0: Value(0.3, 0.25, 0.36)}}}, {"b": {0: -1}})
+    value = made.values[1][0]
+    assert (value.value, value.low, value.high) == pytest.approx((0.7, 0.64, 0.75))
+    assert made.attacks == {0: ("b, mirrored",)}
+
+
+def test_pushing_an_inverted_attack_further_below_chance_is_no_protection() -> None:
+    further = defended({"finds": FOUND, "misses": MISSED, "inverted": 0.2})
+    assert entry(further, 0).value == pytest.approx((0.8 + 0.7) / 2)
+    assert entry(further, 1).value == pytest.approx((0.8 + 0.8) / 2)
+    assert entry(further, 1).attacks == ["finds", "inverted, mirrored"]
+
+
+def test_an_attack_that_finds_nothing_undefended_moves_no_mean() -> None:
+    low, high = (
+        entry(defended({"finds": 0.6, "misses": missed, "inverted": 0.4}), 1).value
+        for missed in (0.1, 0.9)
+    )
+    assert low == high == pytest.approx(0.6)
+
+
+def test_where_no_attack_counts_there_is_no_mean_and_the_comparison_says_so() -> None:
+    values = {"a": {1: {0: 0.52}}, "b": {1: {0: 0.5}}}
+    quiet = compared(
+        [given("plain", values, {1: 0.9}), given("x", values, {1: 0.9}, defense=noise(0.1))]
+    )
+    for row in (0, 1):
+        assert (entry(quiet, row).value, entry(quiet, row).note) == (None, NOTHING_COUNTS)
+    assert entry(quiet, 1).change is None
+
+
+def test_without_an_undefended_row_there_is_no_mean_and_the_comparison_says_so() -> None:
+    values = {"a": {1: {0: 0.8}}, "b": {1: {0: 0.8}}}
+    rows = [given(f"{s}", values, {1: 0.9}, defense=noise(s)) for s in (0.1, 0.2)]
+    assert entry(compared(rows), 1).note == NO_UNDEFENDED_ROW
+
+
+def test_a_figure_that_a_failed_control_takes_back_counts_in_no_mean() -> None:
+    failed = ControlResult(
+        control="untrained model", attack="finds", expected="it", value=0.7, passed=False
+    )
+    less = given("x", {a: {1: {0: 0.5}} for a in ("finds", "misses", "inverted")}, {1: 0.9})
+    found = compared([changed(PLAIN, controls=[failed]), less])
+    assert entry(found, 0).attacks == ["inverted, mirrored"]
+
+
+def test_each_client_has_a_mean_over_its_own_attacks() -> None:
+    plain = given(
+        "plain", {"a": {1: {0: 0.8, 4: 0.5}}, "b": {1: {0: 0.5, 4: 0.9}}}, {1: 0.9}, reach=0.04
+    )
+    less = given(
+        "x", {"a": {1: {0: 0.7, 4: 0.1}}, "b": {1: {0: 0.1, 4: 0.6}}}, {1: 0.9}, defense=noise(0.1)
+    )
+    found = entry(compared([plain, less]), 1)
+    assert found.value == pytest.approx((0.7 + 0.6) / 2)
+    assert found.change is not None
+    assert found.change.value == pytest.approx((0.7 + 0.6) / 2 - (0.8 + 0.9) / 2)
+
+
+def test_means_of_two_regimes_have_no_difference_and_single_attacks_have_one() -> None:
+    values = {"a": {1: {0: 0.8}}, "b": {1: {0: 0.5}}}
+    other = {"a": {1: {0: 0.5}}, "b": {1: {0: 0.8}}}
+    rows = compared([given("short", values, {1: 0.9}), given("long", other, {1: 0.9}, rounds=30)])
+    assert (entry(rows, 0).attacks, entry(rows, 1).attacks) == (["a"], ["b"])
+    assert entry(rows, 1).change is None
+    assert entry(rows, 1, "a").change is not None
+
+
+def test_runs_that_contradict_each_other_do_not_count() -> None:
+    figures = [auc("a", 0.8, seed=1), auc("a", 0.2, seed=2)]
+    assert directions_of(figures)[AttackKey("a", "mixed", "auc")][0] == 0
+    over = directions_of([*figures, auc("a", 0.8, seed=None)])
+    assert over[AttackKey("a", "mixed", "auc")][0] == 1
+
+
+def test_rates_count_by_their_own_test_and_are_never_mirrored() -> None:
+    rates = [
+        estimate(attack=name, metric="tpr@0.01", target=0, value=v, high=0.005, significant=found)
+        for name, v, found in (("a", 0.001, True), ("b", 0.0, False))
+    ]
+    known = directions_of(rates)
+    assert [by[0] for by in known.values()] == [1, 0]
+
+
+def test_the_strongest_attack_is_chosen_once_for_all_runs_with_the_largest_limit_of_any() -> None:
+    figures: dict[str, Values] = {
+        "a": {1: {0: Value(0.9, 0.85, 0.92)}, 2: {0: Value(0.6, 0.5, 0.7)}},
+        "b": {1: {0: Value(0.5, 0.1, 0.95)}, 2: {0: Value(0.8, 0.7, 0.9)}},
+    }
+    made = strongest(figures, {})
+    assert made.attacks == {0: ("a",)}
+    assert [made.values[seed][0].value for seed in (1, 2)] == [0.9, 0.6]
+    assert [made.values[seed][0].high for seed in (1, 2)] == [0.95, 0.9]
+    assert [made.values[seed][0].low for seed in (1, 2)] == [0.85, 0.5]
+
+
+def test_an_attack_that_works_on_the_defense_alone_may_be_the_strongest() -> None:
+    found = defended({"finds": 0.6, "misses": 0.75, "inverted": 0.5})
+    assert entry(found, 0, STRONGEST_ATTACK).attacks == ["finds"]
+    assert entry(found, 1, STRONGEST_ATTACK).attacks == ["misses"]
+    mirrored = defended({"finds": 0.6, "misses": 0.55, "inverted": 0.1})
+    assert entry(mirrored, 1, STRONGEST_ATTACK).attacks == ["inverted, mirrored"]
+    assert entry(mirrored, 1, STRONGEST_ATTACK).value == pytest.approx(0.9)
+
+
+def test_claims_average_the_attacks_that_count_in_the_regimes_undefended_record() -> None:
+    attacks = ["loss-series", "avg-cosine", "fedmia-1", "fedmia-2", "fta-c", "fta-l", "seqmia"]
+    term = Term(variant="cofedmid-pair", attacks=attacks)
+    test = ClaimTest(one=term, others=[])
+    location, letters = (
+        counts(regimes()[f"cofedmid-{name}"], test, term) for name in ("location30", "letters")
+    )
+    assert location == {attack: 1 for attack in attacks if attack != "fta-l"}
+    assert letters == {attack: -1 if attack.startswith("fta") else 1 for attack in attacks}
