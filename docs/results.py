@@ -315,7 +315,11 @@ def _sources(study: Study) -> str:
             continue
         first = found[attacks[0]]
         runs = [run for run in record.sources if run.attack == first.success.attack]
-        alone = record.where(topic="source", attack=first.success.attack, against="")
+        alone = [
+            one
+            for one in record.on_sources
+            if one.attack == first.success.attack and not one.against
+        ]
         success = {(one.defense, one.view, one.seed): one.number for one in alone}
         best = fmean(
             max(run.by_round or [success[run.defense, run.view, run.seed]]) for run in runs

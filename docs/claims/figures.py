@@ -28,7 +28,6 @@ from fedaudit.results.games import (
     PointPlayed,
     Spread,
 )
-from fedaudit.results.metrics import SUCCESS_RATE
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, Trajectory, UsageRow
 from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult
@@ -239,8 +238,12 @@ def _of_record(record: Record) -> Iterator[tuple[Asked, int | None, Value]]:
         lines = [line for line in record.trajectories if (line.signal, line.seed) == ("loss", seed)]
         yield from ((asked, seed, value) for asked, value in of_loss(lines))
     for run in record.sources:
-        at = {"attack": run.attack, "defense": run.defense, "view": run.view, "seed": run.seed}
-        figures = {one.against: one for one in record.where(metric=SUCCESS_RATE, **at)}
+        at = (run.attack, run.defense, run.view, run.seed)
+        figures = {
+            one.against: one
+            for one in record.on_sources
+            if (one.attack, one.defense, one.view, one.seed) == at
+        }
         for name, of in _of_sources(run, figures):
             yield Asked(name, run.attack), run.seed, of
     for result in record.clusters:
@@ -314,9 +317,8 @@ def _of_sources(run: SourceResult, figures: Mapping[str, Estimate]) -> Iterator[
 
     success = share(figures[""].number)
     yield "success", success
-    # A mean over a thousand shuffles: its own error is small beside that of the success.
-    level = figures[LABELS].level or 0.0
-    yield "excess", gap_between(success, Value(level, level, level, "", cancels=True))
+    beyond = figures[LABELS]
+    yield "excess", Value(beyond.number, beyond.low, beyond.high, SHARES, cancels=True)
     baseline = figures[LABEL_BASELINE].level if LABEL_BASELINE in figures else None
     if baseline is not None:
         # On the same samples, which are rather named together than apart: wide enough.
