@@ -2,7 +2,7 @@
 
 import csv
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +17,7 @@ from fedaudit.cli.application import (
     Trust,
     WorkerCount,
     app,
+    end_of,
     log,
 )
 from fedaudit.cli.kinds import RECORDING, RUN, STUDY, meant_as
@@ -132,8 +133,10 @@ def _carry_out(
     engine: str,
 ) -> None:
     with importing():
+        from fedaudit.core.devices import device_named
+        from fedaudit.engines.ray_cluster import engine_named
+        from fedaudit.study.running.preflight import check_grid, refuse_place
         from fedaudit.study.settings.file import chosen_studies, read_studies
-        from fedaudit.study.setup.build import refuse_misfits
 
     studies = chosen_studies(read_studies(study, settings_from(overrides)), variant)
     folder = out or Path("runs") / studies[0].name
@@ -145,11 +148,43 @@ def _carry_out(
     page = folder / "comparison.html"
     # Before anything is trained, as it would be the last thing to be refused.
     refuse_other_comparison(page, [one / RECORD_FILE for one in together])
-    refuse_misfits(studies, data_dir)
+    refuse_place(device_named(device), workers, engine_named(engine, workers))
+    check_grid(studies, data_dir, device_named(device), log)
+    failed = dict[str, Exception]()
     for place, one in enumerate(studies, 1):
         log(f"\n{one.name} ({place} of {len(studies)})")
-        _run(one, folder / one.name, shared or folder / "pool", data_dir, workers, device, engine)
-    compare(*together, out=page)
+        own, pool = folder / one.name, shared or folder / "pool"
+        try:
+            _run(one, own, pool, data_dir, workers, device, engine)
+        # Hours of other rows must not depend on this one.
+        except Exception as error:
+            failed[one.name] = error
+            log(f"{one.name} failed: {_reason(error)}; the other rows go on")
+    left = [place for place in together if place.name not in failed]
+    if len(left) > 1:
+        compare(*left, out=page)
+    if failed:
+        raise _incomplete(failed, len(studies))
+
+
+def _reason(error: Exception) -> str:
+    """Why a row failed, in a line."""
+    end = end_of(error)
+    return end.said if end else f"a fault of fedaudit ({type(error).__name__}: {error})"
+
+
+def _incomplete(failed: Mapping[str, Exception], rows: int) -> Exception:
+    """Return what a grid ends with some of whose rows failed: a fault, if there was one."""
+    reasons = "\n".join(f"{name}: {_reason(error)}" for name, error in failed.items())
+    said = (
+        f"{len(failed)} of {rows} rows failed, and the others are complete; start the same command "
+        f"again to try only these:\n{reasons}"
+    )
+    fault = next((error for error in failed.values() if end_of(error) is None), None)
+    if fault is None:
+        return BadInput(said)
+    fault.add_note(said)
+    return fault
 
 
 def _named_clients(text: str) -> list[str]:

@@ -25,7 +25,8 @@ class MixUp(Defense):
     Attributes:
         alpha: The share is drawn from Beta(alpha, alpha): small values blend hardly ever, 1
             draws all shares alike, large values blend half and half. 0, the limit, blends
-            nothing and trains as if undefended.
+            nothing and trains as if undefended. Published: 1e-5 to 1e5 (FedMIA), 0.01
+            (CoFedMID).
         mixes: "inputs-and-labels", or "legacy_label_only", which shows the model the samples as
             they are and blends labels alone; that is label noise, kept for comparison.
 

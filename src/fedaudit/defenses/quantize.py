@@ -21,7 +21,8 @@ class GradientQuantization(Defense):
     """Rounds each tensor of the upload to evenly spaced levels between its least and largest entry.
 
     Attributes:
-        bits: Of a rounded entry, 1 to 10; 32 is full precision and changes nothing.
+        bits: Of a rounded entry, 1 to 10; 32 is full precision and changes nothing. Published: 1
+            to 10 (FedMIA).
         rounding: "stochastic" moves an entry up or down to one of 2^bits levels by a draw whose
             mean is the entry; "floor" moves it down, the published code's way.
 

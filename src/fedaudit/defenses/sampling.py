@@ -16,6 +16,7 @@ class DataSampling(Defense):
 
     Attributes:
         share: Of the data, in (0, 1]; at least one sample is trained on, and 1 changes nothing.
+            Published: 0.1 to 1 (FedMIA).
         every: "epoch" draws before each epoch; "round" draws once for all epochs of a round.
 
     Source: FedMIA, appendix A.2 (data sampling); Li et al. 2022.

@@ -7,6 +7,7 @@ a small twin of the run has a leak that every attack must find.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 
 import numpy as np
 import torch
@@ -520,7 +521,7 @@ def _measured_twin(
         place + 1: data for place, data in enumerate(others[:_OTHERS])
     }
     rounds = simulate(
-        FedAvg(setup.algorithm.architecture, _GENTLY),
+        FedAvg(setup.algorithm.architecture, _gently([len(data) for data in clients.values()])),
         clients,
         rounds=_ROUNDS,
         seed=seed_for(setup.seed, "planted leak", *([reference] if reference else ())),
@@ -535,6 +536,15 @@ def _measured_twin(
             measured.append(measure_round(round, setup.signals, canaries, device=work.device))
         work.progress(phase, round.index, _ROUNDS)
     return stacked(measured)
+
+
+def _gently(sizes: Sequence[int]) -> LocalTraining:
+    """The twin's training, in batches none of which is of one sample.
+
+    Batch normalisation cannot be trained on one.
+    """
+    batch = next(one for one in count(_GENTLY.batch_size) if all(size % one != 1 for size in sizes))
+    return replace(_GENTLY, batch_size=batch)
 
 
 def _view(setup: Setup) -> View:

@@ -58,7 +58,8 @@ class Dirichlet:
     that clients keep their size and their mix is a little milder than drawn.
 
     Attributes:
-        beta: Concentration, above 0; infinity would be IID.
+        beta: Concentration, above 0; infinity would be IID. Published: 0.1, 1 and 10 (FedMIA), 0.5,
+            1 and 10 (CoFedMID).
         minimum: Fewest samples a client may get; the draw is repeated until all have them.
             Without effect where ``samples_per_client`` is set.
         samples_per_client: Samples of each client; 0 deals everything.

@@ -175,6 +175,25 @@ def _trained(
     return Model.of(model.architecture, module)
 
 
+def try_step(model: Model, batch: Batch, how: LocalTraining, defense: Defense, turn: Turn) -> None:
+    """Take one training step on a copy of a model, as :func:`train` does, and drop the result.
+
+    Args:
+        model: Where the step starts; it stays as it is.
+        batch: Of samples, before the defense changes it.
+        how: Gives the optimizer.
+        defense: Its hooks of a step are called; give a copy.
+        turn: What the hooks may know, and on which device.
+
+    Raises:
+        Exception: Whatever the network, the loss or the defense raises on this batch.
+    """
+    with computing_on(turn.device), dropout_of(turn):
+        module = loaded(model, "training", turn.device).train()
+        step = _stepper(module, how.steps(turn.round, turn.rounds), defense, turn)
+        step(defense.batch(batch, turn))
+
+
 @contextmanager
 def dropout_of(turn: Turn) -> Iterator[None]:
     """Inside, the global generators, from which dropout draws, are this turn's own."""

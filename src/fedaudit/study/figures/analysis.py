@@ -45,6 +45,8 @@ from fedaudit.study.figures.truth import (
     UnitTruth,
     has_equal_clients,
     ignores_people,
+    pooled,
+    repeats,
     target_truth,
 )
 from fedaudit.study.settings.sections import Study
@@ -270,7 +272,7 @@ def add_figures(
             compared,
             findings,
             fprs,
-            is_tested=not _repeats(contrast, truth),
+            is_tested=not repeats(contrast, truth),
         )
 
 
@@ -330,15 +332,11 @@ def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) 
     a fair draw decided are pooled, and only where all clients are defended or none is.
     """
     study = setup.study
-    mixed = len({one.target in setup.defenses for one in audited}) > 1
-    if mixed or study.figures.evaluation == "redraw":
-        return
     for name in setup.on_membership:
         parts = [
             (scores[one.fair], one.origin[one.fair], np.full(int(one.fair.sum()), one.target))
-            for one in audited
+            for one in pooled(setup, audited)
             if (scores := findings.scores.get((setup.seed, one.target, name))) is not None
-            and {Origin.MEMBER, Origin.UNSEEN} <= set(one.origin[one.fair].tolist())
         ]
         if len(parts) < 2:
             continue
@@ -351,9 +349,9 @@ def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) 
             chosen = np.isin(origin, [Origin.MEMBER, *against])
             units = _Scored(audited[0], scores[chosen], origin[chosen], client[chosen])
             alone = _labels_alone(audited, set(client.tolist()), contrast, setup.seed)
-            pooled = Comparison(chosen, within="client", labels_alone=alone)
+            compared = Comparison(chosen, within="client", labels_alone=alone)
             fprs = study.figures.fprs
-            _add_contrast(of, units, contrast, pooled, findings, fprs, is_tested=True)
+            _add_contrast(of, units, contrast, compared, findings, fprs, is_tested=True)
 
 
 def _without_a_class(contrast: str) -> Evaluated:
@@ -364,12 +362,6 @@ def _without_a_class(contrast: str) -> Evaluated:
         note="inconclusive: no class has both members and such non-members, and label "
         "distributions alone would distinguish them",
     )
-
-
-def _repeats(contrast: str, truth: UnitTruth) -> bool:
-    """True if the mixed contrast has one origin only: testing it again would cost the family."""
-    missing = not all((truth.origin == origin).any() for origin in Origin)
-    return contrast == "mixed" and missing
 
 
 def _figure(of: AttackRun, truth: UnitTruth, estimate: Evaluated, compared: Comparison) -> Estimate:

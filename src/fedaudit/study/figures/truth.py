@@ -1,6 +1,6 @@
 """One target's audited samples with the truth about them, and what was found so far."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -278,6 +278,28 @@ def ignores_people(setup: Setup) -> bool:
         return False
     people = known[audit.samples.ids].tolist()
     return len(set(people)) < len(people)
+
+
+def repeats(contrast: str, truth: UnitTruth) -> bool:
+    """True if the mixed contrast has one origin only: testing it again would cost the family."""
+    missing = not all((truth.origin == origin).any() for origin in Origin)
+    return contrast == "mixed" and missing
+
+
+def pooled(setup: Setup, audited: Sequence[UnitTruth]) -> list[UnitTruth]:
+    """Return the audited clients whose fair draws figures over all of them take together.
+
+    There are none where all clients are alike, where some are defended and others are not, or where
+    samples are redrawn as published.
+    """
+    mixed = len({one.target in setup.defenses for one in audited}) > 1
+    if mixed or has_equal_clients(setup) or setup.study.figures.evaluation == "redraw":
+        return []
+    return [
+        one
+        for one in audited
+        if {Origin.MEMBER, Origin.UNSEEN} <= set(one.origin[one.fair].tolist())
+    ]
 
 
 def has_equal_clients(setup: Setup) -> bool:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedaudit.core.devices import CPU, refuse_several_workers
-from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.devices import CPU
+from fedaudit.core.errors import BadInput
 from fedaudit.core.files import own_folder, sweep
 from fedaudit.core.progress import Progress, quiet, size_of
 from fedaudit.core.values import ClientId
@@ -25,6 +25,7 @@ from fedaudit.study.running.identity import with_code
 from fedaudit.study.running.kept_signals import refuse_unmeasured, with_all_signals
 from fedaudit.study.running.observing import disk_needed, observe, stored_rounds
 from fedaudit.study.running.pool import is_measured, locked, place_of, write_run_places
+from fedaudit.study.running.preflight import check_run, detectable_leaks, refuse_place
 from fedaudit.study.running.pretraining import pretrained_for
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.algorithm import shadow_cost
@@ -76,15 +77,12 @@ def run_study(
         Refusal: Settings, data, the folder or the engine are unusable.
     """
     clock = Clock()
-    refuse_several_workers(device, workers)
-    if engine is not None and device.type != "cpu":
-        raise Unsupported(
-            f"{type(engine).__name__} computes on CPUs, and the device is {device}; leave the "
-            "engine or the device away"
-        )
+    refuse_place(device, workers, engine)
     study = with_code(as_begun(study, out))
     pretrained_for(study, data_dir, device=device, progress=progress, log=log)
     runs = [setup(study, seed, data_dir) for seed in study.seeds]
+    for run in runs:
+        check_run(run, device)
     work = _work(engine, workers, study.partition.clients, device, progress)
     refuse_other_study(out, study)
     shadows = [own for run in runs for own in run.own_federations]
@@ -164,6 +162,8 @@ def _announce(
     free = shutil.disk_usage(place if place.is_dir() else out).free
     log(f"clients' sizes (seed {first.seed}): {sizes}")
     log(f"adversary: {first.view.description}")
+    for line in detectable_leaks(first):
+        log(line)
     log(f"disk: about {size_of(need)} in {place}, {size_of(free)} free")
     shadows = shadow_cost(
         first.study, first.algorithm, sum(first.deal.sizes.values()), first.measured_rounds

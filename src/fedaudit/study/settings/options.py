@@ -1,9 +1,11 @@
 """Settings of catalogue entries, held against what the entry's function takes."""
 
-from collections.abc import Callable, Mapping
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter, signature
 from types import UnionType
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.tasks import TASKS, Task, task_named
@@ -44,16 +46,65 @@ def check_options(
         if option not in parameters:
             raise unknown_name(f"setting of the {kind} {name!r}", option, parameters)
         _check_type(f"{option} of the {kind} {name!r}", options[option], parameters[option])
-    if not complete:
-        return
-    missing = [
-        p.name for p in parameters.values() if p.default is p.empty and p.name not in options
-    ]
-    if missing:
-        raise BadInput(
-            f"the {kind} {name!r} needs {', '.join(missing)}; "
-            f"give it as {section or kind}.options.{missing[0]}"
-        )
+    if complete:
+        refuse_missing([Entry(kind, name, make, options, section or kind)])
+
+
+class Entry(NamedTuple):
+    """A catalogue entry as a study names it.
+
+    Attributes:
+        kind: Of the catalogue.
+        name: Of the entry.
+        make: Its function.
+        options: As the study gives them.
+        section: Of the study, in which the options are.
+    """
+
+    kind: str
+    name: str
+    make: Callable[..., object]
+    options: Settings
+    section: str
+
+
+def refuse_missing(entries: Iterable[Entry]) -> None:
+    """Refuse entries without a setting that they must have; all such settings are named at once.
+
+    Args:
+        entries: All that a study names.
+
+    Raises:
+        BadInput: A required setting is missing. Values that papers give for it are quoted.
+    """
+    found = []
+    for kind, name, make, options, section in entries:
+        missing = [
+            one.name
+            for one in _parameters(make).values()
+            if one.default is one.empty
+            and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+            and one.name not in options
+            and one.name not in _GIVEN
+        ]
+        given = [f"{section}.options.{one}{_published(make, one)}" for one in missing]
+        if missing:
+            found.append(
+                f"the {kind} {name!r} needs {', '.join(missing)}; give it as {' and '.join(given)}"
+            )
+    if found:
+        raise BadInput("; ".join(found))
+
+
+_PUBLISHED = re.compile(r"Published: (.*?)\.(?: [A-Z]|$)")
+
+
+def _published(make: object, parameter: str) -> str:
+    """Return the values of a setting that papers use, in brackets, if its docstring names any."""
+    text = inspect.getdoc(make) or ""
+    meaning = re.search(rf"^ +{parameter}: (.*?)(?=^ +\w+: |^$|\Z)", text, re.DOTALL | re.MULTILINE)
+    said = meaning and _PUBLISHED.search(" ".join(meaning[1].split()))
+    return f" (published: {said[1]})" if said else ""
 
 
 def _parameters(make: Callable[..., object]) -> Mapping[str, Parameter]:

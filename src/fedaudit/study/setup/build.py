@@ -1,6 +1,7 @@
 """From a study's settings to the parts of one run, with everything refused that cannot work."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from itertools import product
@@ -14,6 +15,7 @@ from fedaudit.core import modules
 from fedaudit.core.errors import BadInput, NotVisible, Refusal
 from fedaudit.core.importing import called, named
 from fedaudit.core.naming import Copies
+from fedaudit.core.pretrained import pretrained_file
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.tasks import lacking
 from fedaudit.core.values import ClientId, Sees, Setting
@@ -21,6 +23,7 @@ from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.defenses.base import Defense, Plan
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, Server
+from fedaudit.fl.algorithms.catalog import algorithm_named
 from fedaudit.fl.simulate import prepared
 from fedaudit.fl.visits import TurnContext
 from fedaudit.fl.wire.checkpoint import fingerprint_of
@@ -41,11 +44,17 @@ from fedaudit.study.extensions.examples import LearnedFrom, own_seed
 from fedaudit.study.extensions.references import References
 from fedaudit.study.extensions.secure_sum import SecureSum
 from fedaudit.study.extensions.unlearning import Unlearning
-from fedaudit.study.settings.options import check_options, task_of
+from fedaudit.study.settings.options import Entry, check_options, refuse_missing, task_of
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.algorithm import algorithm_of, check_algorithm, refuse_unmeasured
-from fedaudit.study.setup.dealing import GroupedData, dealt, grouped
-from fedaudit.study.setup.defenses import assigns_classes, defenses_of, noisy_tail, refuse_unfit
+from fedaudit.study.setup.dealing import GroupedData, dealt, grouped, scheme_named
+from fedaudit.study.setup.defenses import (
+    assigns_classes,
+    defenses_of,
+    entries_of,
+    noisy_tail,
+    refuse_unfit,
+)
 from fedaudit.study.setup.holdout import (
     HoldOutRule,
     exclude_held_out,
@@ -76,12 +85,40 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         BadInput: A name or setting that does not exist, or data that does not suffice.
         NotVisible: The study names an attack that needs more than the view offers.
     """
-    _attacks_seen(study, _view_of(study))
+    _refuse_without_data(study)
     study = with_source_samples(study)
+    dataset = dataset_of(study, seed, data_dir)
+    return _setup(study, seed, dataset, _dealt(study, dataset, seed), data_dir)
+
+
+def _refuse_without_data(study: Study) -> None:
+    """Refuse what needs no data to be found wrong, required settings that are missing first."""
+    refuse_missing(_entries(study))
+    view = _view_of(study)
+    _attacks_seen(study, view)
     for name in study.figures.metrics:
         metric_named(name)
-    dataset = dataset_of(study, seed, data_dir)
-    world = _dealt(study, dataset, seed)
+    check_algorithm(study)
+    defenses_of(study)
+    _measured_rounds(study, view)
+
+
+def _entries(study: Study) -> Iterator[Entry]:
+    """Entries of catalogues that may have required settings; unknown ones are left out."""
+    partition, algorithm = study.partition, study.algorithm
+    with suppress(Refusal):
+        make = scheme_named(partition.scheme)
+        yield Entry("partition", partition.scheme, make, partition.options, "partition")
+    with suppress(Refusal):
+        learns = algorithm_named(algorithm.name)
+        yield Entry("algorithm", algorithm.name, learns, algorithm.options, "algorithm")
+    yield from entries_of(study)
+
+
+def _setup(
+    study: Study, seed: int, dataset: Dataset, world: GroupedData, data_dir: Path | None
+) -> Setup:
+    """The parts of one run on data that were loaded and dealt."""
     algorithm, defenses = _algorithm_and_defenses(study, world, seed, data_dir)
     view = _as_sent(_view_of(study), algorithm)
     if world.dataset.train.has_whole_numbers:
@@ -171,36 +208,71 @@ def dataset_of(study: Study, seed: int, data_dir: Path | None) -> Dataset:
     return load(given.name, task, *kept, data_dir=data_dir, seed=seed, **given.options)
 
 
-def refuse_misfits(studies: Iterable[Study], data_dir: Path | None = None) -> None:
-    """Refuses studies that cannot work, all before any is trained; data are dealt by one seed.
+def _nothing_more(run: Setup) -> None:
+    """Check nothing more."""
+
+
+def refuse_misfits(
+    studies: Iterable[Study],
+    data_dir: Path | None = None,
+    check: Callable[[Setup], None] = _nothing_more,
+) -> None:
+    """Refuse studies that cannot work, all before any is trained.
 
     Args:
-        studies: That are to be carried out one after another.
+        studies: That are to be carried out one after another, each under its own name.
         data_dir: Where their data lie.
+        check: Is given every run of them, and refuses more.
 
     Raises:
-        Refusal: What :func:`setup` would refuse, nearly always; the study is named.
+        Refusal: What :func:`setup` or the check refuses, for every study that is refused.
     """
-    data, dataset, deal, world = None, None, "", None
+    refused = dict[str, Refusal]()
+    # Points of a grid share their data nearly always, and reading is what takes long.
+    sharing = dict[tuple[str, int], list[Study]]()
     for study in studies:
-        seed = study.seeds[0]
         try:
-            view = _view_of(study)
-            _attacks_seen(study, view)
-            check_algorithm(study)
-            defenses_of(study)
-            _measured_rounds(study, view)
-            # Points of a grid share their data nearly always, and reading is what takes long.
-            if dataset is None or study.data != data:
-                data, dataset, world = study.data, dataset_of(study, seed, data_dir), None
-            wanted = repr((study.partition, study.audit, study.shift))
-            if world is None or wanted != deal:
-                deal, world = wanted, _dealt(study, dataset, seed)
-            algorithm, _ = _algorithm_and_defenses(study, world, seed, data_dir)
-            attacks, _ = _attacks_seen(study, _as_sent(view, algorithm))
-            _refuse_unmeasured_signals(attacks, algorithm)
+            _refuse_without_data(study)
+            study = with_source_samples(study)
         except Refusal as error:
-            raise type(error)(f"{study.name}: {error}") from error
+            refused[study.name] = error
+            continue
+        for seed in study.seeds:
+            sharing.setdefault((repr((study.data, study.task)), seed), []).append(study)
+    for (_, seed), together in sharing.items():
+        dataset, deal, world = None, "", None
+        for study in (one for one in together if one.name not in refused):
+            try:
+                if dataset is None:
+                    dataset = dataset_of(study, seed, data_dir)
+                wanted = repr((study.partition, study.audit, study.shift))
+                if world is None or wanted != deal:
+                    deal, world = wanted, _dealt(study, dataset, seed)
+                if _lacks_pretraining(study):
+                    _algorithm_and_defenses(study, world, seed, data_dir)
+                else:
+                    check(_setup(study, seed, dataset, world, data_dir))
+            except Refusal as error:
+                refused[study.name] = error
+    if refused:
+        raise _as_one(refused)
+
+
+def _lacks_pretraining(study: Study) -> bool:
+    """True if a study's networks begin with values that are still to be trained."""
+    return study.pretraining is not None and not pretrained_file(study.pretrained_name).is_file()
+
+
+def _as_one(refused: Mapping[str, Refusal]) -> Refusal:
+    """Return one refusal for several studies; a reason that several share is given once."""
+    named = dict[str, list[str]]()
+    for name, error in refused.items():
+        named.setdefault(str(error), []).append(name)
+    said = [f"{', '.join(names)}: {reason}" for reason, names in named.items()]
+    first = next(iter(refused.values()))
+    found = type(first)("\n".join(said))
+    found.__cause__ = first
+    return found
 
 
 def _dealt(study: Study, dataset: Dataset, seed: int) -> GroupedData:

@@ -1,5 +1,6 @@
 """Training data, audited samples and groups of clients, as a study's partition deals them."""
 
+from collections.abc import Callable
 from inspect import signature
 from typing import NamedTuple
 
@@ -66,6 +67,21 @@ def _dealt(study: Study, dataset: Dataset, partition: Partition, seed: int) -> D
     return DRAWS[audit.draw](dataset, **settings, **audit.options)
 
 
+def scheme_named(name: str) -> Callable[..., object]:
+    """Return what makes a partition: of the catalogue, of a package, or the user's own.
+
+    Raises:
+        BadInput: There is none.
+    """
+    return named(
+        "partition",
+        name,
+        PARTITIONS,
+        wanted="a class or function that makes a fedaudit.datasets.partitions.schemes.Partition",
+        fits=callable,
+    )
+
+
 def partition_of(study: Study) -> Partition:
     """The partition of training samples among clients.
 
@@ -73,13 +89,7 @@ def partition_of(study: Study) -> Partition:
         BadInput: A scheme or setting that does not exist.
     """
     given = study.partition
-    scheme = named(
-        "partition",
-        given.scheme,
-        PARTITIONS,
-        wanted="a class or function that makes a fedaudit.datasets.partitions.schemes.Partition",
-        fits=callable,
-    )
+    scheme = scheme_named(given.scheme)
     options: Settings = dict(given.options)
     if "samples_per_client" in signature(scheme).parameters:
         options |= {"samples_per_client": given.samples_per_client}

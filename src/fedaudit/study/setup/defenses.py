@@ -1,8 +1,9 @@
 """The defenses of a study's clients, and what an adversary could know of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
-from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.errors import BadInput, Refusal, Unsupported
 from fedaudit.core.objects import stated
 from fedaudit.core.tasks import lacking
 from fedaudit.core.values import ClientId
@@ -10,7 +11,7 @@ from fedaudit.defenses.base import Defense, Plan
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.study.settings.defense import Group
-from fedaudit.study.settings.options import check_options
+from fedaudit.study.settings.options import Entry, check_options
 from fedaudit.study.settings.sections import Study
 
 
@@ -77,6 +78,17 @@ def _made(group: Group) -> dict[ClientId, Defense]:
         for client in group.clients
     }
     return {c: chain[0] if len(chain) == 1 else Chain(chain) for c, chain in chains.items()}
+
+
+def entries_of(study: Study) -> Iterator[Entry]:
+    """Return the defenses that a study names, with their settings; unknown ones are left out."""
+    from fedaudit.defenses.catalog import defense_named
+
+    for group in study.defense.groups(study.partition.clients):
+        for part in group.parts:
+            with suppress(Refusal):
+                make = defense_named(part.name)
+                yield Entry("defense", part.name, make, part.options, "defense")
 
 
 def alike(

@@ -1,0 +1,309 @@
+"""Checks before training: what a study needs, and what it can find, for every variant of a grid.
+
+Before these checks a study is set up (:func:`fedaudit.study.setup.build.setup`), which refuses
+unknown names, missing and wrong settings, data that do not suffice, attacks that the view does not
+allow, and models, defenses and algorithms that do not fit each other. ``CHECKS`` then tries what
+training and the record will need, on every run and on the adversary's own federations. Nothing is
+trained: steps are taken on copies, and no random stream is used up.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from fedaudit.core.devices import CPU, forked, refuse_several_workers, samples_on
+from fedaudit.core.errors import BadInput, Refusal, Unsupported
+from fedaudit.core.modules import as_taken
+from fedaudit.core.objects import stated
+from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import Architecture, Batch, ClientId, Samples
+from fedaudit.defenses.accounting import FORMAL_DELTA
+from fedaudit.defenses.base import UNDEFENDED, Defense, Turn, Visit
+from fedaudit.engines.base import Counted
+from fedaudit.fl.simulate import simulate
+from fedaudit.fl.training.local import try_step
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.build import refuse_misfits
+from fedaudit.study.setup.holdout import left_to_train
+from fedaudit.study.setup.parts import Setup
+
+_LARGEST_SUGGESTED = 2
+"""Times the batch size up to which another one is looked for."""
+
+
+def refuse_unusable(run: Setup, device: torch.device) -> None:
+    """Refuse clients, networks, defenses and servers that training itself would refuse.
+
+    Raises:
+        Refusal: As :func:`fedaudit.fl.simulate.simulate`.
+    """
+    everybody = run.everybody
+    simulate(
+        run.algorithm,
+        everybody.data,
+        rounds=run.study.training.rounds,
+        seed=seed_for(run.seed, "federation"),
+        defenses=everybody.defenses,
+        server=run.server,
+        participation=run.study.training.participation,
+        device=device,
+    )
+
+
+def refuse_missing_accountant(run: Setup, device: torch.device) -> None:
+    """Refuse defenses whose guarantee the record states and this installation cannot calculate.
+
+    Raises:
+        BadInput: A package is not installed.
+    """
+    if run.is_shadow:
+        return
+    for defense, clients in _clients_by_defense(run).items():
+        if defense:
+            work = replace(
+                run.algorithm.workload(run.study.training.rounds, run.deal.sizes[clients[0]]),
+                features=run.dataset.train.features[0].numel(),
+            )
+            run.defenses[clients[0]].guarantee(work, delta=FORMAL_DELTA)
+
+
+def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:
+    """Refuse networks that cannot take a training step on the batches that clients will have.
+
+    One step is taken on the smallest and on the largest batch of all clients with the same defense.
+    Batch normalisation, for one, cannot be trained on a last batch of one sample.
+
+    Raises:
+        BadInput: A step fails; the clients with such batches are named, and what to change.
+    """
+    data = left_to_train(run.deal.clients, run.holdout)
+    for clients in _clients_by_defense(run).values():
+        for at, net in enumerate(run.algorithm.nets):
+            batches = [one for c in clients for one in _batches(run, c, data[c], net, device)]
+            for which in (min, max):
+                found = which(batches, key=lambda one: one.size, default=None)
+                # With networks of their own, clients train in turn on one of them each.
+                if found is None or (at and which is max):
+                    continue
+                try:
+                    _try_batch(run, net, found, device)
+                # The network and its loss may be anybody's code, which raises what it likes.
+                except Exception as error:
+                    if isinstance(error, Refusal | MemoryError) or "memory" in str(error):
+                        raise
+                    raise _untrainable(run, net, found.size, batches, data, error) from error
+
+
+Check = Callable[[Setup, torch.device], None]
+
+CHECKS: tuple[Check, ...] = (
+    refuse_unusable,
+    refuse_missing_accountant,
+    refuse_untrainable_batches,
+)
+"""What is tried on every run, and on the adversary's own federations, once they are set up."""
+
+
+def check_run(run: Setup, device: torch.device = CPU) -> None:
+    """Refuse a run, or a federation of its adversary, that could not be trained or recorded.
+
+    Args:
+        run: The run.
+        device: Where clients are going to train.
+
+    Raises:
+        Refusal: As the ``CHECKS``.
+    """
+    for one in (run, *run.own_federations):
+        with _without_a_trace():
+            for check in CHECKS:
+                check(one, device)
+
+
+def check_grid(
+    studies: Iterable[Study],
+    data_dir: Path | None = None,
+    device: torch.device = CPU,
+    log: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Refuse studies that cannot work, all before any is trained, and state what they can find.
+
+    Args:
+        studies: That are to be carried out one after another.
+        data_dir: Where their data lie.
+        device: Where clients are going to train.
+        log: Takes lines of text for the user.
+
+    Raises:
+        Refusal: A study is refused; all such studies are named with the reason.
+    """
+    first: dict[str, Setup] = {}
+
+    def check(run: Setup) -> None:
+        check_run(run, device)
+        first.setdefault(run.study.name, run)
+
+    refuse_misfits(studies, data_dir, check)
+    for name, run in first.items():
+        for line in detectable_leaks(run):
+            log(f"{name}: {line}")
+
+
+@contextmanager
+def _without_a_trace() -> Iterator[None]:
+    """Inside, the global random generators of torch and numpy may be used; they are put back."""
+    drawn = np.random.get_state()  # noqa: NPY002
+    try:
+        with forked(CPU):
+            yield
+    finally:
+        np.random.set_state(drawn)  # noqa: NPY002
+
+
+def refuse_place(device: torch.device, workers: int, engine: Counted | None) -> None:
+    """Refuse a device, a number of workers and an engine that do not go together.
+
+    Args:
+        device: Where clients are going to train.
+        workers: Processes to train in.
+        engine: That trains in their place, if any.
+
+    Raises:
+        Unsupported: Several workers are to share a GPU, or an engine computes on CPUs only.
+    """
+    refuse_several_workers(device, workers)
+    if engine is not None and device.type != "cpu":
+        raise Unsupported(
+            f"{type(engine).__name__} computes on CPUs, and the device is {device}; leave the "
+            "engine or the device away"
+        )
+
+
+class _Planned(NamedTuple):
+    """A batch that a client will train on.
+
+    Attributes:
+        client: The client.
+        size: Number of samples.
+        round: Of the batch.
+        samples: The client's samples, of which the first are as good as any.
+        defense: A copy of the client's, which has chosen the batch if it chooses any.
+        batch: The batch that the defense chose; None if it chooses none.
+    """
+
+    client: ClientId
+    size: int
+    round: int
+    samples: Samples
+    defense: Defense
+    batch: Batch | None = None
+
+
+def _clients_by_defense(run: Setup) -> dict[str, list[ClientId]]:
+    """Clients with an equal defense together, under its settings as text; "" for none."""
+    found = dict[str, list[ClientId]]()
+    for client in sorted(run.deal.clients):
+        defense = run.defenses.get(client)
+        found.setdefault("" if defense is None else stated(defense), []).append(client)
+    return found
+
+
+def _batches(
+    run: Setup, client: ClientId, data: Samples, net: Architecture, device: torch.device
+) -> Iterator[_Planned]:
+    """The smallest and the largest batches of a client, in the first round and the last."""
+    most = run.algorithm.workload(run.study.training.rounds, len(data)).batch_size
+    defense = run.defenses.get(client, UNDEFENDED)
+    if not (defense.acts_in("select") or defense.acts_in("batches")):
+        for size in {min(most, len(data)), len(data) % most or most} - {0}:
+            yield _Planned(client, min(size, len(data)), 1, data, deepcopy(defense))
+        return
+    defense, data = deepcopy(defense), samples_on(data, device)
+    for round in dict.fromkeys((1, run.study.training.rounds)):
+        turn = _turn(run, client, net, round, device)
+        chosen = defense.select(data, turn)
+        drawn = [one for one in defense.batches(chosen, most, turn) if len(one)]
+        for which in (min, max) if drawn else ():
+            batch = which(drawn, key=len)
+            yield _Planned(client, len(batch), round, data, defense, batch)
+
+
+def _turn(
+    run: Setup, client: ClientId, net: Architecture, round: int, device: torch.device
+) -> Turn:
+    """A client's turn at an untrained model, as in the run that is to come."""
+    seed, clients = seed_for(run.seed, "federation"), tuple(sorted(run.deal.clients))
+    visit = Visit(
+        round=round,
+        rounds=run.study.training.rounds,
+        client=client,
+        cohort=clients,
+        weights=dict.fromkeys(clients, 1 / len(clients)),
+        seed=seed,
+        device=device,
+    )
+    return visit.at(net.initial(0))
+
+
+def _try_batch(run: Setup, net: Architecture, planned: _Planned, device: torch.device) -> None:
+    turn = _turn(run, planned.client, net, planned.round, device)
+    batch = planned.batch
+    if batch is None:
+        few = samples_on(planned.samples.take(slice(0, planned.size)), device)
+        batch = Batch(few.features, few.targets, few.ids)
+    batch = replace(batch, x=as_taken(batch.x, turn.received))
+    how = run.study.training.local()
+    try_step(turn.received, batch, how, planned.defense, turn)
+
+
+def _untrainable(
+    run: Setup,
+    net: Architecture,
+    size: int,
+    batches: Sequence[_Planned],
+    data: dict[ClientId, Samples],
+    error: Exception,
+) -> BadInput:
+    """Return the refusal of a network that cannot be trained on batches of a size."""
+    clients = sorted({one.client for one in batches if one.size == size})
+    named = ", ".join(run.called(client) for client in clients[:5])
+    more = f" and {len(clients) - 5} more" if len(clients) > 5 else ""
+    counts = sorted({len(data[client]) for client in clients})
+    own = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    most = run.study.training.batch_size
+    better = _better_batch_size([len(one) for one in data.values()], most, size)
+    instead = f"training.batch_size = {better}" if better else "another training.batch_size"
+    said = " ".join(str(error).split())[:200]
+    return BadInput(
+        f"seed {run.seed}, {named}{more}: of {own} samples in batches of {most}, one batch has "
+        f"{size}, and the model {net.name!r} cannot take a training step on it "
+        f"({type(error).__name__}: {said}); set {instead}, give clients other numbers of samples "
+        "(partition.samples_per_client), or take another model (batch normalisation needs "
+        "several samples)"
+    )
+
+
+def _better_batch_size(sizes: Sequence[int], most: int, failing: int) -> int | None:
+    """The nearest batch size with which no client's last batch is as small as one that failed."""
+    others = sorted(range(2, _LARGEST_SUGGESTED * most + 1), key=lambda one: abs(one - most))
+    fitting = (
+        one for one in others if all(size % one == 0 or size % one > failing for size in sizes)
+    )
+    return next(fitting, None) if failing < most else None
+
+
+def detectable_leaks(run: Setup) -> list[str]:
+    """Return sentences on the smallest leak that a study of this size finds.
+
+    Args:
+        run: The study's first run.
+    """
+    from fedaudit.study.figures.detectable import smallest_leaks
+
+    return smallest_leaks(run)

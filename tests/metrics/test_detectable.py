@@ -1,0 +1,75 @@
+"""The smallest leak that a study finds, against simulated attacks and their corrected tests."""
+
+from math import sqrt
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+import scipy as sp
+
+from fedaudit.core.errors import BadInput
+from fedaudit.metrics import combined, holm
+from fedaudit.metrics.detectable import smallest_auc
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(5)
+
+
+def test_a_large_sample_finds_what_the_normal_approximation_says() -> None:
+    members, others, tests = 3000, 5000, 40
+    # So near 0.5 the variance is that under the null hypothesis.
+    spread = sqrt((members + others + 1) / (12 * members * others))
+    normal = NormalDist()
+    expected = 0.5 + spread * (normal.inv_cdf(1 - 0.05 / tests) + normal.inv_cdf(0.8))
+    found = smallest_auc([(members, others)], tests=tests, rng=rng())
+    assert found == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize(("sizes", "runs"), [((40, 80), 1), ((30, 30), 3)])
+def test_four_in_five_simulated_audits_find_it_with_the_corrected_test(
+    sizes: tuple[int, int], runs: int
+) -> None:
+    members, others = sizes
+    tests, audits = 24, 400
+    least = smallest_auc([sizes], tests=tests, runs=runs, rng=rng())
+    assert least is not None
+    drawn = rng()
+    # Exponential scores, whose AUC is a ratio of rates.
+    scale = least / (1 - least)
+    of_members = drawn.exponential(scale, (audits * runs, members))
+    of_others = drawn.exponential(1.0, (audits * runs, others))
+    p_values = sp.stats.mannwhitneyu(of_members, of_others, alternative="greater", axis=1).pvalue
+    by_chance: list[float | None] = [0.5] * (tests - 1)
+    found = [
+        holm([combined(given.tolist()), *by_chance]).significant[0]
+        for given in p_values.reshape(audits, runs)
+    ]
+    assert 0.74 < np.mean([bool(one) for one in found]) < 0.86
+
+
+def test_more_samples_runs_and_strata_find_less_and_more_tests_more() -> None:
+    def least(*strata: tuple[int, int], tests: int = 10, runs: int = 1) -> float:
+        found = smallest_auc(strata, tests=tests, runs=runs, rng=rng())
+        assert found is not None
+        return found
+
+    plain = least((50, 100))
+    assert least((50, 200)) < plain
+    assert least((50, 100), (50, 100)) < plain
+    assert least((50, 100), runs=5) < plain < least((50, 100), tests=200)
+    # Two clients are little worse than one with the samples of both.
+    assert least((50, 100), (50, 100)) == pytest.approx(least((100, 200)), abs=5e-3)
+
+
+def test_too_small_a_sample_finds_nothing_at_all() -> None:
+    assert smallest_auc([(2, 3)], tests=100, rng=rng()) is None
+    assert smallest_auc([(2, 3)], tests=100, runs=8, rng=rng()) is not None
+
+
+@pytest.mark.parametrize("wrong", [{"tests": 0}, {"tests": 1, "alpha": 1.0}])
+def test_numbers_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(BadInput, match="a leak is found by at least one test"):
+        smallest_auc([(10, 10)], rng=rng(), **wrong)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="members against non-members"):
+        smallest_auc([(0, 10)], tests=1, rng=rng())

@@ -1,0 +1,284 @@
+"""What is found out before anything is trained, for one study and for all rows of a grid."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.study.controls import _GENTLY, _gently
+from fedaudit.study.figures.detectable import smallest_leaks
+from fedaudit.study.running.observing import observe
+from fedaudit.study.running.preflight import check_grid, check_run
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.build import setup
+from fedaudit.study.setup.parts import Setup
+from tests.programs import exit_code
+from tests.study.studies import quick_study, small_study
+
+NORMALISED = {"name": "tests.study.test_preflight:normalised"}
+GRID = """
+name = "grid"
+[data]
+name = "digits"
+[partition]
+clients = 4
+samples_per_client = 100
+[training]
+rounds = 2
+epochs = 1
+batch_size = 20
+[audit]
+fair = 90
+[figures]
+permutations = 20
+blind_classifier = false
+[attacks.blackbox-loss]
+"""
+
+
+def normalised(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A network with batch normalisation and dropout."""
+    width = int(np.prod(shape))
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(width, 8),
+        nn.BatchNorm1d(8),
+        nn.Dropout(0.5),
+        nn.Linear(8, classes),
+    )
+
+
+def with_last_batch_of_one(**changes: object) -> tuple[Study, Setup]:
+    """A study in which client 0 has one sample more than its batches take."""
+    sizes = setup(quick_study(**changes), 1, None).deal.sizes
+    study = quick_study(model=NORMALISED, training={"batch_size": sizes[0] - 1}, **changes)
+    return study, setup(study, 1, None)
+
+
+def test_a_last_batch_of_one_is_refused_by_the_clients_name_with_a_size_that_works(
+    tmp_path: Path,
+) -> None:
+    study, run = with_last_batch_of_one()
+    size = run.deal.sizes[0]
+    with pytest.raises(
+        BadInput,
+        match=rf"seed 1, client 0.*: of {size} samples in batches of {size - 1}, one batch",
+    ) as refused:
+        run_study(study, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    better = int(str(refused.value).partition("training.batch_size = ")[2].partition(",")[0])
+    assert all(other % better != 1 for other in run.deal.sizes.values())
+    check_run(setup(quick_study(model=NORMALISED, training={"batch_size": better}), 1, None))
+    # A network without statistics of the batch takes a single sample.
+    check_run(setup(quick_study(training={"batch_size": size - 1}), 1, None))
+
+
+def test_batches_are_those_that_a_defense_draws() -> None:
+    half = {"name": "data-sampling", "options": {"share": 0.5}}
+    sizes = setup(quick_study(), 1, None).deal.sizes.values()
+    drawn = [max(1, int(0.5 * size)) for size in sizes]
+    # Of half of its samples some client has one left, and of all of them none has.
+    batch = next(
+        one
+        for one in range(2, 60)
+        if any(size % one == 1 for size in drawn) and all(size % one != 1 for size in sizes)
+    )
+    check_run(setup(quick_study(model=NORMALISED, training={"batch_size": batch}), 1, None))
+    study = quick_study(model=NORMALISED, defense=half, training={"batch_size": batch})
+    with pytest.raises(BadInput, match=r"client .*one batch has 1,"):
+        check_run(setup(study, 1, None))
+
+
+def test_every_seed_and_every_federation_of_the_adversary_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[int]()
+    check: Callable[..., None] = lambda run, device: seen.append(run.seed)  # noqa: E731
+    monkeypatch.setattr("fedaudit.study.running.preflight.CHECKS", (check,))
+    study = quick_study(
+        seeds=[1, 2], attacks={"seqmia": {"epochs": 1}}, partition={"samples_per_client": 120}
+    )
+    shadows = [one.seed for s in (1, 2) for one in setup(study, s, None).own_federations]
+    check_grid([study])
+    assert seen == [1, shadows[0], 2, shadows[1]]
+
+
+def test_checks_leave_random_streams_and_models_as_they_are() -> None:
+    sizes = setup(quick_study(), 1, None).deal.sizes.values()
+    batch = _gently(list(sizes)).batch_size
+    run = setup(quick_study(model=NORMALISED, training={"batch_size": batch}), 1, None)
+    torch.manual_seed(4)
+    np.random.seed(4)  # noqa: NPY002
+    expected = torch.rand(3), np.random.rand(3)  # noqa: NPY002
+    torch.manual_seed(4)
+    np.random.seed(4)  # noqa: NPY002
+    before = run.algorithm.architecture.initial(0).tensors()
+    check_run(run)
+    assert torch.equal(torch.rand(3), expected[0])
+    assert (np.random.rand(3) == expected[1]).all()  # noqa: NPY002
+    after = run.algorithm.architecture.initial(0).tensors()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_planted_leaks_twin_has_no_batch_of_one() -> None:
+    assert _gently([500, 100, 100]) == _GENTLY
+    assert _gently([165, 33, 33]).batch_size == 17
+    assert all(size % _gently([33, 35, 69]).batch_size != 1 for size in (33, 35, 69))
+
+
+def grid_of(tmp_path: Path, rows: str) -> tuple[Path, Path]:
+    study, out = tmp_path / "grid.toml", tmp_path / "out"
+    study.write_text(GRID + rows)
+    return study, out
+
+
+DP_ROW = """
+[variants.private]
+"defense.name" = "dp-sgd"
+"defense.options.clip" = 1.0
+"defense.options.noise_multiplier" = 1.0
+"""
+
+
+def test_a_missing_extra_refuses_the_whole_grid_before_any_row_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    study, out = grid_of(tmp_path, DP_ROW)
+    assert exit_code("run", study, "--variant", "all", "--out", out, "--workers", "1") == 2
+    assert "grid-private: the accountant is not installed" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_missing_engine_refuses_the_whole_grid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedaudit.engines.ray_cluster.find_spec", lambda name: None)
+    study, out = grid_of(tmp_path, '[variants.more]\n"training.rounds" = 3\n')
+    words = ("run", study, "--variant", "all", "--out", out, "--engine", "ray")
+    assert exit_code(*words) == 2
+    assert "fedaudit[ray]" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_all_rows_that_cannot_work_are_named_and_a_shared_reason_is_given_once() -> None:
+    needs = {"defense": {"name": "client-dp"}, "partition": {"clients": 4, "scheme": "dirichlet"}}
+    studies = [
+        quick_study(name="one", **needs),
+        quick_study(name="two", **needs),
+        quick_study(name="fine"),
+        quick_study(name="three", audit={"targets": [9]}),
+    ]
+    with pytest.raises(BadInput) as refused:
+        check_grid(studies)
+    first, second = str(refused.value).splitlines()
+    assert first.startswith("one, two: ")
+    assert second.startswith("three: ")
+
+
+def test_all_required_settings_are_asked_for_at_once_with_the_papers_values() -> None:
+    study = quick_study(
+        defense={"name": "client-dp", "chain": [{"name": "mixup"}], "also": []},
+        partition={"clients": 4, "scheme": "dirichlet"},
+    )
+    with pytest.raises(BadInput) as refused:
+        setup(study, 1, None)
+    said = str(refused.value)
+    assert "give it as partition.options.beta (published: 0.1, 1 and 10 (FedMIA), 0.5" in said
+    assert "defense.options.clip and defense.options.noise_multiplier" in said
+    assert "defense.options.alpha (published: 1e-5 to 1e5 (FedMIA), 0.01 (CoFedMID))" in said
+
+
+def test_what_training_itself_refuses_is_refused_for_a_row_of_a_grid_beforehand() -> None:
+    study = quick_study(
+        name="outputs",
+        algorithm={"name": "ifca"},
+        defense={"name": "neutral-noise", "options": {"sigma": 0.1}},
+    )
+    with pytest.raises(Unsupported, match="outputs: the noise of NeutralNoise"):
+        check_grid([quick_study(), study])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("error", "code", "reason"),
+    [
+        (BadInput("the disk is full"), 2, "grid-more: the disk is full"),
+        (ValueError("some fault"), 70, "grid-more: a fault of fedaudit (ValueError: some fault)"),
+    ],
+)
+def test_a_row_that_fails_leaves_the_others_complete_and_the_exit_code_says_so(
+    error: Exception,
+    code: int,
+    reason: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = '[variants.more]\n"training.rounds" = 3\n[variants.other]\n"training.lr" = 0.05\n'
+    study, out = grid_of(tmp_path, rows)
+
+    def failing(run: Setup, *rest: object) -> object:
+        if run.study.name == "grid-more":
+            raise error
+        return observe(run, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("fedaudit.study.running.run.observe", failing)
+    assert exit_code("run", study, "--variant", "all", "--out", out, "--workers", "1") == code
+    printed = capsys.readouterr()
+    assert "1 of 3 rows failed, and the others are complete" in printed.err
+    assert reason in printed.err
+    assert "grid-more failed: " in printed.out
+    assert (out / "grid" / "record.json").is_file()
+    assert (out / "grid-other" / "record.json").is_file()
+    assert not (out / "grid-more" / "record.json").exists()
+    assert (out / "comparison.json").is_file()
+    monkeypatch.undo()
+    assert exit_code("run", study, "--variant", "all", "--out", out, "--workers", "1") == 0
+    assert (out / "grid-more" / "record.json").is_file()
+
+
+@pytest.mark.slow
+def test_the_smallest_leak_is_stated_before_training_for_the_tests_that_are_made(
+    tmp_path: Path,
+) -> None:
+    study = quick_study(audit={"targets": [0, 1], "extra_unseen": 60}, figures={"fprs": [0.05]})
+    run, said = setup(study, 1, None), list[str]()
+    (line,) = smallest_leaks(run)
+    record = run_study(study, tmp_path / "one", log=said.append)
+    assert said.index(line) < next(n for n, text in enumerate(said) if text.startswith("seed 1"))
+    tested = [one for one in record.findings if one.tests]
+    assert f"2 attacks on 1 seed, {len(tested)} tests that share an error of 5%" in line
+    sizes = {(one.n_members, one.n_nonmembers) for one in tested if one.target == 0}
+    counted = line.partition("(client ")[2].partition(" members")[0].split()[-1]
+    assert int(counted) in {members for members, _ in sizes} | {
+        one.n_members for one in tested if one.target == 1
+    }
+    grid = list[str]()
+    check_grid([study, quick_study(name="other", attacks={"blackbox-loss": {}})], log=grid.append)
+    assert grid[0] == f"small: {line}"
+    assert grid[1].startswith("other: smallest leak")
+
+
+@pytest.mark.slow
+def test_clients_that_are_judged_together_count_as_tests_too(tmp_path: Path) -> None:
+    skewed = {"scheme": "dirichlet", "clients": 4, "options": {"beta": 0.5}}
+    study = quick_study(
+        audit={"targets": [0, 1]}, partition=skewed, seeds=[1, 2], training={"rounds": 2}
+    )
+    (line,) = smallest_leaks(setup(study, 1, None))
+    record = run_study(study, tmp_path)
+    means = [one for one in record.findings if one.seed is None and one.tests]
+    assert f"2 attacks on 2 seeds, {len(means)} tests" in line
+    assert "all audited clients together" in line
+
+
+def test_a_study_too_small_to_find_anything_says_so() -> None:
+    (line,) = smallest_leaks(setup(small_study(audit={"fair": 4}), 2, None))
+    assert line.startswith("no leak is large enough to be found by a study of this size")
