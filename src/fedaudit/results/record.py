@@ -19,7 +19,7 @@ from fedaudit.core.files import write_whole
 from fedaudit.results.clusters import ClusterResult
 from fedaudit.results.coverage import Coverage
 from fedaudit.results.detector import Detection, Detector, detection
-from fedaudit.results.estimate import Estimate, compact, expanded
+from fedaudit.results.estimate import Coordinates, Estimate, Interval, compact, expanded
 from fedaudit.results.fields import (
     Change,
     Drawn,
@@ -474,28 +474,72 @@ class Record(Part):
         return self
 
     def rows(self) -> list[dict[str, object]]:
-        """Every figure as a dictionary of plain values."""
-        figures = self.estimates if self.kind == "games" else self.findings
-        return [_flat(figure.model_dump(mode="json")) for figure in figures]
+        """Return every figure of a run as a dictionary of plain values, whatever its topic.
+
+        Figures that belong to no run, such as those of games and formal guarantees, are among
+        them. Figures over several runs are in :meth:`mean_rows`, so that none counts twice.
+
+        Returns:
+            One dictionary for each estimate: its coordinates ("topic", "attack", "target", "seed",
+            ...), its numbers, and limits and tests by dotted names ("further.low",
+            "test.guessing.p_value").
+        """
+        return [_flat(figure) for figure in self._by_runs(over=False)]
+
+    def mean_rows(self) -> list[dict[str, object]]:
+        """Return every figure over the runs of the study, as :meth:`rows` does for single runs."""
+        return [_flat(figure) for figure in self._by_runs(over=True)]
 
     def frame(self) -> object:
-        """Every figure as a row of a pandas table; :meth:`rows` where pandas is not installed."""
-        try:
-            from pandas import DataFrame
-        except ImportError:
-            return self.rows()
-        return DataFrame(self.rows())
+        """Return :meth:`rows` as a pandas table, or as they are where pandas is not installed."""
+        return _table(self.rows())
+
+    def mean_frame(self) -> object:
+        """Return :meth:`mean_rows` as a pandas table, or as they are without pandas."""
+        return _table(self.mean_rows())
+
+    def _by_runs(self, *, over: bool) -> list[Estimate]:
+        of_runs = {_without_seed(one) for one in self.estimates if one.seed is not None}
+        return [
+            one
+            for one in self.estimates
+            if (one.seed is None and _without_seed(one) in of_runs) == over
+        ]
 
 
-def _flat(values: dict[str, object]) -> dict[str, object]:
-    """A figure's values without tables in it: "further.low" stands for "low" of "further"."""
+_BUT_SEED = attrgetter(
+    "metric", "against", *(name for name in Coordinates.model_fields if name != "seed")
+)
+
+
+def _without_seed(figure: Estimate) -> tuple[object, ...]:
+    return tuple(_BUT_SEED(figure))
+
+
+def _flat(figure: Estimate) -> dict[str, object]:
+    """Return a figure's values without tables in it, under the same names for every figure."""
     found: dict[str, object] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            found |= {f"{name}.{inner}": one for inner, one in value.items()}
-        elif not isinstance(value, list):
+    for name, value in figure.model_dump(mode="json", exclude={"tests"}).items():
+        if name in _LIMITS:
+            limits = value or Interval().model_dump()
+            found |= {f"{name}.{inner}": one for inner, one in limits.items()}
+        else:
             found[name] = value
+    for test in figure.tests:
+        outcome = test.model_dump(mode="json", exclude={"null"})
+        found |= {f"test.{test.null}.{inner}": one for inner, one in outcome.items()}
     return found
+
+
+_LIMITS = ("at_threshold", "further")
+
+
+def _table(rows: list[dict[str, object]]) -> object:
+    try:
+        from pandas import DataFrame
+    except ImportError:
+        return rows
+    return DataFrame(rows)
 
 
 def replaced(record: Record, given: Sequence[Estimate]) -> Record:
