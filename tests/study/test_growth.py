@@ -230,3 +230,18 @@ def test_in_python_an_audit_grows_in_its_folder(tmp_path: Path) -> None:
     assert same(grown, audited([1, 2], both, tmp_path / "two" / "study"))
     told = json.loads((folder / "growth.json").read_text())
     assert told == {"seeds": ["2"], "attacks": ["blackbox-loss"], "figures": []}
+
+
+def test_source_inference_is_added_on_the_samples_that_the_run_set_aside(
+    run: Trained, tmp_path: Path
+) -> None:
+    uneven: dict[str, object] = {
+        "partition": {"scheme": "dirichlet", "options": {"beta": 1.0}, "samples_per_client": 0}
+    }
+    attacks: dict[str, object] = {"loss-series": {}, "sia": {}}
+    run(quick_study(attacks={"loss-series": {}}, **uneven), tmp_path / "study")
+    grown = run(quick_study(attacks=attacks, **uneven), tmp_path / "study")
+    assert run.phases == []
+    assert [row.status for row in grown.attacks] == ["run", "run"]
+    none_aside = quick_study(attacks=attacks, audit={"sources": 0}, **uneven)
+    assert same(grown, run(none_aside, tmp_path / "fresh"))

@@ -193,9 +193,9 @@ def test_a_digest_given_for_a_module_is_of_its_whole_file(tmp_path: Path) -> Non
 
 
 def test_a_study_without_parts_of_its_own_is_what_it_was() -> None:
-    study = study_from({"name": "x"})
+    study = with_code(study_from({"name": "x"}))
     assert run_key(with_code(study), 1) == run_key(study, 1)
-    assert with_code(study).code == {}
+    assert study.code == {}
     assert "loss-series" in ATTACKS
 
 
