@@ -6,14 +6,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
+from sklearn.metrics import roc_auc_score
 
-from fedaudit.attacks.base import Reference
+from fedaudit.attacks.base import Reference, Tuning
 from fedaudit.attacks.membership.reference import (
+    SLOPES,
     LikelihoodRatio,
     ReferenceCalibrated,
     RelativeLikelihood,
 )
 from fedaudit.core.errors import BadInput
+from fedaudit.core.values import NOBODY
 from fedaudit.observe.measurements import Measurements
 
 few = settings(max_examples=40)
@@ -164,6 +167,116 @@ def test_lira_online_is_the_published_ratio_of_densities(seed: int, variance: st
     np.testing.assert_allclose(ours, with_it - without, rtol=1e-9, atol=1e-9)
 
 
+def tuned(
+    signals: list[list[float]], owners: list[list[int]], alike: dict[int, int] | None = None
+) -> RelativeLikelihood:
+    """RMIA with references measured on samples of which it is known who trained on them."""
+    never = torch.zeros(1, dtype=torch.bool)
+    references = [
+        Reference(
+            (cube(np.zeros((1, 1))),),
+            0,
+            never,
+            alike or {},
+            Tuning((cube(np.log([probabilities])),), torch.tensor(owner)),
+        )
+        for probabilities, owner in zip(signals, owners, strict=True)
+    ]
+    return RelativeLikelihood().with_references(references)
+
+
+@pytest.mark.parametrize(
+    ("member", "hard", "easy", "slope"),
+    [
+        # log(.5 / 1) above log(.9 / .9) if the mean over both kinds falls with the references' .1.
+        (0.5, 0.1, (0.9, 0.9), 0.1),
+        # An easy member that all know well, and a hard sample that the target knows a little.
+        (0.9, 0.85, (0.2, 0.1), 0.0),
+    ],
+)
+def test_the_slope_is_the_one_that_finds_the_references_own_members_best(
+    member: float, hard: float, easy: tuple[float, float], slope: float
+) -> None:
+    # The first sample is the first reference's member, the second the second's, the last nobody's.
+    signals = [[member, hard, easy[0]], [hard, member, easy[1]]]
+    rule = tuned(signals, [[0, NOBODY, NOBODY], [NOBODY, 0, NOBODY]])
+    if easy[0] != easy[1]:
+        rule = tuned([signals[0], [hard, 0.5, easy[1]]], [[0, NOBODY, NOBODY], [NOBODY] * 3])
+    assert rule.chosen_slope(0) == slope
+
+    def in_order(a: float) -> bool:
+        ratios = [own / (((1 + a) * other + 1 - a) / 2) for own, other in ((member, hard), easy)]
+        return ratios[0] > ratios[1]
+
+    assert [in_order(a) for a in SLOPES].index(True) == SLOPES.index(slope)
+    fixed = RelativeLikelihood(offline=slope, references=rule.references)
+    own = cube(np.log([[0.3]]))
+    assert torch.equal(rule(own, target=0), fixed(own, target=0))
+
+
+@few
+@given(st.integers(0, 10**6))
+def test_the_chosen_slope_has_the_largest_mean_auc_over_the_references(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    owners = np.full((3, 40), NOBODY)
+    for at in range(3):
+        owners[at, 8 * at : 8 * at + 12] = 0
+    hard = rng.uniform(0.05, 0.95, 40)
+    signals = np.where(owners == 0, hard ** rng.uniform(0.1, 1, 40), hard)
+    rule = tuned(signals.tolist(), owners.tolist())
+
+    def auc(at: int, slope: float) -> float:
+        found = list[tuple[float, bool]]()
+        for x in range(40):
+            without = [signals[o, x] for o in range(3) if o != at and owners[o, x] == NOBODY]
+            if without:
+                mean = ((1 + slope) * float(np.mean(without)) + 1 - slope) / 2
+                found.append((signals[at, x] / mean, owners[at, x] == 0))
+        scored, truth = zip(*found, strict=True)
+        return float(roc_auc_score(truth, scored))
+
+    areas = [np.mean([auc(at, slope) for at in range(3)]) for slope in SLOPES]
+    chosen = areas[SLOPES.index(rule.chosen_slope(0))]
+    assert chosen == pytest.approx(max(areas), abs=1e-9)
+
+
+def test_the_slope_of_a_client_is_chosen_on_members_of_the_one_that_stands_for_it() -> None:
+    # Client 0's member asks for a slope above 0, client 1's for the slope 0.
+    signals = [[0.5, 0.9, 0.9], [0.1, 0.2, 0.9]]
+    owners = [[0, 1, NOBODY], [NOBODY] * 3]
+
+    def of_two(values: list[float]) -> Measurements:
+        tensor = torch.log(torch.tensor([[values, values]], dtype=torch.float64))
+        return Measurements(tensor, (1,), (0, 1), torch.zeros(1, 2, dtype=torch.int64))
+
+    references = [
+        Reference(
+            (of_two([1.0]),),
+            0,
+            torch.zeros(1, dtype=torch.bool),
+            {0: 0, 5: 1},
+            Tuning((of_two(values),), torch.tensor(owner)),
+        )
+        for values, owner in zip(signals, owners, strict=True)
+    ]
+    rule = RelativeLikelihood().with_references(references)
+    assert rule.chosen_slope(0) == 0.1
+    assert rule.chosen_slope(5) == 0.0
+
+
+def test_without_a_second_reference_or_known_members_the_usual_slope_is_taken() -> None:
+    assert tuned([[0.5, 0.9]], [[0, NOBODY]]).chosen_slope(0) == 0.3
+    assert tuned([[0.5, 0.9]] * 2, [[NOBODY] * 2] * 2).chosen_slope(0) == 0.3
+    own, others = losses(5, 4)
+    usual = scores(RelativeLikelihood(offline=0.3), own, others)
+    np.testing.assert_array_equal(scores(RelativeLikelihood(), own, others), usual)
+
+
+def test_the_slope_does_not_depend_on_which_samples_are_attacked() -> None:
+    rule = tuned([[0.5, 0.1, 0.9], [0.1, 0.5, 0.9]], [[0, NOBODY, NOBODY], [NOBODY, 0, NOBODY]])
+    assert rule.on_samples(torch.tensor([0])).chosen_slope(0) == rule.chosen_slope(0)
+
+
 def test_one_reference_is_enough_offline() -> None:
     own, others = losses(3, 1)
     np.testing.assert_allclose(scores(LikelihoodRatio(), own, others), own[0] - others[0, 0])
@@ -191,7 +304,7 @@ def test_a_round_that_a_reference_lacks_is_held_against_its_last() -> None:
     ("make", "match"),
     [
         (lambda: RelativeLikelihood(rounds="first"), "'last' or 'mean', got 'first'"),
-        (lambda: RelativeLikelihood(offline=1.5), "from 0 to 1, got 1.5"),
+        (lambda: RelativeLikelihood(offline=1.5), "from 0 to 1, or -1 to choose it, got 1.5"),
         (lambda: LikelihoodRatio(variance="none"), "'fixed' or 'each', got 'none'"),
     ],
 )

@@ -60,11 +60,32 @@ def test_references_train_on_nothing_that_the_run_touches_and_are_measured_on_it
     first, second = run.own_federations
     for one in run.own_federations:
         assert not trained_on(one) & (trained_on(run) | set(run.deal.audit.samples.ids.tolist()))
-        assert one.deal.audit.samples is run.deal.audit.samples
-        assert (one.deal.audit.owner == NOBODY).all()
+        audited = run.deal.audit.samples.ids
+        assert torch.equal(one.deal.audit.samples.ids[: len(audited)], audited)
+        assert (one.deal.audit.owner[: len(audited)] == NOBODY).all()
         assert (one.algorithm, one.measured_rounds) == (run.algorithm, run.measured_rounds)
         assert not one.defenses
     assert trained_on(first) != trained_on(second)
+
+
+def test_some_of_the_first_references_own_samples_are_measured_in_all_of_them() -> None:
+    study = final_study(references={"count": 6}, audit={"view": "final", "fair": 30})
+    run = setup(study, 1, None)
+    (found,) = run.extensions
+    assert isinstance(found, References)
+    more = {tuple(one.deal.audit.samples.ids[30:].tolist()) for one in found.runs}
+    (ids,) = more
+    assert len(set(ids)) == len(ids)
+    assert not set(ids) & set(run.deal.audit.samples.ids.tolist())
+    for at, one in enumerate(found.runs):
+        owner = one.deal.audit.owner[30:]
+        for client, data in one.deal.clients.items():
+            held = np.isin(ids, data.ids.numpy())
+            assert (held == (owner == client)).all()
+        assert ((owner == 0).sum() >= 100) == (at < 4)
+    # Who trains on what is known of one reference by the others: not of a single one.
+    alone = setup(final_study(references={"count": 1}), 1, None).own_federations[0]
+    assert len(alone.deal.audit) == 90
 
 
 def test_online_every_audited_sample_is_in_half_of_the_references() -> None:

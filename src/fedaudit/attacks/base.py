@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, type_of, unknown_name
@@ -141,6 +141,18 @@ class PerClient:
         return next(iter(self.rules.values()))
 
 
+class Tuning(NamedTuple):
+    """Samples of which it is known on which of the adversary's own federations trained on them.
+
+    Attributes:
+        measured: The attack's signals of one federation, in their order.
+        owner: The client of that federation that trained on each sample, or ``NOBODY``.
+    """
+
+    measured: tuple[Measurements, ...]
+    owner: Int[Tensor, " tuning"]
+
+
 class Reference(NamedTuple):
     """One federation of the adversary's own, as it was measured on the samples under attack.
 
@@ -149,16 +161,18 @@ class Reference(NamedTuple):
         target: The client that stands for the one under audit.
         trained_on: On which of the samples some client of it trained.
         alike: The client that stands for each audited one, where that is not ``target`` for all.
+        tuning: Samples that settings of the rule are chosen on, the same of all references.
     """
 
     measured: tuple[Measurements, ...]
     target: ClientId
     trained_on: Bool[Tensor, " samples"]
     alike: Mapping[ClientId, ClientId] = MappingProxyType({})
+    tuning: Tuning | None = None
 
     def on_samples(self, chosen: Tensor) -> "Reference":
         """The same of some of the samples: their positions, or a mask."""
-        kept = tuple(replace(m, values=m.values[:, :, chosen]) for m in self.measured)
+        kept = tuple(m.on_samples(chosen) for m in self.measured)
         return self._replace(measured=kept, trained_on=self.trained_on[chosen])
 
     def client_for(self, target: ClientId) -> ClientId:
@@ -346,24 +360,31 @@ class Attack:
         target: ClientId,
         trained_on: Bool[Tensor, "references samples"],
         alike: Mapping[ClientId, ClientId] = MappingProxyType({}),
+        owners: Int[Tensor, "references measured"] | None = None,
     ) -> "Attack":
         """The attack with reference models; the attack itself if it takes none.
 
         Args:
-            references: By signal name, each federation's measurements of the samples under attack.
+            references: By signal name, each federation's measurements of the samples under attack,
+                and of any others after these.
             target: The client of these that stands for the one under audit.
             trained_on: On which of the samples some client of each federation trained.
             alike: The client that stands for each audited one, where that is not ``target``.
+            owners: The client of each federation that trained on each of all measured samples, or
+                ``NOBODY``; settings can then be chosen on these.
 
         Raises:
             BadInput: A signal that the attack needs was not measured.
         """
         if not isinstance(self.rule, ReferenceRule):
             return self
-        given = [
-            Reference(tuple(self._cubes(one)), target, mask, alike)
-            for one, mask in zip(references, trained_on, strict=True)
-        ]
+        attacked = slice(0, trained_on.shape[1])
+        given = []
+        for at, (one, mask) in enumerate(zip(references, trained_on, strict=True)):
+            cubes = tuple(self._cubes(one))
+            tuning = None if owners is None else Tuning(cubes, owners[at])
+            kept = tuple(cube.on_samples(attacked) for cube in cubes)
+            given.append(Reference(kept, target, mask, alike, tuning))
         return replace(self, rule=self.rule.with_references(given))
 
     def on_samples(self, chosen: Tensor) -> "Attack":

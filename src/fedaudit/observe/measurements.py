@@ -1,7 +1,7 @@
 """Measurements, one number for every (round, client, sample), and measured rounds on disk."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,6 +74,10 @@ class Measurements:
         columns = self.columns(target)
         values = self.values[torch.arange(len(columns)), columns]
         return values.where(columns[:, None] >= 0, torch.nan)
+
+    def on_samples(self, chosen: Tensor | slice) -> "Measurements":
+        """Return the same of some of the samples: their positions, a mask or a slice."""
+        return replace(self, values=self.values[:, :, chosen])
 
     def peers(self, target: ClientId) -> Iterator[Float[Tensor, "peers samples"]]:
         """Round by round, the values of the other clients that were sent the target's model.

@@ -14,10 +14,14 @@ from torch import Tensor
 
 from fedaudit.attacks.base import Reference, measured_rounds
 from fedaudit.core.errors import BadInput
-from fedaudit.core.values import ClientId, Sees
+from fedaudit.core.values import NOBODY, ClientId, Sees
 from fedaudit.observe.measurements import Measurements
 
 Signals = Float[Tensor, "references samples"]
+SLOPES = tuple(step / 10 for step in range(11))
+"""Slopes among which one is chosen."""
+USUAL_SLOPE = 0.3
+"""The slope where there is nothing to choose it on, as the paper uses it on several data sets."""
 TrainedOn = Bool[Tensor, "references samples"]
 Kind = TypeVar("Kind", bound="ReferenceCalibrated")
 
@@ -77,7 +81,9 @@ class ReferenceCalibrated:
             [
                 self.compared(
                     own[row].double(),
-                    torch.stack([_at(one, target, m.rounds[row]) for one in given]),
+                    torch.stack(
+                        [_at(one.measured, one.client_for(target), m.rounds[row]) for one in given]
+                    ),
                     trained_on,
                 )
                 for row in (rows if self.rounds == "mean" else rows[-1:])
@@ -126,20 +132,75 @@ class RelativeLikelihood(ReferenceCalibrated):
         rounds: "last", or "mean" of the logarithms over rounds.
         offline: Slope a of the approximation for samples that no reference model was trained on:
             the mean over models of both kinds is taken for ((1 + a) * the mean over the others
-            + 1 - a) / 2.
+            + 1 - a) / 2. From 0 to 1; -1 chooses the multiple of 0.1 with the largest AUC in
+            attacks on the reference models themselves, each compared with the others, and takes
+            0.3 if there is one reference model only.
 
-    Source: Zarifzadeh et al. 2024 (RMIA), Eqs. (2), (9) and (10).
+    Source: Zarifzadeh et al. 2024 (RMIA), Eqs. (2), (9) and (10), and its choice of a.
     Differs: The score is the logarithm of the ratio itself, instead of the share of population
         samples whose ratio it exceeds by a factor: the same order of samples, without its ties
-        and without population samples.
+        and without population samples. The authors choose a by an attack on one reference model;
+        here each of up to four references is attacked in turn, on some of its own samples and on
+        the audited ones, which none of them has. Reference models are federations, in which every
+        client is defended as in the audited one by default.
     """
 
-    offline: float = 0.3
+    offline: float = -1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.offline <= 1:
-            raise BadInput(f"offline is a slope from 0 to 1, got {self.offline}")
+        if not (0 <= self.offline <= 1 or self.offline == -1):
+            raise BadInput(
+                f"offline is a slope from 0 to 1, or -1 to choose it, got {self.offline}"
+            )
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        """See :class:`ReferenceCalibrated`."""
+        if self.offline >= 0:
+            return super().__call__(*measurements, target=target)
+        slope = self.chosen_slope(target)
+        return replace(self, offline=slope)(*measurements, target=target)
+
+    def chosen_slope(self, target: ClientId) -> float:
+        """Return the slope with the largest AUC in attacks on the reference models.
+
+        Args:
+            target: The client under audit: another one of the references may stand for each.
+        """
+        areas = [
+            found
+            for at, one in enumerate(self._given())
+            if (found := self._areas(one, (*self._given()[:at], *self._given()[at + 1 :]), target))
+        ]
+        return SLOPES[int(np.argmax(np.mean(areas, axis=0)))] if areas else USUAL_SLOPE
+
+    def _areas(
+        self, attacked: Reference, others: tuple[Reference, ...], target: ClientId
+    ) -> list[float]:
+        """The AUC of each slope in an attack on one reference; empty if it cannot be attacked."""
+        tunings = [one.tuning for one in others if one.tuning is not None]
+        if attacked.tuning is None or not tunings:
+            return []
+        client, owner = attacked.client_for(target), attacked.tuning.owner
+        absent = torch.stack([one.owner == NOBODY for one in tunings])
+        # A sample that all others were trained on has no model to be compared with.
+        known = absent.any(0) & ((owner == client) | (owner == NOBODY))
+        is_member = (owner == client)[known].numpy()
+        if not 0 < is_member.sum() < len(is_member):
+            return []
+        (m,) = attacked.tuning.measured
+        own, mask = m.of(client), absent[:, known].numpy()
+        rows = measured_rounds(own, client).nonzero().flatten().tolist()
+        scores = np.zeros((len(SLOPES), len(is_member)))
+        for row in rows if self.rounds == "mean" else rows[-1:]:
+            signals = [
+                _at(tuning.measured, one.client_for(target), m.rounds[row])[known].numpy()
+                for one, tuning in zip(others, tunings, strict=True)
+            ]
+            without = _log_mean_exp(np.stack(signals), mask)
+            here = own[row, known].double().numpy()
+            scores += [here - _approximation(without, slope) for slope in SLOPES]
+        return [_auc(one, is_member) for one in scores]
 
     def compared(
         self, own: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
@@ -148,12 +209,26 @@ class RelativeLikelihood(ReferenceCalibrated):
         mask = trained_on.numpy()
         with_it = _log_mean_exp(others.numpy(), mask)
         without = _log_mean_exp(others.numpy(), ~mask)
-        constant = log(1 - self.offline) if self.offline < 1 else -np.inf
-        assumed = np.logaddexp(without + log(1 + self.offline), constant) - log(2)
+        assumed = _approximation(without, self.offline)
         both = np.logaddexp(with_it, without) - log(2)
         never, always = ~mask.any(0), mask.all(0)
         usual = np.where(never, assumed, np.where(always, with_it, both))
         return own - torch.from_numpy(usual)
+
+
+def _approximation(without: Float[ndarray, " samples"], slope: float) -> Float[ndarray, " samples"]:
+    """Logarithm of the mean over models of both kinds, as guessed from those without a sample."""
+    constant = log(1 - slope) if slope < 1 else -np.inf
+    assumed: Float[ndarray, " samples"] = np.logaddexp(without + log(1 + slope), constant) - log(2)
+    return assumed
+
+
+def _auc(scores: Float[ndarray, " samples"], is_member: Bool[ndarray, " samples"]) -> float:
+    """The share of pairs of a member and a non-member that are in order; ties count half."""
+    others = np.sort(scores[~is_member])
+    below = np.searchsorted(others, scores[is_member], "left")
+    not_above = np.searchsorted(others, scores[is_member], "right")
+    return float((below + not_above).mean() / (2 * len(others)))
 
 
 @dataclass(frozen=True)
@@ -171,7 +246,12 @@ class LikelihoodRatio(ReferenceCalibrated):
 
     Source: Carlini et al. 2022 (LiRA), Algorithm 1 and Eq. (4); section VI-C (fixed variance).
     Differs: The distance itself instead of its probability (the same order, without ties), which
-        one variance for all samples would only scale.
+        one variance for all samples would only scale. The published code takes the median over the
+        models, which here is the mean; its fixed variance is that of all signals of all samples
+        together, one for models with and without the sample, which here is that about each sample's
+        own mean, one for each kind; and its offline score is the density, so that a signal far
+        below that of the reference models counts as one far above, which here, as in Eq. (4), only
+        the side above does. Reference models are federations, as for RMIA.
     """
 
     variance: str = "fixed"
@@ -229,10 +309,11 @@ class LikelihoodRatio(ReferenceCalibrated):
             )
 
 
-def _at(reference: Reference, target: ClientId, index: int) -> Float[Tensor, " samples"]:
+def _at(
+    measured: tuple[Measurements, ...], client: ClientId, index: int
+) -> Float[Tensor, " samples"]:
     """A reference's signal in a round; in its last where it was not measured in that one."""
-    (m,) = reference.measured
-    client = reference.client_for(target)
+    (m,) = measured
     values = m.of(client)
     there = measured_rounds(values, client)
     rows = [row for row, at in enumerate(m.rounds) if at == index and bool(there[row])]

@@ -213,7 +213,10 @@ class Compensation(ClassGuided):
     Source: CoFedMID, section 4.2 and algorithm 2; Auer et al. 2002 (EXP3).
     Differs: Intervals are fixed once, as in algorithm 2 and not in the text; the divergence is
         per class, as in HAMP's code; both sums over a batch are divided by the batch's size.
-        Validation samples, which the paper does not define, are the client's own.
+        Validation samples, which the paper does not define, are the client's own. Samples come back
+        from round ``start`` on, as its text says, where algorithm 2 begins in the round after it
+        has made the intervals; and ``recycle`` is a share of the samples that are left once
+        validation samples are held out, where the paper's is one of all.
     """
 
     start: int = 10

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
 
@@ -23,7 +23,7 @@ from fedaudit.observe.views import View, with_own
 from fedaudit.study.extensions.examples import OwnPlan, own_federation, unused_defense
 from fedaudit.study.settings.optional import ReferencesSection
 from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.holdout import exclude_held_out
+from fedaudit.study.setup.holdout import exclude_held_out, left_to_train
 from fedaudit.study.setup.parts import Extension, Means, Setup
 
 
@@ -33,11 +33,13 @@ class References(Extension):
 
     Attributes:
         runs: Runs on other data.
+        attacked: Number of samples under attack, which come first among those measured.
         alike: For each audited client, the client of these that stands for it.
         undefended: Audited clients whose defense they do not use.
     """
 
     runs: tuple[Setup, ...]
+    attacked: int
     alike: Mapping[ClientId, ClientId]
     undefended: tuple[ClientId, ...] = ()
 
@@ -74,12 +76,14 @@ class References(Extension):
             federations = tuple(
                 _reference(run, dataset, plan, n, mask) for n, mask in enumerate(trains)
             )
+            if not given.online and given.count > 1:
+                federations = _with_tuning(federations)
         except BadInput as error:
             reason = f"no reference federation can be dealt: {error}"
             if run.study.attacks or run.study.references is not None:
                 raise BadInput(reason) from error
             return run.without_attacks(dict.fromkeys(needing, reason))
-        added = cls(federations, plan.alike, plan.undefended)
+        added = cls(federations, len(run.deal.audit), plan.alike, plan.undefended)
         return added._without_few(run).extended(added)
 
     def _without_few(self, run: Setup) -> Setup:
@@ -101,8 +105,12 @@ class References(Extension):
 
     @property
     def _trained_on(self) -> Bool[Tensor, "references samples"]:
-        owners = np.stack([one.deal.audit.owner for one in self.runs])
-        return torch.from_numpy(owners != NOBODY)
+        return (self._owners != NOBODY)[:, : self.attacked]
+
+    @property
+    def _owners(self) -> Int[Tensor, "references measured"]:
+        """Who trains on each measured sample: those under attack, and any for tuning after them."""
+        return torch.from_numpy(np.stack([one.deal.audit.owner for one in self.runs]))
 
     @property
     def federations(self) -> tuple[Setup, ...]:
@@ -151,7 +159,9 @@ class References(Extension):
         return replace(
             run,
             attacks={
-                name: attack.with_references(cubes, target, self._trained_on, self.alike)
+                name: attack.with_references(
+                    cubes, target, self._trained_on, self.alike, self._owners
+                )
                 if attack.needs_references
                 else attack
                 for name, attack in run.attacks.items()
@@ -222,6 +232,43 @@ def _reference(
 
 
 _FEWEST = 4
+_TUNED_ON = 4
+"""References that settings are chosen by attacks on, at most: with more of them, as with fewer
+samples, each of these is measured alike."""
+_TUNING = 100
+"""Samples of each client that stands for audited ones, of each of these references."""
+
+
+def _with_tuning(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
+    """Return the references with some of their own training samples measured in all of them.
+
+    Of each measured sample it is known which of them trained on it: an attack can be tried on one
+    reference by means of the others.
+    """
+    parts = []
+    for one in references[:_TUNED_ON]:
+        rng = seeded_numpy(one.seed, "tuning")
+        for client in one.study.audit.targets:
+            data = one.deal.clients[client]
+            parts.append(data.take(torch.from_numpy(rng.permutation(len(data))[:_TUNING])))
+    more = Samples.joined(*parts)
+    first = np.unique(more.ids.numpy(), return_index=True)[1]
+    more = more.take(torch.from_numpy(np.sort(first)))
+    return tuple(_measured_on(one, more) for one in references)
+
+
+def _measured_on(reference: Setup, more: Samples) -> Setup:
+    """One reference with further samples among those that it is measured on."""
+    owner = np.full(len(more), NOBODY, dtype=np.int64)
+    for client, left in left_to_train(reference.deal.clients, reference.holdout).items():
+        owner[np.isin(more.ids.numpy(), left.ids.numpy())] = client
+    audit = reference.deal.audit
+    together = AuditSet(
+        Samples.joined(audit.samples, more),
+        np.concatenate([audit.owner, owner]),
+        np.concatenate([audit.panel, np.full(len(more), NOBODY, dtype=np.int64)]),
+    )
+    return replace(reference, deal=replace(reference.deal, audit=together))
 
 
 def _with_some_in(
