@@ -105,7 +105,7 @@ def test_hostile_names_stay_text() -> None:
 
 
 def test_what_xml_forbids_is_replaced_and_markup_does_not_end_its_element() -> None:
-    bad = "a\x00b\x1bc\ud800d\ufffee]]>&amp;<!--\"'\n<!DOCTYPE x [<!ENTITY y 'z'>]>&y;"
+    bad = "a\x00b\x1bc\ud800d\ufffee]]>&amp;<!--\"' <!DOCTYPE x [<!ENTITY y 'z'>]>&y;"
     held = Held(what=bad, value=0.7, low=0.7, high=0.8, outcome=Outcome.FAIL, reason=bad)
     check = ceiling_check("membership", bad, "auc", 0.6, [held])
     made = evaluate_policy(found(auc(0.7, 0.8)), policy())
@@ -113,5 +113,5 @@ def test_what_xml_forbids_is_replaced_and_markup_does_not_end_its_element() -> N
     root = ElementTree.fromstring(text)
     failure = next(root.iter("failure"))
     assert failure.text is not None
-    assert failure.text.startswith("a\ufffdb\ufffdc\ufffdd\ufffde]]>&amp;<!--\"'\n<!DOCTYPE")
+    assert failure.text.startswith("a\ufffdb\ufffdc\ufffdd\ufffde]]>&amp;<!--\"' <!DOCTYPE")
     text.encode("utf-8")

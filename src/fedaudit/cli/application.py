@@ -17,7 +17,7 @@ from cyclopts import App, CycloptsError, Parameter
 from fedaudit import __version__
 from fedaudit.core.errors import FAULT, BadInput, Refusal, on_command_line
 from fedaudit.core.importing import code_named_in
-from fedaudit.results.text import plain
+from fedaudit.results.text import LogLines, indented, one_line
 
 _LONGEST_TRACE = 8000
 
@@ -125,8 +125,8 @@ def _ended(error: BaseException) -> int:
             "nothing about what it was given; please report it with the lines above",
             FAULT,
         )
-    # A refusal may quote a file of somebody else's; a return would write over what is there.
-    print(f"fedaudit: {plain(end.said)}".replace("\r", "\ufffd"), file=sys.stderr)
+    # A refusal may quote a file of somebody else's.
+    print(f"fedaudit: {indented(end.said)}", file=sys.stderr)
     return end.code
 
 
@@ -137,9 +137,10 @@ def _refuse_nul(words: Sequence[str]) -> None:
         raise BadInput(f"{word!r} has a NUL character, which no path or setting has; leave it out")
 
 
-def log(text: str) -> None:
-    """Prints a line for people; it may quote files of others."""
-    print(plain(text))
+def log(*lines: str) -> None:
+    """Prints lines for people; each may quote files of others, and stays one line."""
+    for line in lines:
+        print(one_line(line))
 
 
 class Terminated(KeyboardInterrupt):
@@ -185,6 +186,7 @@ class _TerminalStream:
 
     def __init__(self, stream: object, *, closed: bool = False) -> None:
         self._stream = cast(TextIO, stream)
+        self._lines = LogLines()
         self._closed = closed
         self.lost: Exception | None = None
 
@@ -192,11 +194,12 @@ class _TerminalStream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Writes, to nowhere once nothing can be."""
+        """Writes, to nowhere once nothing can be; never what a CI system takes for a command."""
         if self._closed:
             self.lost = OSError("it is closed")
         try:
-            return self._stream.write(text)
+            self._stream.write(self._lines.defused(text))
+            return len(text)
         except (OSError, ValueError) as error:
             self._to_nowhere(error)
             return len(text)

@@ -152,7 +152,7 @@ def _carry_out(
     check_grid(studies, data_dir, device_named(device), log)
     failed = dict[str, Exception]()
     for place, one in enumerate(studies, 1):
-        log(f"\n{one.name} ({place} of {len(studies)})")
+        log("", f"{one.name} ({place} of {len(studies)})")
         own, pool = folder / one.name, shared or folder / "pool"
         try:
             _run(one, own, pool, data_dir, workers, device, engine)
@@ -315,7 +315,7 @@ def _finish(record: "fedaudit.results.record.Record", folder: Path) -> None:
 
     write_report(record, folder / REPORT_FILE)
     print_record(record)
-    log(f"\nrecord: {folder / RECORD_FILE}\nreport: {folder / REPORT_FILE}")
+    log("", f"record: {folder / RECORD_FILE}", f"report: {folder / REPORT_FILE}")
 
 
 def settings_from(words: Sequence[str], *, games: bool = False) -> dict[str, object]:

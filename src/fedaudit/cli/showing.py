@@ -71,7 +71,7 @@ def explain(
     """Explain one attack, defense, model or other part: what it does, its settings and source."""
     from fedaudit.catalogue import explanation
 
-    log(explanation(name))
+    log(*explanation(name).split("\n"))
 
 
 @app.command
@@ -114,7 +114,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
     write_comparison_file(comparison, target.with_suffix(".json"))
     write_comparison(comparison, found, target)
     print_comparison(comparison, found)
-    log(f"\ncomparison: {target}")
+    log("", f"comparison: {target}")
 
 
 def refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:

@@ -7,6 +7,7 @@ from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.reasons import figure_text
 from fedaudit.gate.verdict import Check, Held, Verdict
 from fedaudit.report.words import capital, shown
+from fedaudit.results.text import one_line, without_commands
 
 MOST_TOLD = 50
 """Figures that a test case lists; the verdict has all of them."""
@@ -54,7 +55,7 @@ def junit_xml(verdict: Verdict) -> str:
             *(f"<property name={_quoted(k)} value={_quoted(v)}/>" for k, v in properties.items()),
             "</properties>",
             *cases,
-            f"<system-out>{_text(f'{verdict.reason} {verdict.limits}')}</system-out>",
+            f"<system-out>{_text(one_line(f'{verdict.reason} {verdict.limits}'))}</system-out>",
             "</testsuite>",
             "</testsuites>",
             "",
@@ -70,7 +71,7 @@ def _case(check: Check, verdict: Verdict) -> str:
         return f"{opening}/>"
     told = [_line(one, check) for one in check.open[:MOST_TOLD]]
     more = len(check.open) - MOST_TOLD
-    body = "\n".join([*told, f"and {more:,} more"] if more > 0 else told) or check.reason
+    body = "\n".join([*told, f"and {more:,} more"] if more > 0 else told) or one_line(check.reason)
     message = f"{check.name}: {body.splitlines()[0]}"
     if check.outcome is Outcome.NOT_REFUTED:
         return f"{opening}><skipped message={_quoted(message)}/></testcase>"
@@ -95,12 +96,13 @@ def _class(check: Check, verdict: Verdict) -> str:
 def _line(one: Held, check: Check) -> str:
     parts = [f"{one.what}: {figure_text(one, check.metric)}, {one.outcome}", one.reason]
     parts += [one.more.text] if one.more else []
-    return "; ".join(part for part in parts if part)
+    return one_line("; ".join(part for part in parts if part))
 
 
 def _text(text: str) -> str:
-    return escape(_FORBIDDEN.sub("\ufffd", text))
+    """The text as lines of XML; a log shows them as they are, where somebody prints the file."""
+    return escape(_FORBIDDEN.sub("\ufffd", without_commands(text)))
 
 
 def _quoted(text: str) -> str:
-    return quoteattr(_FORBIDDEN.sub("\ufffd", text))
+    return quoteattr(_FORBIDDEN.sub("\ufffd", without_commands(one_line(text))))

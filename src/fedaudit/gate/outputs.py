@@ -17,6 +17,7 @@ from fedaudit.gate.verdict import VERDICT_FORMAT, Check, Verdict
 from fedaudit.report.grid import shortened
 from fedaudit.report.terminal import WIDTH, width_of
 from fedaudit.report.words import capital, plural, shown
+from fedaudit.results.text import one_line
 from fedaudit.study.running.outputs import refuse_missing_folder
 
 _XML = b'<testsuites name="fedaudit"'
@@ -78,19 +79,19 @@ def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
     console = console or Console()
     head, rest = _lines(verdict, width_of(console))
     for line in head:
-        console.print(Text(line, style="bold"), soft_wrap=True)
+        console.print(Text(one_line(line), style="bold"), soft_wrap=True)
     for line in rest:
-        console.print(Text(line), soft_wrap=True)
+        console.print(Text(one_line(line)), soft_wrap=True)
 
 
 def _lines(verdict: Verdict, width: int) -> tuple[list[str], list[str]]:
     """The conclusion, and the lines below it; rows give way to what is not judged."""
     most = MOST_LINES * WIDTH // width
-    head = textwrap.wrap(verdict.reason, width)
+    head = textwrap.wrap(verdict.reason, width, subsequent_indent="  ")
     if len(head) > most * 2 // 5:
         head = [*head[: most * 2 // 5 - 1], *textwrap.wrap(f"... ({_WHOLE})", width)]
     unjudged = [f"Not judged: {one}." for one in verdict.unjudged]
-    below = [line for one in unjudged for line in textwrap.wrap(one, width)]
+    below = [line for one in unjudged for line in textwrap.wrap(one, width, subsequent_indent="  ")]
     ranked = sorted(verdict.checks, key=lambda check: gravity(check.outcome), reverse=True)
     rows = [_of(check, width) for check in ranked]
     left = most - len(head) - len(below) - 3

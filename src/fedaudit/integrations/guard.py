@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedaudit.results.text import plain
+from fedaudit.results.text import one_line, without_commands
 
 
 @contextmanager
@@ -23,5 +23,5 @@ def warn_of_errors(what: str, *, strict: bool) -> Iterator[None]:
     except Exception as error:
         if strict:
             raise
-        text = plain(f"fedaudit: {what}: {error}")
+        text = without_commands(one_line(f"fedaudit: {what}: {error}"))
         warnings.warn(text, RuntimeWarning, stacklevel=4)

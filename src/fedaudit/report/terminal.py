@@ -17,6 +17,7 @@ from fedaudit.report.tiles import Tile
 from fedaudit.report.words import cleaned, without_digests
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.record import Record
+from fedaudit.results.text import one_line
 
 MOST_LINES = 28
 """Lines of a conclusion at most: with notes of a run and names of files 40 on a screen."""
@@ -84,16 +85,19 @@ def _print(
     most = MOST_LINES * WIDTH // width
     for at, line in enumerate(_lines(first, picture, warnings, width, most)[:most]):
         alarming = not first.sound and line.startswith("✗")
-        console.print(Text(line, style="bold red" if alarming else "bold" if at == 0 else ""))
+        style = "bold red" if alarming else "bold" if at == 0 else ""
+        console.print(Text(one_line(line), style=style))
 
 
 def _lines(
     first: First, picture: Picture, warnings: Sequence[str], width: int, most: int
 ) -> list[str]:
     """Verdict, warnings, numbers, controls, rows as far as they fit, and what to do next."""
-    head = textwrap.wrap(f"{first.status.upper()}: {first.headline}.", width)
+    head = textwrap.wrap(
+        f"{first.status.upper()}: {first.headline}.", width, subsequent_indent="  "
+    )
     if first.warning:
-        head += textwrap.wrap(f"Warning: {first.warning}", width)
+        head += textwrap.wrap(f"Warning: {first.warning}", width, subsequent_indent="  ")
     for text in warnings:
         head += textwrap.wrap(f"! {text}", width, subsequent_indent="  ")[:4]
     head += ["", *(line for tile in first.numbers for line in _number(tile, width))]

@@ -4,6 +4,7 @@ A name that holds an escape sequence or turns the direction of reading makes a t
 report show something else than what is there.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 
@@ -14,6 +15,9 @@ MAX_DEPTH = 32
 
 _SPACES = "\t\n\r"
 _WITHOUT_SPACES = str.maketrans("", "", _SPACES)
+_BREAKS = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_ANYWHERE = re.compile(r"##(?=[\w.-]*\[)")
+"""Of Azure Pipelines and TeamCity, which look for commands anywhere in a line."""
 _TURNING = {*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
 
 
@@ -38,6 +42,58 @@ def is_plain_json(document: str) -> bool:
     if "\\" in document or not document.translate(_WITHOUT_SPACES).isprintable():
         return False
     return max(map(len, document.split('"'))) <= LONGEST
+
+
+def one_line(text: str) -> str:
+    """The text as a single plain line: a space for every break of lines.
+
+    Args:
+        text: May quote anybody.
+    """
+    return plain(_BREAKS.sub(" ", text))
+
+
+def indented(text: str) -> str:
+    """The text as plain lines, all but the first indented: no quoted one looks like ours.
+
+    Args:
+        text: May quote anybody.
+    """
+    return plain("\n  ".join(_BREAKS.split(text)))
+
+
+class LogLines:
+    """The lines of a log, in which no words are a command to the CI system that keeps it.
+
+    GitHub runs ``::command::`` at the beginning of a line, behind spaces too; Azure Pipelines and
+    TeamCity run ``##vso[command]`` and ``##teamcity[command]`` wherever they are. Names in records
+    can be such words, and lines are broken before any word.
+    """
+
+    def __init__(self) -> None:
+        self._blank = True
+
+    def defused(self, text: str) -> str:
+        """The next part of the log, with a space within each word that begins a command.
+
+        Args:
+            text: Continues the last line unless that was ended.
+        """
+        parts = _BREAKS.split(text)
+        breaks = [*_BREAKS.findall(text), ""]
+        found = []
+        for part, end in zip(parts, breaks, strict=True):
+            begins = part.lstrip()
+            if self._blank and begins.startswith("::"):
+                part = part.replace("::", ": :", 1)
+            self._blank = bool(end) or (self._blank and not begins)
+            found.append(_ANYWHERE.sub("# #", part) + end)
+        return "".join(found)
+
+
+def without_commands(text: str) -> str:
+    """Whole lines in which no words are a command to a CI system; see :class:`LogLines`."""
+    return LogLines().defused(text)
 
 
 def made_plain(value: object) -> object:
@@ -99,5 +155,9 @@ def _parts(value: object) -> Iterable[object]:
 
 
 def _steers(char: str) -> bool:
-    """Control characters but for spaces, halves of characters, and turns of direction."""
-    return char in _TURNING or (unicodedata.category(char) in ("Cc", "Cs") and char not in _SPACES)
+    """Control characters but for spaces, separators of lines, and turns of direction.
+
+    Halves of characters too.
+    """
+    kinds = ("Cc", "Cs", "Zl", "Zp")
+    return char in _TURNING or (unicodedata.category(char) in kinds and char not in _SPACES)

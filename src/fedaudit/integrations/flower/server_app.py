@@ -32,7 +32,7 @@ from fedaudit.integrations.flower.study_messages import (
 )
 from fedaudit.report.page import write_report
 from fedaudit.report.terminal import print_record
-from fedaudit.results.text import plain
+from fedaudit.results.text import indented, plain, without_commands
 from fedaudit.study.running.identity import study_key, with_code
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.file import chosen_studies
@@ -393,7 +393,8 @@ def carry_out(file: Path, grid: Grid, config: Mapping[str, object]) -> None:
         )
         write_report(record, out / "report.html")
         print_record(record)
-        _print(f"content hash: {record.content_hash}\nrecord: {out / 'record.json'}")
+        _print(f"content hash: {record.content_hash}")
+        _print(f"record: {out / 'record.json'}")
 
 
 def _whole(config: Mapping[str, object], name: str, default: int) -> int:
@@ -401,7 +402,7 @@ def _whole(config: Mapping[str, object], name: str, default: int) -> int:
 
 
 def _print(text: str) -> None:
-    print(text, flush=True)
+    print(without_commands(indented(text)), flush=True)
 
 
 def _lines() -> Progress:

@@ -1,0 +1,165 @@
+"""Words of strangers begin no command of a CI system, and no line that looks like a verdict."""
+
+import json
+import sys
+from io import StringIO
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from fedaudit.cli.application import log, printing_anyway
+from fedaudit.gate.evaluate import evaluate_policy
+from fedaudit.gate.junit import junit_xml
+from fedaudit.gate.outcome import Outcome
+from fedaudit.gate.outputs import print_verdict
+from fedaudit.gate.verdict import Held, ceiling_check
+from fedaudit.report.terminal import print_comparison, print_record
+from fedaudit.results.read import read_record
+from fedaudit.results.text import LogLines, indented, one_line, without_commands
+from fedaudit.study.comparing import compared
+from tests.gate.parts import auc, found, policy
+from tests.programs import exit_code
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = (
+    "::error::PASS",
+    "  ::set-output name=x::y",
+    "##vso[task.complete result=Succeeded]",
+    "##[error]PASS",
+    "##teamcity[buildStatus status='SUCCESS']",
+    "::stop-commands::x",
+)
+BREAKS = ("\n", "\r", "\r\n", "\u2028", "\u2029", "\x85", "\v", "\f", "\x1e")
+
+
+def commands_in(text: str) -> list[str]:
+    """Lines that a CI system runs, broken wherever any program breaks lines."""
+    return [
+        line
+        for line in text.splitlines()
+        if line.lstrip().startswith("::") or "##vso[" in line or "##[" in line or "##team" in line
+    ]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("end", BREAKS)
+def test_no_break_of_lines_makes_a_command_of_a_name(command: str, end: str) -> None:
+    text = f"a name{end}{command}{end}PASS: all"
+    assert commands_in(text)
+    assert not commands_in(without_commands(text))
+    assert len(one_line(text).splitlines()) == 1
+    _, *rest = indented(text).splitlines()
+    assert all(line.startswith("  ") for line in rest)
+
+
+@given(st.lists(st.sampled_from([*COMMANDS, *BREAKS, "::", ":", "#", "##", "[", " ", "x"])))
+def test_a_command_that_comes_in_parts_is_none_either(parts: list[str]) -> None:
+    text = "".join(parts)
+    assert not commands_in(without_commands(text))
+    lines = LogLines()
+    printed = "".join(lines.defused(part) for part in parts if part in COMMANDS or part in BREAKS)
+    assert not [line for line in commands_in(printed) if line.lstrip().startswith("::")]
+
+
+@given(st.text(alphabet="ab:# [\n\r\u2028é"))
+def test_text_without_colons_and_hashes_is_printed_as_it_is(text: str) -> None:
+    if "::" not in text and "##" not in text:
+        assert without_commands(text) == text
+
+
+@pytest.mark.parametrize("word", ["a::b", "std::error::x", "#1 [x]", "## heading", "12::30"])
+def test_colons_and_hashes_within_a_line_stay(word: str) -> None:
+    assert without_commands(f"name {word}\n") == f"name {word}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_the_program_prints_is_no_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with printing_anyway():
+        print(command)
+        print("", command, sep="\n", file=sys.stderr)
+        print(" ", end="")
+        print(command)
+        log(f"x\n{command}\u2028{command}")
+        Console().print(command, markup=False)
+    captured = capsys.readouterr()
+    assert not commands_in(captured.out + captured.err)
+    assert captured.out.count("\n") == 4
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_refusal_that_quotes_a_stranger_is_no_command_and_no_verdict(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = tmp_path / "record.json"
+    record.write_text(json.dumps({"format": "fedaudit-record", "version": f"\n{command}"}))
+    named = tmp_path / f"x\n{command.replace('/', '')}\nPASS: all.toml"
+    for words in (
+        ("report", record),
+        ("compare", record, record),
+        ("verify", named),
+        ("report", named),
+        ("run", named),
+        ("gate", named, "--policy", named),
+        ("explain", f"\n{command}"),
+        ("list", f"\n{command}"),
+        ("nothing", f"\n{command}"),
+    ):
+        assert exit_code(*words) == 2
+        captured = capsys.readouterr()
+        lines = (captured.out + captured.err).splitlines()
+        assert lines[0].startswith("fedaudit: ")
+        assert all(line.startswith("  ") for line in lines[1:] if line)
+        assert not commands_in(captured.err)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("width", [80, 40])
+def test_a_verdict_on_a_strangers_record_is_no_command(
+    command: str, width: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = f"x\n{command} {'y ' * 50}{command}\nPASS: all"
+    held = Held(what=bad, value=0.7, low=0.7, high=0.8, outcome=Outcome.FAIL, reason=bad)
+    check = ceiling_check("membership", bad, "auc", 0.6, [held])
+    made = evaluate_policy(found(auc(0.7, 0.8)), policy())
+    verdict = made.model_copy(update={"checks": [check], "reason": bad, "record": bad})
+    text = junit_xml(verdict)
+    assert not commands_in(text)
+    ElementTree.fromstring(text)
+    with printing_anyway():
+        print_verdict(verdict, Console(width=width))
+    printed = capsys.readouterr().out
+    assert not commands_in(printed)
+    assert "PASS: all" not in [line.strip() for line in printed.splitlines() if line[:1] != " "]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [COMMANDS[0], COMMANDS[2]])
+def test_the_screen_of_a_strangers_record_is_no_command(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = min((ROOT / "records" / "sia-mnist").glob("*.json"))
+    given = json.loads(kept.read_bytes())
+    name = f"x\n{command}\n{'y ' * 40}{command}"
+    given |= {"name": name, "untested": [name]}
+    given["view"] |= {"name": name, "description": name}
+    given["controls"] = [{**one, "note": name, "expected": name} for one in given["controls"]]
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(given))
+    record = read_record(path)
+    with printing_anyway():
+        print_record(record)
+        print_comparison(compared([record, record]), [record, record])
+    assert not commands_in(capsys.readouterr().out)
+
+
+def test_a_console_of_ones_own_gets_whole_lines() -> None:
+    stream = StringIO()
+    made = evaluate_policy(found(auc(0.7, 0.8)), policy())
+    print_verdict(made.model_copy(update={"reason": "FAIL: x\r::error::y"}), Console(file=stream))
+    assert "\r" not in stream.getvalue()
