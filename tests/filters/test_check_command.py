@@ -1,11 +1,18 @@
 """The command ends with a verdict's code for a verdict, and for nothing else."""
 
+import json
 import subprocess
 import sys
+import time
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
+from fedaudit.filters.isolated import _received
 from tests.programs import exit_code
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +45,90 @@ def test_a_filter_that_fails_is_a_refusal_and_no_verdict(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("fedaudit: ")
+
+
+CODE, NAMED = "exit code", "signal SIGKILL"
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("exits", f"{CODE} 0"),
+        pytest.param("exits_as_if_broken", f"{CODE} 1", marks=pytest.mark.slow),
+        pytest.param("is_killed", NAMED, marks=pytest.mark.slow),
+        pytest.param("leaves", "SystemExit: 0", marks=pytest.mark.slow),
+        ("prints_a_verdict", f"{CODE} 0"),
+    ],
+)
+def test_the_end_of_the_process_that_a_filter_runs_in_is_no_verdict(
+    name: str, how: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("check-dp", f"tests.filters.ending:{name}", *OWN) == 2
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("fedaudit: ")
+    assert how in captured.err
+    assert len(captured.err) < 1000
+
+
+TOKEN = "0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        ["", "verdict", "sound", "SOUND"],
+        [TOKEN[::-1], "verdict", "sound", "SOUND"],
+        ["verdict", "sound", "SOUND"],
+        [[TOKEN], "verdict", "sound", "SOUND"],
+        {"token": TOKEN},
+        None,
+        0,
+    ],
+)
+def test_an_answer_without_the_token_of_this_check_is_no_verdict(sent: object) -> None:
+    ours, theirs = Pipe(duplex=False)
+    theirs.send_bytes(json.dumps(sent).encode())
+    assert _received(ours, TOKEN) is None
+
+
+@pytest.mark.parametrize("sent", [b"", b"\xff", b"[" * 4000, b"x" * (2**20 + 1), b'["0",'])
+def test_an_answer_that_is_no_json_is_no_verdict(sent: bytes) -> None:
+    ours, theirs = Pipe(duplex=False)
+    sender = Thread(target=_send, args=(theirs, sent))
+    sender.start()
+    ours.poll(10)
+    assert _received(ours, TOKEN) is None
+    ours.close()
+    sender.join()
+
+
+def _send(connection: Connection, content: bytes) -> None:
+    with suppress(OSError):
+        connection.send_bytes(content)
+
+
+def test_an_answer_with_the_token_is_the_verdict() -> None:
+    ours, theirs = Pipe(duplex=False)
+    theirs.send_bytes(json.dumps([TOKEN, "verdict", "sound", "SOUND"]).encode())
+    assert _received(ours, TOKEN) == ("verdict", "sound", "SOUND")
+
+
+@pytest.mark.slow
+def test_a_filter_that_never_ends_is_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("tests.filters.ending:never_ends", *OWN, "--seconds", 1)
+    begun = time.monotonic()
+    assert exit_code("check-dp", *words) == 2
+    assert time.monotonic() - begun < 30
+    assert "was stopped after 1 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", [-1, 1e12, "nan"])
+def test_a_time_limit_that_cannot_be_is_refused(
+    seconds: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("check-dp", "tests.filters.cases:plain", *OWN, f"--seconds={seconds}") == 2
+    assert "--seconds is from 0" in capsys.readouterr().err
 
 
 def test_an_example_that_ends_the_program_is_a_refusal(capsys: pytest.CaptureFixture[str]) -> None:

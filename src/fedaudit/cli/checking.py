@@ -1,13 +1,13 @@
 """The command that checks code instead of a run: check-dp."""
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from fedaudit.cli.application import app, log
 from fedaudit.core.errors import BadInput
+from fedaudit.core.progress import LONG
 
 
 @app.command(name="check-dp")
@@ -25,12 +25,14 @@ def check_dp(
     elsewhere: tuple[str, ...] = (),
     calls: int = 64,
     seed: int = 0,
+    seconds: float = 600,
 ) -> None:
     """Check that a privacy filter does what is declared of it: clipping, noise, memory.
 
-    The filter is imported and called some hundreds of times: name your own code, or code that
-    you would run. Exit code 0: sound, 1: broken, 3: could not be checked; 2 is a refusal, such as a
-    filter that fails.
+    The filter is imported and called some hundreds of times, in a process of its own: name your
+    own code, or code that you would run. What it prints is not shown. Exit code 0: sound,
+    1: broken, 3: could not be checked; 2 is a refusal, such as a filter that fails or ends its
+    process.
 
     Parameters
     ----------
@@ -61,31 +63,29 @@ def check_dp(
         How many draws of noise are looked at, at least 16.
     seed
         Of all that the check draws.
+    seconds
+        Time after which the check is stopped and refused; 0: no limit.
     """
-    from fedaudit.core.importing import code_named_in
-    from fedaudit.filters.check import check_dp as checked
     from fedaudit.filters.claim import EXIT_CODES
+    from fedaudit.filters.isolated import check_in_child
 
-    # Whoever types the name wants that code to run.
-    with code_named_in("the command line", trusted=True, folder=Path.cwd()):
-        try:
-            audit = checked(
-                filter,
-                sensitivity=sensitivity,
-                sigma=sigma,
-                adjacency=adjacency,
-                noise=noise,
-                kind=kind,
-                shape_from=shape_from or None,
-                stateful=stateful,
-                elsewhere=elsewhere,
-                calls=calls,
-                seed=seed,
-            )
-        except SystemExit as error:
-            # Of the filter's code, wherever it is run: it is no verdict.
-            raise BadInput(
-                f"{filter!r} ended the program (SystemExit: {error}); mend it, and try it by itself"
-            ) from error
-    log(str(audit))
+    if not 0 <= seconds <= LONG:
+        raise BadInput(f"--seconds is from 0 (no limit) to {LONG}, got {seconds:g}")
+    audit = check_in_child(
+        filter,
+        {
+            "sensitivity": sensitivity,
+            "sigma": sigma,
+            "adjacency": adjacency,
+            "noise": noise,
+            "kind": kind,
+            "shape_from": shape_from or None,
+            "stateful": stateful,
+            "elsewhere": elsewhere,
+            "calls": calls,
+            "seed": seed,
+        },
+        seconds=seconds,
+    )
+    log(*audit.text.split("\n"))
     sys.exit(EXIT_CODES[audit.verdict])

@@ -1,0 +1,154 @@
+"""The check of a filter in a process of its own, whose end is never taken for a verdict.
+
+This separates faults, not enemies: the filter runs with the rights of whoever asks.
+"""
+
+import json
+import os
+import secrets
+import signal
+import traceback
+from collections.abc import Mapping
+from multiprocessing import get_all_start_methods, get_context
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from threading import Timer
+from time import monotonic
+from typing import NamedTuple
+
+from fedaudit.core.errors import BadInput, Refusal, on_command_line, option
+from fedaudit.core.importing import code_named_in
+from fedaudit.filters.claim import FilterVerdict
+
+_LONGEST_ANSWER = 2**20
+_VERDICT, _REFUSAL, _FAULT = "verdict", "refusal", "fault"
+# Started from a process that has imported torch once, several checks take a second each, not four.
+_FORKSERVER = "forkserver"
+
+
+class IsolatedAudit(NamedTuple):
+    """The outcome of a check in another process.
+
+    Attributes:
+        verdict: On the filter.
+        text: The audit as it is printed.
+    """
+
+    verdict: FilterVerdict
+    text: str
+
+
+def check_in_child(
+    filter: str, settings: Mapping[str, object], *, seconds: float = 0
+) -> IsolatedAudit:
+    """Run :func:`fedaudit.filters.check.check_dp` in a child process and return its outcome.
+
+    Only an answer that the check itself sends is a verdict. The child's exit code is none, and
+    what it prints is not shown.
+
+    Args:
+        filter: ``module:object``, found in the current folder or where Python looks.
+        settings: The other arguments of the check.
+        seconds: Time after which the child is killed; 0 for no limit.
+
+    Raises:
+        BadInput: The check refuses, or the child ended or was killed without an answer.
+        RuntimeError: The check has a fault.
+    """
+    methods = get_all_start_methods()
+    context = get_context(_FORKSERVER if _FORKSERVER in methods else "spawn")
+    if hasattr(context, "set_forkserver_preload"):
+        context.set_forkserver_preload(["fedaudit.filters.check"])
+    ours, theirs = context.Pipe(duplex=False)
+    token = secrets.token_hex(16)
+    process = context.Process(target=_answer, args=(theirs, token, filter, dict(settings)))
+    process.start()
+    theirs.close()
+    # A timer, since a child that has begun an answer may never end it.
+    timer = Timer(seconds, process.kill) if seconds else None
+    begun = monotonic()
+    try:
+        if timer is not None:
+            timer.daemon = True
+            timer.start()
+        wait([ours, process.sentinel])
+        answer = _received(ours, token)
+        if answer is None:
+            process.join(1)
+    finally:
+        if timer is not None:
+            timer.cancel()
+        process.kill()
+        process.join()
+        ours.close()
+    if answer is None:
+        late = bool(seconds) and monotonic() - begun >= seconds
+        raise BadInput(_without_answer(filter, process.exitcode or 0, seconds if late else 0))
+    kind, verdict, text = answer
+    if kind == _REFUSAL:
+        raise BadInput(text)
+    if kind == _FAULT:
+        raise RuntimeError(f"the check has a fault:\n{text}")
+    return IsolatedAudit(FilterVerdict(verdict), text)
+
+
+def _answer(answers: Connection, token: str, filter: str, settings: dict[str, object]) -> None:
+    """Check in the child, with nowhere to print to, and send what comes of it."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nowhere, stream)
+    kind, verdict, text = _outcome(filter, settings)
+    answers.send_bytes(json.dumps([token, kind, verdict, text]).encode())
+
+
+def _outcome(filter: str, settings: dict[str, object]) -> tuple[str, str, str]:
+    # Whoever types the name wants that code to run.
+    asked = code_named_in("the command line", trusted=True, folder=Path.cwd())
+    try:
+        from fedaudit.filters.check import check_dp
+
+        with on_command_line(), asked:
+            audit = check_dp(filter, **settings)  # type: ignore[arg-type]  # checked by the command
+        return _VERDICT, audit.verdict, str(audit)
+    except (Refusal, OSError, MemoryError) as error:
+        return _REFUSAL, "", str(error) or type(error).__name__
+    except SystemExit as error:
+        # Of the filter's code, wherever it is run.
+        said = f"{filter!r} ended the program (SystemExit: {error}); mend it, and try it by itself"
+        return _REFUSAL, "", said
+    except Exception:
+        return _FAULT, "", traceback.format_exc()
+
+
+def _received(answers: Connection, token: str) -> tuple[str, str, str] | None:
+    """Return kind, verdict and text of an answer; None where there is none, or not the check's."""
+    try:
+        if not answers.poll():
+            return None
+        sent = json.loads(answers.recv_bytes(_LONGEST_ANSWER))
+        given, kind, verdict, text = map(str, sent)
+    except (EOFError, OSError, ValueError, TypeError, RecursionError):
+        return None
+    if not secrets.compare_digest(given.encode(), token.encode()):
+        return None
+    return kind, verdict, text
+
+
+def _without_answer(filter: str, code: int, seconds: float) -> str:
+    if seconds:
+        return (
+            f"the check of {filter!r} was stopped after {seconds:g} s; try the filter by itself, "
+            f"or raise {option('seconds')} (0: no limit)"
+        )
+    how = f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}"
+    return (
+        f"{filter!r} ended the process in which it was checked ({how}), which is no verdict; mend "
+        "it, and try it by itself"
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
