@@ -32,6 +32,13 @@ Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 SIGNATURE_FILE = "manifest.sig"
 SIGNATURE_BYTES = 64
 _LONGEST_KEY = 10_000
+_PRIME = 2**255 - 19
+"""Of the field that Ed25519 calculates in."""
+_ORDER_8 = int.from_bytes(
+    bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
+)
+_SMALL_ORDER = {0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8}
+"""The y-coordinates of the eight points whose order divides the cofactor 8."""
 _HOW = "make one with `openssl genpkey -algorithm ed25519 -out key.pem`"
 
 
@@ -215,7 +222,8 @@ def public_key(path: Path) -> "Ed25519PublicKey":
     """The key that a signature is held against, from a PEM file.
 
     Raises:
-        BadInput: The package is not installed, or the file is no such key.
+        BadInput: The package is not installed, or the file is no such key, or one by which
+            signatures of other people are valid too.
     """
     _refuse_missing_package()
     from cryptography.exceptions import UnsupportedAlgorithm
@@ -229,7 +237,23 @@ def public_key(path: Path) -> "Ed25519PublicKey":
         raise BadInput(f"{path} is no public key in PEM ({error}); {how}") from None
     if not isinstance(key, Ed25519PublicKey):
         raise BadInput(f"{path} is a public key of another kind than Ed25519; {how}")
+    if _is_weak(key.public_bytes_raw()):
+        raise BadInput(
+            f"{path} is a public key for which nobody needs a private one to sign (a point of "
+            f"small order, or written in another way than its only one); {how}"
+        )
     return key
+
+
+def _is_weak(key: bytes) -> bool:
+    """True if the point has small order, or its y-coordinate is not reduced.
+
+    For a point of small order a signature of zeros is valid for one message in eight, whoever made
+    it. RFC 8032 allows such keys, and the package verifies by them.
+    """
+    # The highest bit is the sign of x.
+    y = int.from_bytes(key, "little") & (2**255 - 1)
+    return y >= _PRIME or y in _SMALL_ORDER
 
 
 def is_signed(content: bytes, signature: bytes, key: "Ed25519PublicKey") -> bool:
