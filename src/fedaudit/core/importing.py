@@ -287,7 +287,7 @@ def imported(path: str, kind: str) -> Callable[..., object]:
 
 
 def called(
-    kind: str, name: str, make: Callable[..., object], *given: object, **settings: object
+    kind: str, name: str, make: Callable[..., object], /, *given: object, **settings: object
 ) -> object:
     """The result of a part of the user's own; a failure is told with the place in its file.
 

@@ -1,7 +1,7 @@
 """Base of every section of a study: fields with a range, and no unknown key."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -57,6 +57,19 @@ class Section(BaseModel, metaclass=_Refusing):
 
     # A whole study's schema is built once, when first used, and no section's for itself before.
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+
+    set_elsewhere: ClassVar[Mapping[str, str]] = {}
+    """Names that ``options`` never have, as the program passes these itself, and what sets them."""
+
+    @model_validator(mode="after")
+    def _leaves_out_what_is_set_elsewhere(self) -> Self:
+        for name in getattr(self, "options", {}):
+            if name in self.set_elsewhere:
+                raise ValueError(
+                    f"options.{name} is no setting of its own, since the program passes {name} "
+                    f"itself; leave it out and set {self.set_elsewhere[name]}"
+                )
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -1,5 +1,6 @@
 """The defenses of a study as its file names them: of whom, how set, one after another."""
 
+from collections.abc import Mapping
 from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator, Field
@@ -20,8 +21,13 @@ def _each_once(clients: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
 Clients = Annotated[tuple[Count, ...], AfterValidator(_each_once)]
 
 
+COALITION: Mapping[str, str] = {"coalition": "the clients of the defense"}
+
+
 class PartSection(Section):
     """One more defense in a chain, by catalogue name and with its own settings."""
+
+    set_elsewhere = COALITION
 
     name: DefenseName
     options: Settings = Field(default_factory=dict)
@@ -52,6 +58,8 @@ class DefenseSection(Section):
         also: Further groups of clients with a defense of their own: a ``[[defense.also]]`` table
             of ``name``, ``clients``, ``options`` and ``chain`` each.
     """
+
+    set_elsewhere = COALITION
 
     name: DefenseName = NONE
     clients: Clients | None = None

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from fedaudit.study.settings.base import Count, Digest, Positive, Section, Settings
+from fedaudit.study.settings.defense import COALITION
 from fedaudit.study.settings.names import DefenseName
 from fedaudit.study.settings.sections import DataSection, Study
 from fedaudit.study.settings.values import settings_from
@@ -81,6 +82,8 @@ class NeuronSection(Section):
 class MechanismSection(Section):
     """Mechanism on clients' records: "none", or a defense that perturbs features."""
 
+    set_elsewhere = COALITION
+
     name: DefenseName = "none"
     options: Settings = Field(default_factory=dict)
 
@@ -138,6 +141,8 @@ class RoundsSection(Section):
         every_round: Simulate every round that is averaged, also where the defense only adds normal
             noise, which is otherwise drawn for the score alone.
     """
+
+    set_elsewhere = COALITION
 
     play: Literal["signs", "rounds"] = "signs"
     defense: DefenseName = "none"

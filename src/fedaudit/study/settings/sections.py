@@ -6,7 +6,7 @@ Everything that changes a result is in here; what does not (folders, workers, pr
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
@@ -48,6 +48,8 @@ class DataSection(Section):
             as a public set's.
     """
 
+    set_elsewhere: ClassVar[Mapping[str, str]] = {"seed": "seeds", "data_dir": "--data-dir"}
+
     name: str = "digits"
     options: Settings = Field(default_factory=dict)
     classes: tuple[Count, ...] = ()
@@ -56,6 +58,10 @@ class DataSection(Section):
 
 class PartitionSection(Section):
     """The partition of data among clients; ``options`` are the scheme's own (beta, per_client)."""
+
+    set_elsewhere: ClassVar[Mapping[str, str]] = {
+        "samples_per_client": "partition.samples_per_client"
+    }
 
     scheme: PartitionName = "iid"
     clients: Annotated[int, Field(ge=2, le=10**6, strict=True)] = 10
@@ -77,6 +83,11 @@ class TaskSection(Section):
 
 class ModelSection(Section):
     """Which architecture; ``options`` are its own."""
+
+    set_elsewhere: ClassVar[Mapping[str, str]] = {
+        "shape": "data.name, whose samples decide it",
+        "classes": "data.name or data.classes",
+    }
 
     name: ModelName = "mlp"
     options: Settings = Field(default_factory=dict)
@@ -104,6 +115,8 @@ class PretrainingSection(Section):
 
 class AlgorithmSection(Section):
     """The federated algorithm; ``options`` are its own."""
+
+    set_elsewhere: ClassVar[Mapping[str, str]] = {"task": "task, model and training"}
 
     name: AlgorithmName = "fedavg"
     options: Settings = Field(default_factory=dict)
@@ -169,6 +182,13 @@ class AuditSection(Section):
         keep: "signals" keeps measurements only; "snapshots" also the global models of measured
             rounds; "full" also every client's update there.
     """
+
+    set_elsewhere: ClassVar[Mapping[str, str]] = {
+        "clients": "partition.clients",
+        "partition": "partition.scheme",
+        "seed": "seeds",
+        "targets": "audit.targets",
+    }
 
     draw: DrawName = "fair"
     targets: tuple[Count, ...] = (0,)

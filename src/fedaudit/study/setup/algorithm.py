@@ -54,7 +54,7 @@ def algorithm_of(study: Study, world: GroupedData, seed: int, data_dir: Path | N
     shape = train.inputs.shape if train.inputs else tuple(train.features.shape[1:])
     width = task.width(train.features, train.targets) or dataset.classes
 
-    def model(name: str, **settings: Setting) -> Architecture:
+    def model(name: str, /, **settings: Setting) -> Architecture:
         return architecture(name, task, shape=shape, classes=width, **settings)
 
     weights = {"weights": study.pretrained_name} if study.pretraining else {}

@@ -1,0 +1,140 @@
+"""Options never take the names that the program itself passes to a part."""
+
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from fedaudit.catalogue import CATALOGUES
+from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.core.importing import called
+from fedaudit.datasets.catalog import FORMATS, MADE, load
+from fedaudit.datasets.draws.fair import DRAWS
+from fedaudit.datasets.partitions.schemes import PARTITIONS
+from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.fl.algorithms.catalog import ALGORITHMS
+from fedaudit.models import MODELS
+from fedaudit.study.settings.games import GameStudy
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.settings.values import settings_from, study_from
+from fedaudit.study.setup.build import setup
+
+NAMES = (
+    *("seed", "data_dir", "shape", "classes", "task", "clients", "partition", "targets"),
+    *("samples_per_client", "coalition", "n_fair", "kind", "name", "make", "given", "options"),
+    *("self", "settings", "dataset", "path", "folder", "rest", "members", "unit", "background"),
+)
+"""Parameters of the functions by which options go from a study to a part, and what is beside."""
+
+SMALL: dict[str, object] = {
+    "name": "small",
+    "data": {"name": "synthetic", "options": {"samples": 400}},
+    "partition": {"clients": 4, "samples_per_client": 20},
+    "training": {"rounds": 1},
+    "audit": {"fair": 20},
+    "attacks": {"blackbox-loss": {}},
+}
+
+PARTS = {
+    "data": [*MADE, "hf:x", *(f"{kind}:x" for kind in FORMATS)],
+    "partition": [*PARTITIONS],
+    "model": [*MODELS],
+    "algorithm": [*ALGORITHMS],
+    "audit": [one for one in DRAWS if one != "fair"],
+    "defense": [*DEFENSES],
+}
+KEYS = {"partition": "scheme", "audit": "draw"}
+
+
+def study(section: str, part: str, name: str, value: object = 1) -> dict[str, object]:
+    base = dict(SMALL)
+    given = {**cast(dict[str, object], base.get(section, {})), KEYS.get(section, "name"): part}
+    return {**base, section: {**given, "options": {name: value}}}
+
+
+def passed_by_the_program() -> Iterator[tuple[str, str]]:
+    sections = {field: info.annotation for field, info in Study.model_fields.items()}
+    for field, section in sections.items():
+        for name in getattr(section, "set_elsewhere", ()):
+            yield field, name
+
+
+@pytest.mark.parametrize(("section", "name"), [*passed_by_the_program()])
+def test_a_name_that_the_program_passes_is_refused_with_the_setting_to_use(
+    section: str, name: str
+) -> None:
+    for part in PARTS[section]:
+        with pytest.raises(BadInput, match=rf"options\.{name} is no setting .* set ") as refused:
+            study_from(study(section, part, name))
+        assert "\n" not in str(refused.value)
+        assert section in str(refused.value)
+
+
+def test_every_section_that_has_options_names_what_is_set_elsewhere() -> None:
+    found = {field for field, _ in passed_by_the_program()}
+    assert found == set(PARTS)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"mechanism": {"name": "bitrand", "options": {"coalition": 1}}},
+        {"rounds": {"defense": "cofedmid", "options": {"coalition": 1}}},
+        {"records": {"data": {"name": "synthetic", "options": {"seed": 1}}}},
+        {"data": {"name": "synthetic", "options": {"seed": 1}}},
+    ],
+)
+def test_games_refuse_the_same(table: dict[str, object]) -> None:
+    with pytest.raises(BadInput):
+        settings_from({"name": "x", **table}, GameStudy)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"models": [{"name": "mlp", "options": {"classes": 3}}]},
+        {"model": {"name": "mlp"}, "pretraining": {"data": {"options": {"seed": 1}}}},
+        {"defense": {"also": [{"name": "mixup", "clients": [1], "options": {"coalition": 1}}]}},
+        {"defense": {"chain": [{"name": "mixup", "options": {"coalition": 1}}]}},
+    ],
+)
+def test_tables_within_tables_refuse_the_same(table: dict[str, object]) -> None:
+    with pytest.raises(BadInput, match=r"options\.\w+ is no setting"):
+        study_from({**SMALL, **table})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("section", PARTS)
+def test_no_name_of_an_option_of_any_part_is_a_fault(section: str) -> None:
+    """Every part of every catalogue, with every name of a parameter on the way to it."""
+    setup(study_from(SMALL), 0, None)
+    for part in PARTS[section]:
+        for name in NAMES:
+            try:
+                setup(study_from(study(section, part, name)), 0, None)
+            except Refusal:
+                continue
+
+
+@pytest.mark.parametrize("name", ["kind", "name", "make", "given"])
+def test_a_part_of_ones_own_may_have_settings_of_any_name(name: str) -> None:
+    def own(**settings: int) -> dict[str, int]:
+        return settings
+
+    assert called("model", "own:own", own, **{name: 3}) == {name: 3}
+
+
+def test_the_catalogue_lists_no_setting_that_is_refused() -> None:
+    kinds = {"model": "models", "algorithm": "algorithms", "defense": "defenses", "data": "data"}
+    refused = {(kinds[s], name) for s, name in passed_by_the_program() if s in kinds}
+    listed = {
+        (kind, option.name)
+        for kind in kinds.values()
+        for entry in CATALOGUES[kind]()
+        for option in entry.settings
+    }
+    assert not refused & listed
+
+
+def test_a_data_set_by_name_still_takes_its_seed_in_python() -> None:
+    assert len(load("synthetic", seed=3, samples=400).train) > 0
