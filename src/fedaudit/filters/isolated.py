@@ -11,10 +11,11 @@ import traceback
 from collections.abc import Mapping
 from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnContext
 from pathlib import Path
 from threading import Timer
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from fedaudit.core.errors import BadInput, Refusal, on_command_line, option
 from fedaudit.core.importing import code_named_in
@@ -55,9 +56,10 @@ def check_in_child(
         BadInput: The check refuses, or the child ended or was killed without an answer.
         RuntimeError: The check has a fault.
     """
-    methods = get_all_start_methods()
-    context = get_context(_FORKSERVER if _FORKSERVER in methods else "spawn")
-    if hasattr(context, "set_forkserver_preload"):
+    method = _FORKSERVER if _FORKSERVER in get_all_start_methods() else "spawn"
+    # Both kinds of context have the same methods; types know the one of this system only.
+    context = cast(SpawnContext, get_context(method))
+    if method == _FORKSERVER:
         context.set_forkserver_preload(["fedaudit.filters.check"])
     ours, theirs = context.Pipe(duplex=False)
     token = secrets.token_hex(16)

@@ -114,6 +114,8 @@ class ClusterResult(Part):
             refuse_ragged(models=models, others=one.models)
             if max(one.choice) >= len(models):
                 raise ValueError(f"model {max(one.choice)} of {len(models)}")
+        if len(set(self.group_names)) < len(self.group_names):
+            raise ValueError("two groups have one name")
         if max(self.group) >= len(self.group_names):
             raise ValueError(f"group {max(self.group)} of {len(self.group_names)}")
         return self

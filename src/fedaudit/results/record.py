@@ -202,7 +202,7 @@ class UsageRow(Part):
     client: Whole
     defended: bool
     samples: Whole
-    distinct: list[Whole]
+    distinct: Annotated[list[Whole], Field(min_length=1)]
     times_used: list[Whole]
     times_recycled: list[Whole]
     extra_bytes: Whole = 0
@@ -210,6 +210,12 @@ class UsageRow(Part):
     filter_cosine: Change | None = None
     rounds_acted: Whole | None = None
     rounds_decided_by_risk: Whole | None = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> "UsageRow":
+        if max(self.distinct) > self.samples:
+            raise ValueError(f"{max(self.distinct)} different ones of {self.samples} samples")
+        return self
 
 
 class AttackRow(Part):

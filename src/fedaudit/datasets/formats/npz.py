@@ -317,6 +317,11 @@ def _parts(
     distinct: bool,
 ) -> tuple[Arrays, Int[ndarray, " samples"] | None]:
     """The two parts, and where one block was divided, the place of each sample in it."""
+    for name in ("x_train", "y_train", "x_test", "y_test", "x", labels):
+        if name in stored and not stored[name].ndim:
+            raise BadInput(
+                f"{name} in {path.name} is a single value and no list; store one row a sample"
+            )
     if {"x_train", "y_train", "x_test", "y_test"} <= stored.keys():
         parts = (stored[name] for name in ("x_train", "y_train", "x_test", "y_test"))
         return Arrays(*parts), None

@@ -103,7 +103,10 @@ def shown_models(run: Run) -> list[ShownModel]:
             continue
         name = words.capital(shortened(run.group_names[group], 24))
         own = len(set(run.group)) > 1 and _mostly_of(run, model) == group
-        labels[model] = f"{name}’s model" if own else f"Model {model + 1}"
+        label = f"{name}’s model"
+        # Long names may be cut to one, and each model has a line of its own by its label.
+        own = own and label not in labels.values()
+        labels[model] = label if own else f"Model {model + 1}"
     rest = [model for model in range(len(run.rounds[-1].models)) if model not in labels]
     for model in rest:
         labels[model] = f"Model {model + 1}"

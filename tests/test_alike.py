@@ -1,0 +1,86 @@
+"""A record that is read can be reported, printed, gated, compared and packed."""
+
+import json
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedaudit.core.errors import Damaged
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Record
+from fuzz.alike import KEPT, VALUES, faults, kinds, shortened, steps, with_alike
+from fuzz.target import file
+from fuzz.targets import ROOT
+
+SECURE_SUM, SOURCES, CLUSTERS, GAMES = KEPT
+Json = dict[str, Any]
+
+
+def kept(name: str) -> Json:
+    return shortened(json.loads((ROOT / "records" / name).read_bytes()))
+
+
+def read(document: object) -> Record:
+    return read_record(file("one.json", json.dumps(document).encode()))
+
+
+def set_alike(name: str, place: str, value: object) -> Json:
+    return cast(Json, with_alike(kept(name), tuple(place.split(".")), value))
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value", "said"),
+    [
+        (CLUSTERS, "clusters.*.group_names", ["one", "one"], "two groups have one name"),
+        (CLUSTERS, "clusters.*.group_names.*", "", "two groups have one name"),
+        (SECURE_SUM, "usage.*.samples", 0, "different ones of 0 samples"),
+        (SECURE_SUM, "usage.*.distinct", [], "at least 1 item"),
+        (SECURE_SUM, "usage.*.distinct.*", 10**15, "different ones of"),
+    ],
+)
+def test_what_no_study_has_is_refused_when_it_is_read(
+    name: str, place: str, value: object, said: str
+) -> None:
+    with pytest.raises(Damaged, match=said):
+        read(set_alike(name, place, value))
+
+
+def test_a_client_without_samples_is_reported() -> None:
+    document = kept(SECURE_SUM)
+    for row in document["usage"]:
+        row |= {"samples": 0, "distinct": [0] * len(row["distinct"]), "times_used": [0]}
+    assert faults(document, read(kept(SECURE_SUM))) == []
+
+
+def test_models_of_groups_whose_names_begin_alike_are_reported() -> None:
+    document = kept(CLUSTERS)
+    for run in document["clusters"]:
+        run["group_names"] = ["a" * 40 + str(at) for at, _ in enumerate(run["group_names"])]
+        last = run["rounds"][-1]
+        last["choice"] = [group % len(last["models"]) for group in run["group"]]
+    record = read(document)
+    steps(record, record)["report"]()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KEPT)
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_record_with_all_places_of_a_kind_alike_is_refused_or_worked_with(
+    name: str, data: st.DataObject
+) -> None:
+    document = kept(name)
+    place = data.draw(st.sampled_from([*kinds(document)]))
+    value = data.draw(st.sampled_from(VALUES))
+    changed = with_alike(document, place, value)
+    assert faults(changed, read(document), ".".join(place), value) == []
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_the_fuzzer_starts_from_records_of_which_everything_can_be_made(name: str) -> None:
+    document = kept(name)
+    assert read(document).content_hash
+    assert len([*kinds(document)]) > 50
+    assert with_alike(document, ("name",), "x") == document | {"name": "x"}
