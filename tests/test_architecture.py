@@ -80,6 +80,7 @@ OPENED_ELSEWHERE = {
     "cli.application.printing_anyway": "the null device",
     "cli.application._take_closed": "the null device",
     "live.beside._close_others": "the null device",
+    "filters.isolated._answer": "the null device",
     "core.importing._entry_points": "metadata of an installed package",
     "pack.packing.write_pack": "a new file",
 }

@@ -59,7 +59,8 @@ def indented(text: str) -> str:
     Args:
         text: May quote anybody.
     """
-    return plain("\n  ".join(_BREAKS.split(text)))
+    lines = (_BREAKS.sub("\ufffd", line) for line in re.split("\r?\n", text))
+    return plain("\n  ".join(lines))
 
 
 class LogLines:

@@ -97,7 +97,7 @@ def columns_of_groups(one: Clustered) -> list[str]:
 
 def shown_models(run: Run) -> list[ShownModel]:
     """The models of a run: first those that stand for groups, largest group first."""
-    labels = {}
+    labels: dict[int, str] = {}
     for group, model in models_of_groups(run).items():
         if model is None:
             continue
