@@ -183,7 +183,7 @@ def test_a_target_with_a_comma_stands_in_quotes_and_no_target_is_refused(
 
 def test_report_and_gate_name_the_same_clients_of_a_pooled_figure(tmp_path: Path) -> None:
     found = attacked(told(tmp_path, [[0, 1], [0, 1], [0, 1], [0, 1]], clients=3))
-    assert pooled_over(found, "blackbox-loss") == "over 2 of 3 audited clients"
+    assert pooled_over(found)("blackbox-loss") == "over 2 of 3 audited clients"
     verdict = evaluate_policy(found, policy_from(DEFAULT_POLICY))
     held = [one for check in verdict.checks for one in (*check.open, check.worst) if one]
     said = {one.what for one in held}

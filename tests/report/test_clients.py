@@ -131,8 +131,8 @@ def test_a_pooled_figure_of_fewer_clients_says_so_in_bars_and_limits() -> None:
     over = [pooled(0.5, 0.4, 0.6, attack=name, significant=False) for name in ("a", "fta-l")]
     record = only(*figures, *few, *over)
     assert bars(record)[:2] == ["pooled clients · a", "2 of 3 clients pooled · fta-l"]
-    assert pooled_over(record, "a") == "over all 3 audited clients"
-    assert pooled_over(record, "fta-l") == "over 2 of 3 audited clients"
+    assert pooled_over(record)("a") == "over all 3 audited clients"
+    assert pooled_over(record)("fta-l") == "over 2 of 3 audited clients"
     limit = over[1].model_copy(update={"high": 0.65})
     record = only(*figures, *few, over[0], limit)
     said = " ".join(sentence.found for part in verdict(record).found for sentence in part.sentences)

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from jaxtyping import Int, Shaped
+from numpy import ndarray
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
@@ -335,6 +336,18 @@ class Model:
     def module(self) -> nn.Module:
         """A new module with these parameters, in evaluation mode."""
         return self.load_into(self.architecture.built()).eval()
+
+
+def positions_of(values: Int[ndarray, " samples"]) -> dict[int, Int[ndarray, " _"]]:
+    """Return the ascending positions of each value that occurs, by ascending value.
+
+    Samples are sorted once: to look through all of them for each of many values takes a time that
+    grows with the square of a file's size.
+    """
+    order = np.argsort(values, kind="stable")
+    # With counts, as for values alone NumPy loads numpy.ma first, whose masks it asks for.
+    found, counts = np.unique(values, return_counts=True)
+    return dict(zip(found.tolist(), np.split(order, counts.cumsum())[:-1], strict=True))
 
 
 def chunks(total: int, size: int) -> Iterator[slice]:

@@ -9,7 +9,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.values import chunks
+from fedaudit.core.values import chunks, positions_of
 from fedaudit.datasets.dataset import Dataset, numbered
 
 _VALUES_AT_ONCE = 2**23
@@ -165,8 +165,8 @@ def split(
         raise BadInput(f"test_share must lie between 0 and 1, got {test_share}; try 0.2")
     chosen: Bool[ndarray, " samples"] = np.zeros(len(labels), dtype=bool)
     # For values alone NumPy loads numpy.ma first, whose masks it asks for.
-    for label in np.unique(labels, return_counts=True)[0]:
-        members = rng.permutation(np.flatnonzero(labels == label))
+    for positions in positions_of(labels).values():
+        members = rng.permutation(positions)
         chosen[members[: round(test_share * len(members))]] = True
     if not chosen.any() or chosen.all():
         raise BadInput(

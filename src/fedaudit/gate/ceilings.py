@@ -292,12 +292,13 @@ def _runs(record: Record, policy: MembershipPolicy, *, each: bool = False) -> li
     _refuse_too_many(len(attacks) * len(defenses) * len(targets) * len(seeds))
     asked = product(attacks, defenses, targets, seeds)
     wanted = set(attacks)
+    named = set(policy.targets)
     there = [
         _run(f)
         for f in figures
         if f.attack in wanted
         and (f.seed is not None) == single
-        and (not policy.targets or f.target in policy.targets)
+        and (not named or f.target in named)
     ]
     return list(dict.fromkeys([*(FigureRun(*one) for one in asked), *there]))
 
@@ -313,8 +314,9 @@ def _of_runs(asked: Asked, *, each: bool = False) -> Iterator[tuple[FigureRun, E
     for figure in asked.record.findings:
         if figure.metric == asked.metric and figure.contrast == asked.contrast:
             found.setdefault(_run(figure), []).append(figure)
+    set_aside, reason = _sets_aside(asked.policy.membership), _reasons_missing(asked.record)
     for run in _runs(asked.record, asked.policy.membership, each=each):
-        if run not in found and _is_set_aside(asked, run):
+        if run not in found and set_aside and reason(run):
             continue
         yield from ((run, one) for one in found.get(run, [None]))
 
@@ -383,23 +385,25 @@ def _leaks_alone(figure: Estimate, ceiling: float) -> bool:
     return bool(above_chance(figure)) or (figure.low is not None and figure.low > ceiling)
 
 
-def _why_missing(record: Record, run: FigureRun) -> str:
-    """Return why the record has no figure of a run; "" if nothing explains it."""
-    if run.target is None or any(
-        (one.attack, one.target) == (run.attack, run.target) for one in record.findings
-    ):
-        return ""
-    if run.target in never_measured(record):
-        return NEVER_MEASURED
-    return too_few_rounds(record).get(run.attack, "")
+def _reasons_missing(record: Record) -> Callable[[FigureRun], str]:
+    """Return a function that says why the record has no figure of a run; "" for no reason.
+
+    It looks through the record once, and not for each of the runs.
+    """
+    there = {(one.attack, one.target) for one in record.findings}
+    never, few = set(never_measured(record)), too_few_rounds(record)
+
+    def reason(run: FigureRun) -> str:
+        if run.target is None or (run.attack, run.target) in there:
+            return ""
+        return NEVER_MEASURED if run.target in never else few.get(run.attack, "")
+
+    return reason
 
 
-def _is_set_aside(asked: Asked, run: FigureRun) -> bool:
-    """Return True if a client that an attack cannot be run on is listed instead of judged."""
-    policy = asked.policy.membership
-    if policy is None or policy.clients == "each" or policy.targets:
-        return False
-    return bool(_why_missing(asked.record, run))
+def _sets_aside(policy: MembershipPolicy) -> bool:
+    """Return True if clients that an attack cannot be run on are listed instead of judged."""
+    return policy.clients != "each" and not policy.targets
 
 
 def _members(asked: Asked) -> Iterator[Judged]:
@@ -408,7 +412,8 @@ def _members(asked: Asked) -> Iterator[Judged]:
     ceiling, seeds = asked.ceiling, len(set(asked.record.seeds))
     further = asks_further(asked.policy.membership.seeds)
     skips_rates = asked.policy.membership.small_audits == "not judged"
-    found = list(_of_runs(asked))
+    found, reason = list(_of_runs(asked)), _reasons_missing(asked.record)
+    over, uncontrolled = pooled_over(asked.record), _doubts_uncontrolled(asked.record)
     pooled = {
         (run.attack, run.defense, run.seed)
         for run, figure in found
@@ -421,16 +426,11 @@ def _members(asked: Asked) -> Iterator[Judged]:
             continue
         if figure is None:
             few = further and seeds < FEWEST_RUNS
-            why = _why_missing(asked.record, run) or _MISSING
+            why = reason(run) or _MISSING
             yield Judged(str(run), None, too_few_runs(seeds) if few else why)
             continue
-        doubt = (
-            asked.trust.doubt(figure)
-            or _unsure(figure, ceiling)
-            or _uncontrolled(figure, asked.record)
-        )
-        over = "" if run.target is not None else f" {pooled_over(asked.record, run.attack)}"
-        what = f"{run}{over}"
+        doubt = asked.trust.doubt(figure) or _unsure(figure, ceiling) or uncontrolled(figure)
+        what = str(run) if run.target is not None else f"{run} {over(run.attack)}"
         if further:
             yield Judged(what, *_further(figure, seeds, ceiling, doubt))
         elif figure.low is None and figure.high is None and figure.at_threshold is not None:
@@ -462,17 +462,22 @@ def _is_pooled(
     return (run.attack, run.defense, run.seed) in pooled
 
 
-def _uncontrolled(figure: Estimate, record: Record) -> str:
-    """Reason for doubt where no fair draw and no control vouch that only membership differs."""
-    if figure.fair or any(
-        one.control == "blind classifier" and one.passed and one.target in (None, figure.target)
-        for one in record.controls
-    ):
-        return ""
-    return (
-        "no fair draw decided between members and non-members, and no control shows that inputs "
-        "and labels alone do not distinguish them"
-    )
+def _doubts_uncontrolled(record: Record) -> Callable[[Estimate], str]:
+    """Return a function that says why a figure is in doubt without a fair draw; "" for no reason.
+
+    Without one only a control can vouch that members and non-members differ in nothing else.
+    """
+    passed = {o.target for o in record.controls if o.control == "blind classifier" and o.passed}
+
+    def doubt(figure: Estimate) -> str:
+        if figure.fair or None in passed or figure.target in passed:
+            return ""
+        return (
+            "no fair draw decided between members and non-members, and no control shows that "
+            "inputs and labels alone do not distinguish them"
+        )
+
+    return doubt
 
 
 def _further(
@@ -502,9 +507,10 @@ def _groups(asked: Asked) -> Iterator[Judged]:
     record, policy, trust = asked.record, asked.policy.membership, asked.trust
     assert policy is not None
     groups: dict[str, list[Estimate]] = {}
+    named = set(policy.targets)
     for row in record.groups:
         # Of an unfair contrast nothing is judged: see :func:`unfair_contrasts`.
-        if row.fair and (not policy.targets or row.target in policy.targets):
+        if row.fair and (not named or row.target in named):
             groups.setdefault(row.attack, []).append(row)
     for attack in judged_attacks(record, policy):
         rows = groups.get(attack, [])
@@ -532,6 +538,7 @@ def _groups(asked: Asked) -> Iterator[Judged]:
 def _bounds(asked: Asked) -> Iterator[Judged]:
     """Lower bounds, which are never averaged; the error that they share over a study is in them."""
     unbounded = {*clients_without_bound(asked.record, asked.policy.membership)}
+    reason = _reasons_missing(asked.record)
     for run, figure in _of_runs(asked._replace(contrast="unseen"), each=True):
         if run.target is None:
             # Each client's coins bound epsilon by themselves.
@@ -539,8 +546,7 @@ def _bounds(asked: Asked) -> Iterator[Judged]:
         if figure is None and run.target in unbounded:
             continue
         doubt = asked.trust.doubt(figure)
-        absent = _why_missing(asked.record, run) or "the record has no such bound"
-        why = absent if figure is None else ""
+        why = "" if figure is not None else reason(run) or "the record has no such bound"
         yield Judged(str(run), figure, why, doubt)
     for metric, what in _OF_ONE_UPDATE.items():
         found = sorted(asked.record.where(metric=metric), key=lambda one: one.seed is not None)

@@ -126,8 +126,9 @@ def _set_aside(record: Record, policy: Policy) -> Iterator[str]:
             "therefore judged together with the others"
         )
     attacks: dict[str, list[str]] = {}
+    judged = set(judged_attacks(record, policy.membership))
     for name, reason in too_few_rounds(record).items():
-        if name in judged_attacks(record, policy.membership):
+        if name in judged:
             attacks.setdefault(reason, []).append(shortened(name))
     for reason, names in attacks.items():
         yield f"{listed(names)} on some clients: {reason}"

@@ -3,10 +3,12 @@
 import hashlib
 import json
 import re
+from collections import Counter
+from collections.abc import Hashable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from fedaudit.results.guessing import LEAST_LEARNED
 from fedaudit.study.settings.toml import parsed_toml, read_toml
@@ -17,7 +19,19 @@ Budget = Annotated[float, Field(ge=0, le=1e15, strict=True)]
 Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
 Contrast = Literal["unseen", "other_client", "mixed"]
 Control = Literal["permuted members", "untrained model", "blind classifier", "planted leak"]
-Names = Annotated[tuple[str, ...], Field(max_length=1000)]
+Value = TypeVar("Value", bound=Hashable)
+
+
+def _refuse_repeated(values: tuple[Value, ...]) -> tuple[Value, ...]:
+    """Raise if a list names something twice: it would be judged, and listed, as often."""
+    repeated = [value for value, count in Counter(values).items() if count > 1]
+    if repeated:
+        raise ValueError(f"{str(repeated[0])[:80]!r} stands there twice; name it once")
+    return values
+
+
+_Once = AfterValidator(_refuse_repeated)
+Names = Annotated[tuple[str, ...], Field(max_length=1000), _Once]
 Over = Literal["each", "these runs", "further runs", "mean"]
 Otherwise = Literal["inconclusive", "fail"]
 
@@ -62,9 +76,12 @@ class MembershipPolicy(Table):
     group_auc: Share | None = None
     epsilon: Budget | None = None
     formal_epsilon: Budget | None = None
-    contrasts: Annotated[tuple[Contrast, ...], Field(min_length=1)] = ("unseen", "other_client")
+    contrasts: Annotated[tuple[Contrast, ...], Field(min_length=1), _Once] = (
+        "unseen",
+        "other_client",
+    )
     attacks: Names = ()
-    targets: Annotated[tuple[Count, ...], Field(max_length=1000)] = ()
+    targets: Annotated[tuple[Count, ...], Field(max_length=1000), _Once] = ()
     clients: Literal["each", "pooled"] = "each"
     small_audits: Literal["inconclusive", "not judged"] = "inconclusive"
     seeds: Over = "each"
@@ -135,7 +152,7 @@ class ControlsPolicy(Table):
         otherwise: What a missing or failed control makes of the gate.
     """
 
-    required: tuple[Control, ...] = (
+    required: Annotated[tuple[Control, ...], _Once] = (
         "permuted members",
         "untrained model",
         "blind classifier",

@@ -1,12 +1,12 @@
 """Reasons to believe a record's figures or not: controls, evaluation, and what was carried out."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import EvidencePolicy, Policy
 from fedaudit.gate.verdict import Check, demand
-from fedaudit.report.evidence import headline, label_among
+from fedaudit.report.evidence import Setting, headline, labels_among, setting_of
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.sources import on_sources, wrong_side
 from fedaudit.report.verdict import (
@@ -118,8 +118,9 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         yield demand("evidence", "complete coverage", faults, unsettled)
     if policy.membership is not None:
         first = headline(record)
+        labels = labels_among(first)
         lower = [
-            f"{shortened(one.attack)} {against(one.contrast)}{_among(one, first)}: {WRONG_SIGN}"
+            f"{shortened(one.attack)} {against(one.contrast)}{_among(labels, one)}: {WRONG_SIGN}"
             for one in wrong_sign(first)
             if one.contrast in policy.membership.contrasts
             and one.attack in (policy.membership.attacks or [one.attack])
@@ -143,9 +144,9 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
     yield demand("evidence", "every attack carried out", _few(faults), unsettled)
 
 
-def _among(figure: Estimate, figures: list[Estimate]) -> str:
+def _among(labels: Mapping[Setting, str], figure: Estimate) -> str:
     """Return what tells a figure from others of its attack, such as its client, after a comma."""
-    label = label_among(figure, figures)
+    label = labels[setting_of(figure)]
     return f", {label}" if label else ""
 
 

@@ -476,8 +476,14 @@ def differing(settings: list[Setting]) -> list[str]:
 
 def label_among(figure: Estimate, figures: list[Estimate]) -> str:
     """The part of a figure's setting that tells it from others; empty where nothing does."""
+    return labels_among(figures)[setting_of(figure)]
+
+
+def labels_among(figures: Iterable[Estimate]) -> dict[Setting, str]:
+    """Return :func:`label_among` for the setting of each figure, worked out once for all."""
     settings = distinct(setting_of(one) for one in figures)
-    return shortened(differing(settings)[settings.index(setting_of(figure))], 120)
+    labels = (shortened(label, 120) for label in differing(settings))
+    return dict(zip(settings, labels, strict=True))
 
 
 def _label(setting: Setting, varies: list[bool]) -> str:

@@ -9,10 +9,11 @@ from fedaudit.report.evidence import (
     by_contrast,
     distinct,
     grouped,
-    label_among,
+    labels_among,
     leading,
     look_of,
     says_nothing,
+    setting_of,
     single_samples,
     tone_of,
 )
@@ -200,10 +201,11 @@ def _reached(lines: Sequence[Line], track: int = 0) -> list[float]:
 
 def _marks(figures: Sequence[Estimate], looks: dict[str, Style]) -> tuple[Mark, ...]:
     order, found = list(looks), []
+    labels = labels_among(figures)
     for one in sorted(figures, key=lambda one: order.index(one.defense)):
         parts = (
             f"{shortened(one.attack)}, {shortened(words.defense_name(one.defense))}",
-            label_among(one, list(figures)),
+            labels[setting_of(one)],
             f"{words.metric_name(one.metric)} {words.with_interval(one)}",
         )
         found.append(_mark(one, looks[one.defense], " · ".join(filter(None, parts))))

@@ -9,7 +9,7 @@ from numpy import ndarray
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.core.values import NOBODY, ClientId
+from fedaudit.core.values import NOBODY, ClientId, positions_of
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Audited, Deal, all_but, check_targets, dealt
 from fedaudit.datasets.draws.canaries import with_canaries
@@ -209,7 +209,8 @@ def _panels(
 ) -> list[_Panel]:
     rng = seeded_numpy(seed, "audit records")
     classes = quotas.shape[1]
-    pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(classes)]
+    positions, none = positions_of(labels), np.zeros(0, dtype=np.int64)
+    pools = [rng.permutation(positions.get(label, none)) for label in range(classes)]
     used = np.zeros(classes, dtype=np.int64)
     panels = []
     for target in targets:
@@ -251,12 +252,12 @@ def _with_their_people(panels: Sequence[_Panel], clients: int, each: int, *, see
         rng = seeded_numpy(seed, "owners", panel.target)
         owner = np.full(len(panel.positions), NOBODY, dtype=np.int64)
         others = np.delete(np.arange(clients), panel.target)
-        for person in np.unique(panel.subject):
+        for positions in positions_of(panel.subject).values():
             # In an order of draws that no outcome changes: whose turn comes next is a coin alone.
             coin, visited = int(rng.integers(3)), rng.permutation(others)[:each]
             if coin == 0:
                 visited[0] = panel.target
-            theirs = rng.permutation(np.flatnonzero(panel.subject == person))
+            theirs = rng.permutation(positions)
             if coin < 2:
                 owner[theirs] = np.resize(visited, len(theirs))
         owners.append(owner)

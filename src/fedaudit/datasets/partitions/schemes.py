@@ -13,6 +13,7 @@ from jaxtyping import Int, Num
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.values import positions_of
 
 Counts: TypeAlias = Int[ndarray, " classes"]
 Quotas: TypeAlias = Int[ndarray, "clients classes"]
@@ -226,8 +227,9 @@ def deal(
         rng: Decides which samples of a class, and the order within a client.
     """
     hands: list[list[Int[ndarray, " _"]]] = [[] for _ in quotas]
+    positions, none = positions_of(labels), np.zeros(0, dtype=np.int64)
     for label in range(quotas.shape[1]):
-        pool = rng.permutation(np.flatnonzero(labels == label))
+        pool = rng.permutation(positions.get(label, none))
         pieces = np.split(pool, quotas[:, label].cumsum())
         for hand, piece in zip(hands, pieces[:-1], strict=True):
             hand.append(piece)

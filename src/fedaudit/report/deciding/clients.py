@@ -1,6 +1,6 @@
 """Decisions about several audited clients: which of them a sentence names, and whose limit."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
@@ -106,17 +106,14 @@ def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
     by_all = any(above_chance(one) for one in pooled)
     strongest = highest_auc(pooled) or pooled[0]
     together = (
-        f"{pooled_over(record, strongest.attack)}, each compared with its own held-out samples"
+        f"{pooled_over(record)(strongest.attack)}, each compared with its own held-out samples"
     )
     if above:
         shown = f"Shown {together}, and" if by_all else f"Not shown {together}, but shown"
         return f"{shown} for {clients_named(above)} alone"
     shown = "Shown" if by_all else "Judged"
-    small = [
-        client
-        for client in clients
-        if not little_can_hide(record, [one for one in alone if one.target == client])
-    ]
+    own = evidence.grouped(alone, lambda one: one.target)
+    small = [client for client in clients if not little_can_hide(record, own[client])]
     if not small:
         return f"{shown} {together}"
     who = "single clients" if small == clients else clients_named(small)
@@ -124,17 +121,25 @@ def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
     return f"{shown} {together}; {who} {verb} too small to be judged alone"
 
 
-def pooled_over(record: Record, attack: str) -> str:
-    """Return which clients a pooled figure of an attack is about: "over 2 of 3 audited clients".
+def pooled_over(record: Record) -> Callable[[str], str]:
+    """Return what says which clients an attack's pooled figure is over: "over 2 of 3 ...".
 
-    Clients that took part in no measured round, or in too few for the attack, are not in it.
+    Clients that took part in no measured round, or in too few for the attack, are not in it. The
+    record is looked through once, for all attacks.
     """
-    covered = _pooled_clients([one for one in record.findings if one.fair], attack)
+    figures = [one for one in record.findings if one.attack]
+    by_attack = evidence.grouped((one for one in figures if one.fair), lambda one: one.attack)
+    covered_by = {attack: _pooled_clients(own, attack) for attack, own in by_attack.items()}
     audited = {one.client for one in record.coverage.clients} if record.coverage else set()
-    total = len(audited.union(clients_of(one for one in record.findings if one.attack)))
-    if covered in (0, total):
-        return f"over all {total} audited clients"
-    return f"over {covered} of {total} audited clients"
+    total = len(audited.union(clients_of(figures)))
+
+    def over(attack: str) -> str:
+        covered = covered_by.get(attack, 0)
+        if covered in (0, total):
+            return f"over all {total} audited clients"
+        return f"over {covered} of {total} audited clients"
+
+    return over
 
 
 def _pooled_clients(figures: Iterable[Estimate], attack: str) -> int:

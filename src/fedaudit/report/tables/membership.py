@@ -179,8 +179,9 @@ def attack_tables(record: Record) -> list[Grid]:
     """
     figures = headline(record)
     settings, runs = settings_of(figures), runs_behind(record)
+    here = grouped(figures, setting_of)
     tables = [
-        _attack_table([f for f in figures if setting_of(f) == setting], label, runs)
+        _attack_table(here[setting], label, runs)
         for setting, label in zip(settings, differing(settings), strict=True)
     ]
     said = independence(record)
@@ -238,11 +239,12 @@ def compared_within(figure: Estimate) -> str:
 _WITHIN = {"client": "each client's members with its own held-out samples", "class": "same classes"}
 
 
-def _compared(figure: Estimate, figures: Iterable[Estimate]) -> Filled:
-    """Return the cell of a column on what is compared, which tables without any do not have."""
-    if not any(map(compared_within, figures)):
-        return {}
-    return {"Compared": compared_within(figure) or "all pairs"}
+def _compared(figures: Iterable[Estimate]) -> list[Filled]:
+    """Return for each figure the cell on what is compared, which tables without any do not have."""
+    compared = [compared_within(figure) for figure in figures]
+    if not any(compared):
+        return [{} for _ in compared]
+    return [{"Compared": within or "all pairs"} for within in compared]
 
 
 def _alone(figure: Estimate) -> str:
@@ -336,7 +338,7 @@ def _long_table(caption: str, figures: list[Estimate]) -> Grid:
             "Contrast": words.contrast_name(figure.contrast),
             "Metric": words.metric_name(figure.metric),
             "Figure": figure_cell(figure, notes),
-            **_compared(figure, figures),
+            **compared,
             "Defense": shortened(words.defense_name(figure.defense)),
             "View": shortened(figure.view),
             "Target": "every target" if figure.target is None else str(figure.target),
@@ -344,7 +346,7 @@ def _long_table(caption: str, figures: list[Estimate]) -> Grid:
             "Method": shortened(figure.method, 60) or words.MISSING,
             "Members / non-members": _behind(figure),
         }
-        for figure in figures
+        for figure, compared in zip(figures, _compared(figures), strict=True)
     ]
     return tabled(
         caption,
@@ -367,7 +369,7 @@ def targets_of(record: Record) -> list[int]:
 
 def targets_table(record: Record) -> Grid | None:
     """AUC of each audited client; None where only one was audited."""
-    figures = target_figures(record)
+    figures = sorted(target_figures(record), key=lambda figure: figure.target or 0)
     if not figures:
         return None
     rows = [
@@ -380,10 +382,10 @@ def targets_table(record: Record) -> Grid | None:
             "AUC": None
             if figure.value is None
             else measured(figure, look_of(figure), _alone(figure), unbounded=""),
-            **_compared(figure, figures),
+            **compared,
             "Members / non-members": _behind(figure),
         }
-        for figure in sorted(figures, key=lambda figure: figure.target or 0)
+        for figure, compared in zip(figures, _compared(figures), strict=True)
     ]
     return tabled("AUC by audited client", rows, varying=_SETTING)
 

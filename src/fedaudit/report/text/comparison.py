@@ -1,5 +1,6 @@
 """Records side by side in words: names of rows and fronts, cautions, and the best trade-off."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -48,7 +49,7 @@ def settings_text(settings: Mapping[str, str]) -> str:
     # What is set in other rows alone says nothing of this one.
     given = {name: value for name, value in settings.items() if value not in (NOT_SET, "{}")}
     short = {name: _short_setting(name) for name in given}
-    twice = {last for last in short.values() if [*short.values()].count(last) > 1}
+    twice = {last for last, count in Counter(short.values()).items() if count > 1}
     full = {
         n: f"{n.partition('.')[0]} {last}" if last in twice else last for n, last in short.items()
     }

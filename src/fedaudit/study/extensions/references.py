@@ -15,7 +15,7 @@ from fedaudit.attacks.catalog import attack_named, attack_set
 from fedaudit.attacks.membership.reference import ReferenceCalibrated
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded_numpy
-from fedaudit.core.values import NOBODY, ClientId, Samples, Sees
+from fedaudit.core.values import NOBODY, ClientId, Samples, Sees, positions_of
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.observe.measurements import stacked
@@ -285,9 +285,10 @@ def _with_some_in(
         )
     owner = np.full(len(samples), NOBODY, dtype=np.int64)
     owner[wanted] = rng.permutation(places)[: len(wanted)]
+    positions, none = positions_of(owner), np.zeros(0, dtype=np.int64)
     clients = {}
     for client, own in deal.clients.items():
-        given = np.flatnonzero(owner == client)
+        given = positions.get(client, none)
         kept = rng.permutation(len(own))[len(given) :]
         order = torch.from_numpy(rng.permutation(len(own)))
         parts = [own.take(torch.from_numpy(kept)), samples.take(torch.from_numpy(given))]

@@ -19,7 +19,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import Refusal
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.core.values import NOBODY, ClientId, Sees
+from fedaudit.core.values import NOBODY, ClientId, Sees, positions_of
 from fedaudit.datasets.draws.fair import OF_EACH_CLIENT
 from fedaudit.metrics import Limited
 from fedaudit.metrics.source import (
@@ -106,7 +106,8 @@ def _audited_queries(run: Setup) -> SourceQueries | None:
     """As many audited samples of every client as the one with fewest has; None if one has none."""
     audit, clients = run.deal.audit, tuple(sorted(run.deal.clients))
     rng = seeded_numpy(run.seed, "source")
-    theirs = [rng.permutation(np.flatnonzero(audit.owner == client)) for client in clients]
+    positions, none = positions_of(audit.owner), np.zeros(0, dtype=np.int64)
+    theirs = [rng.permutation(positions.get(client, none)) for client in clients]
     each = min(len(positions) for positions in theirs)
     if not each:
         return None
@@ -313,11 +314,11 @@ def named_by_labels(
 def _by_class(right: Bool[ndarray, " samples"], samples: SourceQueries) -> list[ClassSuccess]:
     return [
         ClassSuccess(
-            label=int(label),
-            samples=int((samples.labels == label).sum()),
-            right=int(right[samples.labels == label].sum()),
+            label=label,
+            samples=len(positions),
+            right=int(right[positions].sum()),
         )
-        for label in np.unique(samples.labels)
+        for label, positions in positions_of(samples.labels).items()
     ]
 
 

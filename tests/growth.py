@@ -1,0 +1,22 @@
+"""How the work of a function grows with its input, by counted calls: the same on any machine."""
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+
+def calls_of(run: Callable[[], object]) -> int:
+    """Count the calls that a function makes, those of functions in C included."""
+    count = 0
+
+    def counted(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(counted)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return count
