@@ -34,7 +34,7 @@ def test_what_is_told_is_what_the_target_trained_on(tmp_path: Path) -> None:
     usage = torch.stack([told[index] for index in (1, 2, 3, 4)]).sum(0)
     assert 0 < int(usage.sum()) < 4 * len(mine)
     # Two epochs a round; the run's own count of how often each sample was in a step.
-    counted = read_usage(tmp_path / "seed-1", run_key(study, 1))
+    counted = read_usage(tmp_path / "seed-1", run_key(run.study, 1))
     assert counted is not None
     found = dict(zip(counted.ids[0].tolist(), counted.used[0].tolist(), strict=True))
     assert [found.get(one, 0) for one in mine.ids.tolist()] == (2 * usage).tolist()
