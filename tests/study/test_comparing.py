@@ -90,13 +90,13 @@ def test_differences_are_paired_over_seeds() -> None:
 
 
 def test_from_five_seeds_on_a_change_says_what_further_runs_would_give_as_well() -> None:
-    gaps = (-0.1, -0.12, -0.08, -0.11, -0.09)
+    gaps = (-0.3, 0.1, -0.2, 0.0, -0.1)
     ours: Values = {s: {0: Value(0.7 + gap, 0.6, 0.8, "a", True)} for s, gap in enumerate(gaps)}
     base: Values = {s: {0: Value(0.7, 0.6, 0.8, "a", True)} for s in range(5)}
     change = difference(ours, base)
     assert change is not None
     assert change.further is not None
-    reach = student.ppf(0.975, 4) * math.sqrt(0.00025) / math.sqrt(5)
+    reach = student.ppf(0.975, 4) * math.sqrt(0.025) / math.sqrt(5)
     assert change.further.low == pytest.approx(-0.1 - reach)
     assert change.further.high == pytest.approx(-0.1 + reach)
     assert change.further.method == "Student t over 5 seeds 95%"
