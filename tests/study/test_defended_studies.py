@@ -71,9 +71,7 @@ def test_a_defense_that_takes_a_coalition_is_given_its_group(together: str) -> N
 
 
 def test_the_coalition_is_no_setting_of_a_study(together: str) -> None:
-    with pytest.raises(
-        BadInput, match=r"options.coalition.*the clients of the defense"
-    ):
+    with pytest.raises(BadInput, match=r"options.coalition.*the clients of the defense"):
         defenses(name=together, options={"coalition": 1})
 
 
