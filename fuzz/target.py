@@ -71,6 +71,31 @@ def stretched(seed: bytes, token: bytes, rng: Random, length: int = 500_000) -> 
     return seed[:at] + token * (length // len(token)) + seed[at:]
 
 
+_WORDS = (b"", b"-1", b"0", b"1e999", b"9" * 19, b"null", b'"', b"[")
+
+
+def damaged(seed: bytes, rng: Random) -> bytes:
+    """A content with some bytes or numbers changed, taken out or doubled, or cut off."""
+    content = bytearray(seed)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        at = rng.randrange(len(content) + 1)
+        end = min(len(content), at + rng.choice((1, 1, 2, 8, 40)))
+        how = rng.randrange(5)
+        if how == 0:
+            content[at:end] = rng.randbytes(end - at)
+        elif how == 1:
+            content[at:end] = rng.choice((b"\x00", b"\x7f", b"\xff")) * (end - at)
+        elif how == 2:
+            content[at:at] = content[at:end]
+        elif how == 3:
+            content[at:end] = rng.choice(
+                (b"", b"-1", b"0", b"1e999", b"9" * 19, b"null", b'"', b"[")
+            )
+        elif rng.random() < 0.2:
+            del content[at:]
+    return bytes(content)
+
+
 def refused(read: Callable[[bytes], object], content: bytes) -> bool:
     """Whether a reader refuses; anything else that it raises goes through."""
     try:

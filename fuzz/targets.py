@@ -12,7 +12,6 @@ from xml.etree import ElementTree
 import numpy as np
 import torch
 from PIL import Image
-from safetensors import safe_open
 from safetensors.torch import save
 
 from fedaudit.datasets.formats import cifar, idx, image_folder, npz
@@ -31,7 +30,7 @@ from fedaudit.results.comparison import write_comparison_file
 from fedaudit.results.read import read_comparison, read_record
 from fedaudit.study.comparing import compared
 from fedaudit.study.settings.file import read_studies
-from fuzz import nodes
+from fuzz import kept, nodes
 from fuzz.target import FOLDER, Target, alone, file, header
 
 ROOT = Path(__file__).parents[1]
@@ -208,15 +207,7 @@ def _measured_seeds() -> list[bytes]:
     signals = {"loss": torch.randn(2, 3), "cosine": torch.randn(2, 3)}
     one = MeasuredRound(1, (0, 1), torch.tensor([0, 0]), signals, {})
     write_measured(FOLDER / "seed", one, {"run": "a", "test_correct/global": "3"})
-    return [_without_hash(path) for path in (FOLDER / "seed" / "measured").iterdir()]
-
-
-def _without_hash(path: Path) -> bytes:
-    """As older versions wrote it: with a hash every change would be refused for that alone."""
-    with safe_open(path, framework="pt") as stored:
-        said = {k: v for k, v in stored.metadata().items() if k != "fedaudit.sha256"}
-        names = list(stored.keys())
-        return save({name: stored.get_tensor(name) for name in names}, said)
+    return [kept.without_hash(path) for path in (FOLDER / "seed" / "measured").iterdir()]
 
 
 def _recording_seeds() -> list[bytes]:
@@ -309,6 +300,20 @@ TARGETS: dict[str, Target] = {
     "study of games": Target(_game_study, _kept("studies/games/*.toml")),
     "safetensors": Target(_tensors, _tensor_seeds, header),
     "measured round": Target(_measured, _measured_seeds, header),
+    "usage of a run": Target(kept.usage, kept.usage_seeds, header),
+    "checkpoint": Target(kept.standing, kept.standing_seeds, header),
+    "scores": Target(kept.scores, kept.scores_seeds, header),
+    "models of a kept round": Target(kept.kept_models, kept.kept_models_seeds, header),
+    "update of a kept round": Target(kept.kept_update, kept.kept_update_seeds, header),
+    "waiting round": Target(kept.waiting_round, kept.waiting_round_seeds, header),
+    "statistics of canaries": Target(kept.left, kept.left_seeds, header),
+    "pretrained values": Target(kept.weights, kept.weights_seeds, header),
+    "part of an audit": Target(kept.part, kept.part_seeds, header),
+    "played point": Target(kept.point, kept.point_seeds, alone),
+    "places of runs": Target(kept.places, kept.places_seeds, alone),
+    "identity of a run": Target(kept.identity, kept.identity_seeds, alone),
+    "settings of a run": Target(kept.settings, kept.settings_seeds, alone),
+    "growth of a study": Target(kept.growth, kept.growth_seeds, alone),
     "answers of nodes": Target(nodes.answers, nodes.answers_seeds, alone),
     "tensors of answers": Target(nodes.tensors, nodes.tensors_seeds, header),
     "turns for a node": Target(nodes.turns, nodes.turns_seeds, alone),

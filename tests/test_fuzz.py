@@ -6,7 +6,7 @@ from warnings import catch_warnings, simplefilter
 
 import pytest
 
-from fuzz.target import TOKENS, refused, stretched
+from fuzz.target import TOKENS, damaged, refused, stretched
 
 with catch_warnings():
     # Flower, where it is installed, imports more here than elsewhere.
@@ -39,3 +39,14 @@ def test_half_a_megabyte_of_one_token_keeps_no_reader_busy(name: str) -> None:
         start = time.process_time()
         refused(target.read, content)
         assert time.process_time() - start < 5, content[:200]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_damaged_files_are_refused_or_read_and_nothing_else(name: str) -> None:
+    target, rng = TARGETS[name], Random(name)
+    seeds, begun, counts = target.seeds()[:3], time.process_time(), [0, 0]
+    for _ in range(200):
+        counts[refused(target.read, damaged(rng.choice(seeds), rng))] += 1
+        if time.process_time() - begun > 0.6:
+            break
+    assert sum(counts) > 3

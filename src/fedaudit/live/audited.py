@@ -348,8 +348,8 @@ def _part(given: Part, name: str, seed: int) -> _Read:
             labels=labelled_samples((torch.arange(labels.numel())[:, None], labels), name).labels
         )
     owner, panel = (torch.as_tensor(given[key]) for key in ("owner", "panel"))
-    clients = sorted({*owner.tolist(), *panel.tolist()} - {NOBODY})
     told = all(t.dtype == torch.int64 and t.shape == (len(samples),) for t in (owner, panel))
+    clients = sorted({*owner.tolist(), *panel.tolist()} - {NOBODY}) if told else []
     fits = told and bool(((panel == NOBODY) | (owner == NOBODY) | (owner == panel)).all())
     if not fits or not clients or min(clients) < 0:
         raise BadInput(

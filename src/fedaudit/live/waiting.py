@@ -1,20 +1,23 @@
 """Rounds that wait to be measured: a file each, with exactly what the adversary sees."""
 
 import json
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import torch
+from pydantic import Field, TypeAdapter
 from torch import Tensor
 
 from fedaudit.core.errors import Damaged
-from fedaudit.core.files import own_folder
+from fedaudit.core.files import own_folder, parsed_json
 from fedaudit.core.headers import MAX_TENSORS
 from fedaudit.core.params import plus
 from fedaudit.core.values import Architecture, ClientId, Model, Params
 from fedaudit.live.recording import RoundEntry
-from fedaudit.observe.kept_files import models_in, numbered_models, under
+from fedaudit.observe.kept_files import models_in, numbered_models, refuse_misfit, under
 from fedaudit.observe.layout import numbered
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import MAX_BYTES, read_notes, read_tensors, write_tensors
@@ -36,9 +39,9 @@ def waiting_entries(folder: Path) -> dict[int, RoundEntry]:
     entries = dict[int, RoundEntry]()
     for index, path in waiting(folder):
         try:
-            entries[index] = RoundEntry.model_validate_json(read_notes(path)["entry"])
+            entries[index] = RoundEntry.model_validate(parsed_json(read_notes(path)["entry"]))
         # It is refused where it is measured.
-        except (Damaged, KeyError, ValueError):
+        except (Damaged, KeyError, ValueError, RecursionError):
             entries[index] = RoundEntry(round=index, asked=(), answered=(), measured=False)
     return entries
 
@@ -109,12 +112,14 @@ def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEn
     """
     tensors, notes = read_tensors(path)
     try:
-        entry = RoundEntry.model_validate_json(notes["entry"])
+        entry = RoundEntry.model_validate(parsed_json(notes["entry"]))
         bases, after, locals_ = (
             models_in(tensors, part, architecture) for part in ("base", "after", "local")
         )
+        _refuse_misfits([*bases.values(), *after.values(), *locals_.values()], architecture)
         exposed: dict[ClientId, Exposed] = {}
-        for client, number, scale, has_local, has_update in json.loads(notes["clients"]):
+        clients = _CLIENTS.validate_python(parsed_json(notes["clients"]))
+        for client, number, scale, has_local, has_update in clients:
             base = None if number < 0 else bases[str(number)]
             local = locals_.get(str(client))
             update = under(tensors, f"update/{client}/") or None
@@ -122,20 +127,34 @@ def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEn
                 local = _moved(_known(base), _known(update))
             if has_update and update is None:
                 update = plus(_known(local).params, _known(base).params, -1.0)
+            if update is not None and base is not None:
+                refuse_misfit(Model(base.architecture, update), replace(base, buffers={}))
             exposed[client] = Exposed(base, local, update, scale)
         return Round(
             index=entry.round,
             exposed=exposed,
             sent={},
             uploads={},
-            weights=dict(json.loads(notes["weights"])),
+            weights=dict(_WEIGHTS.validate_python(parsed_json(notes["weights"]))),
             asked=entry.asked,
             answered=entry.answered,
             after=after,
-            stands_for=dict(json.loads(notes["stands_for"])),
+            stands_for=dict(_GROUPS.validate_python(parsed_json(notes["stands_for"]))),
         ), entry
-    except (KeyError, TypeError, ValueError) as error:
-        raise Damaged(f"{path} is no round that waits ({error}); delete it") from error
+    except (KeyError, TypeError, ValueError, RuntimeError, RecursionError) as error:
+        raise Damaged(f"{path} is no round that waits ({str(error)[:300]}); delete it") from error
+
+
+_Finite = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_CLIENTS = TypeAdapter(list[tuple[int, int, _Finite | None, bool, bool]])
+_WEIGHTS = TypeAdapter(list[tuple[int, _Finite]])
+_GROUPS = TypeAdapter(list[tuple[int, int]])
+
+
+def _refuse_misfits(models: Iterable[Model], architecture: Architecture) -> None:
+    initial = architecture.initial(0)
+    for model in models:
+        refuse_misfit(model, initial)
 
 
 def _not_derived(one: Exposed) -> tuple[Model | None, Params | None]:

@@ -75,11 +75,30 @@ def models_in(tensors: Params, part: str, architecture: Architecture) -> dict[st
 
 def _models(tensors: Params, part: str, architecture: Architecture) -> dict[str, Model]:
     found = models_in(tensors, part, architecture)
-    wanted = {name: value.shape for name, value in architecture.initial(0).tensors().items()}
+    initial = architecture.initial(0)
     for model in found.values():
-        if {n: v.shape for n, v in model.tensors().items()} != wanted:
+        refuse_misfit(model, initial)
+        if model.tensors().keys() != initial.tensors().keys():
             raise ValueError("its tensors are not those of the model")
     return found
+
+
+def refuse_misfit(model: Model, initial: Model) -> None:
+    """Raise if a model that was read is none of an architecture, some tensors left out.
+
+    Args:
+        model: As it was read.
+        initial: Of the architecture.
+
+    Raises:
+        ValueError: Its tensors have other names or shapes, or hold no floating-point numbers.
+    """
+    wanted, found = initial.tensors(), model.tensors()
+    if not found.keys() <= wanted.keys():
+        raise ValueError("its tensors are not those of the model")
+    for name, value in found.items():
+        if value.shape != wanted[name].shape or not value.is_floating_point():
+            raise ValueError("its tensors are not those of the model, in shape or type")
 
 
 class _File(NamedTuple):
@@ -216,8 +235,11 @@ def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[Exposed, float
         ):
             raise ValueError(f"peak {peak}, weight {weight} or scale {scale} cannot be")
         update = scaled({name: packed[name].float() for name in base.params}, peak)
+        if not all(bool(value.isfinite().all()) for value in update.values()):
+            raise ValueError("its update is not finite")
         local = Model(base.architecture, plus(base.params, update), under(tensors, "buffers/"))
-    except (KeyError, ValueError, RuntimeError) as error:
+        refuse_misfit(local, base)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise Damaged(f"{path} is not a kept update ({error}); restore it from a copy") from error
     return Exposed(base, local, update, scale), weight
 

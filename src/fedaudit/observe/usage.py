@@ -16,6 +16,12 @@ from fedaudit.observe.tensors import read_tensors, write_tensors
 
 USAGE_FILE = "usage.safetensors"
 
+_LONGEST_COSINE = 1 + 1e-6
+MOST_USES = 1_000_000
+"""Uses of one sample that are counted, at most; a histogram has a place for each number."""
+_MOST = 1e15
+"""Bytes and seconds of a run, at most."""
+
 COUNTS = ("used", "recycled", "extra_bytes", "acted", "risk_decided")
 """What clients note in whole numbers: samples by number, bytes, and 1 or 0 for yes or no."""
 
@@ -93,8 +99,8 @@ def counted(usage: Usage, round: Round) -> Usage:
     distinct = [int((added[client] > 0).sum()) for client in usage.clients]
     return replace(
         usage,
-        used={client: usage.used[client] + added[client] for client in usage.clients},
-        recycled={client: usage.recycled[client] + again[client] for client in usage.clients},
+        used={c: (usage.used[c] + added[c]).clamp(max=MOST_USES) for c in usage.clients},
+        recycled={c: (usage.recycled[c] + again[c]).clamp(max=MOST_USES) for c in usage.clients},
         distinct=torch.cat([usage.distinct, torch.tensor([distinct])]),
         extra_bytes=torch.cat([usage.extra_bytes, torch.tensor([extra])]),
         seconds=torch.cat([usage.seconds, torch.tensor([seconds], dtype=torch.float64)]),
@@ -192,14 +198,27 @@ def read_usage(folder: Path, run: str) -> Usage | None:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{path} is not a record of usage ({error}); restore it") from error
-    fits = all(len({len(part[c]) for part in parts.values()}) == 1 for c in clients)
+    fits = (
+        len(set(clients)) == len(clients)
+        and min(clients, default=0) >= 0
+        and all(
+            part[c].shape == (len(parts["ids"][c]),) for part in parts.values() for c in clients
+        )
+    )
     shapes = {distinct.shape, extra.shape, seconds.shape, cosine.shape}
     shapes |= {acted.shape, decided.shape}
     table = shapes == {(len(distinct), len(clients))}
     counts = parts["ids"], parts["used"], parts["recycled"]
     numbers = (distinct, extra, *(one for part in counts for one in part.values()))
     whole = all(one.dtype == torch.int64 and bool((one >= 0).all()) for one in numbers)
-    timed = bool(((seconds >= 0) & seconds.isfinite()).all())
+    # A histogram takes memory for the largest of them, and sums of large ones overflow.
+    uses = (one for part in ("used", "recycled") for one in parts[part].values())
+    whole = whole and all(bool((one <= MOST_USES).all()) for one in uses)
+    whole = whole and float(extra.double().sum()) <= _MOST
+    sizes = torch.tensor([len(parts["ids"][c]) for c in clients], dtype=torch.int64)
+    whole = whole and (not table or bool((distinct <= sizes).all()))
+    timed = bool((seconds >= 0).all()) and float(seconds.double().sum()) <= _MOST
+    timed = timed and bool((cosine.isnan() | (cosine.abs() <= _LONGEST_COSINE)).all())
     asked = torch.cat([acted.flatten(), decided.flatten()])
     timed = timed and bool((asked.isnan() | (asked == 0) | (asked == 1)).all())
     ours = notes.get("run") == run

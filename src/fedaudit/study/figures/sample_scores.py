@@ -22,6 +22,7 @@ from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.study.figures.truth import Findings, target_truth
 from fedaudit.study.setup.parts import Setup
 
+_LONGEST_NUMBER = 20
 LEAST_COMMON = 0.9
 """Share of the samples that must come from the same clients in two runs that make pairs."""
 
@@ -81,23 +82,36 @@ def read_scores(path: Path) -> Scores:
     for name, values in tensors.items():
         seed, _, rest = name.partition("/")
         target, _, what = rest.partition("/")
-        if not (seed.isdecimal() and target.isdecimal() and values.ndim == 1):
+        if not (_is_number(seed) and _is_number(target) and values.ndim == 1):
             raise Damaged(f"{path} holds {name[:80]!r}, which is no scores of a study")
         key = (int(seed), int(target))
         if what == "ids":
             origin = tensors.get(f"{seed}/{target}/origin")
-            if origin is None or origin.shape != values.shape:
+            if origin is None or origin.shape != values.shape or not _are_whole(values, origin):
                 raise Damaged(f"{path} does not say where the samples of {seed}/{target} are from")
             found[key] = SampleScores(values.numpy(), origin.numpy(), {})
         elif what.startswith("scores/"):
             at = found.get(key)
-            if at is None or at.ids.shape != tuple(values.shape):
+            if at is None or at.ids.shape != tuple(values.shape) or not _are_scores(values):
                 raise Damaged(
                     f"{path} has scores of {name[:80]!r} for samples that it does not name"
                 )
             by_attack = {**at.by_attack, what.removeprefix("scores/"): values.numpy()}
             found[key] = at._replace(by_attack=by_attack)
     return found
+
+
+def _is_number(text: str) -> bool:
+    """True for the digits of a seed or client; to read thousands of digits takes long."""
+    return text.isdecimal() and len(text) <= _LONGEST_NUMBER
+
+
+def _are_whole(*columns: torch.Tensor) -> bool:
+    return all(one.dtype == torch.int64 for one in columns)
+
+
+def _are_scores(values: torch.Tensor) -> bool:
+    return values.is_floating_point() and not bool(values.isnan().any())
 
 
 def paired_auc(

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.modules import loaded
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import NOISE_STEPS, Denoising, left_of_clean
@@ -71,7 +71,7 @@ def write_pictures(setup: Setup, folder: Path, findings: "Findings", path: Path)
     from fedaudit.study.figures.truth import target_truth
 
     target = setup.study.audit.targets[0]
-    pictures = read_tensors(folder / _FILE)[0]["pictures"]
+    pictures = _read(folder / _FILE, setup)
     given = {
         name: s
         for (seed, who, name), s in findings.scores.items()
@@ -104,6 +104,29 @@ def write_pictures(setup: Setup, folder: Path, findings: "Findings", path: Path)
         Image.fromarray(np.concatenate([rows[0], gap, rows[1]])).save(path)
     except OSError as error:
         raise BadInput(f"{path} could not be written ({error}); free some space") from error
+
+
+def _read(path: Path, setup: Setup) -> Tensor:
+    """Return what :func:`draw` left.
+
+    Raises:
+        Damaged: It left something else.
+    """
+    pictures = read_tensors(path)[0].get("pictures", torch.zeros(0))
+    inputs = setup.dataset.train.inputs
+    fields = () if inputs is None else inputs.fields
+    shape = next((field.shape for field in fields if field.name == "sample"), None)
+    most = min(setup.dataset.classes, _MOST_CONCEPTS)
+    if (
+        pictures.shape[1:] != shape
+        or not 0 < len(pictures) <= most
+        or not pictures.is_floating_point()
+        or not bool(pictures.isfinite().all())
+    ):
+        raise Damaged(
+            f"{path} holds no pictures that this run drew; delete it, to have none in the report"
+        )
+    return pictures
 
 
 def drawn(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedaudit.core.devices import CPU, computing_on, forked
 from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.files import parsed_json
 from fedaudit.core.locking import Lock
 from fedaudit.core.modules import refuse_unfit
 from fedaudit.core.pretrained import pretrained_file
@@ -98,8 +99,8 @@ def _refuse_other(file: Path, study: Study) -> None:
     """Refuses a file that was not made by this study's pretraining, whatever it is called."""
     notes = read_tensors(file)[1]
     try:
-        made_by = json.loads(notes.get(_SETTINGS, "null"))
-    except ValueError:
+        made_by = parsed_json(notes.get(_SETTINGS, "null"))
+    except (ValueError, RecursionError):
         made_by = None
     if made_by != json.loads(json.dumps(study.pretrained_settings)):
         raise BadInput(
@@ -200,7 +201,7 @@ def _resumed(part: Path, module: nn.Module, optimizer: torch.optim.Adam) -> int:
         module.load_state_dict(params)
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
         return int(notes["step"])
-    except (Damaged, KeyError, ValueError, RuntimeError) as error:
+    except (Damaged, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise Damaged(
             f"{part} is not the half of this pretraining that was done; delete it, to begin anew"
         ) from error

@@ -210,7 +210,8 @@ class MeasuredRun(NamedTuple):
         path = self.place / file
         tensors, notes = read_tensors(path) if path.is_file() else ({}, {})
         there = {name: tuple(tensors[name].shape) for name in shapes.keys() & tensors.keys()}
-        if notes.get("run") != self.key or there != shapes:
+        finite = all(bool(tensors[name].isfinite().all()) for name in there)
+        if notes.get("run") != self.key or there != shapes or not finite:
             raise Damaged(
                 f"{path} is not what this run left; delete {self.place} and run the study again"
             )

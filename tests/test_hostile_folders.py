@@ -1,0 +1,165 @@
+"""Files of runs and recordings that say what none can: each is refused where it is read."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedaudit.core.errors import BadInput, Damaged, Refusal
+from fedaudit.observe.tensors import read_notes, write_tensors
+from fedaudit.observe.usage import MOST_USES, counted, unused
+from fedaudit.study.running.pretraining import _refuse_other
+from fedaudit.study.settings.values import study_from
+from fuzz import kept
+from fuzz.nodes import DATA
+from fuzz.target import file
+
+DEEP = "[" * 3000
+LARGE = torch.tensor([0, 0, 0, 0, 0, 2**40])
+
+
+def changed(seed: bytes, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> bytes:
+    """A file with other tensors and notes in the places of some, and more."""
+    said = read_notes(file("changed.safetensors", seed))
+    said.pop("fedaudit.order", "")
+    return save({**load(seed), **tensors}, {**said, **notes})
+
+
+CASES: list[
+    tuple[
+        Callable[[bytes], None],
+        Callable[[], list[bytes]],
+        Mapping[str, Tensor],
+        Mapping[str, str],
+        str,
+    ]
+] = [
+    # A histogram of these would have a place for each number up to the largest.
+    (kept.usage, kept.usage_seeds, {"used/0": LARGE}, {}, "is damaged"),
+    (kept.usage, kept.usage_seeds, {"recycled/2": LARGE}, {}, "is damaged"),
+    (kept.usage, kept.usage_seeds, {"distinct": torch.tensor([[7, 0]])}, {}, "is damaged"),
+    (
+        kept.usage,
+        kept.usage_seeds,
+        {"extra_bytes": torch.full((1, 2), 2**62)},
+        {},
+        "is damaged",
+    ),
+    (
+        kept.usage,
+        kept.usage_seeds,
+        {"filter_cosine": torch.full((1, 2), 3.0, dtype=torch.float64)},
+        {},
+        "is damaged",
+    ),
+    (kept.usage, kept.usage_seeds, {"clients": torch.tensor([0, 0])}, {}, "is damaged"),
+    (kept.scores, kept.scores_seeds, {"9" * 5000 + "/0/ids": torch.arange(4)}, {}, "no scores"),
+    (kept.scores, kept.scores_seeds, {"1/0/ids": torch.rand(4)}, {}, "does not say where"),
+    (
+        kept.scores,
+        kept.scores_seeds,
+        {"1/0/scores/fedmia-2": torch.full((4,), torch.nan)},
+        {},
+        "scores of",
+    ),
+    (
+        kept.kept_models,
+        kept.kept_models_seeds,
+        {"base/0/params/1.bias": torch.zeros(2, dtype=torch.int64)},
+        {},
+        "are not those of the model",
+    ),
+    (
+        kept.kept_update,
+        kept.kept_update_seeds,
+        {"update/1.bias": torch.full((2,), torch.inf).half()},
+        {},
+        "its update is not finite",
+    ),
+    (
+        kept.kept_update,
+        kept.kept_update_seeds,
+        {"buffers/params/1.bias": torch.zeros(100)},
+        {},
+        "are not those of the model",
+    ),
+    (kept.waiting_round, kept.waiting_round_seeds, {}, {"clients": DEEP}, "no round that waits"),
+    (kept.waiting_round, kept.waiting_round_seeds, {}, {"entry": DEEP}, "no round that waits"),
+    (
+        kept.waiting_round,
+        kept.waiting_round_seeds,
+        {},
+        {"weights": "[[0, NaN]]"},
+        "no round that waits",
+    ),
+    (
+        kept.waiting_round,
+        kept.waiting_round_seeds,
+        {},
+        {"clients": '[[0, 0, "x", true, true]]'},
+        "no round that waits",
+    ),
+    (
+        kept.waiting_round,
+        kept.waiting_round_seeds,
+        {"after/global/params/1.bias": torch.zeros(1000)},
+        {},
+        "are not those of the model",
+    ),
+    (kept.left, kept.left_seeds, {"z": torch.full((3,), torch.nan)}, {}, "is not what this run"),
+    (
+        kept.part,
+        kept.part_seeds,
+        {"owner": torch.zeros(4, 1, dtype=torch.int64)},
+        {},
+        "does not say of each",
+    ),
+    (kept.part, kept.part_seeds, {"panel": torch.zeros(4, 2)}, {}, "does not say of each"),
+    (kept.standing, kept.standing_seeds, {}, {"round": "9" * 5000}, "is not one that this run"),
+    (
+        kept.standing,
+        kept.standing_seeds,
+        {"memory/" + "9" * 5000 + "/x": torch.zeros(1)},
+        {},
+        "is not one that this run",
+    ),
+]
+
+
+@pytest.mark.parametrize(("read", "seeds", "tensors", "notes", "said"), CASES)
+def test_what_no_run_keeps_is_refused_with_the_file(
+    read: Callable[[bytes], None],
+    seeds: Callable[[], list[bytes]],
+    tensors: Mapping[str, Tensor],
+    notes: Mapping[str, str],
+    said: str,
+) -> None:
+    (seed,) = seeds()
+    read(seed)
+    with pytest.raises((Damaged, BadInput), match=said) as refused:
+        read(changed(seed, tensors, notes))
+    assert len(str(refused.value)) < 1000
+
+
+def test_uses_of_a_sample_are_counted_up_to_what_is_read_back() -> None:
+    round = kept._round()
+    many = {0: {"used": DATA.ids.repeat(3), "recycled": DATA.ids}}
+    usage = unused({0: DATA})
+    usage.used[0].fill_(MOST_USES - 1)
+    found = counted(usage, type(round)(**{**vars(round), "facts": many}))
+    assert found.used[0].tolist() == [MOST_USES] * 6
+
+
+def test_a_pretrained_file_whose_settings_nest_without_end_is_of_another_study(
+    tmp_path: Path,
+) -> None:
+    study = study_from(
+        {"name": "a", "data": {"name": "digits"}, "pretraining": {"data": {"name": "mnist"}}}
+    )
+    path = tmp_path / "x.safetensors"
+    write_tensors({"a": torch.zeros(1)}, path, {"settings": DEEP})
+    with pytest.raises(Refusal, match="was not made by the"):
+        _refuse_other(path, study)
