@@ -174,7 +174,9 @@ def _values(regime: Regime, test: Test, term: Term) -> Values | None:
     if not term.attacks:
         return there[term.attack]
     # A committed figure is of one target, which stands under None there.
-    directions = {attack: {None: sign} for attack, sign in counts(regime, test, term).items()}
+    directions: dict[str, Mapping[int | None, Direction]] = {
+        attack: {None: sign} for attack, sign in counts(regime, test, term).items()
+    }
     return average(there, directions).values or None
 
 
