@@ -82,7 +82,7 @@ OPENED_ELSEWHERE = {
     "live.beside._close_others": "the null device",
     "filters.isolated._answer": "the null device",
     "core.importing._entry_points": "metadata of an installed package",
-    "pack.packing.write_pack": "a new file",
+    "pack.packing._fill": "a new file",
 }
 """Functions that open files by themselves, with what they open."""
 

@@ -1,5 +1,6 @@
 """Files of runs and recordings that say what none can: each is refused where it is read."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from fuzz.nodes import DATA
 from fuzz.target import file
 
 DEEP = "[" * 3000
-LARGE = torch.tensor([0, 0, 0, 0, 0, 2**40])
+LARGE = torch.tensor([0] * 11 + [2**40])
 
 
 def changed(seed: bytes, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> bytes:
@@ -38,8 +39,8 @@ CASES: list[
     ]
 ] = [
     # A histogram of these would have a place for each number up to the largest.
-    (kept.usage, kept.usage_seeds, {"used/0": LARGE}, {}, "is damaged"),
-    (kept.usage, kept.usage_seeds, {"recycled/2": LARGE}, {}, "is damaged"),
+    (kept.usage, kept.usage_seeds, {"used": LARGE}, {}, "is damaged"),
+    (kept.usage, kept.usage_seeds, {"recycled": LARGE}, {}, "is damaged"),
     (kept.usage, kept.usage_seeds, {"distinct": torch.tensor([[7, 0]])}, {}, "is damaged"),
     (
         kept.usage,
@@ -56,6 +57,20 @@ CASES: list[
         "is damaged",
     ),
     (kept.usage, kept.usage_seeds, {"clients": torch.tensor([0, 0])}, {}, "is damaged"),
+    (
+        kept.usage,
+        kept.usage_seeds,
+        {"samples": torch.tensor([-6, 18])},
+        {},
+        "is not a record of usage",
+    ),
+    (
+        kept.usage,
+        kept.usage_seeds,
+        {"samples": torch.tensor([6, 5])},
+        {},
+        "is not a record of usage",
+    ),
     (kept.scores, kept.scores_seeds, {"9" * 5000 + "/0/ids": torch.arange(4)}, {}, "no scores"),
     (kept.scores, kept.scores_seeds, {"1/0/ids": torch.rand(4)}, {}, "does not say where"),
     (
@@ -142,6 +157,12 @@ def test_what_no_run_keeps_is_refused_with_the_file(
     with pytest.raises((Damaged, BadInput), match=said) as refused:
         read(changed(seed, tensors, notes))
     assert len(str(refused.value)) < 1000
+
+
+@pytest.mark.parametrize("where", ["x" * 20_000, "a\0b", "../" * 3000])
+def test_a_path_of_a_run_that_no_folder_can_have_is_refused(where: str) -> None:
+    with pytest.raises(Refusal, match=r"has a path|which is not there"):
+        kept.places(json.dumps({"1": where}).encode())
 
 
 def test_uses_of_a_sample_are_counted_up_to_what_is_read_back() -> None:

@@ -56,7 +56,8 @@ FLOORS: dict[str, str] = {
     "live": EVERYTHING_BELOW,
     "gate": "core.errors core.files core.metric_names metrics results report study.settings.toml "
     "study.settings.values study.running.outputs",
-    "pack": "core.errors core.files core.importing core.metric_names results report gate",
+    "pack": "core.errors core.files core.importing core.locking core.metric_names results report "
+    "gate",
     "integrations": EVERYTHING_BELOW,
     "catalogue": EVERYTHING_BELOW,
     "algorithms": "core fl.algorithms.catalog",

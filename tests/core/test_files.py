@@ -10,7 +10,6 @@ import pytest
 from fedaudit.core import files
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import (
-    SHORT,
     TooLarge,
     open_regular,
     opened_to_append,
@@ -126,12 +125,13 @@ def test_a_file_within_a_folder_is_reached_by_no_link_out_of_it(tmp_path: Path) 
         (b"{", "cannot be read"),
         (b"\xff", "cannot be read"),
         (b"[" * 100_000, "cannot be read"),
-        (b" " * (SHORT + 1), "more than 1000000 bytes"),
+        (b" " * 200_001, "more than 200000 bytes"),
     ],
 )
 def test_a_file_that_is_no_object_is_called_damaged(
-    content: bytes, said: str, tmp_path: Path
+    content: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(files, "LONGEST_SETTINGS", 200_000)
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(Damaged, match=said):
         read_object(tmp_path / "a.json")

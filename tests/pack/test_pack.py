@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.files import write_whole
+from fedaudit.core.locking import Lock
+from fedaudit.pack import packing
 from fedaudit.pack.manifest import Manifest, digest_of, manifest_text
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.verifying import verify
@@ -306,6 +311,93 @@ def test_a_pack_goes_to_a_new_folder_only(original: Path, tmp_path: Path) -> Non
     with pytest.raises(BadInput, match="holds something"):
         write_pack(source / "record.json", source / "policy.toml", tmp_path / "mine")
     assert (tmp_path / "mine").read_text() == "x"
+
+
+def test_a_pack_that_was_stopped_by_a_full_disk_is_made_by_the_same_command(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = (original.parent / "record.json", original.parent / "policy.toml", tmp_path / "pack")
+    left = [3]
+
+    def full(path: Path, text: str) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise BadInput(f"{path} could not be written; free some space, then start again")
+        write_whole(path, text)
+
+    monkeypatch.setattr(packing, "write_whole", full)
+    with pytest.raises(BadInput, match="start again"):
+        write_pack(*files)
+    assert list(files[2].iterdir()) == []
+    write_pack(*files)
+    assert verify(files[2]).problems == []
+
+
+def test_a_pack_that_was_killed_at_any_moment_is_made_by_the_same_command(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = (original.parent / "record.json", original.parent / "policy.toml", tmp_path / "pack")
+    moved, usual = [0], Path.replace
+
+    def killed(path: Path, target: Path) -> Path:
+        if path.parent.name == packing.UNFINISHED and not path.name.endswith(".partial"):
+            moved[0] += 1
+            if moved[0] == 4:
+                raise KeyboardInterrupt
+        return usual(path, target)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_pack(*files)
+    monkeypatch.undo()
+    assert len({path.name for path in files[2].iterdir()} & packing.FILES) == 3
+    (files[2] / "lock").touch()
+    with pytest.raises(BadInput, match="is no pack"):
+        verify(files[2])
+    write_pack(*files)
+    assert verify(files[2]).problems == []
+    assert {path.name for path in files[2].iterdir()} == {*packing.FILES, "manifest.json"}
+
+
+def test_of_two_packs_at_once_into_one_folder_one_is_refused_and_none_is_lost(
+    original: Path, tmp_path: Path
+) -> None:
+    files = (original.parent / "record.json", original.parent / "policy.toml", tmp_path / "pack")
+    other = tmp_path / "other.toml"
+    other.write_text(POLICY.replace('"tests"', '"others"'))
+
+    def done(policy: Path) -> str:
+        with suppress(BadInput):
+            return write_pack(files[0], policy, files[2]).policy
+        return ""
+
+    with ThreadPoolExecutor(2) as pool:
+        (made,) = filter(None, pool.map(done, [files[1], other]))
+    assert verify(files[2]).problems == []
+    assert manifest(files[2]).policy == made
+
+
+def test_a_folder_that_another_process_packs_into_is_left_alone(
+    original: Path, tmp_path: Path
+) -> None:
+    pack = tmp_path / "pack"
+    pack.mkdir()
+    with closing(Lock(pack)) as lock:
+        assert lock.taken()
+        with pytest.raises(BadInput, match="another process writes a pack to"):
+            write_pack(original.parent / "record.json", original.parent / "policy.toml", pack)
+
+
+@pytest.mark.parametrize("beside", ["mine.txt", "manifest.json"])
+def test_what_was_cut_off_is_replaced_only_where_nothing_else_lies(
+    beside: str, original: Path, tmp_path: Path
+) -> None:
+    pack = tmp_path / "pack"
+    (pack / packing.UNFINISHED).mkdir(parents=True)
+    (pack / beside).write_text("mine")
+    with pytest.raises(BadInput, match="holds something"):
+        write_pack(original.parent / "record.json", original.parent / "policy.toml", pack)
+    assert (pack / beside).read_text() == "mine"
 
 
 def test_what_would_change_the_verdict_is_not_suppressed_silently(tmp_path: Path) -> None:

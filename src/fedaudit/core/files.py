@@ -31,8 +31,21 @@ PICTURES_FILE = "pictures.png"
 """Images of members and images that a model draws, beside a record: for the local report alone."""
 
 SHORT = 1_000_000
-"""Bytes of the longest file that holds settings; all of them are far shorter."""
+"""Bytes of the longest file that people write: a study, a policy, a key."""
 
+LONGEST_SETTINGS = 64 * 2**20
+"""Bytes of the longest JSON file of settings and facts that fedaudit writes next to its results.
+
+A recording of 100,000 clients with names takes a third of it."""
+
+LONGEST_LOG = 96 * 2**20
+"""Bytes of the longest log of rounds."""
+
+MOST_ROUNDS = 300_000
+"""Most lines of a log of rounds: one of sixty characters takes a kilobyte of memory."""
+
+LONGEST_RESULT = 256 * 2**20
+"""Bytes of the longest record, comparison or file of a pack."""
 
 MOST_KEYS = 100_000
 """Most keys of one JSON object."""
@@ -298,10 +311,7 @@ def parsed_json(
             more values than any file of fedaudit's.
         RecursionError: It is nested too deep.
     """
-    # Counted first, as each takes far more memory than its text. Commas in texts count too.
-    values = text.count(",") + text.count("[") + text.count("{")
-    if values > MOST_VALUES:
-        raise ValueError(f"it holds {values:,} values or so, and at most {MOST_VALUES:,} are read")
+    refuse_many_values(text)
     parsed: object = json.loads(
         text,
         object_pairs_hook=_unique_keys,
@@ -310,6 +320,18 @@ def parsed_json(
         parse_constant=constant,
     )
     return parsed
+
+
+def refuse_many_values(text: str) -> None:
+    """Raise if a JSON text holds more values than are read.
+
+    Raises:
+        ValueError: It does.
+    """
+    # Counted first, as each takes far more memory than its text. Commas in texts count too.
+    values = text.count(",") + text.count("[") + text.count("{")
+    if values > MOST_VALUES:
+        raise ValueError(f"it holds {values:,} values or so, and at most {MOST_VALUES:,} are read")
 
 
 def _of_64_bits(digits: str) -> int:
@@ -333,13 +355,13 @@ def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def read_object(path: Path) -> dict[str, object]:
-    """The JSON object in a short file of fedaudit's own.
+    """The JSON object in a file of settings of fedaudit's own, see :func:`write_object`.
 
     Raises:
         Damaged: It is too large, cannot be read, or holds something else.
     """
     try:
-        values = parsed_json(read_text(path, max_bytes=SHORT))
+        values = parsed_json(read_text(path, max_bytes=LONGEST_SETTINGS))
     except TooLarge as error:
         raise Damaged(f"{error}; it is not fedaudit's") from error
     except (OSError, ValueError, RecursionError) as error:
@@ -347,6 +369,49 @@ def read_object(path: Path) -> dict[str, object]:
     if not isinstance(values, dict):
         raise Damaged(f"{path} is not fedaudit's; restore it from a copy")
     return values
+
+
+def write_object(path: Path, text: str) -> None:
+    """Write a JSON object that :func:`read_object` reads back, or nothing.
+
+    Args:
+        path: Where; the folder must exist.
+        text: The JSON text.
+
+    Raises:
+        BadInput: It is larger than what is read back, or :func:`write_whole` cannot write it.
+    """
+    refuse_unreadable(path, text)
+    write_whole(path, text)
+
+
+def refuse_unreadable(
+    path: Path, text: str, *, max_bytes: int | None = None, remedy: str = ""
+) -> None:
+    """Raise if a JSON text could not be read back from a file: whoever writes it holds the limits.
+
+    Args:
+        path: Where it is to be written.
+        text: The text.
+        max_bytes: Of the largest that is read; None for that of settings.
+        remedy: What to do about it.
+
+    Raises:
+        BadInput: It is too large, or one of its objects has more keys than are read.
+    """
+    size, max_bytes = len(text.encode("utf-8")), max_bytes or LONGEST_SETTINGS
+    remedy = remedy or "name fewer clients, or give shorter names and settings"
+    if size > max_bytes:
+        raise BadInput(
+            f"{path} would have {size:,} bytes, and at most {max_bytes:,} are read back; {remedy}"
+        )
+    try:
+        refuse_many_values(text)
+        # Only a text of that many colons can have an object of that many keys.
+        if text.count(":") > MOST_KEYS:
+            parsed_json(text)
+    except ValueError as error:
+        raise BadInput(f"{path} could not be read back ({error}); {remedy}") from error
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from fedaudit.core.errors import BadInput, Damaged, Refusal
-from fedaudit.core.files import RECORD_FILE, own_folder, read_object, sweep, write_whole
+from fedaudit.core.files import RECORD_FILE, own_folder, read_object, sweep, write_object
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.games.detection import detect
 from fedaudit.games.mechanism import given
@@ -160,7 +160,7 @@ class _Kept(NamedTuple):
                 ) from error
         self.log(self.said)
         found = make()
-        write_whole(path, found.model_dump_json() + "\n")
+        write_object(path, found.model_dump_json() + "\n")
         return found
 
 

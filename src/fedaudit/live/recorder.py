@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, cast
@@ -36,6 +37,8 @@ from fedaudit.live.measuring import Measuring, When, locked, refuse_other_time
 from fedaudit.live.network import Network, network_of
 from fedaudit.live.participants import Attendance, participants_of, usable_number
 from fedaudit.live.recording import (
+    MOST_CLIENTS,
+    MOST_CONFLICTS,
     UPLOAD_VIEWS,
     ByClient,
     Called,
@@ -47,6 +50,7 @@ from fedaudit.live.recording import (
     numbers_of,
     plain_name,
     recording_of,
+    refuse_large,
     refuse_otherwise_called,
     round_entry,
     write_recording,
@@ -132,6 +136,7 @@ class Recorder:
             failed=self._failed_quietly,
             log=log,
         )
+        refuse_large(self.recording, folder)
         if not before and not left:
             untrained = self._measuring.untrained()
             # Of one that was begun before and stopped before its first round, not of this one.
@@ -336,8 +341,7 @@ class Recorder:
         if finish:
             self._listen()
             with self._never_raising():
-                self.recording = self.recording.model_copy(update={"is_closed": True})
-                write_recording(self.recording, self._folder)
+                self._restate(is_closed=True)
         if summary := self._attendance.summary():
             self._warn(plain(summary), summary)
 
@@ -359,9 +363,20 @@ class Recorder:
             if name and not name.isdecimal():
                 with suppress(BadInput):
                     new[usable_number(name, self.recording.targets)] = name[:200]
-        if not new.keys() <= known.keys():
-            self.recording = self.recording.model_copy(update={"names": known | new})
-            write_recording(self.recording, self._folder)
+        if len(known) < MOST_CLIENTS and not new.keys() <= known.keys():
+            # More names than can be read back are shown as numbers: no round is lost for them.
+            with suppress(BadInput):
+                self._restate(names=dict(islice((known | new).items(), MOST_CLIENTS)))
+
+    def _restate(self, **changes: object) -> None:
+        """Write what the recording now says of itself.
+
+        Raises:
+            BadInput: It cannot be written, or could not be read back; all stays as it was.
+        """
+        recording = self.recording.model_copy(update=changes)
+        write_recording(recording, self._folder)
+        self.recording = recording
 
     def _by_number(self, values: ByClient[float]) -> dict[ClientId, float]:
         """Values by the number of their client, without those of clients that have none."""
@@ -470,10 +485,10 @@ class Recorder:
         return True
 
     def _keep_conflict(self, index: int, reason: str) -> None:
-        if index not in self.recording.conflicts:
-            conflicts = {**self.recording.conflicts, index: reason}
-            self.recording = self.recording.model_copy(update={"conflicts": conflicts})
-            write_recording(self.recording, self._folder)
+        known = self.recording.conflicts
+        if index not in known and len(known) < MOST_CONFLICTS:
+            with suppress(BadInput):
+                self._restate(conflicts={**known, index: reason})
 
     def _meet(self, entry: RoundEntry) -> None:
         """Warn if no client so far is audited: it may be called by another number.

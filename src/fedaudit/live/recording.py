@@ -12,6 +12,9 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import (
+    LONGEST_LOG,
+    MOST_KEYS,
+    MOST_ROUNDS,
     RECORDING_FILE,
     TooLarge,
     opened_to_append,
@@ -19,6 +22,7 @@ from fedaudit.core.files import (
     read_object,
     read_text,
     refuse_absent,
+    refuse_unreadable,
     write_whole,
 )
 from fedaudit.core.seeds import seed_for
@@ -31,9 +35,10 @@ from fedaudit.study.figures.reported import Metric
 from fedaudit.study.settings.sections import TaskSection
 from fedaudit.study.settings.values import refusal_of
 
-_MOST_CLIENTS = 100_000
-_MOST_ROUNDS = 300_000
-"""A line of sixty characters takes a kilobyte of memory."""
+MOST_CLIENTS = MOST_KEYS
+"""Of a recording, and of a round."""
+MOST_CONFLICTS = 10_000
+"""Rounds that came a second time and are named, at most."""
 
 _NAMED = range(10**8, 10**9)
 """Numbers of clients that have a name."""
@@ -49,7 +54,7 @@ UPLOAD_VIEWS = ("uploads", "sum")
 LARGEST_CLIENT = 10**15
 Client = Annotated[int, Field(ge=0, le=LARGEST_CLIENT)]
 RoundNumber = Annotated[int, Field(ge=1, le=MAX_ROUND)]
-Clients = Annotated[tuple[Client, ...], Field(max_length=_MOST_CLIENTS)]
+Clients = Annotated[tuple[Client, ...], Field(max_length=MOST_CLIENTS)]
 Text = Annotated[str, Field(max_length=2000)]
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -92,15 +97,17 @@ class Recording(Part):
     targets: Clients
     classes: Annotated[int, Field(ge=1, le=10**7)]
     task: TaskSection = TaskSection()
-    sizes: dict[Client, Whole] = Field(default_factory=dict)
-    not_uploaded: Annotated[tuple[Text, ...], Field(max_length=_MOST_CLIENTS)] = ()
+    sizes: Annotated[dict[Client, Whole], Field(max_length=MOST_CLIENTS)] = Field(
+        default_factory=dict
+    )
+    not_uploaded: Annotated[tuple[Text, ...], Field(max_length=MOST_CLIENTS)] = ()
     names: Annotated[
-        dict[Client, Annotated[str, Field(max_length=200)]], Field(max_length=_MOST_CLIENTS)
+        dict[Client, Annotated[str, Field(max_length=200)]], Field(max_length=MOST_CLIENTS)
     ] = Field(default_factory=dict)
     unaudited: Annotated[
-        dict[Annotated[str, Field(max_length=300)], Text], Field(max_length=_MOST_CLIENTS)
+        dict[Annotated[str, Field(max_length=300)], Text], Field(max_length=MOST_CLIENTS)
     ] = Field(default_factory=dict)
-    conflicts: Annotated[dict[RoundNumber, Text], Field(max_length=_MOST_ROUNDS)] = Field(
+    conflicts: Annotated[dict[RoundNumber, Text], Field(max_length=MOST_CLIENTS)] = Field(
         default_factory=dict
     )
     is_closed: bool | None = None
@@ -224,8 +231,27 @@ def recording_of(**said: object) -> Recording:
 
 
 def write_recording(recording: Recording, folder: Path) -> None:
-    """Writes what a recording says of itself."""
-    write_whole(folder / RECORDING_FILE, recording.model_dump_json(indent=1) + "\n")
+    """Writes what a recording says of itself.
+
+    Raises:
+        BadInput: It could not be read back, or not be written; what was there stays.
+    """
+    write_whole(folder / RECORDING_FILE, _recording_text(recording, folder))
+
+
+def _recording_text(recording: Recording, folder: Path) -> str:
+    text = recording.model_dump_json(indent=1) + "\n"
+    refuse_unreadable(folder / RECORDING_FILE, text)
+    return text
+
+
+def refuse_large(recording: Recording, folder: Path) -> None:
+    """Raise if a recording says more of itself than is read back, before anything is measured.
+
+    Raises:
+        BadInput: It does.
+    """
+    _recording_text(recording, folder)
 
 
 def is_recording(folder: Path) -> bool:
@@ -257,7 +283,8 @@ def _first(error: ValidationError) -> str:
 
 
 LOG_FILE = "rounds.jsonl"
-_LONGEST_LOG = 96 * 2**20
+_SHORTEST_LINE = 50
+"""Bytes of a line of the log, at least."""
 _MOST_NAMED = 5
 
 
@@ -360,8 +387,8 @@ def read_round_log(folder: Path) -> list[RoundEntry]:
         Damaged: Another line cannot be read.
     """
     text = _log(folder)
-    if text.count("\n") > _MOST_ROUNDS:
-        raise Damaged(f"{folder / LOG_FILE} has over {_MOST_ROUNDS:,} rounds; it is no recording's")
+    if text.count("\n") > MOST_ROUNDS:
+        raise Damaged(f"{folder / LOG_FILE} has over {MOST_ROUNDS:,} rounds; it is no recording's")
     lines = text.split("\n")[:-1]
     try:
         found = [RoundEntry.model_validate(parsed_json(line)) for line in lines]
@@ -389,15 +416,35 @@ def append_round(one: RoundEntry, folder: Path) -> None:
     """Adds a line for one round; whole, or not at all.
 
     Raises:
+        BadInput: The log would be larger than what is read back; it stays as it is.
         OSError: It cannot be written.
     """
     line = (one.model_dump_json(exclude_defaults=True) + "\n").encode()
     with opened_to_append(folder / LOG_FILE) as file:
         before = file.tell()
+        _refuse_full(folder, before, before + len(line))
         if file.write(line) != len(line):
             # Or the next line would go on in this one, and neither could be read.
             file.truncate(before)
             raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def _refuse_full(folder: Path, before: int, after: int) -> None:
+    """Raise if a log of so many bytes, or its lines, are more than are read back.
+
+    Args:
+        folder: Of the recording.
+        before: Bytes of the log.
+        after: Bytes that it would have with the next line.
+    """
+    is_full = after > LONGEST_LOG
+    if not is_full and before >= MOST_ROUNDS * _SHORTEST_LINE:
+        is_full = _log(folder).count("\n") >= MOST_ROUNDS
+    if is_full:
+        raise BadInput(
+            f"{folder / LOG_FILE} is full: at most {LONGEST_LOG:,} bytes and {MOST_ROUNDS:,} "
+            "rounds are read back; give later rounds a recording in another folder"
+        )
 
 
 def _log(folder: Path) -> str:
@@ -411,7 +458,7 @@ def _log(folder: Path) -> str:
     if not path.exists():
         return ""
     try:
-        return read_text(path, max_bytes=_LONGEST_LOG)
+        return read_text(path, max_bytes=LONGEST_LOG)
     except TooLarge as error:
         raise Damaged(f"{error}; it is no recording's") from error
     except (OSError, ValueError) as error:

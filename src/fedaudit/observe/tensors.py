@@ -38,7 +38,8 @@ def write_tensors(
             read again in seconds needs neither.
 
     Raises:
-        BadInput: The disk is full or the folder cannot be written; what was there stays.
+        BadInput: The disk is full or the folder cannot be written, or the file could not be read
+            back; what was there stays.
     """
     partial = path.with_name(path.name + ".partial")
     said = {**(notes or {}), _ORDER: json.dumps(list(tensors))}
@@ -50,12 +51,33 @@ def write_tensors(
         if durable:
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
+        _refuse_unreadable(partial, path)
         partial.replace(path)
+    except BadInput:
+        partial.unlink(missing_ok=True)
+        raise
     except (OSError, SafetensorError) as error:
         partial.unlink(missing_ok=True)
         raise BadInput(
             f"{path} could not be written ({error}); free some space or choose another folder, "
             "then start again: what was written before is kept"
+        ) from error
+
+
+def _refuse_unreadable(partial: Path, path: Path) -> None:
+    """Raise if a file that was just written is larger than what its reader takes.
+
+    Raises:
+        BadInput: It is.
+    """
+    try:
+        check_header(partial)
+        if partial.stat().st_size > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
+    except ValueError as error:
+        raise BadInput(
+            f"{path} could not be read back ({error}), and is not written; audit fewer clients or "
+            "samples, or measure fewer rounds"
         ) from error
 
 

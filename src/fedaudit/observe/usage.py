@@ -1,7 +1,7 @@
 """Usage of data and time by clients, round by round: never shown to an adversary."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -163,10 +163,10 @@ def _write(usage: Usage, folder: Path, run: str) -> None:
         "acted": usage.acted,
         "risk_decided": usage.risk_decided,
     }
-    for client in usage.clients:
-        tensors[f"ids/{client}"] = usage.ids[client]
-        tensors[f"used/{client}"] = usage.used[client]
-        tensors[f"recycled/{client}"] = usage.recycled[client]
+    # One tensor for all clients: of three for each, no file holds those of 100,000.
+    tensors["samples"] = torch.tensor([len(usage.ids[client]) for client in usage.clients])
+    for name, part in (("ids", usage.ids), ("used", usage.used), ("recycled", usage.recycled)):
+        tensors[name] = torch.cat([torch.zeros(0).long(), *(part[c] for c in usage.clients)])
     write_tensors(tensors, folder / USAGE_FILE, {"run": run})
 
 
@@ -186,21 +186,18 @@ def read_usage(folder: Path, run: str) -> Usage | None:
     tensors, notes = read_tensors(path)
     try:
         clients = tuple(int(client) for client in tensors["clients"].tolist())
-        parts = {
-            part: {client: tensors[f"{part}/{client}"] for client in clients}
-            for part in ("ids", "used", "recycled")
-        }
+        parts = {part: _by_client(part, clients, tensors) for part in ("ids", "used", "recycled")}
         distinct, extra, seconds = (tensors[n] for n in ("distinct", "extra_bytes", "seconds"))
         # Older files have none.
         cosine, acted, decided = (
             tensors.get(name, torch.full(seconds.shape, math.nan)).double()
             for name in ("filter_cosine", "acted", "risk_decided")
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise Damaged(f"{path} is not a record of usage ({error}); restore it") from error
     fits = (
         len(set(clients)) == len(clients)
-        and min(clients, default=0) >= 0
+        and all(0 <= client <= _MOST for client in clients)
         and all(
             part[c].shape == (len(parts["ids"][c]),) for part in parts.values() for c in clients
         )
@@ -228,3 +225,11 @@ def read_usage(folder: Path, run: str) -> Usage | None:
             "delete the run's folder and run the study again"
         )
     return Usage(clients, *counts, distinct, extra, seconds, cosine, acted, decided)
+
+
+def _by_client(part: str, clients: Sequence[ClientId], tensors: Params) -> dict[ClientId, Tensor]:
+    """Counts of each client's samples, which older files have in a tensor of each client's own."""
+    if "samples" not in tensors:
+        return {client: tensors[f"{part}/{client}"] for client in clients}
+    sizes = tensors["samples"].tolist()
+    return dict(zip(clients, torch.split(tensors[part], sizes), strict=True))

@@ -1,14 +1,26 @@
 """Makes a pack: a record that may leave the house, its report, a policy's verdict, a manifest."""
 
 import hashlib
+import os
+import shutil
 from collections.abc import Mapping
+from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 from fedaudit import __version__
 from fedaudit.core.errors import BadInput, Damaged, option
-from fedaudit.core.files import RECORD_FILE, REPORT_FILE, SHORT, read_text, write_whole
+from fedaudit.core.files import (
+    LONGEST_RESULT,
+    RECORD_FILE,
+    REPORT_FILE,
+    SHORT,
+    read_text,
+    refuse_unreadable,
+    write_whole,
+)
+from fedaudit.core.locking import LOCK_FILE, Lock
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.junit import junit_xml
 from fedaudit.gate.outputs import verdict_json
@@ -36,6 +48,11 @@ VERDICT_FILE = "verdict.json"
 JUNIT_FILE = "gate.xml"
 STUDY_FILE = "study.toml"
 CLAUSES_FILE = "clauses.json"
+FILES = {
+    *(RECORD_FILE, POLICY_FILE, VERDICT_FILE, JUNIT_FILE),
+    *(REPORT_FILE, STUDY_FILE, CLAUSES_FILE),
+}
+"""All files of a pack but the manifest and its signature."""
 
 
 class Texts(NamedTuple):
@@ -98,15 +115,78 @@ def write_pack(
         suppressed=counts,
         made_with=made_with(),
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in sorted(texts.items()):
-        write_whole(folder / name, text)
-    if key is not None:
-        signature = key.sign(manifest_text(manifest).encode("utf-8"))
-        (folder / SIGNATURE_FILE).write_bytes(signature)
-    # Last, so that a pack that was cut off has none.
-    write_whole(folder / MANIFEST_FILE, manifest_text(manifest))
+    texts[MANIFEST_FILE] = manifest_text(manifest)
+    _refuse_unreadable(folder, texts)
+    signature = None if key is None else key.sign(texts[MANIFEST_FILE].encode("utf-8"))
+    _write(folder, texts, signature)
     return manifest
+
+
+UNFINISHED = ".unfinished"
+"""Folder, within a pack's, of files that are not all there yet."""
+
+
+def _write(folder: Path, texts: Mapping[str, str], signature: bytes | None) -> None:
+    """Write a pack whole: its files are moved to their places once all of them are written.
+
+    Raises:
+        BadInput: The folder cannot be written, holds something, or another process writes to it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with closing(Lock(folder)) as lock:
+            if not lock.taken() or not _is_at(folder / LOCK_FILE, lock):
+                raise BadInput(
+                    f"another process writes a pack to {folder}; give another folder with "
+                    f"{option('out')}"
+                )
+            try:
+                # Another process may have finished since the first look.
+                _refuse_used(folder)
+                _fill(folder, texts, signature)
+            finally:
+                (folder / LOCK_FILE).unlink(missing_ok=True)
+    except OSError as error:
+        raise BadInput(
+            f"{folder} cannot be written ({error}); give another folder with {option('out')}"
+        ) from error
+
+
+def _is_at(path: Path, lock: Lock) -> bool:
+    """True if a lock is of the file at a path, and not of one that was taken away meanwhile."""
+    return path.exists() and os.fstat(lock.number).st_ino == path.stat().st_ino
+
+
+def _fill(folder: Path, texts: Mapping[str, str], signature: bytes | None) -> None:
+    part = folder / UNFINISHED
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    try:
+        for name, text in sorted(texts.items()):
+            write_whole(part / name, text)
+        if signature is not None:
+            (part / SIGNATURE_FILE).write_bytes(signature)
+    except BaseException:
+        # A full disk would otherwise stay full of what is of no use.
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    # The manifest last, so that a pack that was cut off has none.
+    for name in sorted(path.name for path in part.iterdir() if path.name != MANIFEST_FILE):
+        (part / name).replace(folder / name)
+    (part / MANIFEST_FILE).replace(folder / MANIFEST_FILE)
+    part.rmdir()
+
+
+def _refuse_unreadable(folder: Path, texts: Mapping[str, str]) -> None:
+    """Raise if a file of a pack would be larger than what its reader takes."""
+    for name, text in texts.items():
+        if name == MANIFEST_FILE:
+            refuse_unreadable(folder / name, text)
+        elif len(text.encode("utf-8")) > LONGEST_RESULT:
+            raise BadInput(
+                f"{folder / name} would have more than the {LONGEST_RESULT:,} bytes that are read "
+                "back; pack a record of fewer attacks or targets"
+            )
 
 
 def made_from(record: Record, policy: Policy) -> Texts:
@@ -134,7 +214,14 @@ def _packed(name: str, text: str) -> PackedFile:
 
 
 def _refuse_used(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    """Raise if a folder holds anything but a pack of ours that was cut off."""
+    if not folder.exists():
+        return
+    there = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
+    ours = {LOCK_FILE}
+    if UNFINISHED in there:
+        ours |= {UNFINISHED, *FILES, SIGNATURE_FILE}
+    if not there <= ours:
         raise BadInput(
             f"{folder} is there and holds something; give a folder that is new or empty with "
             f"{option('out')}"

@@ -12,14 +12,15 @@ from pydantic import ValidationError
 
 from fedaudit.core.errors import BadInput, Refusal
 from fedaudit.core.files import (
+    LONGEST_RESULT,
+    LONGEST_SETTINGS,
     RECORD_FILE,
-    REPORT_FILE,
-    SHORT,
     open_regular,
     parsed_json,
     read_bytes,
     read_text,
     refuse_absent,
+    refuse_many_values,
 )
 from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import Verdict
@@ -36,17 +37,15 @@ from fedaudit.pack.manifest import (
     public_key,
 )
 from fedaudit.pack.packing import (
-    CLAUSES_FILE,
-    JUNIT_FILE,
+    FILES,
     POLICY_FILE,
-    STUDY_FILE,
     VERDICT_FILE,
     made_from,
     made_with,
 )
 from fedaudit.pack.suppressing import least_suppressed, suppressed, wrongly_blank
 from fedaudit.report.grid import shortened
-from fedaudit.results.read import MAX_BYTES, read_record
+from fedaudit.results.read import read_record
 from fedaudit.results.record import OF_A_RECORDER, OF_A_RECORDING, Record, own_hash
 
 if TYPE_CHECKING:
@@ -211,7 +210,7 @@ def _unsigned(folder: Path, key: "Ed25519PublicKey") -> str:
     fault = _unreadable(folder / SIGNATURE_FILE, most=SIGNATURE_BYTES)
     if fault:
         return f"{SIGNATURE_FILE} {fault}: the pack is not signed by that key"
-    content = read_bytes(folder / MANIFEST_FILE, max_bytes=SHORT)
+    content = read_bytes(folder / MANIFEST_FILE, max_bytes=LONGEST_SETTINGS)
     signature = read_bytes(folder / SIGNATURE_FILE, max_bytes=SIGNATURE_BYTES)
     if not is_signed(content, signature, key):
         return f"{SIGNATURE_FILE} is not that key's signature of {MANIFEST_FILE}"
@@ -221,7 +220,8 @@ def _unsigned(folder: Path, key: "Ed25519PublicKey") -> str:
 def _manifest(path: Path) -> Manifest | str:
     """The manifest, or what is wrong with it."""
     try:
-        text = read_text(path, max_bytes=SHORT)
+        text = read_text(path, max_bytes=LONGEST_SETTINGS)
+        refuse_many_values(text)
         manifest = Manifest.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
@@ -241,15 +241,9 @@ def _against_digest(manifest: Manifest, digest: str) -> Iterator[str]:
         yield "is not that of this digest: the pack was replaced or changed"
 
 
-_EXPECTED = {
-    *(RECORD_FILE, POLICY_FILE, VERDICT_FILE, JUNIT_FILE),
-    *(REPORT_FILE, STUDY_FILE, CLAUSES_FILE),
-}
-
-
 def _strange_names(manifest: Manifest) -> Iterator[str]:
     """Names that a pack has no business with, which are never opened."""
-    expected, names = _EXPECTED, [one.name for one in manifest.files]
+    expected, names = FILES, [one.name for one in manifest.files]
     for name in names:
         if not _NAME.fullmatch(name):
             yield f"{MANIFEST_FILE} names {shortened(name)!r}, which is no plain file name"
@@ -263,7 +257,7 @@ def _strange_names(manifest: Manifest) -> Iterator[str]:
 
 def _strange_files(folder: Path, manifest: Manifest) -> Iterator[str]:
     """Files that lie in the folder and do not belong there."""
-    known = {*_EXPECTED, MANIFEST_FILE, SIGNATURE_FILE}
+    known = {*FILES, MANIFEST_FILE, SIGNATURE_FILE}
     with os.scandir(folder) as entries:
         extra = sorted(entry.name for entry in entries if entry.name not in known)
     for name in extra[:MOST_NAMED]:
@@ -273,7 +267,7 @@ def _strange_files(folder: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def _changed(folder: Path, manifest: Manifest) -> Iterator[str]:
-    expected = _EXPECTED
+    expected = FILES
     for one in manifest.files:
         if one.name not in expected:
             continue
@@ -289,7 +283,7 @@ def _changed(folder: Path, manifest: Manifest) -> Iterator[str]:
             yield f"{one.name} was changed: its SHA-256 is {sha256}, not that in the manifest"
 
 
-def _unreadable(path: Path, *, most: int = MAX_BYTES) -> str:
+def _unreadable(path: Path, *, most: int = LONGEST_RESULT) -> str:
     """Reason why a file is not read; empty where it is. A link is never followed."""
     try:
         kind = path.lstat()
@@ -430,13 +424,13 @@ def _of_manifest(record: Record, verdict: Verdict, manifest: Manifest) -> Iterat
 def _other_files(folder: Path, made: Mapping[str, str]) -> Iterator[str]:
     """Names of files that are not what this version makes of record and policy."""
     for name, text in made.items():
-        if read_bytes(folder / name, max_bytes=MAX_BYTES) != text.encode("utf-8"):
+        if read_bytes(folder / name, max_bytes=LONGEST_RESULT) != text.encode("utf-8"):
             yield name
 
 
 def _verdict(path: Path) -> Verdict | None:
     try:
-        return Verdict.model_validate(parsed_json(read_text(path, max_bytes=MAX_BYTES)))
+        return Verdict.model_validate(parsed_json(read_text(path, max_bytes=LONGEST_RESULT)))
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedaudit.core.files import write_whole
+from fedaudit.core.files import LONGEST_RESULT, refuse_unreadable, write_whole
 from fedaudit.results.estimate import Estimate, Interval
 
 COMPARISON_FORMAT = "fedaudit-comparison"
@@ -217,4 +217,6 @@ class Comparison(_Part):
 
 def write_comparison_file(comparison: Comparison, path: Path) -> None:
     """Writes the comparison as JSON, whole or not at all."""
-    write_whole(path, comparison.model_dump_json() + "\n")
+    text = comparison.model_dump_json() + "\n"
+    refuse_unreadable(path, text, max_bytes=LONGEST_RESULT, remedy="compare fewer records")
+    write_whole(path, text)

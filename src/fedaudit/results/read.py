@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import TooLarge, parsed_json, read_text, refuse_absent
+from fedaudit.core.files import LONGEST_RESULT, TooLarge, parsed_json, read_text, refuse_absent
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY
 from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
 from fedaudit.results.fields import MOST
@@ -17,7 +17,6 @@ from fedaudit.results.record import FORMAT, VERSION, Record
 from fedaudit.results.sources import FAIR, OWN
 from fedaudit.results.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, is_plain_json, texts
 
-MAX_BYTES = 256 * 2**20
 _LONGEST_NUMBER = 400
 _MOST_METRICS = 1000
 _MAYBE_LARGE = re.compile(r"[\s\[,:]-?(?:\d{16}|\d[\d.]*[eE]\+?\d{3})")
@@ -26,7 +25,7 @@ _MAYBE_LARGE = re.compile(r"[\s\[,:]-?(?:\d{16}|\d[\d.]*[eE]\+?\d{3})")
 Document = TypeVar("Document", bound=BaseModel)
 
 
-def read_record(path: Path, *, max_bytes: int = MAX_BYTES) -> Record:
+def read_record(path: Path, *, max_bytes: int = LONGEST_RESULT) -> Record:
     """The record in a file that :func:`fedaudit.results.record.write_record` wrote.
 
     The file is treated as hostile: it is bounded in size and depth, holds plain JSON without
@@ -104,7 +103,7 @@ def _is_of_scores(metric: str) -> bool:
     return metric in (AUC, BALANCED_ACCURACY) or metric.startswith("tpr@")
 
 
-def read_comparison(path: Path, *, max_bytes: int = MAX_BYTES) -> Comparison:
+def read_comparison(path: Path, *, max_bytes: int = LONGEST_RESULT) -> Comparison:
     """The comparison in a file that ``fedaudit compare`` wrote; as guarded as a record.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
-from fedaudit.core.files import write_whole
+from fedaudit.core.files import LONGEST_RESULT, refuse_unreadable, write_whole
 from fedaudit.results.clusters import ClusterResult
 from fedaudit.results.coverage import Coverage
 from fedaudit.results.detector import Detection, Detector, detection
@@ -642,4 +642,11 @@ def record_json(record: Record) -> str:
 
 def write_record(record: Record, path: Path) -> None:
     """Writes the record as JSON, whole or not at all."""
-    write_whole(path, record_json(record))
+    text = record_json(record)
+    refuse_unreadable(path, text, max_bytes=LONGEST_RESULT, remedy=_FEWER)
+    write_whole(path, text)
+
+
+_FEWER = (
+    "attack again with fewer attacks or targets (`fedaudit attack`): all that was measured is kept"
+)

@@ -12,7 +12,7 @@ from fedaudit.core.files import (
     SCORES_FILE,
     read_object,
     refuse_absent,
-    write_whole,
+    write_object,
 )
 from fedaudit.results.older import settled
 from fedaudit.results.text import made_plain
@@ -93,7 +93,7 @@ def claim(out: Path, study: Plan) -> None:
     refuse_other_record(out, study)
     if growth is not None and any(growth) and (out / RECORD_FILE).exists():
         note_growth(out, growth)
-    write_whole(out / STUDY_FILE, study.model_dump_json(indent=1) + "\n")
+    write_object(out / STUDY_FILE, study.model_dump_json(indent=1) + "\n")
 
 
 def refuse_other_study(out: Path, study: Plan) -> Growth | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedaudit.attacks.catalog import attack_set
-from fedaudit.core.files import read_object, write_whole
+from fedaudit.core.files import read_object, write_object
 from fedaudit.results.text import plain
 from fedaudit.study.running.identity import settings_of
 from fedaudit.study.settings.sections import Study
@@ -104,7 +104,7 @@ def note_growth(folder: Path, growth: Growth) -> None:
         name: list(dict.fromkeys([*known.get(name, []), *values]))
         for name, values in growth._asdict().items()
     }
-    write_whole(folder / GROWTH_FILE, json.dumps(whole, indent=1) + "\n")
+    write_object(folder / GROWTH_FILE, json.dumps(whole, indent=1) + "\n")
 
 
 def growth_notes(folder: Path) -> list[str]:

@@ -23,7 +23,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedaudit import __version__
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import own_folder, own_place, read_object, write_whole
+from fedaudit.core.files import own_folder, own_place, read_object, write_object
 from fedaudit.core.locking import Lock
 from fedaudit.core.modules import frozen_digest
 from fedaudit.core.objects import source_behind, stated
@@ -142,8 +142,15 @@ def run_folder(out: Path, seed: int) -> Path:
     where = read_object(listed).get(str(seed))
     if not isinstance(where, str):
         raise Damaged(f"{listed} does not say where seed {seed} is; restore it from a copy")
-    place = own_place((out / where).parent, Path(where).name)
-    if not place.is_dir():
+    try:
+        place = own_place((out / where).parent, Path(where).name)
+        is_there = place.is_dir()
+    except (OSError, ValueError) as error:
+        raise Damaged(
+            f"{listed} has a path for seed {seed} that no folder can have ({where[:80]!a}); "
+            "restore it from a copy"
+        ) from error
+    if not is_there:
         raise BadInput(
             f"the run of seed {seed} was kept in {place}, which is not there; copy that folder "
             "beside the study's again, or run the study again"
@@ -196,4 +203,4 @@ def _identity_in(place: Path) -> Identity | None:
 
 
 def _write(path: Path, values: Mapping[str, object]) -> None:
-    write_whole(path, json.dumps(values, indent=1, sort_keys=True) + "\n")
+    write_object(path, json.dumps(values, indent=1, sort_keys=True) + "\n")

@@ -1,0 +1,194 @@
+"""What is written can be read back: writers hold the limits of their readers."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedaudit.core import files
+from fedaudit.core.errors import BadInput
+from fedaudit.core.files import read_object, write_object
+from fedaudit.live import recording as recordings
+from fedaudit.live.recording import (
+    LOG_FILE,
+    append_round,
+    read_recording,
+    read_round_log,
+    round_entry,
+)
+from fedaudit.observe import tensors
+from fedaudit.observe.tensors import read_tensors, write_tensors
+from fedaudit.pack import packing
+from fedaudit.pack.packing import write_pack
+from fedaudit.pack.verifying import verify
+from fedaudit.results.read import read_record
+from fedaudit.results.record import write_record
+from fedaudit.study.running.folder import STUDY_FILE, claim, recorded_study
+from fedaudit.study.settings.values import study_from
+from tests.live.federation import recorder, rounds
+from tests.report.records import record
+from tests.study.compare_records import given
+
+
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Far fewer bytes of settings than otherwise."""
+    monkeypatch.setattr(files, "LONGEST_SETTINGS", 3000)
+    return 3000
+
+
+def test_an_object_is_written_up_to_the_limit_of_its_reader_and_not_beyond(
+    tmp_path: Path, limit: int
+) -> None:
+    path = tmp_path / "a.json"
+    largest = json.dumps({"a": "x" * (limit - 9)})
+    assert len(largest) == limit
+    write_object(path, largest)
+    assert read_object(path) == json.loads(largest)
+    with pytest.raises(BadInput, match=r"a\.json would have 3,001 bytes, and at most 3,000"):
+        write_object(path, largest.replace("x", "xx", 1))
+    assert path.read_text() == largest
+
+
+def test_an_object_of_more_keys_than_are_read_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MOST_KEYS", 3)
+    write_object(tmp_path / "a.json", '{"a": {"b": 1}, "c": {"d": 2}}')
+    with pytest.raises(BadInput, match="an object has 4 keys, and at most 3 are read"):
+        write_object(tmp_path / "b.json", '{"a": 1, "b": 2, "c": 3, "d": 4}')
+    monkeypatch.setattr(files, "MOST_VALUES", 3)
+    with pytest.raises(BadInput, match="values or so, and at most 3 are read"):
+        write_object(tmp_path / "b.json", "[1, 2, 3, 4]")
+    assert not (tmp_path / "b.json").exists()
+
+
+def test_a_recording_of_more_clients_than_are_read_back_is_never_begun(
+    tmp_path: Path, limit: int
+) -> None:
+    sizes = dict.fromkeys(range(500), 100)
+    with pytest.raises(BadInput, match=r"recording\.json would have .* name fewer clients"):
+        recorder(tmp_path / "r", sizes=sizes)
+    assert not list((tmp_path / "r").rglob("*.safetensors"))
+
+
+def test_a_recording_stays_as_it_can_be_read_whatever_is_told_later(
+    tmp_path: Path, limit: int
+) -> None:
+    with recorder(tmp_path / "r") as one:
+        names = {10**8 + at: "n" * 90 for at in range(50)}
+        with pytest.raises(BadInput, match="would have"):
+            one._restate(names=names)
+        assert one.recording.names == {}
+    assert read_recording(tmp_path / "r").is_closed
+
+
+def test_a_log_takes_as_many_bytes_as_are_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [round_entry(at, (0, 1), (0, 1), 0) for at in range(1, 9)]
+    append_round(entries[0], tmp_path)
+    line = (tmp_path / LOG_FILE).stat().st_size
+    monkeypatch.setattr(recordings, "LONGEST_LOG", 3 * line)
+    for one in entries[1:3]:
+        append_round(one, tmp_path)
+    with pytest.raises(BadInput, match=r"rounds\.jsonl is full"):
+        append_round(entries[3], tmp_path)
+    assert [one.round for one in read_round_log(tmp_path)] == [1, 2, 3]
+
+
+def test_a_log_takes_as_many_rounds_as_are_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recordings, "MOST_ROUNDS", 3)
+    for at in (1, 2, 3):
+        append_round(round_entry(at, (0,), (0,), 0), tmp_path)
+    with pytest.raises(BadInput, match="at most 100,663,296 bytes and 3 rounds are read back"):
+        append_round(round_entry(4, (0,), (0,), 0), tmp_path)
+    assert len(read_round_log(tmp_path)) == 3
+
+
+def test_rounds_beyond_a_full_log_are_warned_of_and_earlier_ones_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with recorder(tmp_path / "r", strict=False) as one:
+        for at in (1, 2, 3):
+            monkeypatch.setattr(recordings, "MOST_ROUNDS", 2)
+            (live,) = [told for told in rounds() if told.number == at]
+            if at < 3:
+                one.round(at, sent=live.sent, uploads=live.uploads, after=live.after)
+            else:
+                with pytest.warns(RuntimeWarning, match=r"round 3 is not recorded: .* is full"):
+                    one.round(at, sent=live.sent, uploads=live.uploads, after=live.after)
+    assert [told.round for told in read_round_log(tmp_path / "r")] == [1, 2]
+    assert read_recording(tmp_path / "r").is_closed
+
+
+def test_a_study_whose_settings_could_not_be_read_back_is_not_begun(
+    tmp_path: Path, limit: int
+) -> None:
+    study = study_from({"name": "a", "about": "x" * 200})
+    claim(tmp_path / "small", study)
+    assert recorded_study(tmp_path / "small") == study
+    long = study_from(
+        {"name": "a", "partition": {"clients": 600}, "audit": {"targets": [*range(600)]}}
+    )
+    with pytest.raises(BadInput, match=r"study\.json would have"):
+        claim(tmp_path / "large", long)
+    assert not (tmp_path / "large" / STUDY_FILE).exists()
+
+
+def test_a_record_that_could_not_be_read_back_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = given("r", {"a": {1: {0: 0.6}}}, {1: 0.5})
+    write_record(one, tmp_path / "record.json")
+    size = (tmp_path / "record.json").stat().st_size
+    monkeypatch.setattr("fedaudit.results.record.LONGEST_RESULT", size)
+    write_record(one, tmp_path / "record.json")
+    assert read_record(tmp_path / "record.json", max_bytes=size).name == "r"
+    monkeypatch.setattr("fedaudit.results.record.LONGEST_RESULT", size - 1)
+    with pytest.raises(BadInput, match=r"fewer attacks or targets .*all that was measured is"):
+        write_record(one, tmp_path / "other.json")
+    assert not (tmp_path / "other.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "said"),
+    [
+        (files, ("LONGEST_SETTINGS", 500), r"manifest\.json would have"),
+        (packing, ("LONGEST_RESULT", 20_000), "would have more than the 20,000 bytes"),
+    ],
+)
+def test_a_pack_that_could_not_be_read_back_is_not_written(
+    name: object, most: tuple[str, int], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_record(record(strengths=(0.1,), seeds=(1,)), tmp_path / "record.json")
+    (tmp_path / "policy.toml").write_text('name = "x"\n[membership]\nauc = 1.0\n')
+    pack = tmp_path / "pack"
+    monkeypatch.setattr(name, *most)
+    with pytest.raises(BadInput, match=said):
+        write_pack(tmp_path / "record.json", tmp_path / "policy.toml", pack)
+    assert not pack.exists()
+    monkeypatch.undo()
+    write_pack(tmp_path / "record.json", tmp_path / "policy.toml", pack)
+    assert verify(pack).problems == []
+
+
+def test_tensors_that_could_not_be_read_back_are_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.safetensors"
+    some = {str(at): torch.zeros(1) for at in range(5)}
+    write_tensors(some, path)
+    monkeypatch.setattr("fedaudit.core.headers.MAX_TENSORS", 5)
+    write_tensors(some, path, {"again": "1"})
+    with pytest.raises(BadInput, match=r"a\.safetensors could not be read back .*6 tensors"):
+        write_tensors({**some, "more": torch.zeros(1)}, path)
+    monkeypatch.setattr(tensors, "MAX_BYTES", 100)
+    with pytest.raises(BadInput, match="it has more than 100 bytes"):
+        write_tensors(some, path)
+    monkeypatch.undo()
+    assert read_tensors(path)[1] == {"again": "1"}
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
