@@ -11,6 +11,7 @@ from fedaudit.metrics import (
     clopper_pearson,
     clustered_auc,
     compare_auc,
+    evaluate,
     stratified_above_chance,
     stratified_auc,
     upper_limit,
@@ -134,6 +135,29 @@ def test_a_test_of_pooled_clients_with_rare_scores_is_that_of_all_their_division
     # The only member that fires is of client 0; a non-member fires too.
     chance = 1 - stratified_above_chance(-scores, truth, client)
     assert chance == pytest.approx(1 - 1 / 3)
+
+
+@pytest.mark.parametrize("members", [100, 500])
+def test_equal_scores_are_no_evidence_whichever_side_is_smaller(members: int) -> None:
+    client = np.repeat([0, 1], 600)
+    truth = np.tile(np.arange(600) < members, 2)
+    equal = np.zeros(1200)
+    assert above_chance(equal, truth) == 1.0
+    assert stratified_above_chance(equal, truth, client) == 1.0
+    origin = np.where(truth, "member", "unseen")
+    assert evaluate(equal, origin, strata=client, contrasts=("unseen",))[0].p_value == 1.0
+
+
+def test_one_score_for_each_stratum_is_no_evidence() -> None:
+    client = np.repeat([0, 1, 2], 400)
+    truth = np.arange(1200) % 400 < np.repeat([50, 20, 90], 400)
+    assert stratified_above_chance(client.astype(float), truth, client) == 1.0
+    # One stratum that differs is tested as if the others were not there.
+    scores, first = client.astype(float), client == 0
+    scores[:5] = 9.0
+    found = stratified_above_chance(scores, truth, client)
+    assert found == pytest.approx(above_chance(scores[first], truth[first]))
+    assert 0 < found < 1e-3
 
 
 def test_sides_of_like_size_keep_the_test_of_ranks() -> None:

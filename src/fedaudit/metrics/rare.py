@@ -150,8 +150,9 @@ def counted_above_chance(parts: Sequence[SplitScores]) -> float | None:
         parts: Scores of members and non-members, a pair for each stratum.
 
     Returns:
-        The exact one-sided p-value; None where ranks do: the smaller side has a third of the
-        samples, or twenty or more scores other than the most frequent one are expected on it.
+        The exact one-sided p-value, which is 1 if no score differs from the most frequent one of
+        its stratum. None where ranks do: the smaller side has a third of the samples, or twenty or
+        more scores other than the most frequent one are expected on it.
 
     Source: Fisher, Statistical Methods for Research Workers, 1934, section 21.02.
     """
@@ -181,7 +182,8 @@ def counted_above_chance(parts: Sequence[SplitScores]) -> float | None:
         for marked, upper in ((above, True), (below, False))
         if any(flags.any() for flags in marked)
     ]
-    return min(1.0, len(found) * min(found, default=1.0))
+    # Without any other score there is nothing to count, and no evidence.
+    return min(1.0, len(found) * min(found)) if found else 1.0
 
 
 def _counted(
