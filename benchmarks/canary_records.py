@@ -66,9 +66,11 @@ def run(cell: Cell, runs: int, seed: int) -> Bounds:
         inside, outside = scores[is_member], scores[~is_member]
         spread = math.sqrt((inside.var() + outside.var()) / 2)
         shift = float(inside.mean() - outside.mean()) / spread
-        normal = np.nan if more.if_normal is None else more.if_normal.value
+        gaussian, normal = (
+            np.nan if bound is None else bound.value for bound in (more.if_gaussian, more.if_normal)
+        )
         estimate = gaussian_budget(shift, DELTA)
-        found.append((coins.value, more.if_gaussian.value, normal, estimate))
+        found.append((coins.value, gaussian, normal, estimate))
     return Bounds(*np.array(found).T)
 
 

@@ -15,6 +15,7 @@ from fedaudit.metrics.epsilon import (
     gaussian_shift,
     one_run_epsilon,
     one_run_gaussian_bound,
+    one_sided_coins,
 )
 
 DELTA = 1e-5
@@ -110,6 +111,7 @@ def test_bounds_on_a_canary_record_rise_with_what_they_take_for_granted() -> Non
     scores, inside = record_scores(np.random.default_rng(3), 3.9, 500)
     found = record_bounds(scores, inside, guesses=100, delta=DELTA)
     coins = one_run_epsilon(scores, inside, guesses=100, delta=DELTA)
+    assert found.if_gaussian is not None
     assert found.if_normal is not None
     assert 0 < coins.value < found.if_gaussian.value < found.if_normal.value
 
@@ -118,6 +120,7 @@ def test_scores_without_a_leak_bound_nothing() -> None:
     rng = np.random.default_rng(4)
     scores, inside = rng.normal(size=400), rng.random(400) < 0.5
     found = record_bounds(scores, inside, guesses=80, delta=DELTA)
+    assert found.if_gaussian is not None
     assert found.if_normal is not None
     assert (found.if_gaussian.value, found.if_normal.value) == (0.0, 0.0)
 
@@ -165,6 +168,26 @@ def test_bounds_on_a_canary_record_exceed_the_truth_no_more_often_than_nominal()
     for _ in range(runs):
         scores, inside = record_scores(rng, 3.9, 300)
         found = record_bounds(scores, inside, guesses=60, delta=DELTA, alpha=0.1)
+        assert found.if_gaussian is not None
         normal = found.if_normal.value if found.if_normal else 0.0
         above += [found.if_gaussian.value > 3.9, normal > 3.9]
     assert (above <= runs * 0.1 + 3 * np.sqrt(runs * 0.09)).all()
+
+
+@pytest.mark.parametrize("is_member", [np.ones(8, bool), np.zeros(8, bool)])
+def test_records_whose_coins_all_fell_alike_have_a_refusal_in_place_of_bounds(
+    is_member: np.ndarray,
+) -> None:
+    found = record_bounds(np.arange(8.0), is_member, guesses=2, delta=DELTA)
+    assert (found.if_gaussian, found.if_normal) == (None, None)
+    assert found.refusal == one_sided_coins(is_member)
+    members = int(is_member.sum())
+    assert f"{members} members and {8 - members} non-members" in found.refusal
+    with pytest.raises(BadInput, match="both members and non-members are needed"):
+        one_run_epsilon(np.arange(8.0), is_member, guesses=2)
+
+
+def test_coins_of_which_one_fell_otherwise_have_a_bound() -> None:
+    assert one_sided_coins(np.arange(8) < 7) == ""
+    found = record_bounds(np.arange(8.0), np.arange(8) < 7, guesses=2, delta=DELTA)
+    assert found.if_gaussian is not None

@@ -1,11 +1,13 @@
 """Canary records in whole studies: the bound, the claim beside it, and forgotten noise."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedaudit.core.errors import Unsupported
+from fedaudit.core.origin import Origin
 from fedaudit.defenses.base import Guarantee, Workload
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.report.text.epsilons import measured_epsilon
@@ -13,9 +15,13 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.report.tiles import canary_tile
 from fedaudit.report.words import number
 from fedaudit.results.record import ControlResult, Record
+from fedaudit.study.extensions.canary_records import CanaryRecords
+from fedaudit.study.figures import analysis
+from fedaudit.study.figures import truth as truth_module
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import setup
+from fedaudit.study.setup.parts import MeasuredRun, Setup
 from tests.estimates import changed
 from tests.study.studies import quick_study
 
@@ -97,6 +103,36 @@ def test_a_record_of_before_has_its_one_bound(undefended: Record) -> None:
     assert "if the mechanism" not in canary_tile(older)[0].detail
     assert "if scores" not in measured_epsilon(older).text
     assert "if Gaussian" not in verdict(older).headline
+
+
+@pytest.fixture
+def one_sided(monkeypatch: pytest.MonkeyPatch) -> Setup:
+    """A run whose twelve canary records all came to its client by their coins."""
+    small = {"draw": "canaries", "options": {"count": 12, "kind": "noise"}}
+    run = setup(canary_study(1.0, audit=small), 1, None)
+    truth = truth_module.target_truth(run, 0)
+    origin = np.where(truth.origin == Origin.UNSEEN, Origin.MEMBER, truth.origin)
+    whole = replace(truth, origin=origin)
+    for module in (truth_module, analysis):
+        monkeypatch.setattr(module, "target_truth", lambda run, target: whole)
+    return run
+
+
+def test_coins_that_all_fell_alike_refuse_every_bound_after_training(one_sided: Setup) -> None:
+    truth = truth_module.target_truth(one_sided, 0)
+    scores = np.arange(float(len(truth.origin)))
+    figure = analysis._epsilon(one_sided, "avg-cosine", scores, truth)
+    assert figure is not None
+    measured = MeasuredRun(one_sided, [], Path(), "")
+    found = CanaryRecords.concluded([measured], {(1, 0, "avg-cosine"): scores})
+    for bound in (figure, *found.figures):
+        assert (bound.value, bound.low) == (None, None)
+        assert bound.note.startswith("refused: every coin fell on the same side: ")
+        assert bound.n_nonmembers == 0
+    assert [one.metric for one in found.figures] == ["epsilon_if_gaussian", "epsilon_if_normal"]
+    (check,) = found.checks
+    assert check.passed is None
+    assert check.note == figure.note
 
 
 def test_canaries_keep_their_labels_in_training_and_in_what_is_measured() -> None:

@@ -543,7 +543,7 @@ def _bounds(asked: Asked) -> Iterator[Judged]:
         if run.target is None:
             # Each client's coins bound epsilon by themselves.
             continue
-        if figure is None and run.target in unbounded:
+        if (figure is None or figure.value is None) and run.target in unbounded:
             continue
         doubt = asked.trust.doubt(figure)
         why = "" if figure is not None else reason(run) or "the record has no such bound"

@@ -15,6 +15,7 @@ from fedaudit.metrics.epsilon import (
     gaussian_budget,
     one_run_epsilon,
     one_run_gaussian_bound,
+    one_sided_coins,
     require_error,
 )
 from fedaudit.metrics.roc import SplitScores, sides
@@ -106,13 +107,13 @@ class RecordBounds(NamedTuple):
 
     Attributes:
         if_gaussian: From guesses about the coins, if the training is at least as private as a
-            Gaussian mechanism.
+            Gaussian mechanism; None if all coins fell alike.
         if_normal: From the mean scores of the two sides, if scores are normal and equally spread;
-            None where they are not.
-        refusal: Why there is no such bound; empty where there is one.
+            None where they are not, or if all coins fell alike.
+        refusal: Why a bound is missing; empty where both are there.
     """
 
-    if_gaussian: EpsilonBound
+    if_gaussian: EpsilonBound | None
     if_normal: EpsilonBound | None
     refusal: str = ""
 
@@ -135,7 +136,8 @@ def record_bounds(
         alpha: Probability that a bound is wrong, each for itself, in (0, 1).
 
     Raises:
-        BadInput: As :func:`fedaudit.metrics.one_run_epsilon`.
+        BadInput: As :func:`fedaudit.metrics.one_run_epsilon`, but for coins that all fell alike,
+            for which the refusal says so.
 
     Source: Mahloujifar, Melis and Chaudhuri 2024, Auditing f-differential privacy in one run
         (if_gaussian); Andrew et al. 2024, One-shot empirical privacy estimation for federated
@@ -145,6 +147,9 @@ def record_bounds(
         two means in standard deviations (noncentral t); normality and equal spread are tested, and
         the bound is refused where a test at one per cent fails.
     """
+    alike = one_sided_coins(is_member)
+    if alike:
+        return RecordBounds(None, None, alike)
     split = sides(scores, is_member)
     counted = count_guesses(scores, is_member, guesses)
     if_gaussian = one_run_gaussian_bound(counted, delta=delta, alpha=alpha)

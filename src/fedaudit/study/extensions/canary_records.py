@@ -13,7 +13,7 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.defenses.accounting import FORMAL_DELTA
 from fedaudit.metrics import one_run_epsilon
 from fedaudit.metrics.canaries import record_bounds
-from fedaudit.metrics.epsilon import bound_method
+from fedaudit.metrics.epsilon import bound_method, one_sided_coins
 from fedaudit.results.estimate import Estimate
 from fedaudit.study.figures.guarantees import formal_epsilons
 from fedaudit.study.setup.parts import Conclusion, Extension, MeasuredRun, Scores, Setup
@@ -107,12 +107,22 @@ def _bounds(one: _Attacked, family: int) -> list[Estimate]:
     )
     shared = f"; error shared by {family} bounds"
     figures = []
-    for metric, bound, hypothesis in (
-        (EPSILON_IF_GAUSSIAN, found.if_gaussian, "training is at least as private as a Gaussian"),
-        (EPSILON_IF_NORMAL, found.if_normal, "scores are normal and equally spread"),
+    for metric, bound, name, hypothesis in (
+        (
+            EPSILON_IF_GAUSSIAN,
+            found.if_gaussian,
+            "one run, Gaussian",
+            "training is at least as private as a Gaussian",
+        ),
+        (
+            EPSILON_IF_NORMAL,
+            found.if_normal,
+            "mean-only normal",
+            "scores are normal and equally spread",
+        ),
     ):
         if bound is None:
-            method = bound_method("mean-only normal", FORMAL_DELTA, alpha)
+            method = bound_method(name, FORMAL_DELTA, alpha)
             note = f"refused: {found.refusal}"
             figures.append(figure(metric=metric, value=None, method=method + shared, note=note))
             continue
@@ -136,8 +146,19 @@ def _claim_checked(
 
     if claimed is None or not attacked:
         return []
+    control = partial(
+        ControlResult,
+        control="claimed epsilon",
+        defense=runs[0].study.defense.label,
+        expected="canary records do not refute what the defense claims for one sample",
+        value=None,
+    )
+    refusals = [one_sided_coins(one.is_member) for one in attacked]
+    tossed = [one for one, refusal in zip(attacked, refusals, strict=True) if not refusal]
+    if not tossed:
+        return [control(passed=None, note=f"refused: {refusals[0]}")]
     bounds = []
-    for one in attacked:
+    for one in tossed:
         bound = one_run_epsilon(
             one.scores,
             one.is_member,
@@ -148,11 +169,7 @@ def _claim_checked(
         bounds.append((bound.value, one.attack, bound.method))
     value, name, method = max(bounds)
     return [
-        ControlResult(
-            control="claimed epsilon",
-            defense=runs[0].study.defense.label,
-            expected="canary records do not refute what the defense claims for one sample",
-            value=None,
+        control(
             passed=value <= claimed,
             note=f"epsilon at least {value:.3f} ({name}; {method}), claimed {claimed:.3f}",
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
@@ -33,6 +34,7 @@ from fedaudit.metrics import (
     scaled_within,
     thin,
 )
+from fedaudit.metrics.epsilon import bound_method, one_sided_coins
 from fedaudit.metrics.evaluate import CONTRASTS, estimates
 from fedaudit.metrics.table import metric_named
 from fedaudit.observe.measurements import Measurements
@@ -399,13 +401,10 @@ def _epsilon(
         return None
     study = setup.study
     family = len(setup.on_membership) * len(study.audit.targets) * len(study.seeds)
-    bound = one_run_epsilon(
-        scores[chosen],
-        truth.is_member[chosen],
-        guesses=guesses,
-        alpha=study.figures.alpha / family,
-    )
-    return Estimate(
+    alpha = study.figures.alpha / family
+    inside = truth.is_member[chosen]
+    figure = partial(
+        Estimate,
         attack=name,
         defense=study.defense.label,
         view=setup.view.name,
@@ -414,11 +413,19 @@ def _epsilon(
         seed=setup.seed,
         contrast="unseen",
         metric=EPSILON,
+        n_members=int(inside.sum()),
+        n_nonmembers=int((~inside).sum()),
+    )
+    shared = f"; error shared by {family} bounds"
+    refusal = one_sided_coins(inside)
+    if refusal:
+        method = bound_method("one run", 0.0, alpha) + shared
+        return figure(value=None, method=method, note=f"refused: {refusal}")
+    bound = one_run_epsilon(scores[chosen], inside, guesses=guesses, alpha=alpha)
+    return figure(
         value=bound.value,
         low=bound.value,
-        method=f"{bound.method}; error shared by {family} bounds",
-        n_members=int(truth.is_member[chosen].sum()),
-        n_nonmembers=int((~truth.is_member[chosen]).sum()),
+        method=bound.method + shared,
         ceiling=bound.ceiling,
         note=f"lower bound from {guesses} guesses in one run; it refutes budgets, certifies none",
     )
