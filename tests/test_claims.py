@@ -20,6 +20,7 @@ from fedaudit.results.clusters import models_of_groups
 from fedaudit.results.games import Spread
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Trajectory, UsageRow, write_record
+from fedaudit.results.sources import LABELS
 from tests.report.records import record
 
 TIER_1, TIER_2 = ("location30", "tiny-cnn", "tiny-alexnet"), ("location30",)
@@ -460,6 +461,21 @@ def test_the_gap_of_loss_is_that_of_non_members_late_in_training() -> None:
     ]
     found = {asked.figure: value.value for asked, value in figures.of_loss(lines)}
     assert found == {"loss_gap@0.6": pytest.approx(12.0), "loss_gap@1": pytest.approx(20.0)}
+
+
+def test_what_sources_have_beyond_labels_keeps_the_method_of_its_limits() -> None:
+    known = read_record(data.RECORDS / "cofedmid-mnist" / "cofedmid-mnist-cofedmid-half.json")
+    run = known.sources[0]
+    of_run = {
+        one.against: one
+        for one in known.on_sources
+        if (one.attack, one.seed) == (run.attack, run.seed)
+    }
+    beyond = of_run[LABELS].model_copy(update={"method": "both errors 95%"})
+    found = dict(figures._of_sources(run, {**of_run, LABELS: beyond}))
+    assert found["excess"].method == "both errors 95%"
+    assert found["excess"][:3] == (beyond.value, beyond.low, beyond.high)
+    assert found["success"].method == figures.SHARES
 
 
 def test_the_spread_of_a_neuron_is_an_auc_of_its_bins() -> None:

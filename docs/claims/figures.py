@@ -318,7 +318,7 @@ def _of_sources(run: SourceResult, figures: Mapping[str, Estimate]) -> Iterator[
     success = share(figures[""].number)
     yield "success", success
     beyond = figures[LABELS]
-    yield "excess", Value(beyond.number, beyond.low, beyond.high, SHARES, cancels=True)
+    yield "excess", Value(beyond.number, beyond.low, beyond.high, beyond.method, cancels=True)
     baseline = figures[LABEL_BASELINE].level if LABEL_BASELINE in figures else None
     if baseline is not None:
         # On the same samples, which are rather named together than apart: wide enough.
