@@ -65,6 +65,24 @@ def test_a_cell_has_the_figure_its_interval_and_the_change_with_its_own() -> Non
     assert "Mean: over the attacks that find something undefended (a)" in table.remark
 
 
+def test_a_mean_over_some_clients_and_runs_says_which_and_stays_in_its_block() -> None:
+    runs = {seed: {0: 0.8, 4: 0.5} for seed in (1, 2)}
+    less = {seed: {0: 0.7, 4: 0.5} for seed in (1, 2)}
+    accuracy = {1: 0.9, 2: 0.9}
+    records = [
+        given("plain", {"a": runs, "b": runs}, accuracy),
+        given("x", {"a": less, "b": {1: less[1]}}, accuracy, defense=noise(0.1)),
+    ]
+    (table,) = attack_tables(compared(records))["unseen"]
+    assert [text for text, _ in headings(table)] == ["no defense", "gradient-noise (sigma 0.1)"]
+    plain, defended = (row[2] for row in table.rows)
+    assert "on client 0 alone" in plain.detail.split("\n")
+    assert "on client 0 alone" in defended.detail.split("\n")
+    assert "alone" not in table.rows[0][4].detail
+    assert plain.mark == ""
+    assert dict(table.notes)[defended.mark] == "over 1 of 2 runs: the others lack it"
+
+
 def test_accuracy_is_in_brackets_where_nothing_is_defended() -> None:
     (table,) = attack_tables(THREE)["unseen"]
     assert [row[1].text for row in table.rows][:3] == ["(91.0%)", "(91.0%)", "−1.0 points"]

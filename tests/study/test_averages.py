@@ -5,10 +5,12 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from docs.claims import comparing as claims_comparing
 from docs.claims.comparing import counts
 from docs.claims.data import Term, regimes
 from docs.claims.data import Test as ClaimTest
-from fedaudit.results.aggregate import Value, Values
+from docs.claims.figures import Asked
+from fedaudit.results.aggregate import Value, Values, estimated, mean_of
 from fedaudit.results.averages import AttackKey, Direction, average, directions_of, strongest
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
@@ -18,7 +20,12 @@ from fedaudit.results.comparison import (
 )
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult
-from fedaudit.study.comparing import NO_UNDEFENDED_ROW, NOTHING_COUNTS, compared
+from fedaudit.study.comparing import (
+    NO_SHARED_RUN,
+    NO_UNDEFENDED_ROW,
+    NOTHING_COUNTS,
+    compared,
+)
 from tests.estimates import changed, estimate
 from tests.study.compare_records import given, noise
 
@@ -142,6 +149,164 @@ def test_without_an_undefended_row_there_is_no_mean_and_the_comparison_says_so()
     values = {"a": {1: {0: 0.8}}, "b": {1: {0: 0.8}}}
     rows = [given(f"{s}", values, {1: 0.9}, defense=noise(s)) for s in (0.1, 0.2)]
     assert entry(compared(rows), 1).note == NO_UNDEFENDED_ROW
+
+
+def test_an_undefended_row_of_other_settings_decides_no_mean() -> None:
+    """The first row is the base of a row without an undefended one, and of its single attacks."""
+    values = {"a": {1: {0: 0.8}}, "b": {1: {0: 0.8}}}
+    rows = [
+        given("short", values, {1: 0.9}),
+        given("long-noise", values, {1: 0.9}, rounds=30, defense=noise(0.1)),
+    ]
+    found = compared(rows)
+    assert found.rows[1].base == 0
+    assert entry(found, 0).value == pytest.approx(0.8)
+    lone = entry(found, 1)
+    assert (lone.value, lone.change, lone.note) == (None, None, NO_UNDEFENDED_ROW)
+    assert entry(found, 1, "a").change is not None
+    # Its own undefended row decides, also one that finds nothing.
+    quiet = given("long", {"a": {1: {0: 0.5}}, "b": {1: {0: 0.5}}}, {1: 0.9}, rounds=30)
+    assert entry(compared([*rows, quiet]), 1).note == NOTHING_COUNTS
+
+
+def test_an_inverted_attack_of_other_settings_mirrors_no_strongest_attack() -> None:
+    rows = [
+        given("short", {"a": {1: {0: 0.1}}}, {1: 0.9}),
+        given("long-noise", {"a": {1: {0: 0.4}}}, {1: 0.9}, rounds=30, defense=noise(0.1)),
+    ]
+    found = compared(rows)
+    assert entry(found, 0, STRONGEST_ATTACK).attacks == ["a, mirrored"]
+    assert entry(found, 1, STRONGEST_ATTACK).attacks == ["a"]
+    assert entry(found, 1, STRONGEST_ATTACK).value == pytest.approx(0.4)
+
+
+def test_a_mean_names_the_clients_on_which_an_attack_counts_and_no_others() -> None:
+    aucs = ({0: 0.8, 4: 0.5}, {0: 0.9, 4: 0.52}), ({0: 0.7, 4: 0.9}, {0: 0.6, 4: 0.9})
+    plain, less = ({"a": {1: a}, "b": {1: b}} for a, b in aucs)
+    found = compared(
+        [
+            given("plain", plain, {1: 0.9}),
+            given("x", less, {1: 0.9}, defense=noise(0.1)),
+        ]
+    )
+    for row, mean in ((0, 0.85), (1, 0.65)):
+        one = entry(found, row)
+        assert (one.clients, one.targets) == ([0, 4], [0])
+        assert one.value == pytest.approx(mean)
+        assert entry(found, row, "a").targets == [0, 4]
+    change = entry(found, 1).change
+    assert change is not None
+    assert change.value == pytest.approx(0.65 - 0.85)
+
+
+def test_a_change_over_fewer_clients_than_its_figure_says_so() -> None:
+    plain = {"a": {1: {0: 0.8}}, "b": {1: {0: 0.8, 4: 0.8}}}
+    less = {"a": {1: {0: 0.7, 4: 0.9}}, "b": {1: {0: 0.6, 4: 0.6}}}
+    found = compared(
+        [given("plain", plain, {1: 0.9}), given("x", less, {1: 0.9}, defense=noise(0.1))]
+    )
+    one = entry(found, 1, "a")
+    assert one.targets == [0, 4]
+    assert one.note == "the change is over client 0 alone"
+    assert entry(found, 0, "a").targets == [0]
+    assert entry(found, 1, "b").note == ""
+
+
+def test_a_mean_over_fewer_runs_than_its_row_has_says_so() -> None:
+    runs = {seed: {0: 0.8} for seed in (1, 2, 3)}
+    less = {"a": runs, "b": {1: {0: 0.6}}}
+    accuracy = dict.fromkeys(runs, 0.9)
+    found = compared(
+        [
+            given("plain", {"a": runs, "b": runs}, accuracy),
+            given("x", less, accuracy, defense=noise(0.1)),
+        ]
+    )
+    assert entry(found, 1).value == pytest.approx(0.7)
+    assert (entry(found, 1).seeds, entry(found, 0).seeds) == (1, 3)
+    assert entry(found, 1).note == "over 1 of 3 runs: the others lack it"
+    assert entry(found, 1, "b").note == "over 1 of 3 runs: the others lack it"
+    for full in (entry(found, 0), entry(found, 1, "a"), entry(found, 1, STRONGEST_ATTACK)):
+        assert full.note == ""
+
+
+def test_a_mean_of_attacks_without_a_common_run_is_missing_and_says_so() -> None:
+    runs = {seed: {0: 0.8} for seed in (1, 2)}
+    less = {"a": {1: {0: 0.6}}, "b": {2: {0: 0.6}}}
+    found = compared(
+        [
+            given("plain", {"a": runs, "b": runs}, {1: 0.9, 2: 0.9}),
+            given("x", less, {1: 0.9, 2: 0.9}, defense=noise(0.1)),
+        ]
+    )
+    one = entry(found, 1)
+    assert (one.value, one.attacks, one.note) == (None, [], NO_SHARED_RUN)
+
+
+def test_a_mean_has_no_seed_without_a_value_and_no_limits_of_other_runs() -> None:
+    value = Value(0.6, 0.5, 0.7, "DeLong 95%", True)
+    at: dict[int | None, Value] = {0: value}
+    first: Values = {1: at, None: at}
+    others: list[Values] = [{2: at}, {2: at, None: at}, {1: {4: value}}]
+    for other in others:
+        assert mean_of([first, other]) == {}
+    every: Values = {1: at, 2: at, None: at}
+    some = mean_of([every, first])
+    assert list(some) == [1]
+    found = estimated(some)
+    assert found is not None
+    assert found.seeds == 1
+    assert list(mean_of([every, every])) == [1, 2, None]
+    # What a record says over its runs alone is averaged as it is.
+    assert list(mean_of([{None: at}, {None: at}])) == [None]
+
+
+def test_claims_have_no_average_of_attacks_without_a_common_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    value = Value(0.6, 0.5, 0.7, "DeLong 95%", True)
+    at: dict[int | None, Value] = {None: value}
+    asked = {attack: Asked("auc", attack, "mixed", 0) for attack in ("a", "b")}
+    known: dict[Asked, Values] = {asked["a"]: {1: at}, asked["b"]: {2: at, None: at}}
+    monkeypatch.setattr(claims_comparing, "rows", lambda study, variant: known)
+    monkeypatch.setattr(claims_comparing, "counts", lambda *_: {"a": 1, "b": 1})
+    regime = regimes()["cofedmid-letters"]
+    test = ClaimTest(one=Term(attacks=["a", "b"]), others=[], contrast="mixed")
+    assert claims_comparing.found_of(regime, test, test.one) is None
+    known[asked["b"]] = {1: at, 2: at, None: at}
+    found = claims_comparing.found_of(regime, test, test.one)
+    assert found is not None
+    assert (found.value, found.seeds) == (0.6, 1)
+
+
+def test_an_attack_with_one_lucky_run_is_not_the_strongest_and_costs_no_run() -> None:
+    def runs(*values: float) -> Values:
+        return {seed: {0: Value(value, cancels=True)} for seed, value in enumerate(values)}
+
+    figures = {"a": runs(0.6, 0.7, 0.8), "b": runs(0.7, 0.7, 0.75), "lucky": runs(0.99)}
+    made = strongest(figures, {})
+    assert made.attacks == {0: ("b",)}
+    assert list(made.values) == [0, 1, 2]
+    # Without an attack that has every run, those with the most are compared where they share any.
+    parts: dict[str, Values] = {
+        "a": {0: {0: Value(0.9)}, 1: {0: Value(0.5)}},
+        "b": {1: {0: Value(0.6)}, 2: {0: Value(0.6)}},
+        "lucky": {3: {0: Value(0.99)}},
+    }
+    assert strongest(parts, {}).attacks == {0: ("b",)}
+    apart: dict[str, Values] = {"a": {0: {0: Value(0.6)}}, "b": {1: {0: Value(0.7)}}}
+    assert strongest(apart, {}).attacks == {0: ("b",)}
+    over: dict[str, Values] = {"a": {None: {0: Value(0.6)}}, "b": {None: {0: Value(0.7)}}}
+    assert strongest(over, {}).attacks == {0: ("b",)}
+
+
+def test_figures_of_several_attacks_have_no_test_of_their_own() -> None:
+    for row in (0, 1):
+        found = defended({"finds": FOUND, "misses": MISSED, "inverted": INVERTED})
+        assert entry(found, row, EVERY_ATTACK).by_test is None
+        assert entry(found, row, STRONGEST_ATTACK).by_test is None
+        assert entry(found, row, "finds").by_test is True
+    assert entry(found, 0, STRONGEST_ATTACK).above is True
 
 
 def test_a_figure_that_a_failed_control_takes_back_counts_in_no_mean() -> None:

@@ -230,6 +230,24 @@ def test_a_front_holds_all_strengths_and_no_defense_on_the_same_clients() -> Non
     assert front("none", "a").gain is None
 
 
+def test_a_front_without_an_undefended_row_of_its_settings_has_no_gain_and_no_share_lost() -> None:
+    values = {"a": {1: {0: 0.7}}}
+    records = [
+        given("short", values, {1: 0.5}),
+        given("long-weak", values, {1: 0.9}, rounds=30, defense=noise(0.01)),
+        given("long-strong", values, {1: 0.8}, rounds=30, defense=noise(0.1)),
+    ]
+    found = front("gradient-noise", "a", compared(records))
+    assert [point.row for point in found.points] == [1, 2]
+    assert (found.gain, found.gain_low) == (None, None)
+    assert [point.lost for point in found.points] == [None, None]
+    own = given("long", values, {1: 0.95}, rounds=30)
+    held = front("gradient-noise", "a", compared([*records, own]))
+    assert [point.row for point in held.points] == [3, 1, 2]
+    assert held.gain is not None
+    assert held.points[1].lost == pytest.approx(0.05 / 0.95)
+
+
 def test_the_strongest_attack_is_one_in_all_runs() -> None:
     values = {"a": {1: {0: 0.9}, 2: {0: 0.6}}, "b": {1: {0: 0.5}, 2: {0: 0.8}}}
     record = given("x", values, {1: 0.9, 2: 0.9}, defense=noise(0.1))

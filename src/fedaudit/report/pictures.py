@@ -33,7 +33,7 @@ from fedaudit.report.figures.forest import (
 from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.tables.comparison import attacks_of
 from fedaudit.report.text.clusters import Clustered, clustered_of, group_names, label_of, risk_size
-from fedaudit.report.text.comparison import labels_of, strongest_entry, tradeoffs
+from fedaudit.report.text.comparison import clients_of, labels_of, strongest_entry, tradeoffs
 from fedaudit.report.text.points import ShownPoint, contradicted, epsilon, families, shown_points
 from fedaudit.report.text.sources import Named, labels_of_named, look_of_source, on_sources
 from fedaudit.report.verdict import figures_by_side
@@ -427,7 +427,7 @@ def membership_rows(comparison: Comparison) -> Picture:
     accuracies = {one.row: one.figure for one in comparison.on("utility", TEST_ACCURACY)}
     lines = []
     # The undefended row on the clients that defend, as in the picture, if these are the same.
-    defending = {tuple(e.targets) for e in found if comparison.rows[e.row].family != NO_DEFENSE}
+    defending = {clients_of(e) for e in found if comparison.rows[e.row].family != NO_DEFENSE}
     clients = defending.pop() if len(defending) == 1 else None
     for row, label in enumerate(labels_of(comparison)):
         best = strongest_entry(comparison, row, contrast, clients)

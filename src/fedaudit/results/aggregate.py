@@ -297,7 +297,11 @@ def restricted(values: Values, targets: Collection[int | None]) -> Values:
 def mean_of(parts: Sequence[Values]) -> Values:
     """The mean of several figures for each seed and target where all of them have one.
 
-    Figures of one run rest on the same samples, so that their limits are averaged.
+    Figures of one run rest on the same samples, so that their limits are averaged. What a record
+    says over its runs is averaged only if all figures are of the same runs.
+
+    Returns:
+        No seed without a value.
     """
     return {
         seed: {target: _mean(found, "figures") for target, found in by.items()}
@@ -309,14 +313,21 @@ def _shared(parts: Sequence[Values]) -> dict[int | None, dict[int | None, list[V
     """The values of all parts at the seeds and targets that all of them have."""
     if not parts:
         return {}
-    return {
+    found = {
         seed: {
             target: [part[seed][target] for part in parts]
             for target in by_target
             if all(target in part.get(seed, {}) for part in parts)
+            if seed is not None or len({runs_of(part, target) for part in parts}) == 1
         }
         for seed, by_target in parts[0].items()
     }
+    return {seed: by_target for seed, by_target in found.items() if by_target}
+
+
+def runs_of(values: Values, target: int | None) -> frozenset[int]:
+    """Return the seeds of the runs that have a value at a target."""
+    return frozenset(s for s, by_target in values.items() if s is not None and target in by_target)
 
 
 def estimated(values: Values) -> OverSeeds | None:

@@ -5,7 +5,7 @@ from statistics import NormalDist, fmean
 from typing import Literal, NamedTuple
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.results.aggregate import Value, Values, mean_of, restricted
+from fedaudit.results.aggregate import Value, Values, mean_of, restricted, runs_of
 from fedaudit.results.comparison import MIRRORED
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
@@ -106,7 +106,7 @@ def average(
         directions: Each attack's direction at each client, from the undefended row.
 
     Returns:
-        No value for a client on which no attack counts.
+        No value for a client on which no attack counts, nor for a seed that one of them lacks.
     """
     parts: dict[int | None, Values] = {}
     attacks: dict[int | None, tuple[str, ...]] = {}
@@ -132,6 +132,9 @@ def strongest(
     All attacks of the row take part, whether or not they count undefended: an attack may be made
     for a defense. The largest of several figures errs upwards.
 
+    Attacks are compared over the same runs: those that have every run of the row on the client
+    take part. Without such an attack those with the most runs do, by the runs that they share.
+
     Args:
         figures: Figures of one row by attack.
         directions: Each attack's direction at each client, from the undefended row. An attack
@@ -147,7 +150,7 @@ def strongest(
         signs = {a: directions.get(a, {}).get(target, 0) or 1 for a in figures}
         here = {a: _read(restricted(v, {target}), signs[a]) for a, v in figures.items()}
         here = {attack: values for attack, values in here.items() if values}
-        chosen = max(here, key=lambda attack: _mean_value(here[attack]))
+        chosen = _largest(here, target)
         parts[target] = _with_largest_limit(here[chosen], list(here.values()), target)
         attacks[target] = (_named(chosen, signs[chosen]),)
     return Average(_merged(parts.values()), attacks)
@@ -192,9 +195,19 @@ def _targets(figures: Collection[Values]) -> list[int | None]:
     return sorted(found, key=lambda target: (target is None, target or 0))
 
 
-def _mean_value(values: Values) -> float:
-    runs = {seed: by for seed, by in values.items() if seed is not None} or values
-    return fmean(value.value for by in runs.values() for value in by.values())
+def _largest(figures: Mapping[str, Values], target: int | None) -> str:
+    """Return the attack with the largest mean on a client, of those with the most runs."""
+    runs = {attack: runs_of(values, target) for attack, values in figures.items()}
+    most = max(map(len, runs.values()))
+    fullest = [attack for attack in figures if len(runs[attack]) == most]
+    shared = frozenset.intersection(*(runs[attack] for attack in fullest))
+
+    def mean(attack: str) -> float:
+        # Without a run, or one of all, each is taken over what it has.
+        seeds: Collection[int | None] = shared or runs[attack] or {None}
+        return fmean(figures[attack][seed][target].value for seed in seeds)
+
+    return max(fullest, key=mean)
 
 
 def _merged(parts: Collection[Values]) -> Values:

@@ -94,14 +94,18 @@ class AttackEntry(_Part):
             with the largest figure on each client.
         attacks: Attacks behind a figure of several, "NAME, mirrored" for one that is read as
             1 - AUC; empty for a single attack.
-        targets: Clients that the figure is a mean over.
+        clients: Audited clients of the part, over which the figure could be a mean; empty in older
+            comparisons.
+        targets: Clients that the figure is a mean over; without a figure those of the part. No
+            average is over a client on which no attack counts.
         seeds: Runs that it is a mean over.
         above: Whether it is above guessing for at least one of the clients, by the record's own
             corrected test and by the figure's interval; None if untested. Of the strongest attack,
             whether any attack of the row counts in averages of its own.
-        by_test: The same by the test alone, whatever the interval; None if untested, and in older
-            comparisons.
+        by_test: The same by the test alone, whatever the interval; None if untested, of several
+            attacks together, and in older comparisons.
         change: Against the row's base; None for a row without one.
+        note: Why there is no figure; of a figure, what runs or clients it or its change lacks.
         low: Lower limit for these runs; None where there is none.
         high: Upper limit; None likewise.
         further: What further runs would give; None with one seed.
@@ -117,6 +121,7 @@ class AttackEntry(_Part):
     low: float | None = None
     high: float | None = None
     method: str = ""
+    clients: list[int] = Field(default_factory=list)
     targets: list[int] = Field(default_factory=list)
     seeds: int = 0
     above: bool | None = None
@@ -149,8 +154,8 @@ class FrontPoint(_Part):
         error_limits: Limits of the test error; likewise.
         on_front: Whether no other row is better on both axes, intervals aside.
         lost: Share of what the undefended model has learned above guessing that this row has not:
-            negative for a row that has learned more. None without an undefended row, where that
-            one has learned nothing, and in older comparisons.
+            negative for a row that has learned more. None without an undefended row of the same
+            other settings, where that one has learned nothing, and in older comparisons.
     """
 
     row: int
@@ -170,7 +175,7 @@ class Front(_Part):
         coalition: As in its rows.
         settings: As in its rows.
         metric: The leakage: "auc" stands for its advantage over guessing, a rate for itself.
-        points: That of no defense first, where there is one.
+        points: That of no defense first, where there is one of the same other settings.
         hypervolume: Share of the unit square that the points are at least as good as.
         gain: What the defense adds to the hypervolume of no defense alone; None without one.
     """

@@ -88,13 +88,24 @@ def _families(rows: Sequence[Row], inside: Sequence[Collection[int | None]]) -> 
         groups.setdefault(key, []).append(place)
     found = []
     for members in groups.values():
-        base = rows[members[0]].base
-        undefended = base is not None and rows[base].family == NO_DEFENSE
-        defended = rows[members[0]].family != NO_DEFENSE
-        with_base = (base, *members) if defended and undefended and base is not None else members
+        first = rows[members[0]]
+        bare = None if first.family == NO_DEFENSE else undefended_base(rows, members[0])
+        with_base = members if bare is None else (bare, *members)
         targets = frozenset(target for row in members for target in inside[row])
         found.append(_Family(tuple(with_base), targets))
     return found
+
+
+def undefended_base(rows: Sequence[Row], at: int) -> int | None:
+    """Return the row's base if it is undefended and has the row's other settings; else None.
+
+    A row without an undefended one of its settings has the first row as its base, which shows
+    neither what the defense costs nor what it lowers.
+    """
+    base = rows[at].base
+    if base is None or rows[base].family != NO_DEFENSE:
+        return None
+    return base if rows[base].settings == rows[at].settings else None
 
 
 def _leakage(values: Values, metric: str) -> _BySeed:

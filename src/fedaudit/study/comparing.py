@@ -12,7 +12,14 @@ from typing import Literal, NamedTuple
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import AUC, rate_of
-from fedaudit.results.aggregate import Value, Values, difference, estimated, restricted
+from fedaudit.results.aggregate import (
+    Value,
+    Values,
+    difference,
+    estimated,
+    restricted,
+    runs_of,
+)
 from fedaudit.results.averages import (
     AttackKey,
     Average,
@@ -26,6 +33,7 @@ from fedaudit.results.compare_figures import figure_entries
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
     NOT_SET,
+    OF_SEVERAL,
     STRONGEST_ATTACK,
     AttackEntry,
     Comparison,
@@ -34,7 +42,7 @@ from fedaudit.results.comparison import (
 )
 from fedaudit.results.doubts import with_doubts
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.fronts import fronts
+from fedaudit.results.fronts import fronts, undefended_base
 from fedaudit.results.guessing import above_chance, most_frequent_class
 from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.older import settled
@@ -167,6 +175,7 @@ def _keys(known: Sequence[_FigureIndex]) -> list[AttackKey]:
 
 NOTHING_COUNTS = "no attack is above chance undefended, so that there is no average"
 NO_UNDEFENDED_ROW = "no undefended row shows which attacks count"
+NO_SHARED_RUN = "no run has every attack that counts, so that there is no average"
 
 
 def _with_averages(rows: Sequence[Row], known: Sequence[_FigureIndex]) -> list[_FigureIndex]:
@@ -194,7 +203,8 @@ def _with_averages(rows: Sequence[Row], known: Sequence[_FigureIndex]) -> list[_
                 if made.values:
                     values[key] = made.values
                 elif attack == EVERY_ATTACK:
-                    notes[key] = NO_UNDEFENDED_ROW if undefended is None else NOTHING_COUNTS
+                    why = NO_SHARED_RUN if made.attacks else NOTHING_COUNTS
+                    notes[key] = NO_UNDEFENDED_ROW if undefended is None else why
             if any(key in one.tested for key in own):
                 best = AttackKey(STRONGEST_ATTACK, contrast, metric)
                 counts = [one.directions.get(key, {}) for key in own]
@@ -217,10 +227,7 @@ def _by_attack(
 
 def _undefended(rows: Sequence[Row], at: int) -> int | None:
     """Return the undefended row of a row's regime, which may be itself; None without one."""
-    if rows[at].family == NONE:
-        return at
-    base = rows[at].base
-    return base if base is not None and rows[base].family == NONE else None
+    return at if rows[at].family == NONE else undefended_base(rows, at)
 
 
 def _entries(
@@ -259,29 +266,63 @@ def _entry(
     note, tested = known.notes.get(key, ""), key in known.tested
     if estimate is None and not note:
         note = "no audited client" if not targets else "not in this record"
-    change = None
+    change, before = None, base.values.get(key, {}) if base is not None else {}
     if base is not None and estimate is not None:
-        change = difference(values, base.values.get(key, {}))
-    seen = {target for by_target in values.values() for target in by_target}
+        change = difference(values, before)
+    seen = _clients(values)
+    if estimate is not None:
+        note = "; ".join(_lacks(values, known, before if change else None))
     return AttackEntry(
         row=row,
         part=part,
         attack=key.attack,
-        attacks=_behind(known.behind.get(key, {}), targets),
+        attacks=_behind(known.behind.get(key, {}), seen),
         contrast=key.contrast,
         metric=key.metric,
         value=estimate and estimate.value,
         low=estimate and estimate.low,
         high=estimate and estimate.high,
         method=estimate.method if estimate else "",
-        targets=sorted(target for target in (targets or seen) if target is not None),
+        clients=sorted(target for target in targets if target is not None),
+        targets=sorted(target for target in (seen or targets) if target is not None),
         seeds=estimate.seeds if estimate else 0,
         above=bool(known.above.get(key, set()) & targets) if tested else None,
-        by_test=bool(known.by_test.get(key, set()) & targets) if tested else None,
+        by_test=bool(known.by_test.get(key, set()) & targets)
+        if tested and key.attack not in OF_SEVERAL
+        else None,
         further=estimate.further if estimate else None,
         change=change,
-        note=note if estimate is None else "",
+        note=note,
     )
+
+
+def _clients(values: Values) -> set[int | None]:
+    return {target for by_target in values.values() for target in by_target}
+
+
+def _lacks(values: Values, known: _FigureIndex, base: Values | None) -> Iterator[str]:
+    """Yield the runs that a row has and a figure lacks, and the clients that its change lacks.
+
+    Args:
+        values: The figure.
+        known: All figures of the row.
+        base: The figure that it changed from; None without a change.
+    """
+    clients = _clients(values)
+    every = {seed for one in known.values.values() for seed in one if seed is not None}
+    counts = sorted({len(runs_of(values, target)) for target in clients})
+    if 0 < counts[0] < len(every):
+        fewest, most = counts[0], counts[-1]
+        number = f"{fewest}" if fewest == most else f"{fewest} to {most}, by client,"
+        yield f"over {number} of {len(every)} runs: the others lack it"
+    paired = {
+        target
+        for target in clients
+        if base is not None and runs_of(values, target) & runs_of(base, target)
+    }
+    if base is not None and paired < clients:
+        names = ", ".join(f"{target}" for target in sorted(t for t in paired if t is not None))
+        yield f"the change is over client{'s' * (len(paired) > 1)} {names} alone"
 
 
 def _behind(attacks: Mapping[int | None, tuple[str, ...]], targets: set[int | None]) -> list[str]:

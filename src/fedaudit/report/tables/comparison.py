@@ -23,7 +23,13 @@ from fedaudit.report.grid import (
 )
 from fedaudit.report.tables.cells import change_limits, change_text, measured
 from fedaudit.report.tables.clusters import FIGURES
-from fedaudit.report.text.comparison import case_of, heading_of, labels_of, on_clients
+from fedaudit.report.text.comparison import (
+    case_of,
+    clients_of,
+    heading_of,
+    labels_of,
+    on_clients,
+)
 from fedaudit.report.text.sources import Named, look_of_source, named_in
 from fedaudit.report.words import (
     MISSING,
@@ -139,7 +145,7 @@ def _attack_table(
         heading = heading_of(comparison.rows[line.row], labels[line.row])
         if line.reference:
             first = next(iter(line.entries.values()))
-            heading = replace(heading, detail=f"on {on_clients(first.targets)}")
+            heading = replace(heading, detail=f"on {on_clients(clients_of(first))}")
         rows.append(
             {
                 "Defense": heading,
@@ -169,13 +175,13 @@ def _lines(comparison: Comparison, entries: Sequence[AttackEntry]) -> list[_Line
     kind = (entries[0].contrast, entries[0].metric)
     references = grouped(
         (e for e in comparison.entries if e.part == "reference" and (e.contrast, e.metric) == kind),
-        lambda entry: (entry.row, tuple(entry.targets)),
+        lambda entry: (entry.row, clients_of(entry)),
     )
     blocks: dict[tuple[int, tuple[int, ...]], list[_Line]] = {}
     for row, mine in grouped(entries, lambda entry: entry.row).items():
         base = comparison.rows[row].base
         leads = base is None or comparison.rows[row].family == NO_DEFENSE
-        place = (row if leads or base is None else base, tuple(mine[0].targets))
+        place = (row if leads or base is None else base, clients_of(mine[0]))
         lead = references.get(place)
         if place not in blocks:
             blocks[place] = [_line(lead, reference=True)] if lead and not leads else []
@@ -194,12 +200,15 @@ def _cell(entry: AttackEntry | None, notes: Footnotes) -> Cell | None:
         low=entry.low,
         high=entry.high,
         further=entry.further,
+        # Without a test the interval alone would mark a figure, also the largest of several.
         tests=tests_of(entry.by_test if entry.attack not in OF_SEVERAL else False),
     )
     lines = _change(entry.change, entry.metric)
     if entry.attack == STRONGEST_ATTACK:
         lines = (shortened(listed(entry.attacks), 60), *lines)
-    return measured(figure, evidence.look_of(figure), *lines)
+    if entry.clients and entry.targets != entry.clients:
+        lines = (f"on {on_clients(entry.targets)} alone", *lines)
+    return measured(figure, evidence.look_of(figure), *lines, mark=notes.mark(entry.note))
 
 
 def _change(change: Difference | None, metric: str) -> tuple[str, ...]:

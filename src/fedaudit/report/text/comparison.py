@@ -98,6 +98,11 @@ def on_clients(targets: Sequence[int]) -> str:
     return f"client{'s' if len(targets) > 1 else ''} {_clients(targets)}"
 
 
+def clients_of(entry: AttackEntry) -> tuple[int, ...]:
+    """Return the audited clients of an entry's part; in older comparisons those of its figure."""
+    return tuple(entry.clients or entry.targets)
+
+
 def heading_of(row: Row, label: str) -> Cell:
     """The defense, and below it who uses it and what else differs."""
     details = " · ".join(part for part in (case_of(row), settings_text(row.settings)) if part)
@@ -308,7 +313,7 @@ def strongest_entry(
         and entry.part in ("inside", "reference")
         and entry.value is not None
     ]
-    same = [one for one in found if clients is not None and one.targets == list(clients)]
+    same = [one for one in found if clients is not None and clients_of(one) == tuple(clients)]
     inside = [one for one in found if one.part == "inside"]
     return next(iter([*same, *inside]), None)
 
