@@ -185,6 +185,19 @@ def tuned(
     return RelativeLikelihood().with_references(references)
 
 
+def auc_by_hand(signals: np.ndarray, owners: np.ndarray, at: int, slope: float) -> float:
+    """The AUC of an attack on one reference by all others, for a slope."""
+    found = list[tuple[float, bool]]()
+    for x in range(signals.shape[1]):
+        others = [o for o in range(len(signals)) if o != at]
+        without = [signals[o, x] for o in others if owners[o, x] == NOBODY]
+        if without:
+            mean = ((1 + slope) * float(np.mean(without)) + 1 - slope) / 2
+            found.append((signals[at, x] / mean, owners[at, x] == 0))
+    scored, truth = zip(*found, strict=True)
+    return float(roc_auc_score(truth, scored))
+
+
 @pytest.mark.parametrize(
     ("member", "hard", "easy", "slope"),
     [
@@ -225,17 +238,9 @@ def test_the_chosen_slope_has_the_largest_mean_auc_over_the_references(seed: int
     signals = np.where(owners == 0, hard ** rng.uniform(0.1, 1, 40), hard)
     rule = tuned(signals.tolist(), owners.tolist())
 
-    def auc(at: int, slope: float) -> float:
-        found = list[tuple[float, bool]]()
-        for x in range(40):
-            without = [signals[o, x] for o in range(3) if o != at and owners[o, x] == NOBODY]
-            if without:
-                mean = ((1 + slope) * float(np.mean(without)) + 1 - slope) / 2
-                found.append((signals[at, x] / mean, owners[at, x] == 0))
-        scored, truth = zip(*found, strict=True)
-        return float(roc_auc_score(truth, scored))
-
-    areas = [np.mean([auc(at, slope) for at in range(3)]) for slope in SLOPES]
+    areas = [
+        np.mean([auc_by_hand(signals, owners, at, slope) for at in range(3)]) for slope in SLOPES
+    ]
     chosen = areas[SLOPES.index(rule.chosen_slope(0))]
     assert chosen == pytest.approx(max(areas), abs=1e-9)
 
@@ -270,6 +275,26 @@ def test_without_a_second_reference_or_known_members_the_usual_slope_is_taken() 
     own, others = losses(5, 4)
     usual = scores(RelativeLikelihood(offline=0.3), own, others)
     np.testing.assert_array_equal(scores(RelativeLikelihood(), own, others), usual)
+
+
+def test_references_after_the_fourth_are_compared_with_and_not_attacked() -> None:
+    rng = np.random.default_rng(0)
+    owners = np.full((6, 40), NOBODY)
+    for at in range(4):
+        owners[at, 10 * at : 10 * at + 10] = 0
+    hard = rng.uniform(0.05, 0.95, 40)
+    signals = np.where(owners == 0, hard**0.3, hard)
+    # The fifth was trained on one sample alone, which it shares with another by chance.
+    signals[4] = np.minimum(2 * hard, 0.97)
+    owners[4, hard.argmax()], signals[4, hard.argmax()] = 0, 0.99
+    rule = tuned(signals.tolist(), owners.tolist())
+
+    def best(attacked: int) -> float:
+        areas = [[auc_by_hand(signals, owners, at, a) for at in range(attacked)] for a in SLOPES]
+        return SLOPES[int(np.argmax(np.mean(areas, axis=1)))]
+
+    assert best(5) != best(4)
+    assert rule.chosen_slope(0) == best(4)
 
 
 def test_the_slope_does_not_depend_on_which_samples_are_attacked() -> None:

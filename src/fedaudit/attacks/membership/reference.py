@@ -22,6 +22,9 @@ SLOPES = tuple(step / 10 for step in range(11))
 """Slopes among which one is chosen."""
 USUAL_SLOPE = 0.3
 """The slope where there is nothing to choose it on, as the paper uses it on several data sets."""
+TUNED_ON = 4
+"""References that settings are chosen by attacks on, at most: with more of them, as with fewer
+samples, each of these is measured alike."""
 TrainedOn = Bool[Tensor, "references samples"]
 Kind = TypeVar("Kind", bound="ReferenceCalibrated")
 
@@ -140,9 +143,9 @@ class RelativeLikelihood(ReferenceCalibrated):
     Differs: The score is the logarithm of the ratio itself, instead of the share of population
         samples whose ratio it exceeds by a factor: the same order of samples, without its ties
         and without population samples. The authors choose a by an attack on one reference model;
-        here each of up to four references is attacked in turn, on some of its own samples and on
-        the audited ones, which none of them has. Reference models are federations, in which every
-        client is defended as in the audited one by default.
+        here each of the first four references is attacked in turn, on samples that these were
+        trained on and on the audited ones, which none of them has. Reference models are
+        federations, in which every client is defended as in the audited one by default.
     """
 
     offline: float = -1.0
@@ -162,14 +165,17 @@ class RelativeLikelihood(ReferenceCalibrated):
         return replace(self, offline=slope)(*measurements, target=target)
 
     def chosen_slope(self, target: ClientId) -> float:
-        """Return the slope with the largest AUC in attacks on the reference models.
+        """Return the slope with the largest AUC in attacks on the first reference models.
+
+        Only those have samples of their own among the measured ones: of a further model, members
+        would be what it shares with these by chance.
 
         Args:
             target: The client under audit: another one of the references may stand for each.
         """
         areas = [
             found
-            for at, one in enumerate(self._given())
+            for at, one in enumerate(self._given()[:TUNED_ON])
             if (found := self._areas(one, (*self._given()[:at], *self._given()[at + 1 :]), target))
         ]
         return SLOPES[int(np.argmax(np.mean(areas, axis=0)))] if areas else USUAL_SLOPE

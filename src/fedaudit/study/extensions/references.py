@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import attack_named, attack_set
-from fedaudit.attacks.membership.reference import ReferenceCalibrated
+from fedaudit.attacks.membership.reference import TUNED_ON, ReferenceCalibrated
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Samples, Sees, positions_of
@@ -232,11 +232,8 @@ def _reference(
 
 
 _FEWEST = 4
-_TUNED_ON = 4
-"""References that settings are chosen by attacks on, at most: with more of them, as with fewer
-samples, each of these is measured alike."""
 _TUNING = 100
-"""Samples of each client that stands for audited ones, of each of these references."""
+"""Samples of each client that stands for audited ones, of each reference that is attacked."""
 
 
 def _with_tuning(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
@@ -246,7 +243,7 @@ def _with_tuning(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
     reference by means of the others.
     """
     parts = []
-    for one in references[:_TUNED_ON]:
+    for one in references[:TUNED_ON]:
         rng = seeded_numpy(one.seed, "tuning")
         for client in one.study.audit.targets:
             data = one.deal.clients[client]
