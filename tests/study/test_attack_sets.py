@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import ATTACK_SETS, ATTACKS, DEFAULT_SET, SOURCE_ATTACKS
+from fedaudit.attacks.catalog import (
+    ATTACK_SETS,
+    ATTACKS,
+    DEFAULT_SET,
+    SET_SETTINGS,
+    SOURCE_ATTACKS,
+    attack_set,
+)
 from fedaudit.attacks.membership.single_client import Mean
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.tasks import CLASSIFICATION
@@ -16,6 +23,7 @@ from fedaudit.report.reproducing import reproducing
 from fedaudit.results.record import Record
 from fedaudit.signals.outputs import Confidence
 from fedaudit.study.comparing import rows_of
+from fedaudit.study.running.growth import growth_of
 from fedaudit.study.running.identity import settings_of
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
@@ -93,6 +101,26 @@ def test_a_set_never_changes() -> None:
     calibrated = "rmia rmia-series lira lira-series"
     assert ATTACK_SETS["2026-2"] == (*ATTACK_SETS["2026-1"], *calibrated.split())
     assert ATTACK_SETS["2026-3"] == (*ATTACK_SETS["2026-2"], "fta-c-global", "fta-l-global")
+
+
+def test_a_set_keeps_the_settings_of_its_attacks() -> None:
+    for name in ("rmia", "rmia-series"):
+        assert attack_set("2026-2")[name].settings()["offline"] == 0.3
+        assert attack_set(DEFAULT_SET)[name].settings()["offline"] == -1
+    assert attack_set("2026-2")["rmia-series"].settings()["rounds"] == "mean"
+    # Whoever runs the default set takes the catalogue's rows.
+    assert DEFAULT_SET not in SET_SETTINGS
+
+
+def test_a_study_grows_by_naming_attacks_only_with_the_settings_that_its_set_has() -> None:
+    before = quick_study(attacks={}, attack_set="2026-2")
+    every = {name: SET_SETTINGS["2026-2"].get(name, {}) for name in ATTACK_SETS["2026-2"]}
+    same = quick_study(attacks={**every, "stacked": {}})
+    other = quick_study(attacks={**every, "stacked": {}, "rmia": {}})
+    grown = growth_of(before, same)
+    assert grown is not None
+    assert grown.attacks == ["stacked"]
+    assert growth_of(before, other) is None
 
 
 @pytest.mark.parametrize("name", ATTACK_SETS)

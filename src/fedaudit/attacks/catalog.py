@@ -6,13 +6,14 @@ from fedaudit.attacks.base import Attack
 from fedaudit.attacks.membership.assignment_aware import WhereAssigned
 from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
 from fedaudit.attacks.membership.recovery import Recovery
-from fedaudit.attacks.membership.reference import LikelihoodRatio, RelativeLikelihood
+from fedaudit.attacks.membership.reference import USUAL_SLOPE, LikelihoodRatio, RelativeLikelihood
 from fedaudit.attacks.membership.seqmia import SequenceReader
 from fedaudit.attacks.membership.single_client import Last, Mean, Slope
 from fedaudit.attacks.membership.stacked import Stacked
 from fedaudit.attacks.sia import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
 from fedaudit.core.errors import unknown_name
 from fedaudit.core.importing import as_catalogued, installed, is_own, named, unknown_part
+from fedaudit.core.values import Setting
 from fedaudit.signals.outputs import (
     Confidence,
     Entropy,
@@ -111,19 +112,25 @@ Attacks of one evaluation share its error level, so that one attack more moves t
 others. A set therefore never changes: rows that are to be run by default come with a new set.
 """
 
+SET_SETTINGS: dict[str, dict[str, dict[str, Setting]]] = {
+    "2026-2": {name: {"offline": USUAL_SLOPE} for name in ("rmia", "rmia-series")},
+}
+"""Settings of a set's attacks that the catalogue's default was when the set was made."""
+
 DEFAULT_SET = list(ATTACK_SETS)[-1]
 """The set of studies and recordings that name neither an attack nor a set."""
 
 
 def attack_set(name: str) -> dict[str, Attack]:
-    """The attacks of a set by name.
+    """The attacks of a set by name, with the settings that they have in it.
 
     Raises:
         BadInput: There is no such set; the refusal names the nearest.
     """
     if name not in ATTACK_SETS:
         raise unknown_name("set of attacks", name, ATTACK_SETS)
-    return {one: attack_named(one) for one in ATTACK_SETS[name]}
+    given = SET_SETTINGS.get(name, {})
+    return {one: attack_named(one).with_settings(given.get(one, {})) for one in ATTACK_SETS[name]}
 
 
 def attack_named(name: str) -> Attack:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from fedaudit.attacks.catalog import attack_set
+from fedaudit.attacks.catalog import SET_SETTINGS, attack_set
 from fedaudit.core.files import read_object, write_object
 from fedaudit.results.text import plain
 from fedaudit.study.running.identity import settings_of
@@ -90,7 +90,8 @@ def _split(study: Study) -> tuple[dict[str, object], dict[str, frozenset[str]]]:
 
 def _attacks(study: Study) -> Mapping[str, object]:
     """Settings of the attacks that a study names, or of all in its set."""
-    return study.attacks or {name: {} for name in attack_set(study.attack_set)}
+    given = SET_SETTINGS.get(study.attack_set, {})
+    return study.attacks or {name: given.get(name, {}) for name in attack_set(study.attack_set)}
 
 
 def _text(value: object) -> str:

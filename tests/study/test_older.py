@@ -1,0 +1,113 @@
+"""Studies that older versions carried out describe what was run then."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedaudit.attacks.catalog import ATTACK_SETS, ATTACKS
+from fedaudit.core.values import Sees
+from fedaudit.observe.views import VIEWS
+from fedaudit.report.reproducing import reproducing
+from fedaudit.results.older import COMPARED, COMPARED_BY_DEFAULT, LEARNED, TUNED, settled
+from fedaudit.results.read import read_record
+from fedaudit.study.running.identity import config_of, run_key, settings_of, with_code
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.settings.values import study_from
+from tests.study.studies import small_study
+
+RECORDS = Path(__file__).parents[2] / "records"
+NOISE = {"name": "gradient-noise", "options": {"sigma": 0.01}}
+NAMED = {"loss-series": {}, "seqmia": {}, "rmia": {}, "lira": {}, "rmia-series": {"offline": 0.7}}
+
+
+def older(study: Study) -> dict[str, object]:
+    """Settings of a study as a version wrote them that knew no ``audit.sources``."""
+    config = config_of(with_code(study))
+    audit = config["audit"]
+    assert isinstance(audit, dict)
+    return {**config, "audit": {name: audit[name] for name in audit if name != "sources"}}
+
+
+def test_attacks_that_older_versions_trained_federations_for_are_undefended_without_a_table() -> (
+    None
+):
+    found = study_from(settled(older(small_study(defense=NOISE, attacks=NAMED))))
+    assert found.shadow is not None
+    assert found.references is not None
+    assert (found.shadow.defense, found.references.defense) == ("none", "none")
+
+
+def test_a_study_of_this_version_keeps_its_defaults() -> None:
+    study = with_code(small_study(defense=NOISE, attacks=NAMED))
+    assert study_from(settled(config_of(study))) == study
+
+
+@pytest.mark.parametrize(
+    ("attacks", "tables"),
+    [
+        ({"loss-series": {}}, set()),
+        ({"seqmia": {}}, {"shadow"}),
+        ({"stacked": {}, "loss-series": {}}, {"shadow"}),
+        ({"lira-series": {}}, {"references"}),
+        ({}, set()),
+    ],
+)
+def test_only_tables_that_attacks_need_are_added(
+    attacks: dict[str, object], tables: set[str]
+) -> None:
+    found = settled(older(small_study(defense=NOISE, attacks=attacks)))
+    assert {name for name in ("shadow", "references") if found[name] is not None} == tables
+
+
+def test_undefended_studies_of_older_versions_keep_settings_and_runs() -> None:
+    for defense in ({}, {"name": "none"}):
+        attacks = {"seqmia": {}, "lira": {}}
+        study = small_study(defense=defense, attacks=attacks, audit={"sources": 0})
+        back = study_from(settled(older(study)))
+        assert settings_of(back) == settings_of(study)
+        assert run_key(back, 1) == run_key(study, 1)
+
+
+def test_references_that_older_versions_trained_by_default_are_undefended() -> None:
+    usual, views = COMPARED_BY_DEFAULT
+    for view in VIEWS:
+        study = small_study(defense=NOISE, attacks={}, attack_set=usual)
+        study = study.model_copy(update={"audit": study.audit.model_copy(update={"view": view})})
+        found = settled(older(study))
+        assert (found["references"] == {"defense": "none"}) == (view in views)
+    earlier = small_study(defense=NOISE, attacks={}, attack_set="2026-1")
+    assert settled(older(earlier))["references"] is None
+
+
+def test_rmia_of_older_versions_has_their_slope_unless_the_study_gave_one() -> None:
+    attacks = settled(older(small_study(attacks=NAMED)))["attacks"]
+    assert isinstance(attacks, dict)
+    assert attacks["rmia"] == {"offline": 0.3}
+    assert attacks["rmia-series"] == {"offline": 0.7}
+    assert attacks["lira"] == attacks["seqmia"] == {}
+    assert list(attacks) == list(NAMED)
+
+
+def test_what_older_versions_needed_are_attacks_of_the_catalogue_that_still_need_it() -> None:
+    assert {name for name, one in ATTACKS.items() if one.learns} == LEARNED
+    assert {name for name, one in ATTACKS.items() if one.needs_references} == COMPARED
+    assert {name for name, one in ATTACKS.items() if "offline" in one.settings()} == TUNED
+    usual, views = COMPARED_BY_DEFAULT
+    assert set(ATTACK_SETS[usual]) >= COMPARED
+    assert {name for name, one in VIEWS.items() if Sees.UPLOADS not in one.offers} == set(views)
+
+
+def test_the_study_file_of_a_committed_record_has_its_undefended_shadow() -> None:
+    path = RECORDS / "cofedmid-adaptive" / "cofedmid-adaptive-cofedmid-half.json"
+    values = tomllib.loads(reproducing(read_record(path)).study)
+    assert "seqmia" in values["attacks"]
+    assert values["shadow"] == {"defense": "none"}
+
+
+def test_the_study_file_of_a_committed_record_has_its_slope() -> None:
+    path = RECORDS / "references-location30" / "references-location30.json"
+    record = read_record(path)
+    assert json.loads(json.dumps(record.config))["attacks"]["rmia"] == {}
+    assert tomllib.loads(reproducing(record).study)["attacks"]["rmia"] == {"offline": 0.3}
