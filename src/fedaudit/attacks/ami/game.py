@@ -318,7 +318,8 @@ class Contest:
         if not 0 < size < rules.rows:
             return self._labelled(number, rules.copies, servers[others], "noise of training")
         count = -(-rules.rows // size)
-        # Dealt like cards, in a random order: a record's copies come to lie in different batches.
+        # In a random order, so that copies of one record may lie in the same batch. The target's
+        # copies come first and are dealt like cards: each batch has as many, to within one.
         dealt = others[torch.randperm(len(others), generator=seeded(self._seed(number), "deal"))]
         order = torch.arange(rules.rows)
 
