@@ -290,9 +290,15 @@ def _table(study: Study, panel: Panel) -> str:
 def _sources(study: Study) -> str:
     """Source inference: what is said of owners, beside what classes alone say."""
     attacks = list(dict.fromkeys(run.attack for r in study.records.values() for run in r.sources))
+    levels_made = [one for r in study.records.values() for one in on_sources(r)]
+    older = (
+        " (of records of an earlier version what is right when owners are shuffled within "
+        "classes, which may be too high, and what is beyond it too low)"
+    ) * any(one.older_level for one in levels_made)
     title = (
         "Share of samples whose owner is named. Label distributions alone: of the answers of "
-        "the first attack, what is right when owners are shuffled within classes; label "
+        "the first attack, what would be right if a sample's owner depended on its class alone"
+        f"{older}; label "
         "baseline: naming the client of whose data the sample's class is the largest share (– "
         "where the record is of a version that took the largest count); oracle round: the best "
         "of the first attack's rounds, chosen afterwards, as the paper's tables have it; "

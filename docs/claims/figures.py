@@ -30,7 +30,7 @@ from fedaudit.results.games import (
 )
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, Trajectory, UsageRow
-from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult
+from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult, has_older_level
 from fedaudit.study.settings.defense import DefenseSection
 
 LATE = (0.6, 1.0)
@@ -86,6 +86,14 @@ def rows(study: str, variant: str) -> Mapping[Asked, Values] | None:
     """All figures of a committed record by seed; None where there is no such record."""
     path = path_of(study, variant)
     return rows_at(path) if path.is_file() else None
+
+
+@cache
+def has_older_levels(study: str, variant: str) -> bool:
+    """Whether a committed record has the level of label distributions of an earlier version."""
+    path = path_of(study, variant)
+    found = read_record(path).on_sources if path.is_file() else ()
+    return any(one.against == LABELS and has_older_level(one) for one in found)
 
 
 def rows_at(path: Path) -> Mapping[Asked, Values]:

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from difflib import ndiff
 
 from docs.claims.comparing import BY_STUDENT, Found, counts, leak_of, leaks, over_runs
-from docs.claims.data import ROOT, Paper, Regime, Term, papers, regimes
-from docs.claims.figures import Asked, rows
+from docs.claims.data import ROOT, Paper, Regime, Term, papers, regimes, variant_of
+from docs.claims.figures import Asked, has_older_levels, rows
 from docs.claims.judging import (
     UNDECIDED,
     VERDICTS,
@@ -236,11 +236,30 @@ def _section(paper: Paper, claims: Sequence[Decided]) -> str:
     for one in claims:
         note = f"<br>*{one.claim.note}*" if one.claim.note else ""
         verdict = "<br>".join(filter(None, _verdict_cell(one, paper, share, tested)))
-        says = f"<a id='{one.claim.id}'></a>{one.claim.says}{note}"
+        older = f"<br>*{_OLDER_LEVELS}*" if _rests_on_older_levels(one) else ""
+        says = f"<a id='{one.claim.id}'></a>{one.claim.says}{note}{older}"
         theirs = f"{one.claim.where}: {one.claim.theirs}"
         here = "<br>".join(_here(held) for held in one.held) or "–"
         lines.append(_row([verdict, says, theirs, here]))
     return "\n".join(lines)
+
+
+_OLDER_LEVELS = (
+    "The records are of an earlier version, whose level of label distributions may be too high, "
+    "and what is beyond it too low."
+)
+
+
+def _rests_on_older_levels(one: Decided) -> bool:
+    """Whether a comparison is of what is beyond label distributions in records of earlier ones."""
+    return any(
+        has_older_levels(term.study or regimes()[part.regime].study, variant)
+        for held in one.held
+        for part in held.parts
+        for term in (part.test.one, part.other)
+        if term.value is None and (term.figure or part.test.figure) == "excess"
+        for variant in [variant_of(regimes()[part.regime], term)]
+    )
 
 
 def _verdict_cell(one: Decided, paper: Paper, share: float, tested: int) -> Iterator[str]:

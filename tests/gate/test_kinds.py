@@ -41,6 +41,31 @@ def test_success_is_held_against_the_ceiling_less_what_label_distributions_expla
     assert said(one, SOURCES.format(low - 1e-4)).outcome is Outcome.FAIL
 
 
+def test_a_level_of_an_earlier_version_lets_nothing_pass_that_success_does_not() -> None:
+    now = about_owners(1, 2)
+    older = [
+        one.model_copy(update={"method": one.method.replace(" and Zou", "")})
+        for one in now.estimates
+    ]
+    before = now.model_copy(update={"estimates": older})
+    for seeds in ("each", "these runs"):
+        policy = SOURCES.replace("{}", f'{{}}\nseeds = "{seeds}"')
+        inside = [
+            one
+            for one in before.where(topic="source")
+            if (one.seed is not None) == (seeds == "each")
+        ]
+        whole = max(one.high or 1.0 for one in inside if not one.against)
+        least = min(one.low or 0.0 for one in inside if one.against == LABELS)
+        between = policy.format(whole - 1e-3)
+        assert said(now, between).outcome is Outcome.PASS
+        held = ceiling(said(before, between))
+        assert held.outcome is Outcome.INCONCLUSIVE
+        assert "may be too high" in worst_of(held).reason
+        assert said(before, policy.format(whole)).outcome is Outcome.PASS
+        assert said(before, policy.format(least - 1e-3)).outcome is Outcome.FAIL
+
+
 def test_the_worst_seed_of_a_source_attack_decides_unless_means_are_asked_for() -> None:
     several = about_owners(1, 2, 3)
     check = ceiling(said(several, SOURCES.format(0.5)))

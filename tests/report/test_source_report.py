@@ -16,11 +16,12 @@ from fedaudit.report.tables.sources import (
     seeds_table,
     source_table,
 )
+from fedaudit.report.text.answers import attribution
 from fedaudit.report.text.verdict import as_text, verdict
 from fedaudit.report.tiles import tiles
 from fedaudit.results import estimate as estimates
 from fedaudit.results.record import Record
-from fedaudit.results.sources import LABELS
+from fedaudit.results.sources import LABELS, LABELS_METHOD, OLDER_LEVEL
 from fedaudit.study.comparing import compared
 from fedaudit.study.figures.source import SourceFound
 from tests.estimates import changed, estimate
@@ -54,6 +55,24 @@ def test_what_is_named_beyond_class_mixes_is_told_with_what_guessing_and_class_m
     )
     assert "1 attack was tried; a guess is right for 10.0%" in said.audited
     assert "AUC" not in as_text(with_sources(found()))
+
+
+def test_a_level_of_an_earlier_version_is_said_to_be_one_wherever_it_is_printed() -> None:
+    now = with_sources(*SEEDS)
+    older = [
+        one.model_copy(update={"method": one.method.replace(LABELS_METHOD, "Clopper-Pearson 95%")})
+        for one in now.estimates
+    ]
+    before = now.model_copy(update={"estimates": older})
+    (bullet,) = verdict(before).found
+    assert OLDER_LEVEL in bullet.sentences[0].found
+    assert OLDER_LEVEL in must(source_table(before)).remark
+    assert OLDER_LEVEL in attribution(before).more
+    assert "may be too high" in as_text(before)
+    (tile,) = [one for one in tiles(before) if one.label == "Beyond label distributions"]
+    assert "which may be too high (earlier version)" in tile.detail
+    assert "earlier version" not in as_text(now) + attribution(now).more
+    assert not any("too high" in one.detail for one in tiles(now))
 
 
 def test_owners_that_class_mixes_give_away_are_above_guessing_and_no_leak_of_samples() -> None:

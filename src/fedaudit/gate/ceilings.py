@@ -63,7 +63,7 @@ from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
 from fedaudit.results.games import ACTUAL, PROVEN, SUCCESS, PointPlayed
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
-from fedaudit.results.sources import FAIR, LABELS
+from fedaudit.results.sources import FAIR, LABELS, OLDER_LEVEL, has_older_level
 
 CONTRASTS = {
     "unseen": "unseen samples",
@@ -600,6 +600,11 @@ def _excess(one: Estimate, figures: Sequence[Estimate], asked: Asked) -> Judged:
     alike = [f for f in figures if (f.defense, f.view) == (one.defense, one.view)]
     success = next(f for f in alike if f.seed == one.seed and not f.against)
     figure = one.model_copy(update={"metric": _EXCESS})
+    fails = one.low is not None and one.low > asked.ceiling
+    passes = success.high is not None and success.high <= asked.ceiling
+    if has_older_level(one) and not (fails or passes):
+        # Too little is beyond a level that is too high: only a failure is sure, or all of success.
+        return Judged(what, figure, OLDER_LEVEL)
     if one.seed is not None:
         # A forecast, for which the level counts as known.
         limits = Limited(success.number, success.low or 0.0, success.high or 0.0)

@@ -168,6 +168,7 @@ def _source_tiles(record: Record) -> list[Tile]:
     detail = f"{found} ({words.percent(best.chance)}) · {limits} · {shortened(attack, 60)}"
     said, look = _sized(excess_size(best), "not above them")
     level = f"label distributions alone {words.percent(best.mixes)}"
+    level += ", which may be too high (earlier version)" * bool(best.older_level)
     beyond = f"{said} · {level} · {limits_in_words(best.excess)}"
     excess = f"{words.points(best.excess.number)} points"
     return [

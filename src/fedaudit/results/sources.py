@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from fedaudit.results.estimate import Estimate
 from fedaudit.results.fields import Change, Part, Share, Whole, refuse_ragged
 
 LABELS = "label distributions"
@@ -13,12 +14,28 @@ LABEL_BASELINE = "label-distribution baseline"
 """Null hypothesis: the answers are right as often as naming the client of whose data the sample's
 class is the largest share, without a look at any model."""
 
+LABELS_METHOD = "Clopper-Pearson and Zou 95%"
+"""Method of limits beyond label distributions, with the error of their level."""
+OLDER_LEVEL = (
+    "The record is of an earlier version, whose level of label distributions counts each sample's "
+    "own owner: it may be too high, and what is beyond it too low. Run the study again for the "
+    "present level."
+)
 
 OWN = "own"
 """Contrast of figures on random samples of each client's own training data, which lead."""
 FAIR = "fair"
 """Contrast of figures on samples of a fair draw, all with the label distribution of its target, so
 that classes reveal no client."""
+
+
+def has_older_level(excess: Estimate) -> bool:
+    """True if what label distributions explain is as earlier versions had it, possibly too high.
+
+    Args:
+        excess: Success less that level, of one run or over runs.
+    """
+    return "Clopper-Pearson" in excess.method and "Zou" not in excess.method
 
 
 class Answered(Part):

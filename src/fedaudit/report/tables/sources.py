@@ -65,6 +65,7 @@ def source_table(record: Record) -> Grid:
         ],
         remark=_how(found)
         + _FAIR_REMARK * other
+        + "".join(f"{text} " for text in dict.fromkeys(one.older_level for one in found) if text)
         + _SIGNS.format(share=words.percent(alpha_of(record)), rows=len(found)),
     )
 

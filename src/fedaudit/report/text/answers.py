@@ -190,6 +190,7 @@ def attribution(record: Record) -> Answer:
         f"distributions alone {words.percent(best.mixes)}. Beyond these: "
         f"{words.points(best.excess.number)} points ({words.interval_of(best.excess)})."
     )
+    more = " ".join(filter(None, (more, best.older_level)))
     return Answer("figure", text, more)
 
 

@@ -10,7 +10,14 @@ from fedaudit.results.doubts import NOT_RELIED_ON
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
-from fedaudit.results.sources import FAIR, LABEL_BASELINE, LABELS, SourceResult
+from fedaudit.results.sources import (
+    FAIR,
+    LABEL_BASELINE,
+    LABELS,
+    OLDER_LEVEL,
+    SourceResult,
+    has_older_level,
+)
 
 SAME_LABELS = "all with the label distribution of an audited client"
 """Mark of samples of a fair draw, in which classes do not reveal the client."""
@@ -46,6 +53,11 @@ class Named(NamedTuple):
     def mixes(self) -> float:
         """Success that label distributions alone explain."""
         return self.excess.level or 0.0
+
+    @property
+    def older_level(self) -> str:
+        """A sentence on the level of label distributions if an earlier version made it, or ""."""
+        return OLDER_LEVEL if has_older_level(self.excess) else ""
 
     @property
     def baseline(self) -> float | None:
@@ -263,6 +275,7 @@ def _sentence(best: Named) -> str:
     sentences = (
         _success_sentence(best),
         _mixes_sentence(best),
+        best.older_level,
         draw_sentence(best),
         _absent(best),
     )

@@ -39,6 +39,7 @@ from fedaudit.results.sources import (
     FAIR,
     LABEL_BASELINE,
     LABELS,
+    LABELS_METHOD,
     OWN,
     Answered,
     Chained,
@@ -416,7 +417,7 @@ def source_figures(
         "value": labels.excess,
         "low": labels.low,
         "high": labels.high,
-        "method": "Clopper-Pearson and Zou 95%",
+        "method": LABELS_METHOD,
         "tests": [Test(null=LABELS, level=labels.level, p_value=p_value)],
     }
     figures = [whole, whole.model_copy(update=excess)]
