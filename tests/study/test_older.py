@@ -63,7 +63,7 @@ def test_only_tables_that_attacks_need_are_added(
 
 def test_undefended_studies_of_older_versions_keep_settings_and_runs() -> None:
     for defense in ({}, {"name": "none"}):
-        attacks = {"seqmia": {}, "lira": {}}
+        attacks: dict[str, object] = {"seqmia": {}, "lira": {}}
         study = small_study(defense=defense, attacks=attacks, audit={"sources": 0})
         back = study_from(settled(older(study)))
         assert settings_of(back) == settings_of(study)
