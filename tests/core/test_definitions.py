@@ -53,10 +53,10 @@ HELPERS = "def halved(x):\n    return x / SHARE\n\n\nSHARE = 2\n\n\ndef unused()
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield tmp_path
-    for name in [name for name in sys.modules if name.startswith("own_")]:
+    for name in [name for name in sys.modules if name.startswith(("own_", "this"))]:
         del sys.modules[name]
 
 
@@ -76,12 +76,26 @@ def digest(folder: Path, source: str, helpers: str = HELPERS, attribute: str = "
         ("rule = Rule()", "rule = Rule()\n\n\nother = Rule(depth=2)"),
         ("rule = Rule()", "class Other(Base):\n    depth = 3\n\n\nrule = Rule()"),
         ("# a comment", "# another comment"),
-        ('"""Docstring."""', '"""Another\n\n    docstring."""'),
         ("return halved(helper(x)) *", "return halved(\n            helper(x)\n        ) *"),
         ("import torch", "import json\nimport torch"),
         ("halved, unused", "halved"),
         ("rule = Rule()", 'rule = Rule()\n\nif __name__ == "__main__":\n    print(rule)'),
         ('"""A module of a user."""', ""),
+        ("rule = Rule()", "rule = Rule()\n\n\ndef scored(model):\n    model.eval()"),
+        (
+            "rule = Rule()",
+            "class Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+            "        object.__setattr__(self, 'x', 1)\n\n    @property\n    def y(self):\n"
+            "        return getattr(self, 'x')\n\nrule = Rule()",
+        ),
+        (
+            "import torch",
+            "import torch\nfrom enum import Enum\nfrom functools import partial\n"
+            "from typing import TYPE_CHECKING, Generic, TypeVar\n\nif TYPE_CHECKING:\n"
+            "    from own_typed import Shape\n\nT = TypeVar('T')\n\n\nclass Kind(Enum):\n"
+            "    A = -1\n\n\nclass Box(Generic[T]):\n    sizes: dict[str, int] = {}\n\n\n"
+            "made = partial(Box, depth=lambda x, y=2: x)",
+        ),
     ],
 )
 def test_what_an_object_does_not_use_leaves_its_digest_as_it_is(
@@ -95,6 +109,7 @@ def test_what_an_object_does_not_use_leaves_its_digest_as_it_is(
     ("old", "new"),
     [
         ("y + 1", "y + 2"),  # a nested function of a helper
+        ('"""Docstring."""', '"""Another\n\n    docstring."""'),
         ("SCALE = 2.0", "SCALE = 3.0"),  # a constant that a base class uses
         ("return SCALE", "return SCALE + 1"),  # a method of a base class
         ('{"a": 1}', '{"a": 2}'),
@@ -151,6 +166,11 @@ def test_an_import_within_a_function_is_followed(folder: Path) -> None:
         ("return inner(x)", 'return eval("halved")(inner(x))'),
         ("return inner(x)", "global SCALE\n    return inner(x)"),
         ("import torch", "import sys\nimport torch\nME = sys.modules[__name__]\nME.more = 1"),
+        ("import torch", "import inspect\nimport torch"),
+        ("import torch", "import torch\nfrom builtins import dict as table"),
+        ("import torch", "import torch\nlook = getattr"),
+        ("rule = Rule()", "from torch import nn\n\nnet = nn.Linear(2, 2)\nrule = Rule()"),
+        ("rule = Rule()", 'COPY = TABLE["a"]\nrule = Rule()'),
         ("import torch", "import torch\n\n\ndef __getattr__(name):\n    raise AttributeError"),
     ],
 )
@@ -161,6 +181,240 @@ def test_the_whole_file_counts_where_names_cannot_be_followed(
     source = MODULE.replace(old, new, 1)
     extended = source + "\n\ndef more():\n    return 3\n"
     assert digest(folder, source) != digest(folder, extended)
+
+
+BYPASSES: dict[str, tuple[str, dict[str, str]]] = {
+    "state that a call sets": (
+        "m",
+        {"m": "class C:\n    s = 1\ndef act():\n    C.s = 5\n_x = act()\ndef part(): return C.s"},
+    ),
+    "append": ("m", {"m": "A = [1]\n_ = A.append(5)\ndef part(): return A[-1]"}),
+    "call in a list": (
+        "m",
+        {"m": "A = {}\nx = [A.__setitem__('a', 5)]\ndef part(): return A['a']"},
+    ),
+    "alias": ("m", {"m": "A = [1]\nB = A\nB += [5]\ndef part(): return A[-1]"}),
+    "default argument": (
+        "m",
+        {
+            "m": "A = {}\ndef put(k, v): A[k] = v\n"
+            "def other(x=put('a', 5)): pass\ndef part(): return A['a']"
+        },
+    ),
+    "default of a lambda": (
+        "m",
+        {"m": "A = []\ndef put(v): A.append(v)\nf = lambda x=put(5): x\ndef part(): return A[0]"},
+    ),
+    "annotation": ("m", {"m": "A = []\ndef f(x: A.append(5)): pass\ndef part(): return A[0]"}),
+    "function of the library": (
+        "m",
+        {"m": "import operator\nA = [1]\n_ = operator.iadd(A, [5])\ndef part(): return A[-1]"},
+    ),
+    "decorator of the library": (
+        "m",
+        {
+            "m": "import operator\nA = []\n@operator.itemgetter(0)\n"
+            "class K(list):\n    def __class_getitem__(cls, n): A.append(5)\n"
+            "def part(): return A[0]"
+        },
+    ),
+    "state of a library": (
+        "m",
+        {
+            "m": "import torch\n_ = torch.set_printoptions(precision=5)\n"
+            "def part(): return str(torch.tensor(1 / 3))"
+        },
+    ),
+    "class body": (
+        "m",
+        {"m": "S = {'a': 1}\nclass K:\n    S['a'] = 5\ndef part(): return S['a']"},
+    ),
+    "call in a class body": (
+        "m",
+        {"m": "S = {'a': 1}\nclass K:\n    S.update(a=5)\ndef part(): return S['a']"},
+    ),
+    "metaclass": (
+        "m",
+        {
+            "m": "class Meta(type):\n    known = {}\n    def __init__(cls, n, b, d):\n"
+            "        Meta.known[n] = cls\nclass Base(metaclass=Meta): pass\n"
+            "class Strong(Base):\n    amount = 5\n"
+            "def part(): return Meta.known['Strong'].amount"
+        },
+    ),
+    "subclass hook of another file": (
+        "m",
+        {
+            "b": "class Base:\n    known = {}\n    def __init_subclass__(cls):\n"
+            "        Base.known[cls.__name__] = cls",
+            "m": "from own_b import Base\nclass Strong(Base):\n    amount = 5\n"
+            "def part(): return Base.known['Strong'].amount",
+        },
+    ),
+    "name hook": (
+        "m",
+        {
+            "m": "A = {}\nclass D:\n    def __init__(s, v): s.v = v\n"
+            "    def __set_name__(s, o, n): A[n] = s.v\n"
+            "class K:\n    y = D(5)\ndef part(): return A['y']"
+        },
+    ),
+    "method of an enumeration": (
+        "m",
+        {
+            "m": "from enum import Enum\nA = []\nclass E(Enum): pass\n"
+            "class F(E):\n    X = 5\n    def __init__(self, v): A.append(v)\n"
+            "def part(): return A[0]"
+        },
+    ),
+    "factory of a field": (
+        "m",
+        {
+            "m": "from dataclasses import dataclass, field\nA = []\n"
+            "def put(): A.append(5)\n@dataclass\nclass K:\n"
+            "    x: object = field(default_factory=put)\nk = K()\ndef part(): return A[0]"
+        },
+    ),
+    "import that acts": (
+        "m",
+        {
+            "reg": "R = {}",
+            "plug": "import own_reg\nown_reg.R['a'] = 5",
+            "m": "import own_plug\nfrom own_reg import R\ndef part(): return R['a']",
+        },
+    ),
+    "package that changes its module": (
+        "p.m",
+        {
+            "p/__init__": "from . import c\nc.X = 5",
+            "p/c": "X = 1",
+            "p/m": "from .c import X\ndef part(): return X",
+        },
+    ),
+    "lazy import of a neighbour": (
+        "p.m",
+        {
+            "p/__init__": "",
+            "p/h": "X = 5",
+            "p/m": "def part():\n    from . import h\n    return h.X",
+        },
+    ),
+    "lazy import from another package": (
+        "m",
+        {
+            "q/__init__": "",
+            "q/h": "X = 5",
+            "m": "def part():\n    from own_q.h import X\n    return X",
+        },
+    ),
+    "module that another one imported": (
+        "m",
+        {
+            "q/__init__": "",
+            "q/h": "X = 5",
+            "n": "import own_q.h",
+            "m": "import own_q\nimport own_n\ndef part(): return own_q.h.X",
+        },
+    ),
+    "block of no main program": (
+        "m",
+        {"m": "A = 1\nif __name__ != '__main__':\n    A = 5\ndef part(): return A"},
+    ),
+    "import_module": (
+        "m",
+        {
+            "h": "X = 5",
+            "m": "from importlib import import_module\ndef part(): return import_module('own_h').X",
+        },
+    ),
+    "modules of sys": (
+        "m",
+        {
+            "m": "from sys import modules\nX_A = 5\n"
+            "def part(): return getattr(modules[__name__], 'X_A')"
+        },
+    ),
+    "globals of a function": (
+        "m",
+        {"m": "X_A = 5\ndef part(): return getattr(part, '__globals__')['X_A']"},
+    ),
+    "computed attribute": (
+        "m",
+        {"m": "X_A = 5\ndef part(): return getattr(part, '__glob' + 'als__')['X_A']"},
+    ),
+    "reflection in another file": (
+        "m",
+        {
+            "h": "def look(f): return f.__globals__['X_' + 'A']",
+            "m": "from own_h import look\nX_A = 5\ndef part(): return look(part)",
+        },
+    ),
+    "builtins": (
+        "m",
+        {
+            "m": "import builtins\nX_A = 5\n"
+            "def part(): return builtins.eval('X_' + 'A', vars(part)['f'])\npart.f = {'X_A': X_A}"
+        },
+    ),
+    "docstring": (
+        "m",
+        {"m": "def helper():\n    '5'\ndef part(): return float(helper.__doc__)"},
+    ),
+    "own decorator": (
+        "m",
+        {
+            "m": "R = []\ndef cache(f):\n    R.append(f)\n    return f\n"
+            "@cache\ndef helper(): return 5\ndef part(): return R[0]()"
+        },
+    ),
+    "annotation as text": (
+        "m",
+        {
+            "m": "import typing\nclass T:\n    v = 5\ndef f(x: 'T'): pass\n"
+            "def part(): return typing.get_type_hints(f)['x'].v"
+        },
+    ),
+    "name of a known package": (
+        "m",
+        {"m": "from this import X\ndef part(): return X", "../this": "X = 5"},
+    ),
+    "import that may fail": (
+        "m",
+        {
+            "h": "X = 5",
+            "m": "try:\n    import own_h\nexcept ImportError:\n    own_h = None\n"
+            "def part(): return own_h.X",
+        },
+    ),
+}
+"""By what they do, a module and files in which another number than 5 is another value."""
+
+
+def value_and_digests(folder: Path, module: str, files: dict[str, str]) -> tuple[object, str]:
+    for name in [name for name in sys.modules if name.startswith(("own_", "this"))]:
+        del sys.modules[name]
+    for name, text in files.items():
+        file = folder / (name.removeprefix("../") if "../" in name else f"own_{name}")
+        file.parent.mkdir(exist_ok=True)
+        file.with_name(f"{file.name}.py").write_text(f"{text}\n")
+    importlib.invalidate_caches()
+    part = importlib.import_module(f"own_{module}").part
+    before = definition_digest(f"own_{module}", "part")
+    value = part()
+    assert definition_digest(f"own_{module}", "part") == before, "it depends on what is imported"
+    return value, before
+
+
+@pytest.mark.parametrize("what", BYPASSES)
+def test_what_changes_what_an_object_does_changes_its_digest(folder: Path, what: str) -> None:
+    module, files = BYPASSES[what]
+    changed = {name: text.replace("5", "7") for name, text in files.items()}
+    assert files != changed
+    (first, digest), (second, other) = (
+        value_and_digests(folder, module, one) for one in (files, changed)
+    )
+    assert first != second
+    assert digest != other
 
 
 def test_an_object_that_no_statement_names_has_the_digest_of_the_whole_file(folder: Path) -> None:
