@@ -1,13 +1,14 @@
 """Words of strangers begin no command of a CI system, and no line that looks like a verdict."""
 
 import json
+import re
 import sys
 from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -38,10 +39,11 @@ BREAKS = ("\n", "\r", "\r\n", "\u2028", "\u2029", "\x85", "\v", "\f", "\x1e")
 
 def commands_in(text: str) -> list[str]:
     """Lines that a CI system runs, broken wherever any program breaks lines."""
+    anywhere = ("##vso[", "##[", "##teamcity[")
     return [
         line
         for line in text.splitlines()
-        if line.lstrip().startswith("::") or "##vso[" in line or "##[" in line or "##team" in line
+        if line.lstrip().startswith("::") or any(one in line for one in anywhere)
     ]
 
 
@@ -56,13 +58,27 @@ def test_no_break_of_lines_makes_a_command_of_a_name(command: str, end: str) -> 
     assert all(line.startswith("  ") for line in rest)
 
 
-@given(st.lists(st.sampled_from([*COMMANDS, *BREAKS, "::", ":", "#", "##", "[", " ", "x"])))
+PARTS = (*COMMANDS, *BREAKS, "::", ":", "#", "##", "[", "vso", "vso[", " ", "x", "\x1b", "[", "0m")
+
+
+@given(st.lists(st.sampled_from(PARTS)))
+@example([":", ":error::x", "\n", "#", "#vso[task.complete]"])
+@example(["##", "vso", "[task.complete]"])
+@example(["##vso##", "[error]x"])
+@example(["\x1b[1", "m:", "\x1b[0m", ":error::x\n#\x1b", "[31;1m#vso", "\x1b[0m[task.complete]"])
 def test_a_command_that_comes_in_parts_is_none_either(parts: list[str]) -> None:
-    text = "".join(parts)
-    assert not commands_in(without_commands(text))
     lines = LogLines()
-    printed = "".join(lines.defused(part) for part in parts if part in COMMANDS or part in BREAKS)
-    assert not [line for line in commands_in(printed) if line.lstrip().startswith("::")]
+    printed = "".join(map(lines.defused, parts))
+    assert printed == without_commands("".join(parts))
+    assert not commands_in(printed)
+    assert not commands_in(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed))
+
+
+@given(st.lists(st.sampled_from(PARTS)))
+def test_nothing_but_spaces_is_added_to_a_log(parts: list[str]) -> None:
+    text = "".join(parts)
+    printed = without_commands(text)
+    assert printed.replace(" ", "") == text.replace(" ", "")
 
 
 @given(st.text(alphabet="ab:# [\n\r\u2028é"))

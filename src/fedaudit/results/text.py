@@ -16,8 +16,9 @@ MAX_DEPTH = 32
 _SPACES = "\t\n\r"
 _WITHOUT_SPACES = str.maketrans("", "", _SPACES)
 _BREAKS = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-_ANYWHERE = re.compile(r"##(?=[\w.-]*\[)")
-"""Of Azure Pipelines and TeamCity, which look for commands anywhere in a line."""
+_WORD = re.compile(r"[\w.-]")
+_PARAMETERS = frozenset("0123456789;?")
+"""Of an ANSI sequence, between its bracket and the letter that ends it."""
 _TURNING = {*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
 
 
@@ -69,10 +70,16 @@ class LogLines:
     GitHub runs ``::command::`` at the beginning of a line, behind spaces too; Azure Pipelines and
     TeamCity run ``##vso[command]`` and ``##teamcity[command]`` wherever they are. Names in records
     can be such words, and lines are broken before any word.
+
+    A command may come in parts, and with ANSI sequences between its characters, which some systems
+    remove first. Characters are therefore remembered from one part to the next, and none is held
+    back.
     """
 
     def __init__(self) -> None:
-        self._blank = True
+        self._start = "blank"  # or "colon" after spaces and one colon, or "text"
+        self._hashes = 0  # at the end of what is visible: "#" is 1, "##" is 2, "##word" is 3
+        self._sequence = ""  # the last character of an ANSI sequence that has not ended
 
     def defused(self, text: str) -> str:
         """The next part of the log, with a space within each word that begins a command.
@@ -80,16 +87,34 @@ class LogLines:
         Args:
             text: Continues the last line unless that was ended.
         """
-        parts = _BREAKS.split(text)
-        breaks = [*_BREAKS.findall(text), ""]
-        found = []
-        for part, end in zip(parts, breaks, strict=True):
-            begins = part.lstrip()
-            if self._blank and begins.startswith("::"):
-                part = part.replace("::", ": :", 1)
-            self._blank = bool(end) or (self._blank and not begins)
-            found.append(_ANYWHERE.sub("# #", part) + end)
-        return "".join(found)
+        return "".join(f" {char}" if self._completes(char) else char for char in text)
+
+    def _completes(self, char: str) -> bool:
+        """Take the next character; return whether it completes the beginning of a command."""
+        if self._in_sequence(char):
+            return False
+        if _BREAKS.match(char):
+            self._start, self._hashes = "blank", 0
+            return False
+        completes = (char == ":" and self._start == "colon") or (char == "[" and self._hashes > 1)
+        if not (self._start == "blank" and char.isspace()):
+            self._start = "colon" if (self._start, char) == ("blank", ":") else "text"
+        if char == "#":
+            self._hashes = 2 if self._hashes in (1, 2) else 1
+        else:
+            self._hashes = 3 if self._hashes > 1 and _WORD.match(char) else 0
+        return completes
+
+    def _in_sequence(self, char: str) -> bool:
+        """Return whether a character is part of an ANSI sequence, such as a colour."""
+        before, self._sequence = self._sequence, ""
+        if char == "\x1b" or (char == "[" and before == "\x1b"):
+            self._sequence = char
+        elif before == "[" and char in _PARAMETERS:
+            self._sequence = before
+        else:
+            return before == "[" and char.isascii() and char.isalpha()
+        return True
 
 
 def without_commands(text: str) -> str:
