@@ -2,6 +2,7 @@ import gzip
 import io
 import os
 import pickle
+import shutil
 import struct
 import sys
 import types
@@ -578,6 +579,44 @@ class TestImageFolder:
         (tmp_path / "pets" / place).symlink_to(tmp_path / "elsewhere")
         with pytest.raises(BadInput, match=f"{place} is a link to a folder"):
             load("pets", data_dir=tmp_path)
+
+    def test_folders_that_nest_deep_are_refused(self, tmp_path: Path) -> None:
+        store_pictures(tmp_path / "pets", {f"{c}/{i}": i for c in "ab" for i in range(5)})
+        deep = tmp_path / "pets" / "a"
+        place = deep
+        for _ in range(300):
+            place /= "x"
+            place.mkdir()
+        with pytest.raises(BadInput, match="a has folders that nest over 32 levels deep"):
+            load("pets", data_dir=tmp_path)
+        shutil.rmtree(deep / "x" / "x")
+        assert len(load("pets", data_dir=tmp_path).train) == 8
+
+    def test_more_entries_than_are_read_are_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store_pictures(tmp_path / "pets", {f"{c}/{i}": i for c in "ab" for i in range(5)})
+        monkeypatch.setattr("fedaudit.datasets.formats.image_folder._MOST_ENTRIES", 4)
+        with pytest.raises(BadInput, match="a holds over 4 files and folders"):
+            load("pets", data_dir=tmp_path)
+
+    @pytest.mark.parametrize("place", ["a", "b/more", "train", ""])
+    def test_a_folder_that_cannot_be_read_is_refused(
+        self, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        part = "pets/train" if place == "train" else "pets"
+        store_pictures(tmp_path / part, {f"{c}/{i}": i for c in "ab" for i in range(5)})
+        store_pictures(tmp_path / part, {f"b/more/{i}": i for i in range(5)})
+        scanned, locked = os.scandir, tmp_path / "pets" / place
+
+        def scandir(folder: Path) -> object:
+            if Path(folder) == locked:
+                raise PermissionError(13, "Permission denied", str(folder))
+            return scanned(folder)
+
+        monkeypatch.setattr("fedaudit.datasets.formats.image_folder.os.scandir", scandir)
+        with pytest.raises(BadInput, match=rf"{locked} cannot be read \(Permission denied\)"):
+            load("images:pets", data_dir=tmp_path)
 
     def test_the_training_part_is_no_link_to_a_folder(self, tmp_path: Path) -> None:
         for part in ("real", "pets/test"):

@@ -121,6 +121,10 @@ _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 """Of every picture that is read, whatever its name: Pillow hands some others to other programs."""
 _BYTES_A_PIXEL = 4
+_MOST_LEVELS = 32
+"""Of folders within a class's folder."""
+_MOST_ENTRIES = 10_000_000
+"""Files and folders within a class's folder."""
 _TEST_FOLDERS = ("test", "val")
 
 
@@ -178,7 +182,8 @@ def read(
     Raises:
         BadInput: No pictures, a class without any, a test class that is not trained on, folders
             of parts without ``train`` or under other names, pictures of several sizes, a link to a
-            folder or out of this one, or a file that is no regular one, such as a pipe.
+            folder or out of this one, a folder that cannot be read or is nested too deep, or a file
+            that is no regular one, such as a pipe.
         Damaged: A file that is no picture.
     """
     if size < 0:
@@ -255,7 +260,9 @@ def _files(root: Path, folder: Path, classes: Sequence[str], *, partial: bool = 
     paths: list[Path] = []
     counts = []
     for name in classes:
-        found = sorted(file for file in _walked(folder / name) if file.suffix.lower() in _SUFFIXES)
+        # A class need not be in the test part.
+        walked = _walked(folder / name) if not partial or (folder / name).is_dir() else ()
+        found = sorted(file for file in walked if file.suffix.lower() in _SUFFIXES)
         if not found and not partial:
             raise BadInput(f"class folder {folder / name} has no pictures; fill or remove it")
         paths += found
@@ -267,12 +274,46 @@ def _walked(folder: Path) -> Iterator[Path]:
     """All files in a folder and its subfolders.
 
     Raises:
-        BadInput: One of the folders is a link.
+        BadInput: One of the folders is a link or cannot be read, is nested too deep, or there are
+            too many entries.
     """
     _refuse_links([folder])
-    for place, folders, files in os.walk(folder):
-        _refuse_links(Path(place, name) for name in folders)
-        yield from (Path(place, name) for name in files)
+    waiting, count = [(folder, 0)], 0
+    while waiting:
+        place, depth = waiting.pop()
+        if depth > _MOST_LEVELS:
+            raise BadInput(
+                f"{folder} has folders that nest over {_MOST_LEVELS} levels deep, and none of "
+                "pictures does; move the pictures up"
+            )
+        for entry in _entries(place):
+            count += 1
+            if count > _MOST_ENTRIES:
+                raise BadInput(
+                    f"{folder} holds over {_MOST_ENTRIES:,} files and folders, which are more than "
+                    "are read; give fewer"
+                )
+            if entry.is_dir():
+                _refuse_links([entry])
+                waiting.append((entry, depth + 1))
+            else:
+                yield entry
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    """The files and folders in a folder.
+
+    Raises:
+        BadInput: It cannot be read.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            yield from (Path(entry.path) for entry in entries)
+    except OSError as error:
+        raise BadInput(
+            f"{folder} cannot be read ({error.strerror}), and the data set would lack what is in "
+            "it; change its permissions, or remove it"
+        ) from error
 
 
 def _refuse_links(folders: Iterable[Path]) -> None:
@@ -362,4 +403,4 @@ def _sized(file: IO[bytes]) -> "Image.Image":
 
 
 def _subfolders(path: Path) -> list[Path]:
-    return sorted(entry for entry in path.iterdir() if entry.is_dir())
+    return sorted(entry for entry in _entries(path) if entry.is_dir())
