@@ -32,20 +32,26 @@ class _Page(HTMLParser):
 def dead_links(folder: Path) -> Iterator[str]:
     """Yield each dead link of the pages in a folder, with its page.
 
+    Links to absolute paths and out of the folder are dead, whatever is there on this machine.
+
     Args:
         folder: The built documentation.
     """
+    folder = folder.resolve()
     pages = {path: _Page(path.read_text(encoding="utf-8")) for path in folder.rglob("*.html")}
     for path, page in sorted(pages.items()):
         for link in dict.fromkeys(page.links):
             parts = urlsplit(link)
-            if parts.scheme or parts.netloc:
+            if (parts.scheme and parts.scheme != "file") or parts.netloc:
                 continue
-            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            named = unquote(parts.path)
+            target = (path.parent / named).resolve() if named else path
             if target.is_dir():
                 target /= "index.html"
             where = path.relative_to(folder)
-            if not target.is_file():
+            if parts.scheme or named.startswith("/") or not target.is_relative_to(folder):
+                yield f"{where}: {link} leaves the documentation"
+            elif not target.is_file():
                 yield f"{where}: {link} is not there"
             elif target in pages and unquote(parts.fragment) not in pages[target].anchors:
                 yield f"{where}: {link} has no such place"

@@ -10,12 +10,13 @@ dead_links = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "links.py")
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "inner" / "index.html").write_text(
-        '<h1 id="in side">x</h1><a href="../a.html">a</a>'
-    )
-    (tmp_path / "picture.svg").write_text("<svg/>")
-    return tmp_path
+    (tmp_path / "outside.md").write_text("x")
+    folder = tmp_path / "site"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "index.html").write_text('<h1 id="in side">x</h1><a href="../a.html">a</a>')
+    (folder / "picture.svg").write_text("<svg/>")
+    (folder / "link.md").symlink_to(tmp_path / "outside.md")
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,11 @@ def test_a_link_that_leads_somewhere_is_passed_over(link: str, site: Path) -> No
         ("#../src/fedaudit", "has no such place"),
         ("inner/#nowhere", "has no such place"),
         ("b.html", "is not there"),
-        ("../outside.md", "is not there"),
+        ("inner/../../outside.md", "leaves the documentation"),
+        ("%2e%2e/outside.md", "leaves the documentation"),
+        ("/etc/passwd", "leaves the documentation"),
+        ("file:///etc/passwd", "leaves the documentation"),
+        ("link.md", "leaves the documentation"),
     ],
 )
 def test_a_dead_link_is_named_with_its_page(link: str, said: str, site: Path) -> None:
@@ -54,3 +59,8 @@ def test_a_dead_link_is_named_with_its_page(link: str, said: str, site: Path) ->
 def test_a_missing_picture_is_a_dead_link(site: Path) -> None:
     (site / "a.html").write_text('<img src="gone.png">')
     assert list(dead_links(site)) == ["a.html: gone.png is not there"]
+
+
+def test_an_absolute_link_into_the_folder_itself_is_dead(site: Path) -> None:
+    (site / "a.html").write_text(f'<a href="{site}/picture.svg">x</a>')
+    assert [line.rpartition(" ")[2] for line in dead_links(site)] == ["documentation"]
