@@ -1,5 +1,6 @@
 """Options never take the names that the program itself passes to a part."""
 
+import re
 from collections.abc import Iterator
 from typing import cast
 
@@ -68,6 +69,21 @@ def test_a_name_that_the_program_passes_is_refused_with_the_setting_to_use(
             study_from(study(section, part, name))
         assert "\n" not in str(refused.value)
         assert section in str(refused.value)
+
+
+@pytest.mark.parametrize("section", PARTS)
+def test_a_refusal_offers_no_setting_that_would_be_refused(section: str) -> None:
+    elsewhere = {name for field, name in passed_by_the_program() if field == section}
+    for part in (one for one in PARTS[section] if ":" not in one and one != "none"):
+        with pytest.raises(BadInput) as refused:
+            setup(study_from(study(section, part, "nothing_such")), 0, None)
+        offered = re.findall(r"\w+", str(refused.value).rpartition("known: ")[2])
+        assert not elsewhere & set(offered), str(refused.value)
+
+
+def test_clients_among_the_options_of_a_partition_are_refused_with_what_it_takes() -> None:
+    with pytest.raises(BadInput, match="'iid' has no options; leave 'clients' out"):
+        setup(study_from(study("partition", "iid", "clients", 3)), 0, None)
 
 
 def test_every_section_that_has_options_names_what_is_set_elsewhere() -> None:

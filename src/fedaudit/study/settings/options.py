@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from inspect import Parameter, signature
 from types import UnionType
 from typing import NamedTuple, get_args
@@ -25,6 +25,7 @@ def check_options(
     *,
     complete: bool = True,
     section: str | None = None,
+    set_elsewhere: Collection[str] = (),
 ) -> None:
     """Refuses options that a function does not take, of the wrong type, or left out.
 
@@ -35,6 +36,7 @@ def check_options(
         options: As the study gives them.
         complete: Whether every parameter without a default must be among them.
         section: Of the study, in which the options stand; the kind's own name if left out.
+        set_elsewhere: Parameters that other settings decide; a refusal does not offer them.
 
     Raises:
         BadInput: The first option that is wrong, or those that are missing.
@@ -44,7 +46,10 @@ def check_options(
     parameters = {n: p for n, p in _parameters(make).items() if n not in _GIVEN}
     for option in options:
         if option not in parameters:
-            raise unknown_name(f"setting of the {kind} {name!r}", option, parameters)
+            offered = [one for one in parameters if one not in set_elsewhere]
+            if not offered:
+                raise BadInput(f"the {kind} {name!r} has no options; leave {option!r} out")
+            raise unknown_name(f"setting of the {kind} {name!r}", option, offered)
         _check_type(f"{option} of the {kind} {name!r}", options[option], parameters[option])
     if complete:
         refuse_missing([Entry(kind, name, make, options, section or kind)])

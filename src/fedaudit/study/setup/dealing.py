@@ -63,7 +63,14 @@ def _dealt(study: Study, dataset: Dataset, partition: Partition, seed: int) -> D
             "clients_per_person": audit.clients_per_person,
         }
     if audit.options:
-        check_options("draw", audit.draw, DRAWS[audit.draw], audit.options, complete=False)
+        check_options(
+            "draw",
+            audit.draw,
+            DRAWS[audit.draw],
+            audit.options,
+            complete=False,
+            set_elsewhere=audit.set_elsewhere,
+        )
     return DRAWS[audit.draw](dataset, **settings, **audit.options)
 
 
@@ -97,7 +104,7 @@ def partition_of(study: Study) -> Partition:
         raise BadInput(
             f"the partition {given.scheme!r} deals everything; leave samples_per_client at 0"
         )
-    check_options("partition", given.scheme, scheme, options)
+    check_options("partition", given.scheme, scheme, options, set_elsewhere=given.set_elsewhere)
     made = called("partition", given.scheme, scheme, **options)
     if not isinstance(made, Partition):
         raise BadInput(
