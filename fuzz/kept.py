@@ -29,7 +29,7 @@ from fedaudit.observe.usage import USAGE_FILE, counted, keeping_usage, read_usag
 from fedaudit.results.games import PointPlayed
 from fedaudit.results.read import read_record
 from fedaudit.study.figures.sample_scores import read_scores
-from fedaudit.study.running.folder import STUDY_FILE, recorded_study
+from fedaudit.study.running.folder import STUDY_FILE, recorded_growth, recorded_study
 from fedaudit.study.running.growth import growth_notes
 from fedaudit.study.running.pool import RUN_FILE, RUNS_FILE, Identity, _identity_in, run_folder
 from fedaudit.study.running.record import _row
@@ -264,8 +264,9 @@ def settings_seeds() -> list[bytes]:
 
 def growth(content: bytes) -> None:
     """What was added to a study after it had a record."""
-    growth_notes(file("grown/growth.json", content).parent)
+    growth_notes(recorded_growth(file(f"grown/{STUDY_FILE}", content).parent))
 
 
 def growth_seeds() -> list[bytes]:
-    return [b'{"seeds": ["2"], "attacks": ["fedmia-2"], "figures": ["planted_leak"]}']
+    grown = {"seeds": ["2"], "attacks": ["fedmia-2"], "figures": ["planted_leak"]}
+    return [json.dumps({**json.loads(one), "growth": grown}).encode() for one in settings_seeds()]

@@ -3,15 +3,20 @@
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import fedaudit as fa
-from fedaudit.core.errors import BadInput
-from fedaudit.results.record import Record
-from fedaudit.study.running.growth import growth_of
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.locking import Lock
+from fedaudit.report.page import write_report_beside
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Record, write_record
+from fedaudit.study.running.growth import Growth, growth_from, growth_of, more
 from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.file import read_studies
 from fedaudit.study.settings.sections import Study
 from tests.study.studies import Carried, quick_study
 
@@ -60,7 +65,7 @@ def test_more_seeds_train_only_these_and_give_the_record_of_a_fresh_study(
     grown = run(larger, folder)
     assert set(run.phases) == {"seed 2: training rounds"}
     assert same(grown, run(larger, tmp_path / "fresh"))
-    note = "Whether the seed 2 were chosen after a look at the figures"
+    note = "Whether the seed 2 was chosen after a look at the figures: it was added to a study"
     assert any(sentence.startswith(note) for sentence in grown.untested)
 
 
@@ -69,7 +74,7 @@ def test_more_attacks_on_measured_signals_train_nothing(run: Trained, tmp_path: 
     grown = run(quick_study(), tmp_path / "study")
     assert run.phases == []
     assert same(grown, run(quick_study(), tmp_path / "fresh"))
-    assert any("the attack blackbox-loss were chosen" in sentence for sentence in grown.untested)
+    assert any("the attack blackbox-loss was chosen" in sentence for sentence in grown.untested)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +156,7 @@ def test_a_study_that_is_stopped_while_it_grows_goes_on(
     grown = run(larger, folder)
     assert 0 < len(run.phases) < 4
     assert same(grown, run(larger, tmp_path / "fresh"))
-    assert any("the seed 2 were chosen" in sentence for sentence in grown.untested)
+    assert any("the seed 2 was chosen" in sentence for sentence in grown.untested)
 
 
 def test_a_study_that_was_stopped_in_its_first_run_grows(run: Trained, tmp_path: Path) -> None:
@@ -228,8 +233,8 @@ def test_in_python_an_audit_grows_in_its_folder(tmp_path: Path) -> None:
     audited([1], both[:1], folder)
     grown = audited([1, 2], both, folder)
     assert same(grown, audited([1, 2], both, tmp_path / "two" / "study"))
-    told = json.loads((folder / "growth.json").read_text())
-    assert told == {"seeds": ["2"], "attacks": ["blackbox-loss"], "figures": []}
+    told = json.loads((folder / "study.json").read_text())
+    assert told["growth"] == {"seeds": ["2"], "attacks": ["blackbox-loss"], "figures": []}
 
 
 def test_source_inference_is_added_on_the_samples_that_the_run_set_aside(
@@ -245,3 +250,115 @@ def test_source_inference_is_added_on_the_samples_that_the_run_set_aside(
     assert [row.status for row in grown.attacks] == ["run", "run"]
     none_aside = quick_study(attacks=attacks, audit={"sources": 0}, **uneven)
     assert same(grown, run(none_aside, tmp_path / "fresh"))
+
+
+LATER = "chosen after a look at the figures"
+
+
+def told_of(record: Record) -> list[str]:
+    return [sentence for sentence in record.untested if LATER in sentence]
+
+
+def test_what_was_added_is_told_however_files_were_deleted(folder: Path, run: Trained) -> None:
+    (folder / "record.json").unlink()
+    (folder / "scores.safetensors").unlink()
+    grown = run(quick_study(seeds=[1, 2]), folder)
+    assert told_of(grown)[0].startswith("Whether the seed 2 was ")
+    (folder / "record.json").unlink()
+    (folder / "scores.safetensors").unlink()
+    again = run(quick_study(seeds=[1, 2], figures={"most_exposed": 12}), folder)
+    assert told_of(again)[0].startswith(
+        "Whether the seed 2 and the setting figures.most_exposed were "
+    )
+
+
+def test_a_record_without_its_studys_file_is_that_of_a_first_look(
+    folder: Path, run: Trained
+) -> None:
+    (folder / "study.json").unlink()
+    assert told_of(run(quick_study(figures={"most_exposed": 12}), folder))
+    (folder / "study.json").unlink()
+    with pytest.raises(BadInput, match=r"had grown, and no study\.json, which says by what"):
+        run(quick_study(figures={"most_exposed": 12}), folder)
+
+
+@pytest.mark.parametrize(
+    "growth",
+    [
+        [],
+        "seeds",
+        {"seeds": ["2"]},
+        {"seeds": "2", "attacks": [], "figures": []},
+        {"seeds": [2], "attacks": [], "figures": []},
+        {"seeds": [""], "attacks": [], "figures": []},
+        {"seeds": [], "attacks": ["\x1b[2Jfedmia-2"], "figures": []},
+        {"seeds": [], "attacks": ["fedmia-2\nPASS: all"], "figures": []},
+        {"seeds": [], "attacks": ["x" * 501], "figures": []},
+        {"seeds": [], "attacks": [], "figures": [], "more": []},
+    ],
+)
+def test_growth_that_is_not_as_the_program_writes_it_is_refused(
+    growth: object, folder: Path
+) -> None:
+    path = folder / "study.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "growth": growth}))
+    with pytest.raises(Damaged, match=r"study\.json does not say what was added to the study"):
+        run_study(quick_study(), folder)
+
+
+def test_names_of_any_form_are_kept_so_that_they_can_be_read_again() -> None:
+    added = Growth(["2"], ["own\x1b[2J:\u2028attack" + "x" * 600], [])
+    kept = more(Growth([], [], []), added)
+    assert growth_from(json.loads(json.dumps(kept._asdict())), "study.json") == kept
+    assert more(kept, added) == kept
+
+
+def test_the_file_of_a_study_that_grew_is_a_study(folder: Path, run: Trained) -> None:
+    grown = quick_study(figures={"most_exposed": 12})
+    run(grown, folder)
+    (read,) = read_studies(folder / "study.json", {})
+    assert read.figures.most_exposed == 12
+
+
+def test_a_record_of_a_study_that_another_process_made_larger_is_not_written(
+    run: Trained, tmp_path: Path
+) -> None:
+    out, larger = tmp_path / "study", quick_study(figures={"most_exposed": 12})
+    made = list[Record]()
+
+    def log(text: str) -> None:
+        if text == "seed 1: controls":
+            made.append(run(larger, out))
+
+    with pytest.raises(BadInput, match=r"holds this study with more \(the setting figures"):
+        run_study(quick_study(), out, log=log)
+    assert read_record(out / "record.json") == made[0]
+    assert told_of(made[0]) == []
+
+
+@pytest.mark.parametrize("name", ["write_record", "write_scores", "write_pictures"])
+def test_what_a_record_is_made_of_is_written_with_the_folder_kept(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = list[bool]()
+
+    def look(*given: object) -> None:
+        with closing(Lock(folder)) as lock:
+            taken.append(lock.taken())
+
+    monkeypatch.setattr(f"fedaudit.study.running.record.{name}", look)
+    run_study(quick_study(), folder)
+    with closing(Lock(folder)) as lock:
+        assert [*taken, lock.taken()] == [False, True]
+
+
+def test_no_report_is_written_next_to_the_record_of_another_process(folder: Path) -> None:
+    record = read_record(folder / "record.json")
+    (folder / "report.html").unlink(missing_ok=True)
+    write_report_beside(record, folder)
+    assert (folder / "report.html").stat().st_size > 1000
+    (folder / "report.html").unlink()
+    write_record(record.model_copy(update={"seeds": [1, 2]}), folder / "record.json")
+    with pytest.raises(BadInput, match="is another record by now"):
+        write_report_beside(record, folder)
+    assert not (folder / "report.html").exists()

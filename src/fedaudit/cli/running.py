@@ -310,10 +310,10 @@ def _run(
 
 
 def _finish(record: "fedaudit.results.record.Record", folder: Path) -> None:
-    from fedaudit.report.page import write_report
+    from fedaudit.report.page import write_report_beside
     from fedaudit.report.terminal import print_record
 
-    write_report(record, folder / REPORT_FILE)
+    write_report_beside(record, folder)
     print_record(record)
     log("", f"record: {folder / RECORD_FILE}", f"report: {folder / REPORT_FILE}")
 

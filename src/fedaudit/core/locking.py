@@ -1,5 +1,7 @@
 """A folder for one process at a time."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -85,3 +87,21 @@ def kept_to_this_process(folder: Path, *, wait: bool = False) -> Lock:
             )
         _mine[place] = lock
     return lock
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing to a folder meanwhile, after waiting for one that does.
+
+    Args:
+        folder: Which must be there.
+
+    Raises:
+        BadInput: Its lock is a link or a pipe, or cannot be written.
+    """
+    lock = kept_to_this_process(folder, wait=True)
+    try:
+        yield
+    finally:
+        # By name, since the traceback of an error would keep it.
+        del lock

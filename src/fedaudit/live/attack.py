@@ -276,7 +276,7 @@ def _attacked(
     if not blind:
         wanted["blind_classifier"] = False
     config = _config(recording.model_copy(update={"targets": wanted_targets}), names, wanted)
-    replaced = replaced_attacks(refuse_other_record(out, config, besides=ATTACKS), names)
+    refuse_other_record(out, config, besides=ATTACKS)
     run = live_setup(
         recording.model_copy(update={"targets": present}),
         audit,
@@ -309,11 +309,24 @@ def _attacked(
                 f"the measured round {one.measured.index} in {folder} is damaged: "
                 f"{fault or 'its counts of correct predictions cannot be'}; restore it"
             )
+    replaced = list[str]()
+
+    def check() -> None:
+        before = refuse_other_record(out, config, besides=ATTACKS)
+        replaced.append(replaced_attacks(before, names))
+
     record = conclude(
-        [run], [stored], out, Work(progress=progress), clock, log, places={SEED: folder}
+        [run],
+        [stored],
+        out,
+        Work(progress=progress),
+        clock,
+        log,
+        places={SEED: folder},
+        check=check,
     )
-    if replaced:
-        log(f"replaced in {out}: {replaced}")
+    if replaced[0]:
+        log(f"replaced in {out}: {replaced[0]}")
     return record
 
 

@@ -14,11 +14,14 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.files import (
     PAGE_SUFFIXES,
     PICTURES_FILE,
+    RECORD_FILE,
+    REPORT_FILE,
     TooLarge,
     read_bytes,
     refuse_other_suffix,
     write_whole,
 )
+from fedaudit.core.locking import alone_in
 from fedaudit.report import words
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import CAVEAT, clause_table
@@ -49,7 +52,7 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.report.tiles import game_tiles, tiles
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import NO_DEFENSE
-from fedaudit.results.record import Record
+from fedaudit.results.record import Record, record_json
 
 
 def rendered(template: str, *, figures: Mapping[str, Figures], **values: object) -> str:
@@ -130,6 +133,30 @@ def write_page(path: Path, document: str) -> None:
 
 MOST_VERDICTS = 6
 """Verdicts that get a tile each; of more, the table of rows says it."""
+
+
+def write_report_beside(record: Record, folder: Path) -> None:
+    """Write the report of a record that was written to a folder, next to it.
+
+    Args:
+        record: As it was written.
+        folder: Its folder.
+
+    Raises:
+        BadInput: Another process has replaced the record.
+    """
+    with alone_in(folder):
+        own = record_json(record).encode()
+        try:
+            same = read_bytes(folder / RECORD_FILE, max_bytes=len(own)) == own
+        except (OSError, TooLarge):
+            same = False
+        if not same:
+            raise BadInput(
+                f"{folder / RECORD_FILE} is another record by now, so that no report is written "
+                f"next to it; make one with `fedaudit report {folder}`"
+            )
+        write_report(record, folder / REPORT_FILE)
 
 
 def write_report(record: Record, path: Path) -> None:

@@ -8,6 +8,8 @@ FIRST_SET = "2026-1"
 DEFENDED_LIKE_THE_RUN = ("shadow", "references")
 """Tables of federations that the adversary trains, which older versions never defended."""
 
+GROWTH = "growth"
+"""What was added to a study after it had a record, in the study's file."""
 
 LEARNED = frozenset({"seqmia", "stacked"})
 """Attacks of older versions that learned from a shadow federation, without a table too."""
@@ -30,9 +32,11 @@ def settled(config: Mapping[str, object]) -> dict[str, object]:
     inference asked about. Settings with a table [audit] that says nothing of the last
     (``audit.sources``) are of a version before all of these. What an attack of the user's own needs
     is not known here: its shadow and reference federations are as the settings say.
+    What was added to a study since its first record is no setting, and is left out.
     """
     before = {"attack_set": FIRST_SET} if config.get("attacks") == {} else {}
     found = {**before, **config}
+    found.pop(GROWTH, None)
     risk = config.get("risk")
     if isinstance(risk, Mapping) and "training" not in risk:
         found["risk"] = {"training": "continued", "sizes": "capped", **risk}

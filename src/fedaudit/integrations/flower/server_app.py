@@ -30,7 +30,7 @@ from fedaudit.integrations.flower.study_messages import (
     refusal_in,
     studies_of,
 )
-from fedaudit.report.page import write_report
+from fedaudit.report.page import write_report_beside
 from fedaudit.report.terminal import print_record
 from fedaudit.results.text import indented, plain, without_commands
 from fedaudit.study.running.identity import study_key, with_code
@@ -391,7 +391,7 @@ def carry_out(file: Path, grid: Grid, config: Mapping[str, object]) -> None:
             progress=_lines(),
             log=_print,
         )
-        write_report(record, out / "report.html")
+        write_report_beside(record, out)
         print_record(record)
         _print(f"content hash: {record.content_hash}")
         _print(f"record: {out / 'record.json'}")

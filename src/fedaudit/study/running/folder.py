@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fedaudit.core.errors import BadInput, Refusal, option
 from fedaudit.core.files import (
@@ -14,9 +14,10 @@ from fedaudit.core.files import (
     refuse_absent,
     write_object,
 )
-from fedaudit.results.older import settled
+from fedaudit.core.locking import alone_in
+from fedaudit.results.older import GROWTH, settled
 from fedaudit.results.text import made_plain
-from fedaudit.study.running.growth import Growth, growth_of, note_growth
+from fedaudit.study.running.growth import AFTER_A_LOOK, Growth, growth_from, growth_of, more
 from fedaudit.study.running.identity import FOR_PEOPLE, settings_of
 from fedaudit.study.running.outputs import refuse_page_alone
 from fedaudit.study.settings.games import GameStudy, Plan, plan_from
@@ -48,7 +49,23 @@ def recorded_study(recording: Path) -> Study:
     return study
 
 
+class _Kept(NamedTuple):
+    """What a study's file holds.
+
+    Attributes:
+        study: Its settings.
+        growth: What was added to it after its first record; None before that.
+    """
+
+    study: Plan
+    growth: Growth | None
+
+
 def _recorded(recording: Path) -> Plan:
+    return _kept(recording).study
+
+
+def _kept(recording: Path) -> _Kept:
     refuse_absent(recording, RECORDING)
     path = recording / STUDY_FILE
     if not path.is_file():
@@ -56,7 +73,22 @@ def _recorded(recording: Path) -> Plan:
             f"its {STUDY_FILE} is no regular file" if path.exists() else f"it has no {STUDY_FILE}"
         )
         raise BadInput(f"{recording} is no recording: {what}; check the path")
-    return plan_from(settled(read_object(path)), source=str(path))
+    values = read_object(path)
+    growth = growth_from(values.pop(GROWTH, None), str(path))
+    return _Kept(plan_from(settled(values), source=str(path)), growth)
+
+
+def recorded_growth(out: Path) -> Growth | None:
+    """Return what was added to a study after its first record; None if it has no record yet.
+
+    Args:
+        out: Its folder.
+
+    Raises:
+        BadInput: It holds no study.
+        Damaged: The study's file is not as fedaudit writes it.
+    """
+    return _kept(out).growth
 
 
 def as_begun(study: Study, out: Path) -> Study:
@@ -81,19 +113,67 @@ def as_begun(study: Study, out: Path) -> Study:
     return study.model_copy(update={"audit": audit})
 
 
-def claim(out: Path, study: Plan) -> None:
+def claim(out: Path, study: Plan) -> Growth | None:
     """Make a folder this study's own; a study that it holds may grow into this one.
+
+    Returns:
+        What was added after the first record; None if there is no record yet.
 
     Raises:
         BadInput: It holds another study or its record, one that has more than this one, or cannot
             be written.
         Damaged: What it holds cannot be read.
     """
-    growth = refuse_other_study(out, study)
-    refuse_other_record(out, study)
-    if growth is not None and any(growth) and (out / RECORD_FILE).exists():
-        note_growth(out, growth)
-    write_object(out / STUDY_FILE, study.model_dump_json(indent=1) + "\n")
+    refuse_other_study(out, study)
+    with alone_in(out):
+        return _claimed(out, study, has_record=(out / RECORD_FILE).exists())
+
+
+def claim_record(out: Path, study: Plan) -> None:
+    """Note that a study gets its record now, which may be a further one.
+
+    Another process may have made the folder that of a larger study since it was claimed. The
+    folder must be kept to this process; see :func:`fedaudit.core.locking.alone_in`.
+
+    Raises:
+        BadInput: As :func:`claim`.
+        Damaged: What the folder holds cannot be read.
+    """
+    _claimed(out, study, has_record=True)
+
+
+def _claimed(out: Path, study: Plan, *, has_record: bool) -> Growth | None:
+    added = refuse_other_study(out, study)
+    record = refuse_other_record(out, study)
+    known = recorded_growth(out) if (out / STUDY_FILE).exists() else None
+    if record is not None and not (out / STUDY_FILE).exists():
+        added = _added_to(record, out, study)
+    if known is None and has_record:
+        known = Growth([], [], [])
+    if known is not None and added is not None:
+        known = more(known, added)
+    values = study.model_dump(mode="json")
+    if known is not None:
+        values[GROWTH] = known._asdict()
+    write_object(out / STUDY_FILE, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+    return known
+
+
+def _added_to(record: "Record", out: Path, study: Plan) -> Growth | None:
+    """Return what a study adds to that of a record whose study's file is gone.
+
+    Raises:
+        BadInput: That study had grown, and nothing says by what.
+    """
+    if any(AFTER_A_LOOK in sentence for sentence in record.untested):
+        raise BadInput(
+            f"{out} holds the record of a study that had grown, and no {STUDY_FILE}, which says by "
+            f"what; restore that file, or choose another folder with {option('out')}"
+        )
+    there = plan_from(settled(record.config), source=str(out / RECORD_FILE))
+    if isinstance(there, Study) and isinstance(study, Study):
+        return growth_of(there, study)
+    return None
 
 
 def refuse_other_study(out: Path, study: Plan) -> Growth | None:

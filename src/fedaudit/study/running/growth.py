@@ -6,17 +6,21 @@ out, and nothing else is. The record then equals that of the larger study in a f
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from fedaudit.attacks.catalog import SET_SETTINGS, attack_set
-from fedaudit.core.files import read_object, write_object
-from fedaudit.results.text import plain
+from fedaudit.core.errors import Damaged
+from fedaudit.results.text import one_line, plain
 from fedaudit.study.running.identity import settings_of
 from fedaudit.study.settings.sections import Study
 
-GROWTH_FILE = "growth.json"
-"""What was added to a study after it had a record."""
+AFTER_A_LOOK = "chosen after a look at the figures"
+"""What the record says of that."""
+
+_LONGEST_NAME = 500
+"""Characters of a name that was added."""
+_MOST_NAMES = 10_000
+"""Names of one kind that were added."""
 
 _MORE = ("metrics", "fprs")
 _SWITCHES = ("planted_leak", "blind_classifier")
@@ -98,31 +102,61 @@ def _text(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def note_growth(folder: Path, growth: Growth) -> None:
-    """Write down what is added to a study that has a record, next to what was added before."""
-    known = _noted(folder)
-    whole = {
-        name: list(dict.fromkeys([*known.get(name, []), *values]))
-        for name, values in growth._asdict().items()
-    }
-    write_object(folder / GROWTH_FILE, json.dumps(whole, indent=1) + "\n")
+def more(known: Growth, added: Growth) -> Growth:
+    """Return all that was added to a study, as the study's file keeps it.
+
+    Args:
+        known: What was added before.
+        added: What is added now.
+    """
+    both = zip(known, added, strict=True)
+    return Growth(*(list(dict.fromkeys([*old, *map(_short, new)])) for old, new in both))
 
 
-def growth_notes(folder: Path) -> list[str]:
+def growth_notes(growth: Growth | None) -> list[str]:
     """Return a sentence on what was added to a study after it had a record, if anything was."""
-    known = _noted(folder)
-    growth = Growth(*(known.get(name, []) for name in Growth._fields))
-    if not any(growth):
+    if growth is None or not any(growth):
         return []
+    one = sum(map(len, growth)) == 1
     return [
         plain(
-            f"Whether {growth} were chosen after a look at the figures: they were added to a study "
-            "that had a record. Tests are corrected over all attacks, and not over such a choice."
+            f"Whether {growth} {'was' if one else 'were'} {AFTER_A_LOOK}: "
+            f"{'it was' if one else 'they were'} added to a study that had a record. Tests are "
+            "corrected over all attacks, and not over such a choice."
         )
     ]
 
 
-def _noted(folder: Path) -> dict[str, list[str]]:
-    path = folder / GROWTH_FILE
-    found = read_object(path) if path.is_file() else {}
-    return {name: [str(one) for one in of] for name, of in found.items() if isinstance(of, list)}
+def growth_from(values: object, source: str) -> Growth | None:
+    """Return what was added to a study that has a record; None if it has none yet.
+
+    Args:
+        values: What the study's file holds of it: lists of short texts, by name.
+        source: The file, for refusals.
+
+    Raises:
+        Damaged: They are something else.
+    """
+    if values is None:
+        return None
+    if not (
+        isinstance(values, dict)
+        and values.keys() == {*Growth._fields}
+        and all(
+            isinstance(names, list) and len(names) <= _MOST_NAMES and all(map(_is_short, names))
+            for names in values.values()
+        )
+    ):
+        raise Damaged(
+            f"{source} does not say what was added to the study as fedaudit writes it; restore "
+            "it from a copy"
+        )
+    return Growth(**values)
+
+
+def _short(name: str) -> str:
+    return one_line(name)[:_LONGEST_NAME]
+
+
+def _is_short(name: object) -> bool:
+    return isinstance(name, str) and name != "" and name == _short(name)

@@ -88,7 +88,7 @@ def _attacked(
     clock = Clock()
     study = recorded_study(recording)
     asked = with_code(_asked(study, names, figures))
-    replaced = _refuse_taken(out, asked)
+    _refuse_taken(out, asked)
     sweep(out, before=clock.at)
     runs, stored, notes = [], [], list[str]()
     for seed in study.seeds:
@@ -107,9 +107,20 @@ def _attacked(
         for run in runs
     ]
     places = {seed: run_folder(recording, seed) for seed in study.seeds}
-    record = conclude(runs, stored, out, work, clock, log, places=places, notes=notes)
-    if replaced:
-        log(f"replaced in {out}: {replaced}")
+    replaced = list[str]()
+    record = conclude(
+        runs,
+        stored,
+        out,
+        work,
+        clock,
+        log,
+        places=places,
+        notes=notes,
+        check=lambda: replaced.append(_refuse_taken(out, asked)),
+    )
+    if replaced[0]:
+        log(f"replaced in {out}: {replaced[0]}")
     return record
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE
+from fedaudit.core.locking import alone_in
 from fedaudit.core.metric_names import EPSILON
 from fedaudit.core.values import Sees
 from fedaudit.metrics import combined
@@ -69,6 +70,7 @@ def conclude(
     *,
     places: Mapping[int, Path],
     notes: Sequence[str] = (),
+    check: Callable[[], object] = lambda: None,
 ) -> Record:
     """Makes figures, controls and record from what was measured, and writes record and scores.
 
@@ -81,6 +83,8 @@ def conclude(
         log: Takes lines of text for the user.
         places: Folder of each run, by seed.
         notes: Sentences on what was not tested, or not as in a run of its own.
+        check: Called before anything is written, with the folder kept to this process. It raises
+            if a record would be lost that another process has written in the meantime.
     """
     # First, so that a folder that cannot be written is found out before the work.
     out.mkdir(parents=True, exist_ok=True)
@@ -114,10 +118,12 @@ def conclude(
         besides += one.figures
         checks += one.checks
     record = assembled(runs, stored, findings, checks, made, usage, sources, besides, notes)
-    # The record first: scores without one are taken for somebody else's.
-    write_record(record, out / RECORD_FILE)
-    write_scores(runs, findings, out / SCORES_FILE)
-    write_pictures(runs[0], places[runs[0].seed], findings, out / PICTURES_FILE)
+    with alone_in(out):
+        check()
+        # The record first: scores without one are taken for somebody else's.
+        write_record(record, out / RECORD_FILE)
+        write_scores(runs, findings, out / SCORES_FILE)
+        write_pictures(runs[0], places[runs[0].seed], findings, out / PICTURES_FILE)
     return record
 
 

@@ -19,7 +19,7 @@ from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.study.figures.truth import ignores_people
 from fedaudit.study.running.environment import Clock
-from fedaudit.study.running.folder import as_begun, claim, refuse_other_study
+from fedaudit.study.running.folder import as_begun, claim, claim_record, refuse_other_study
 from fedaudit.study.running.growth import growth_notes
 from fedaudit.study.running.identity import with_code
 from fedaudit.study.running.kept_signals import refuse_unmeasured, with_all_signals
@@ -90,8 +90,7 @@ def run_study(
     apart = own_folder(out, SHADOW) if shadows else out / SHADOW
     places |= {shadow.seed: place_of(shadow, apart, pool, device.type) for shadow in shadows}
     refuse_unmeasured([(run, places[run.seed]) for run in (*runs, *shadows)])
-    claim(out, study)
-    notes = growth_notes(out)
+    notes = growth_notes(claim(out, study))
     _announce([*runs, *shadows], places, out, log)
     write_run_places(places, out)
     for folder in {out, *places.values()}:
@@ -103,7 +102,17 @@ def run_study(
     # What makes figures is loaded when they are due, so that training need not wait for it.
     from fedaudit.study.running.record import conclude
 
-    return conclude(runs, stored, out, work, clock, log, places=places, notes=notes)
+    return conclude(
+        runs,
+        stored,
+        out,
+        work,
+        clock,
+        log,
+        places=places,
+        notes=notes,
+        check=lambda: claim_record(out, study),
+    )
 
 
 def _work(
