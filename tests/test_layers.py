@@ -24,7 +24,7 @@ FLOORS: dict[str, str] = {
     "models": "core",
     "datasets": "core",
     "results": "core.errors core.files core.metric_names core.seeds metrics",
-    "report": "core.errors core.files core.metric_names results",
+    "report": "core.errors core.files core.locking core.metric_names results",
     # Gradients and their lengths, layer by layer: attacks measure by it, DP-SGD clips.
     "signals.kernels": "core",
     "signals": "core observe engines signals.kernels",
