@@ -304,7 +304,11 @@ GIVEN = st.builds(
 def test_the_verdict_and_its_sentences_speak_of_the_same_leak(figures: list[Estimate]) -> None:
     said = said_of(*figures)
     told = " ".join(sentence.found for bullet in said.found for sentence in bullet.sentences)
-    words = [word for word in ("strong", "clear", "weak") if f"a {word} leak" in told]
+    words = [
+        word
+        for word in ("strong", "clear", "weak")
+        if f"a {word} leak" in told or f"between {word} and" in told
+    ]
     words += ["trace"] if "a trace of a leak" in told or "between trace and" in told else []
     if "leak" in said.status and said.status != "no leak shown":
         assert said.status in (f"{words[0]} leak", f"{words[0]} of a leak")

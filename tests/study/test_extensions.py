@@ -21,7 +21,7 @@ from fedaudit.observe.views import view_named
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult
 from fedaudit.study.extensions.secure_sum import SUMS_FILE
-from fedaudit.study.running.identity import run_key
+from fedaudit.study.running.identity import run_key, with_code
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.optional import OPTIONAL
@@ -206,7 +206,7 @@ def test_an_extension_is_asked_from_the_first_round_to_the_record_and_again_with
         assert "Rounds that nobody counted." in record.untested
     others = [one for one in found.estimates if one.metric != "rounds"]
     assert others == plain.estimates
-    assert run_key(study, 1) == run_key(setup(study, 1, None).study, 1)
+    assert run_key(with_code(study), 1) == run_key(setup(study, 1, None).study, 1)
 
 
 def test_a_second_extension_of_a_kind_takes_the_place_of_the_first() -> None:
