@@ -70,7 +70,6 @@ OPENED_ELSEWHERE = {
     "datasets.formats.hugging_face._loaded": "files of the package's own, Parquet after a look",
     "datasets.formats.idx._array": "a stream of open_regular",
     "datasets.formats.image_folder._sized": "a stream of open_regular",
-    "datasets.formats.image_folder._walked": "folders that are no links",
     "datasets.formats.npz._stored": "a stream of open_regular",
     "datasets.formats.npz._announced": "an entry of a stream of open_regular",
     "games.records._net": "an installed package",

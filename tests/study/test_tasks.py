@@ -207,7 +207,7 @@ def test_what_a_task_cannot_carry_is_refused_by_name_before_training(
     [
         ({"name": "next-token", "options": {"paddin": 5}}, "did you mean 'padding'"),
         ({"name": "next-token", "options": {"padding": "x"}}, "padding of the task 'next-token'"),
-        ({"name": "regression", "options": {"x": 3}}, "setting of the task 'regression'"),
+        ({"name": "regression", "options": {"x": 3}}, "'regression' has no options; leave 'x' out"),
         ({"name": "denoising", "options": {"draws": "many"}}, "draws of the task 'denoising'"),
     ],
 )
