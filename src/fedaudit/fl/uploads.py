@@ -107,7 +107,7 @@ class StoredUploads(Mapping[ClientId, Upload]):
         """Number of clients."""
         return len(self._held) + len(self._places)
 
-    def __reduce__(self) -> tuple[type[dict[ClientId, Upload]], tuple[dict[ClientId, Upload]]]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[dict[ClientId, Upload]]]:
         """Pickle as a dictionary of all uploads."""
         return dict, (dict(self),)
 

@@ -42,7 +42,7 @@ class LazyByClient(Mapping[ClientId, Value]):
         """Number of clients."""
         return len(self._clients)
 
-    def __reduce__(self) -> tuple[type[dict[ClientId, Value]], tuple[dict[ClientId, Value]]]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[dict[ClientId, Value]]]:
         """Pickle as a dictionary of all values."""
         return dict, (dict(self),)
 

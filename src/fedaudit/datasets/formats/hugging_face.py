@@ -7,7 +7,7 @@ from functools import partial
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -27,6 +27,7 @@ _BATCH_ROWS = 100_000
 """Bytes and rows, at most, that are read of a Parquet file at once to see what it unpacks to."""
 
 
+@runtime_checkable
 class Column(Protocol):
     """Values of one column, as they are stored: nothing in it is decoded."""
 

@@ -1,7 +1,7 @@
 """Base of every section of a study: fields with a range, and no unknown key."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -62,7 +62,7 @@ class Section(BaseModel, metaclass=_Refusing):
     """Names that ``options`` never have, as the program passes these itself, and what sets them."""
 
     @model_validator(mode="after")
-    def _leaves_out_what_is_set_elsewhere(self) -> Self:
+    def _leaves_out_what_is_set_elsewhere(self) -> "Section":
         for name in getattr(self, "options", {}):
             if name in self.set_elsewhere:
                 raise ValueError(
