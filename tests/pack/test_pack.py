@@ -22,6 +22,7 @@ from fedaudit.pack.manifest import Manifest, digest_of, manifest_text
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.verifying import verify
 from fedaudit.results.record import Record, replaced, write_record
+from tests.digests import write_with_digest
 from tests.gate.parts import auc, bound, found
 from tests.programs import exit_code
 from tests.report.games import played, point
@@ -221,7 +222,7 @@ def test_a_figure_that_was_made_nicer_is_found_though_all_hashes_fit(pack: Path)
     packed = json.loads((pack / "record.json").read_text())
     first = packed["estimates"][0]
     first.get("figures", [first])[0]["high"] = 0.51
-    (pack / "record.json").write_text(json.dumps(packed))
+    write_with_digest(packed, pack / "record.json")
     resealed(pack)
     assert "verdict.json is not what record and policy give" in wrong(pack)
 
@@ -241,7 +242,7 @@ def test_samples_that_were_put_back_are_found_though_all_hashes_fit(pack: Path) 
     whole = json.loads((pack.parent / "pack" / "record.json").read_text())
     packed["exposed"] = [e.model_dump() for e in record(strengths=(1.0,)).exposed[:1]]
     assert "exposed" not in whole
-    (pack / "record.json").write_text(json.dumps(packed))
+    write_with_digest(packed, pack / "record.json")
     resealed(pack)
     assert "record.json shows samples or groups" in wrong(pack)
 
@@ -298,7 +299,7 @@ def test_games_are_packed_with_a_content_hash_that_is_made_again(tmp_path: Path)
     assert verify(pack).problems == []
     document = json.loads((pack / "record.json").read_text())
     document["points"][0]["batch"] += 1
-    (pack / "record.json").write_text(json.dumps(document))
+    write_with_digest(document, pack / "record.json")
     resealed(pack)
     assert "record.json does not have its own content hash" in wrong(pack)
 
@@ -583,7 +584,7 @@ def test_counts_that_do_not_follow_from_the_record_are_named_as_not_checked(pack
 def test_where_a_record_was_made_is_named_as_not_checked(pack: Path) -> None:
     packed = json.loads((pack / "record.json").read_text())
     packed["environment"] |= {"commit": "beef", "device": "a cluster", "started": "1999"}
-    (pack / "record.json").write_text(json.dumps(packed))
+    write_with_digest(packed, pack / "record.json")
     resealed(pack)
     rewritten(pack, commit="beef", device="a cluster")
     said = "\n".join(verify(pack).unchecked)

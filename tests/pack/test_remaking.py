@@ -14,6 +14,7 @@ from fedaudit.pack.packing import write_pack
 from fedaudit.pack.remaking import held_by, remade
 from fedaudit.pack.verifying import verify
 from fedaudit.study.running.run import run_study
+from tests.digests import write_with_digest
 from tests.observe.test_tensors import shuffle_readers
 from tests.programs import exit_code
 from tests.report.games import NONE, played
@@ -65,7 +66,7 @@ def forged(pack: Path, run: Path, change: Callable[[Json], None], policy: Path) 
     """A pack that was made around a record with other figures, as its own command makes it."""
     record = json.loads((run / "record.json").read_text())
     change(record)
-    (pack.parent / "forged.json").write_text(json.dumps(record))
+    write_with_digest(record, pack.parent / "forged.json")
     write_pack(pack.parent / "forged.json", policy, pack.parent / "forged")
     return pack.parent / "forged"
 

@@ -414,7 +414,11 @@ def refuse_unreadable(
         raise BadInput(f"{path} could not be read back ({error}); {remedy}") from error
 
 
-def write_whole(path: Path, text: str) -> None:
+PRIVATE_MODE = 0o600
+"""Permissions of a file that only its owner reads and writes, where the system has such."""
+
+
+def write_whole(path: Path, text: str, *, private: bool = False) -> None:
     """Writes a text to a temporary name, flushes it to the disk and renames it.
 
     Line ends are written as they stand. A link of the file's name is replaced, never followed, so
@@ -423,6 +427,7 @@ def write_whole(path: Path, text: str) -> None:
     Args:
         path: Where; the folder must exist.
         text: The whole file.
+        private: Whether only the owner of the file may read it, as for results that name samples.
 
     Raises:
         BadInput: The disk is full or the folder cannot be written; what was there stays.
@@ -430,7 +435,9 @@ def write_whole(path: Path, text: str) -> None:
     # A name of its own, as studies that share a pool may write one file at once.
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     try:
-        with partial.open("x", encoding="utf-8", newline="") as file:
+        mode = PRIVATE_MODE if private else 0o666
+        number = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with open(number, "w", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

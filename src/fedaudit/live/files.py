@@ -99,9 +99,9 @@ def _make_room(folder: Path, recording: Recording) -> None:
 
 def write_audit(folder: Path, audit: AuditSet, *, features: bool) -> None:
     """Keeps who trains on what, and the samples themselves if that is asked for."""
-    write_tensors(audit.tensors(), folder / AUDIT_FILE)
+    write_tensors(audit.tensors(), folder / AUDIT_FILE, private=True)
     if features:
-        write_tensors(features_by_name(audit.samples), folder / SAMPLES_FILE)
+        write_tensors(features_by_name(audit.samples), folder / SAMPLES_FILE, private=True)
 
 
 def read_audit(folder: Path) -> AuditSet:

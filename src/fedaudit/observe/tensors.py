@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import parsed_json
+from fedaudit.core.files import PRIVATE_MODE, parsed_json
 from fedaudit.core.headers import check_header, is_countable
 from fedaudit.core.values import Params
 
@@ -27,6 +27,7 @@ def write_tensors(
     notes: Mapping[str, str] | None = None,
     *,
     durable: bool = True,
+    private: bool = False,
 ) -> None:
     """Writes all tensors to a temporary name, flushes it to the disk and renames it.
 
@@ -36,6 +37,7 @@ def write_tensors(
         notes: Short texts that travel with the tensors.
         durable: Whether it outlasts a power failure and carries a hash of its content; what is
             read again in seconds needs neither.
+        private: Whether only the owner of the file may read it, as for samples and their scores.
 
     Raises:
         BadInput: The disk is full or the folder cannot be written, or the file could not be read
@@ -47,6 +49,9 @@ def write_tensors(
         # What was left of it before, or a link to elsewhere, which would be followed.
         partial.unlink(missing_ok=True)
         hashed = {_HASH: digest_of(tensors, said)} if durable else {}
+        if private:
+            # Before the tensors are in it; safetensors writes into the file that is there.
+            os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_MODE))
         save_file(_apart(tensors), partial, {**said, **hashed})
         if durable:
             with partial.open("rb") as file:

@@ -121,14 +121,17 @@ def _environment_of_templates() -> Environment:
 
 
 def write_page(path: Path, document: str) -> None:
-    """Writes a page whole or not at all, over a file only, under a name of a page."""
+    """Writes a page whole or not at all, over a file only, under a name of a page.
+
+    Only the owner of the file may read it, since a report can name exposed samples.
+    """
     refuse_other_suffix(path, *PAGE_SUFFIXES, what="an HTML page")
     if path.exists() and not path.is_file():
         raise BadInput(
             f"{shortened(str(path), 80)} is not a file, so no report is written there; name a new "
             "file"
         )
-    write_whole(path, document)
+    write_whole(path, document, private=True)
 
 
 MOST_VERDICTS = 6
@@ -164,12 +167,10 @@ def write_report(record: Record, path: Path) -> None:
 
     Pictures that lie in the file's folder are shown in it. The file opens offline, and its content
     policy lets it load nothing and run no script but its own, whatever names the record holds. It
-    is written to a temporary name first, and shows pictures to nobody but the owner of the file.
+    is written to a temporary name first.
     """
     pictures = _pictures(path.with_name(PICTURES_FILE))
     write_page(path, report_html(record, pictures))
-    if pictures:
-        path.chmod(0o600)
 
 
 _MOST_PICTURES = 2**20

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedaudit.core.files import LONGEST_RESULT, refuse_unreadable, write_whole
 from fedaudit.results.estimate import Estimate, Interval
+from fedaudit.results.sealing import sealed_json
 
 COMPARISON_FORMAT = "fedaudit-comparison"
 COMPARISON_FILE = "comparison.json"
@@ -222,6 +223,6 @@ class Comparison(_Part):
 
 def write_comparison_file(comparison: Comparison, path: Path) -> None:
     """Writes the comparison as JSON, whole or not at all."""
-    text = comparison.model_dump_json() + "\n"
+    text = sealed_json(comparison.model_dump(mode="json"))
     refuse_unreadable(path, text, max_bytes=LONGEST_RESULT, remedy="compare fewer records")
     write_whole(path, text)

@@ -14,6 +14,7 @@ from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY
 from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
 from fedaudit.results.fields import MOST
 from fedaudit.results.record import FORMAT, VERSION, Record
+from fedaudit.results.sealing import was_altered
 from fedaudit.results.sources import FAIR, OWN
 from fedaudit.results.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, is_plain_json, texts
 
@@ -126,6 +127,7 @@ class _Kind(NamedTuple):
     noun: str
     mark: str
     instead: str
+    made_by: str
     versions: tuple[int, ...] = (1,)
 
 
@@ -134,6 +136,7 @@ _RECORD = _Kind(
     "record",
     FORMAT,
     "give the record that `fedaudit run` or `fedaudit attack` wrote",
+    "fedaudit attack",
     (VERSION,),
 )
 _COMPARISON = _Kind(
@@ -141,6 +144,7 @@ _COMPARISON = _Kind(
     "comparison",
     COMPARISON_FORMAT,
     "give the one that `fedaudit compare` wrote, or two or more records",
+    "fedaudit compare",
     (2,),
 )
 
@@ -152,6 +156,11 @@ def _of_kind(document: object, path: Path, kind: _Kind) -> dict[str, object]:
             f"{path} is not a {kind.name} (its 'format' is not {kind.mark!r}); {kind.instead}"
         )
     _refuse_other_version(document, path, kind)
+    if was_altered(document):
+        raise Damaged(
+            f"{path} was altered after it was written: its content does not have the digest that "
+            f"it carries; restore it from a copy, or make it again with `{kind.made_by}`"
+        )
     return document
 
 

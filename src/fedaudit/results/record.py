@@ -31,6 +31,7 @@ from fedaudit.results.fields import (
     refuse_ragged,
 )
 from fedaudit.results.games import FOR_PEOPLE, GamePoint, PointPlayed, points_played
+from fedaudit.results.sealing import sealed_json
 from fedaudit.results.sources import LABELS, OWN, SourceResult
 
 FORMAT = "fedaudit-record"
@@ -634,17 +635,16 @@ def _less_figures(one: Part, kind: type[Kept]) -> Kept:
 
 
 def record_json(record: Record) -> str:
-    """The record as one line of JSON, less what stands at its default."""
+    """The record as one line of JSON with its digest, less what stands at its default."""
     given = record.model_dump(mode="json", exclude_defaults=True)
-    document = {"format": record.format, "version": record.version, **given}
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
+    return sealed_json({"format": record.format, "version": record.version, **given})
 
 
 def write_record(record: Record, path: Path) -> None:
-    """Writes the record as JSON, whole or not at all."""
+    """Writes the record as JSON, whole or not at all, for its owner alone to read."""
     text = record_json(record)
     refuse_unreadable(path, text, max_bytes=LONGEST_RESULT, remedy=_FEWER)
-    write_whole(path, text)
+    write_whole(path, text, private=True)
 
 
 _FEWER = (

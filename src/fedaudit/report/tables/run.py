@@ -153,7 +153,7 @@ _UTILITY = {
 def _columns(run: Mapping[str, Estimate]) -> dict[str, str]:
     """Metrics by heading: accuracies, or another task's measure on test and training samples."""
     if TEST_ACCURACY in run:
-        return _UTILITY
+        return {heading: metric for heading, metric in _UTILITY.items() if metric in run}
     return {words.capital(metric): metric for metric in run}
 
 
@@ -173,7 +173,7 @@ def _utility_row(run: Mapping[str, Estimate]) -> Filled:
 
 def _mean_utility(defense: str, runs: Sequence[Mapping[str, Estimate]]) -> Filled:
     def mean(metric: str) -> Cell:
-        values = [run[metric].number for run in runs]
+        values = [run[metric].number for run in runs if metric in run]
         return Cell(
             words.shown(fmean(values), metric), words.interval(min(values), max(values), metric)
         )

@@ -67,7 +67,7 @@ def write_scores(runs: Sequence[Setup], findings: Findings, path: Path) -> None:
             for name, scores in scored.items():
                 tensors[f"{whose}/scores/{name}"] = torch.from_numpy(np.ascontiguousarray(scores))
     if tensors:
-        write_tensors(tensors, path)
+        write_tensors(tensors, path, private=True)
 
 
 def read_scores(path: Path) -> Scores:

@@ -59,6 +59,28 @@ def disk_needed(setup: Setup) -> int:
     )
 
 
+_RESULT_BYTES = 12_000
+"""Bytes of a record for one attack on one target and seed: four thousand for its figures, twice
+that for curves, histograms and exposed samples."""
+
+_PAGE_BYTES = 1_000_000
+"""Bytes of a report for its scripts and styles."""
+
+
+def results_needed(setups: Sequence[Setup]) -> int:
+    """About how many bytes the results of a study will take: record, report and scores.
+
+    Args:
+        setups: The study's runs, without shadow and reference federations.
+    """
+    total = _PAGE_BYTES
+    for one in setups:
+        targets = len(one.study.audit.targets)
+        scores = 8 * len(one.deal.measured) * (len(one.attacks) + 2)
+        total += targets * (scores + 2 * _RESULT_BYTES * len(one.attacks))
+    return total
+
+
 def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
     """Trains and measures one run, or what is left of it, and returns all measured rounds.
 

@@ -47,7 +47,7 @@ def draw(setup: Setup, round: Round, folder: Path) -> None:
     pictures = drawn(
         seen.local, torch.arange(count), low=low, high=high, rng=seeded(setup.seed, "pictures")
     )
-    write_tensors({"pictures": pictures}, folder / _FILE)
+    write_tensors({"pictures": pictures}, folder / _FILE, private=True)
 
 
 def write_pictures(setup: Setup, folder: Path, findings: "Findings", path: Path) -> None:

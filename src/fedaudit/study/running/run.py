@@ -23,7 +23,12 @@ from fedaudit.study.running.folder import as_begun, claim, claim_record, refuse_
 from fedaudit.study.running.growth import growth_notes
 from fedaudit.study.running.identity import with_code
 from fedaudit.study.running.kept_signals import refuse_unmeasured, with_all_signals
-from fedaudit.study.running.observing import disk_needed, observe, stored_rounds
+from fedaudit.study.running.observing import (
+    disk_needed,
+    observe,
+    results_needed,
+    stored_rounds,
+)
 from fedaudit.study.running.pool import is_measured, locked, place_of, write_run_places
 from fedaudit.study.running.preflight import check_run, detectable_leaks, refuse_place
 from fedaudit.study.running.pretraining import pretrained_for
@@ -137,7 +142,7 @@ def _observed(
             log(f"seed {run.seed}: trained and measured before, in {place}")
             stored = stored_rounds(run, place)
         else:
-            write_tensors(run.deal.tensors(), place / "audit.safetensors")
+            write_tensors(run.deal.tensors(), place / "audit.safetensors", private=True)
             stored = observe(run, place, work)
         return with_all_signals(run, place, stored, work, notes)
 
@@ -168,12 +173,14 @@ def _announce(
     place = places[first.seed].parent
     missing = [run for run in runs if not is_measured(run, places[run.seed])]
     need = sum(disk_needed(run) for run in missing)
+    results = results_needed([run for run in runs if not run.is_shadow])
     free = shutil.disk_usage(place if place.is_dir() else out).free
     log(f"clients' sizes (seed {first.seed}): {sizes}")
     log(f"adversary: {first.view.description}")
     for line in detectable_leaks(first):
         log(line)
     log(f"disk: about {size_of(need)} in {place}, {size_of(free)} free")
+    log(f"results: about {size_of(results)} in {out}")
     shadows = shadow_cost(
         first.study, first.algorithm, sum(first.deal.sizes.values()), first.measured_rounds
     )
@@ -189,11 +196,27 @@ def _announce(
         )
     for name, reason in first.refused.items():
         log(f"not possible in this view: {name} ({reason})")
-    if need > free:
-        raise BadInput(
-            f"this study needs about {size_of(need)} and {place} has {size_of(free)} free; choose "
-            'another folder, or audit.keep = "signals"'
-        )
+    _refuse_full_disk(place if place.is_dir() else out, need, out, results)
+
+
+def _refuse_full_disk(place: Path, need: int, out: Path, results: int) -> None:
+    """Raise if what a study keeps of its runs and its results do not fit on their disks.
+
+    Raises:
+        BadInput: They do not.
+    """
+    if place.stat().st_dev == out.stat().st_dev:
+        need, results = need + results, 0
+    for folder, bytes_, remedy in (
+        (place, need, 'choose another folder, or audit.keep = "signals"'),
+        (out, results, "choose another folder for the results, or free some space"),
+    ):
+        free = shutil.disk_usage(folder).free
+        if bytes_ > free:
+            raise BadInput(
+                f"this study needs about {size_of(bytes_)} and {folder} has {size_of(free)} free; "
+                f"{remedy}"
+            )
 
 
 def _sizes(of: Mapping[ClientId, int]) -> str:
