@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from statistics import NormalDist
 
 import numpy as np
 import scipy as sp
@@ -75,8 +76,8 @@ def _power(
     scale = _variance_by_chance(strata) ** 0.5
     mean, spread = (auc - 0.5) / scale, _variance(strata, auc) ** 0.5 / scale
     if drawn is None:
-        least = -sp.special.ndtri(error)
-        return float(sp.special.ndtr((mean - least) / spread)) if spread else float(mean > least)
+        least = -NormalDist().inv_cdf(error)
+        return NormalDist().cdf((mean - least) / spread) if spread else float(mean > least)
     statistic = -2 * sp.special.log_ndtr(-(mean + spread * drawn)).sum(1)
     return float((statistic > sp.special.chdtri(2 * drawn.shape[1], error)).mean())
 

@@ -46,7 +46,6 @@ from fedaudit.study.figures.truth import (
     TargetTruth,
     UnitTruth,
     has_equal_clients,
-    ignores_people,
     pooled,
     repeats,
     target_truth,
@@ -114,7 +113,7 @@ def analyse(
             progress(phase, done, total)
     if not has_equal_clients(setup):
         _add_pooled(setup, audited, findings)
-    if ignores_people(setup):
+    if setup.ignores_people:
         for figures, start in zip((findings.figures, findings.groups), first, strict=True):
             figures[start:] = map(_without_people, figures[start:])
 

@@ -270,16 +270,6 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     )
 
 
-def ignores_people(setup: Setup) -> bool:
-    """Return True if data say of which person each sample is, and several samples of one are
-    audited one by one."""
-    known, audit = setup.dataset.subject, setup.deal.audit
-    if known is None or audit.subject is not None:
-        return False
-    people = known[audit.samples.ids].tolist()
-    return len(set(people)) < len(people)
-
-
 def repeats(contrast: str, truth: UnitTruth) -> bool:
     """True if the mixed contrast has one origin only: testing it again would cost the family."""
     missing = not all((truth.origin == origin).any() for origin in Origin)

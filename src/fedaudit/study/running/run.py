@@ -17,7 +17,6 @@ from fedaudit.engines.base import Counted
 from fedaudit.engines.local import local_engine
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
-from fedaudit.study.figures.truth import ignores_people
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import as_begun, claim, claim_record, refuse_other_study
 from fedaudit.study.running.growth import growth_notes
@@ -189,7 +188,7 @@ def _announce(
     for cost in (one.cost() for one in first.extensions if missing):
         if cost:
             log(cost)
-    if ignores_people(first):
+    if first.ignores_people:
         log(
             "several audited samples are of one person, and intervals will take them as "
             'independent; audit people instead with audit.unit = "person"'

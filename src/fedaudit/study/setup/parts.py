@@ -121,6 +121,16 @@ class Setup:
         """The attacks that ask whose a sample was."""
         return {name: attack for name, attack in self.attacks.items() if attack.infers_source}
 
+    @property
+    def ignores_people(self) -> bool:
+        """True if data say of which person each sample is, and several of one are audited one by
+        one."""
+        known, audit = self.dataset.subject, self.deal.audit
+        if known is None or audit.subject is not None:
+            return False
+        people = known[audit.samples.ids].tolist()
+        return len(set(people)) < len(people)
+
     def extension(self, kind: type[Kind]) -> Kind | None:
         """The extension of a kind; None where its table asks for none."""
         return next((one for one in self.extensions if isinstance(one, kind)), None)
