@@ -62,7 +62,7 @@ FLOORS: tuple[tuple[Room, ...], ...] = (
             "fl, defenses",
             (
                 "FedAvg, FedMD, IFCA-MIR ...;",
-                "local training, wire, simulate",
+                "local training, simulate",
                 "",
                 "hooks that a client trains through:",
                 "CoFedMID, DP-SGD, BitRand ...",

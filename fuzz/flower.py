@@ -8,16 +8,7 @@ from flwr.proto.recorddict_pb2 import RecordDict as Proto
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedaudit.core.errors import BadInput, Refusal
-from fedaudit.fl.wire.packets import Packet, pack_done, unpack_done
 from fedaudit.integrations.flower.ledger import FlowerLedger
-from fedaudit.integrations.flower.study_messages import (
-    Question,
-    answer_in,
-    answering,
-    asking,
-    question_in,
-    refusal_in,
-)
 from fedaudit.live.recorder import Recorder
 from fuzz import nodes
 
@@ -92,23 +83,3 @@ def reply_seeds() -> list[bytes]:
     listed = [Array(value.numpy()) for value in nodes.module().state_dict().values()]
     older = ArrayRecord({str(place): array for place, array in enumerate(listed)})
     return [_content(RecordDict(one)) for one in (said, {**said, "arrays": older})]
-
-
-def answer(content: bytes) -> None:
-    """A node's answer in a study."""
-    came = _message(content)
-    if not refusal_in(came):
-        unpack_done(answer_in(came))
-
-
-def answer_seeds() -> list[bytes]:
-    return [_content(answering(pack_done([one.done]))) for one in nodes.asked()]
-
-
-def question(content: bytes) -> None:
-    """A study's question, for a node."""
-    question_in(_message(content))
-
-
-def question_seeds() -> list[bytes]:
-    return [_content(asking(Question("made", "study", 3, "data", Packet("{}", b"x"))))]

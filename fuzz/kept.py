@@ -16,12 +16,13 @@ from fedaudit.core.errors import Damaged
 from fedaudit.core.files import read_object
 from fedaudit.core.params import plus
 from fedaudit.core.pretrained import pretrained
-from fedaudit.core.values import Params
-from fedaudit.fl.wire import checkpoint
-from fedaudit.fl.wire.checkpoint import Standing, resume
+from fedaudit.core.values import Params, Samples
+from fedaudit.fl import checkpoint
+from fedaudit.fl.checkpoint import Standing, resume
 from fedaudit.live.audited import join_audits
 from fedaudit.live.recording import round_entry
 from fedaudit.live.waiting import hand_over, read_waiting, waiting_entries
+from fedaudit.models import architecture
 from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import write_tensors
@@ -34,10 +35,11 @@ from fedaudit.study.running.growth import growth_notes
 from fedaudit.study.running.pool import RUN_FILE, RUNS_FILE, Identity, _identity_in, run_folder
 from fedaudit.study.running.record import _row
 from fedaudit.study.setup.parts import MeasuredRun, Setup
-from fuzz.nodes import DATA, NET
 from fuzz.target import FOLDER, file
 
 ROOT = Path(__file__).parents[1]
+NET = architecture("mlp", shape=(3,), classes=2, hidden="2")
+DATA = Samples(torch.randn(6, 3), torch.tensor([0, 1] * 3), torch.arange(6))
 RUN = "a"
 """The run that all files here say they are of."""
 STANDING = Standing(

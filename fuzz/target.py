@@ -13,8 +13,6 @@ from fedaudit.core.errors import Refusal
 
 SHM = Path("/dev/shm")
 FOLDER = Path(mkdtemp(prefix="fedaudit-fuzz-", dir=SHM if SHM.is_dir() else None))
-BEHIND = b"\n---\n"
-"""Between a document and bytes that belong to it, which stay as they are while it is changed."""
 
 
 class Document(NamedTuple):
@@ -30,9 +28,8 @@ class Document(NamedTuple):
 
 
 def alone(content: bytes) -> Document:
-    """A content that is a document, or one with ``BEHIND`` and other bytes behind it."""
-    text, *rest = content.partition(BEHIND)
-    return Document(text, lambda other: b"".join((other, *rest)))
+    """A content that is a document."""
+    return Document(content, lambda other: other)
 
 
 def header(content: bytes) -> Document:

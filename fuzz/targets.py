@@ -322,9 +322,6 @@ TARGETS: dict[str, Target] = {
     "identity of a run": Target(kept.identity, kept.identity_seeds, alone),
     "settings of a run": Target(kept.settings, kept.settings_seeds, alone),
     "growth of a study": Target(kept.growth, kept.growth_seeds, alone),
-    "answers of nodes": Target(nodes.answers, nodes.answers_seeds, alone),
-    "tensors of answers": Target(nodes.tensors, nodes.tensors_seeds, header),
-    "turns for a node": Target(nodes.turns, nodes.turns_seeds, alone),
     "arrays for a recorder": Target(nodes.listed, nodes.listed_seeds),
     "state for a recorder": Target(nodes.named, nodes.named_seeds, header),
     "npz": Target(_npz, _npz_seeds),
@@ -341,6 +338,4 @@ if find_spec("flwr"):
 
     TARGETS |= {
         "replies of Flower's nodes": Target(flower.reply, flower.reply_seeds),
-        "answers of Flower's nodes": Target(flower.answer, flower.answer_seeds),
-        "questions to Flower's nodes": Target(flower.question, flower.question_seeds),
     }

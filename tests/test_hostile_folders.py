@@ -15,7 +15,6 @@ from fedaudit.observe.usage import MOST_USES, counted, unused
 from fedaudit.study.running.pretraining import _refuse_other
 from fedaudit.study.settings.values import study_from
 from fuzz import kept
-from fuzz.nodes import DATA
 from fuzz.target import file
 
 DEEP = "[" * 3000
@@ -167,8 +166,8 @@ def test_a_path_of_a_run_that_no_folder_can_have_is_refused(where: str) -> None:
 
 def test_uses_of_a_sample_are_counted_up_to_what_is_read_back() -> None:
     round = kept._round()
-    many = {0: {"used": DATA.ids.repeat(3), "recycled": DATA.ids}}
-    usage = unused({0: DATA})
+    many = {0: {"used": kept.DATA.ids.repeat(3), "recycled": kept.DATA.ids}}
+    usage = unused({0: kept.DATA})
     usage.used[0].fill_(MOST_USES - 1)
     found = counted(usage, type(round)(**{**vars(round), "facts": many}))
     assert found.used[0].tolist() == [MOST_USES] * 6

@@ -5,12 +5,9 @@
 #   examples/flower/run.sh deployment [folder]     # a SuperLink and two SuperNodes, on loopback
 #
 #   TEXTS=file.npz examples/flower/run.sh lora simulation [folder]    # ten clients adapt MiniLM
-#
-#   examples/flower/run.sh study simulation [folder]    # a study, on two nodes of a simulation
-#   examples/flower/run.sh study deployment [folder]    # or on two SuperNodes; then also here
 set -euo pipefail
 kind=audited
-case ${1:-} in study | lora) kind=$1; shift ;; esac
+case ${1:-} in lora) kind=$1; shift ;; esac
 way=${1:?simulation or deployment}
 case $way in simulation | deployment) ;; *) echo "simulation or deployment, not $way" >&2; exit 2 ;; esac
 out=$(realpath -m "${2:-runs/flower-$kind-$way}")
@@ -56,14 +53,10 @@ trap 'exit 129' HUP
 # In the background, as a shell that waits for a command in the foreground hears no signal.
 run() { "$@" & wait $!; }
 
-if [ "$kind" = study ]; then
-    config="out='$out' training.rounds=${ROUNDS:-5} nodes=2" clients=2
-else
-    clients=5
-    if [ "$kind" = lora ]; then clients=10; fi
-    if [ "$way" = deployment ]; then clients=2; fi
-    config="recording='$out' num-server-rounds=${ROUNDS:-10} num-clients=$clients${texts:+ texts='$texts'}"
-fi
+clients=5
+if [ "$kind" = lora ]; then clients=10; fi
+if [ "$way" = deployment ]; then clients=2; fi
+config="recording='$out' num-server-rounds=${ROUNDS:-10} num-clients=$clients${texts:+ texts='$texts'}"
 if curl -s -o /dev/null 127.0.0.1:8000; then echo "port 8000 is taken" >&2; exit 1; fi
 printf '[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:8000"\ninsecure = true\n' \
     > "$FLWR_HOME/config.toml"
@@ -90,11 +83,4 @@ until curl -s -o /dev/null 127.0.0.1:8000; do
     sleep 0.5
 done
 run flwr run "$app" here --stream --run-config "$config" "${nodes[@]}"
-if [ "$kind" = study ]; then
-    run fedaudit run "$app/digits_study/study.toml" --training.rounds="${ROUNDS:-5}" --out "$out-here"
-    hash() { grep -o '"content_hash": *"[0-9a-f]*"' "$1/record.json"; }
-    [ "$(hash "$out")" = "$(hash "$out-here")" ]
-    echo "on Flower's nodes and here alike: $(hash "$out")"
-else
-    run fedaudit attack "$out"
-fi
+run fedaudit attack "$out"

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parents[2] / "examples" / "flower"
 PAGE = Path(__file__).parents[2] / "docs" / "flower.md"
-STUDY = FOLDER / "study"
 PAIRS = {"quickstart": "audited", "lora": "lora-audited"}
 """Projects that are audited, by the same ones without."""
 FILES = [
@@ -168,31 +167,3 @@ def test_adapters_alone_are_sent_and_recorded(
         assert all(one.measured and one.complete for one in read_round_log(tmp_path / "run"))
         found = attack_recording(tmp_path / "run", ("avg-cosine",), tmp_path / "out")
         assert any(f.metric == "epsilon" for f in found.findings), "each client tossed fair coins"
-
-
-def test_the_study_runs_as_an_app(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
-    from flwr.app import Context, RecordDict
-
-    from fedaudit.study.running.run import run_study
-    from fedaudit.study.settings.file import read_study
-    from tests.integrations.federation import StubGrid
-
-    monkeypatch.syspath_prepend(STUDY)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    project = tomllib.loads((STUDY / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    server, client = (
-        importlib.import_module(project["components"][name].removesuffix(":app")).app
-        for name in ("serverapp", "clientapp")
-    )
-    settings = {"training.rounds": 1, "figures.permutations": 20}
-    config = {**project["config"], "out": str(tmp_path / "nodes"), **settings}
-    del config["training"]
-    grid = StubGrid(client, nodes=2)
-    for context in grid.contexts.values():
-        context.run_config = config
-    server(grid, Context(1, 1, {}, RecordDict(), config))
-    study = read_study(STUDY / "digits_study" / "study.toml", dict(settings))
-    assert run_study(study, tmp_path / "here").content_hash in capsys.readouterr().out

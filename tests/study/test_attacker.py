@@ -19,7 +19,7 @@ from fedaudit.study.extensions.attacker import Attacker
 from fedaudit.study.figures.truth import target_truth
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.build import federation_of, setup
+from fedaudit.study.setup.build import setup
 from tests.study.studies import quick_study
 
 ALL: dict[str, object] = {"blackbox-loss": {}, "recovery": {}}
@@ -140,10 +140,8 @@ def test_reference_federations_have_no_malicious_client() -> None:
     assert 3 not in reference.everybody.defenses
 
 
-def test_other_machines_deal_the_same_poison() -> None:
-    study = attacker_study()
-    there = federation_of(study, seed_for(1, "federation"), None).defenses[3]
-    here = setup(study, 1, None).everybody.defenses[3]
+def test_the_same_study_deals_the_same_poison() -> None:
+    there, here = (setup(attacker_study(), 1, None).everybody.defenses[3] for _ in range(2))
     assert isinstance(there, PoisonedUpload)
     assert isinstance(here, PoisonedUpload)
     assert torch.equal(there.probes.targets, here.probes.targets)

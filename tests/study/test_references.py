@@ -10,7 +10,6 @@ import torch
 
 import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
-from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import NOBODY, Sees
 from fedaudit.observe.measurements import Measurements
 from fedaudit.results.record import Record
@@ -19,7 +18,7 @@ from fedaudit.study.running.identity import run_key, settings_of
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.build import federation_of, federation_seeds, setup
+from fedaudit.study.setup.build import setup
 from fedaudit.study.setup.holdout import left_to_train
 from fedaudit.study.setup.parts import Setup
 from tests.study.studies import Carried, small_study
@@ -288,16 +287,6 @@ def test_too_few_references_for_an_attack_are_refused_before_anything_is_trained
     by_default = setup(final_study(references=HALVES, defense=defense), 1, None)
     assert "raise references.count, or take RMIA" in by_default.refused["lira"]
     assert "rmia" in by_default.attacks
-
-
-def test_another_machine_finds_a_reference_by_the_seed_of_its_federation() -> None:
-    study = final_study()
-    for one in setup(study, 1, None).own_federations:
-        seed = seed_for(one.seed, "federation")
-        assert seed in federation_seeds(study)
-        found = federation_of(study, seed, None)
-        assert found.data.keys() == one.deal.clients.keys()
-        assert all(torch.equal(found.data[c].ids, d.ids) for c, d in one.deal.clients.items())
 
 
 def test_objects_say_the_same_as_a_study_file(tmp_path: Path) -> None:

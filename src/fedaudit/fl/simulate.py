@@ -16,9 +16,9 @@ from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
 from fedaudit.engines.base import Counted, Engine, SharedByKey
 from fedaudit.engines.local import LOCAL
 from fedaudit.fl.algorithms.base import HONEST, Algorithm, ChoosesModels, KeepsModels, Server
+from fedaudit.fl.checkpoint import Standing, fingerprint_of, resume, save
 from fedaudit.fl.uploads import StoredUploads
 from fedaudit.fl.visits import Done, Job, TurnContext, cohort_of, visited
-from fedaudit.fl.wire.checkpoint import Standing, fingerprint_of, resume, save
 from fedaudit.observe.round import Round, Sent, Upload
 
 

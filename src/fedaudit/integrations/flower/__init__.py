@@ -3,8 +3,7 @@
 Server: :class:`RecordingStrategy` around a strategy, or :class:`RecordingGrid` around the grid of a
 loop of its own. Client: :func:`identity_mod` says who a reply is from, :func:`defense_mod` defends
 what is uploaded. :func:`gathered_audit` asks clients for their parts of an audit, which they answer
-by :func:`audit_mod` or :func:`audit_reply`, or decline. :func:`study_server` and
-:func:`study_client` are a whole study of fedaudit as a Flower app. Flower's older interface, with
+by :func:`audit_mod` or :func:`audit_reply`, or decline. Flower's older interface, with
 its secure aggregation, is in :mod:`fedaudit.integrations.flower.secure_sum`.
 
 Each is imported when it is first used: in a deployment every message starts a process of a client,
@@ -22,7 +21,6 @@ if find_spec("flwr") is None:
     )
 
 if TYPE_CHECKING:
-    from fedaudit.integrations.flower.client_app import study_client
     from fedaudit.integrations.flower.defending import defense_mod
     from fedaudit.integrations.flower.gathering import gathered_audit
     from fedaudit.integrations.flower.recording import RecordingGrid, RecordingStrategy
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
         audit_reply,
         identity_mod,
     )
-    from fedaudit.integrations.flower.server_app import study_server
 
 _DOORS = {
     "RecordingGrid": "recording",
@@ -43,8 +40,6 @@ _DOORS = {
     "defense_mod": "defending",
     "gathered_audit": "gathering",
     "identity_mod": "replies",
-    "study_client": "client_app",
-    "study_server": "server_app",
 }
 
 __all__ = [
@@ -56,12 +51,19 @@ __all__ = [
     "defense_mod",
     "gathered_audit",
     "identity_mod",
-    "study_client",
-    "study_server",
 ]
 
 
+_REMOVED = ("study_client", "study_server")
+
+
 def __getattr__(name: str) -> object:
+    if name in _REMOVED:
+        raise ImportError(
+            f"fedaudit.integrations.flower.{name} was removed: studies no longer run as Flower "
+            "apps; carry the study out with `fedaudit run STUDY --workers N`, or on several "
+            "machines with `--engine ray:auto`"
+        )
     if name not in _DOORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found: object = getattr(import_module(f"{__name__}.{_DOORS[name]}"), name)

@@ -83,11 +83,6 @@ class LearnedFrom(Extension):
         return with_own(view, Sees.AUXILIARY_DATA) if learns else view
 
     @classmethod
-    def beside(cls, study: Study, view: View) -> list[str]:
-        """The shadow federation's name."""
-        return [_SHADOW]
-
-    @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
         """The run with what its attacks learn from, if one of them learns.
 

@@ -52,12 +52,6 @@ class References(Extension):
         return with_own(view, Sees.REFERENCE_MODELS) if compares else view
 
     @classmethod
-    def beside(cls, study: Study, view: View) -> list[str]:
-        """Names of the reference federations."""
-        given = _section(study, view)
-        return [_name(index) for index in range(given.count if given else 0)]
-
-    @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
         """The run with its reference federations, if an attack compares with some.
 

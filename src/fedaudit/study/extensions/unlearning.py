@@ -25,7 +25,6 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.kept_files import under
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import read_tensors
-from fedaudit.observe.views import View
 from fedaudit.study.extensions.examples import own_seed
 from fedaudit.study.settings.optional import OPTIONAL, UnlearningSection
 from fedaudit.study.settings.sections import ServerSection, Study
@@ -59,12 +58,6 @@ class Unlearning(Extension):
     measured_after: Stored | None = None
 
     table: ClassVar[str] = "unlearning"
-
-    @classmethod
-    def beside(cls, study: Study, view: View) -> list[str]:
-        """Names of the federations of unlearning."""
-        given = study.unlearning
-        return [] if given is None else [_RETRAINED, _name_of(study, given)]
 
     @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -24,9 +23,6 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.defenses.base import Defense, Plan
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, Server
 from fedaudit.fl.algorithms.catalog import algorithm_named
-from fedaudit.fl.simulate import prepared
-from fedaudit.fl.visits import TurnContext
-from fedaudit.fl.wire.checkpoint import fingerprint_of
 from fedaudit.metrics.table import metric_named
 from fedaudit.observe.round import Logits
 from fedaudit.observe.views import (
@@ -40,7 +36,7 @@ from fedaudit.signals.base import ReadsLayers
 from fedaudit.study.extensions.attacker import Attacker
 from fedaudit.study.extensions.canaries import Canaries
 from fedaudit.study.extensions.canary_records import CanaryRecords
-from fedaudit.study.extensions.examples import LearnedFrom, own_seed
+from fedaudit.study.extensions.examples import LearnedFrom
 from fedaudit.study.extensions.references import References
 from fedaudit.study.extensions.secure_sum import SecureSum
 from fedaudit.study.extensions.unlearning import Unlearning
@@ -496,50 +492,3 @@ def _measured_rounds(study: Study, view: View) -> tuple[int, ...]:
         )
     more = (kind.measured_in(study) for kind in EXTENSIONS)
     return tuple(sorted({*range(step, last + 1, step)}.union(*more)))
-
-
-def federation_seeds(study: Study) -> frozenset[int]:
-    """Seeds of all that :func:`federation_of` can deal: audited ones, and those beside them."""
-    view = _view_of(study)
-    names = [name for kind in EXTENSIONS for name in kind.beside(study, view)]
-    own = {own_seed(seed, name) for seed in study.seeds for name in names}
-    return frozenset(seed_for(seed, "federation") for seed in (*study.seeds, *own))
-
-
-def federation_of(study: Study, seed: int, data_dir: Path | None) -> TurnContext:
-    """One federation of a study, with its data as they are once defenses have prepared them.
-
-    Args:
-        study: Its settings.
-        seed: That the federation is simulated with; it tells which one is meant.
-        data_dir: Folder with data sets; by default what ``FEDAUDIT_DATA`` says.
-
-    Raises:
-        Refusal: As :func:`fedaudit.study.setup.build.setup`; or no federation of the study has the
-            seed.
-    """
-    run = _run(study, seed, data_dir)
-    everybody = run.everybody
-    defenses = deepcopy(dict(everybody.defenses))
-    data = prepared(everybody.data, defenses, study.training.rounds, seed)
-    return TurnContext(run.algorithm, data, defenses)
-
-
-def data_key(federation: TurnContext) -> str:
-    """Names what clients train on, so that machines with other data are found out."""
-    return fingerprint_of((federation.algorithm.nets,), federation.data, {})
-
-
-def _run(study: Study, seed: int, data_dir: Path | None) -> Setup:
-    for one in study.seeds:
-        if seed == seed_for(one, "federation"):
-            return setup(study, one, data_dir)
-    if seed in federation_seeds(study):
-        for one in study.seeds:
-            for own in setup(study, one, data_dir).own_federations:
-                if seed == seed_for(own.seed, "federation"):
-                    return own
-    raise BadInput(
-        f"no federation of the study {study.name!r} has the seed {seed}; use the same study on "
-        "every machine"
-    )

@@ -270,11 +270,6 @@ class Extension:
         return set()
 
     @classmethod
-    def beside(cls, study: Study, view: View) -> list[str]:
-        """Names of all federations beside a run, from which their seeds follow."""
-        return []
-
-    @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
         """The run with the extension, if its study asks for it.
 

@@ -1,1 +1,0 @@
-"""A study of fedaudit as a Flower app."""

@@ -1,0 +1,13 @@
+"""Imports of what was removed say what to use instead."""
+
+from importlib import import_module
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
+
+
+@pytest.mark.parametrize("name", ["study_server", "study_client"])
+def test_an_app_of_a_study_is_sent_to_workers_and_ray(name: str) -> None:
+    with pytest.raises(ImportError, match=r"--workers N`, .* with `--engine ray:auto`"):
+        getattr(import_module("fedaudit.integrations.flower"), name)
