@@ -145,7 +145,7 @@ def rungs(studies: Sequence[str]) -> list[Rung]:
     found = [
         _rung(study, path, read_record(path))
         for study in studies
-        for path in sorted((ROOT / "records" / study).glob("*.json"))
+        for path in sorted((unpacked() / study).glob("*.json"))
     ]
     return sorted(found, key=lambda rung: (rung.loss_gap, rung.study, rung.variant))
 
@@ -463,12 +463,12 @@ INTRODUCTION = """# The leak ladder
 
 From hardly trained to learned by heart: every mark is a federation of ten clients, audited by
 four attacks on what they send and one on the final model. `python docs/ladder.py` makes this
-page from the records (`records/ladder-*`), and a test holds it to them. To make a data set's
+page from the records (`results/ladder-*`), and a test holds it to them. To make a data set's
 rows again (ten minutes on one core for the first, D the folder of the data sets):
 
 ```
 fedaudit run studies/ladder-location30.toml --variant all --data-dir D --out runs/ladder-location30
-python records/keep.py runs/ladder-location30 --rung
+python results/keep.py runs/ladder-location30 --rung
 python docs/ladder.py
 ```"""
 

@@ -21,6 +21,10 @@ from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from results.archives import unpacked
+
 ROOT = Path(__file__).parents[1]
 PAGE, FOLDER = ROOT / "docs" / "results.md", ROOT / "docs" / "results"
 NONMEMBERS = {"unseen": "samples that nobody trained on", "other_client": "other clients' samples"}
@@ -28,7 +32,7 @@ METRICS = {"auc": "AUC", "tpr@0.001": "TPR at 0.1% FPR"}
 
 INTRODUCTION = """# Results
 
-What the records in `records/` say, a page a study; `python docs/results.py` makes these pages from
+What the records in `results/` say, a page a study; `python docs/results.py` makes these pages from
 them, and `make docs` holds them to it. What follows for the papers stands on the page of
 [claims](claims.md). In brackets 95% intervals: of one seed by DeLong's method (AUC;
 exact on disjoint pairs where few pairs are misordered) and by order statistics with Clopper and
@@ -90,13 +94,13 @@ class Panel(NamedTuple):
 
 
 def studies() -> list[Study | Games]:
-    """All folders that `records/made.toml` names, in its order."""
-    made = tomllib.loads((ROOT / "records" / "made.toml").read_text(encoding="utf-8"))
+    """All folders that `results/made.toml` names, in its order."""
+    made = tomllib.loads((ROOT / "results" / "made.toml").read_text(encoding="utf-8"))
     return [_study(name, one["command"], one.get("note", "")) for name, one in made.items()]
 
 
 def _study(name: str, command: str, note: str) -> Study | Games:
-    folder = ROOT / "records" / name
+    folder = unpacked() / name
     if " studies/games/" in command:
         return Games(name, command, note, read_record(folder / f"{name}.json"))
     return Study(name, command, note, _records(folder, name))
@@ -446,10 +450,10 @@ def main(words: Sequence[str]) -> int:
     there |= {PAGE: PAGE.read_text(encoding="utf-8")} if PAGE.is_file() else {}
     if words == ["--check"]:
         wrong = [path for path in {**there, **made} if there.get(path) != made.get(path)]
-        kept = {path.parent.name for path in (ROOT / "records").rglob("*.json")}
+        kept = {path.parent.name for path in unpacked().rglob("*.json")}
         said = [f"{path} is not what the records give" for path in sorted(wrong)]
         untold = kept ^ {study.name for study in told}
-        said += [f"records/made.toml and records/ differ in {name}" for name in sorted(untold)]
+        said += [f"results/made.toml and the archives differ in {name}" for name in sorted(untold)]
         print("\n".join(said) or "the pages are what the records give")
         return 1 if said else 0
     FOLDER.mkdir(exist_ok=True)

@@ -1,6 +1,6 @@
 """Records with every leaf of one kind set alike: ``python -m fuzz.alike [--kind PATH]``.
 
-    python -m fuzz.alike --records records/sia-mnist/sia-mnist.json
+    python -m fuzz.alike --records FOLDER/sia-mnist.json
 
 For each kind of place in a record (``estimates.*.value``, ``clusters.*.group_names``) and each of a
 few values, a copy has that value at all places of the kind. A copy is refused by the reader, or
@@ -34,7 +34,8 @@ from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, record_json
 from fedaudit.study.comparing import compared
 from fuzz.target import file
-from fuzz.targets import ROOT, every_policy
+from fuzz.targets import every_policy
+from results.archives import unpacked
 
 KEPT = (
     "secure-sum-mnist/secure-sum-mnist.json",
@@ -189,7 +190,7 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true", help="keep all rows of each list")
     asked = parser.parse_args()
     begun, tried, wrong = time.monotonic(), 0, 0
-    for path in asked.records or [ROOT / "records" / name for name in KEPT]:
+    for path in asked.records or [unpacked() / name for name in KEPT]:
         whole = json.loads(path.read_bytes())
         document = whole if asked.whole else shortened(whole)
         other = read_record(file("other.json", json.dumps(document).encode()))

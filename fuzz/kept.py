@@ -36,6 +36,7 @@ from fedaudit.study.running.pool import RUN_FILE, RUNS_FILE, Identity, _identity
 from fedaudit.study.running.record import _row
 from fedaudit.study.setup.parts import MeasuredRun, Setup
 from fuzz.target import FOLDER, file
+from results.archives import unpacked
 
 ROOT = Path(__file__).parents[1]
 NET = architecture("mlp", shape=(3,), classes=2, hidden="2")
@@ -228,7 +229,7 @@ def point(content: bytes) -> None:
 
 
 def point_seeds() -> list[bytes]:
-    path = min((ROOT / "records").glob("ami-*/*.json"), key=lambda path: path.stat().st_size)
+    path = min(unpacked().glob("ami-*/*.json"), key=lambda path: path.stat().st_size)
     record = read_record(path)
     return [record.games[0].model_dump_json(exclude_defaults=True).encode()]
 
@@ -260,7 +261,7 @@ def settings(content: bytes) -> None:
 
 
 def settings_seeds() -> list[bytes]:
-    path = min((ROOT / "records" / "fedmia-mnist").glob("*.json"))
+    path = min((unpacked() / "fedmia-mnist").glob("*.json"))
     return [json.dumps(read_record(path).config).encode()]
 
 

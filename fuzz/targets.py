@@ -33,6 +33,7 @@ from fedaudit.study.comparing import compared
 from fedaudit.study.settings.file import read_studies
 from fuzz import kept, nodes
 from fuzz.target import FOLDER, Target, alone, file, header
+from results.archives import unpacked
 
 ROOT = Path(__file__).parents[1]
 
@@ -73,7 +74,7 @@ def _manifest(content: bytes) -> None:
 def _packed() -> Path:
     pack = FOLDER / "pack"
     if not pack.exists():
-        record = min((ROOT / "records" / "sia-mnist").glob("*.json"))
+        record = min((unpacked() / "sia-mnist").glob("*.json"))
         write_pack(record, file("policy.toml", b'name = "x"\n[sources]\n' + _CEILING), pack)
     return pack / "manifest.json"
 
@@ -158,19 +159,20 @@ def _cifar(content: bytes) -> None:
     cifar.read(FOLDER / "cifar")
 
 
-def _kept(pattern: str) -> Callable[[], list[bytes]]:
-    def found() -> list[bytes]:
-        paths = sorted(ROOT.glob(pattern), key=lambda path: path.stat().st_size)
-        return [path.read_bytes() for path in paths[:12]]
+def _smallest(root: Path, pattern: str) -> list[bytes]:
+    paths = sorted(root.glob(pattern), key=lambda path: path.stat().st_size)
+    return [path.read_bytes() for path in paths[:12]]
 
-    return found
+
+def _kept(pattern: str) -> Callable[[], list[bytes]]:
+    return lambda: _smallest(ROOT, pattern)
 
 
 def _short(pattern: str) -> Callable[[], list[bytes]]:
-    """The same with lists cut to one entry, so that more can be tried."""
+    """Kept records with lists cut to one entry, so that more can be tried."""
 
     def found() -> list[bytes]:
-        whole = [_unsealed(content) for content in _kept(pattern)()]
+        whole = [_unsealed(content) for content in _smallest(unpacked(), pattern)]
         return [json.dumps(_cut(one)).encode() for one in whole]
 
     return found
@@ -237,7 +239,7 @@ def _policy_seeds() -> list[bytes]:
 
 
 def _comparison_seeds() -> list[bytes]:
-    paths = sorted((ROOT / "records" / "sia-mnist").glob("*.json"))
+    paths = sorted((unpacked() / "sia-mnist").glob("*.json"))
     records = [read_record(path) for path in paths]
     made = compared(records, [str(path) for path in paths])
     write_comparison_file(made, FOLDER / "seed.json")
@@ -290,13 +292,13 @@ def _log_seeds() -> list[bytes]:
 
 
 TARGETS: dict[str, Target] = {
-    "record": Target(_record, _short("records/sia-mnist/*.json"), alone),
-    "report of a record": Target(_report, _short("records/sia-mnist/*.json"), alone),
-    "record of games": Target(_record, _short("records/ami-*/*.json"), alone),
-    "report of games": Target(_report, _short("records/ami-*/*.json"), alone),
-    "gate of a record": Target(_gate, _short("records/fedmia-mnist/*.json"), alone),
-    "gate of owners": Target(_gate, _short("records/sia-mnist/*.json"), alone),
-    "gate of games": Target(_gate, _short("records/ami-*/*.json"), alone),
+    "record": Target(_record, _short("sia-mnist/*.json"), alone),
+    "report of a record": Target(_report, _short("sia-mnist/*.json"), alone),
+    "record of games": Target(_record, _short("ami-*/*.json"), alone),
+    "report of games": Target(_report, _short("ami-*/*.json"), alone),
+    "gate of a record": Target(_gate, _short("fedmia-mnist/*.json"), alone),
+    "gate of owners": Target(_gate, _short("sia-mnist/*.json"), alone),
+    "gate of games": Target(_gate, _short("ami-*/*.json"), alone),
     "policy": Target(_policy, _policy_seeds),
     "manifest of a pack": Target(_manifest, _manifest_seeds, alone),
     "comparison": Target(_comparison, _comparison_seeds, alone),

@@ -12,14 +12,14 @@ from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fuzz.alike import KEPT, VALUES, faults, kinds, shortened, steps, with_alike
 from fuzz.target import file
-from fuzz.targets import ROOT
+from results.archives import unpacked
 
 SECURE_SUM, SOURCES, CLUSTERS, GAMES = KEPT
 Json = dict[str, Any]
 
 
 def kept(name: str) -> Json:
-    return shortened(json.loads((ROOT / "records" / name).read_bytes()))
+    return shortened(json.loads((unpacked() / name).read_bytes()))
 
 
 def read(document: object) -> Record:

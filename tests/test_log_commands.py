@@ -22,6 +22,7 @@ from fedaudit.report.terminal import print_comparison, print_record
 from fedaudit.results.read import read_record
 from fedaudit.results.text import LogLines, indented, one_line, without_commands
 from fedaudit.study.comparing import compared
+from results.archives import unpacked
 from tests.gate.parts import auc, found, policy
 from tests.programs import exit_code
 
@@ -159,7 +160,7 @@ def test_a_verdict_on_a_strangers_record_is_no_command(
 def test_the_screen_of_a_strangers_record_is_no_command(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = min((ROOT / "records" / "sia-mnist").glob("*.json"))
+    kept = min((unpacked() / "sia-mnist").glob("*.json"))
     given = json.loads(kept.read_bytes())
     name = f"x\n{command}\n{'y ' * 40}{command}"
     given |= {"name": name, "untested": [name]}

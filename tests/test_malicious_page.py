@@ -8,6 +8,7 @@ import pytest
 from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
+from results.archives import unpacked
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "malicious-client.md").read_text(encoding="utf-8")
@@ -30,7 +31,7 @@ def auc(record: Record, attack: str) -> str:
 def test_every_row_of_the_page_is_its_records(row: list[str]) -> None:
     name = re.sub(r"[|` ]", "", row[0])
     folder = next(f for f in ("attacker-location30", "attacker-mnist") if name.startswith(f))
-    record = read_record(ROOT / "records" / folder / f"{name}.json")
+    record = read_record(unpacked() / folder / f"{name}.json")
     accuracies = [one.value for one in record.where(topic="utility", metric=TEST_ACCURACY)]
     known = [value for value in accuracies if value is not None]
     accuracy = f"{100 * sum(known) / len(known):.1f} %"
@@ -38,5 +39,5 @@ def test_every_row_of_the_page_is_its_records(row: list[str]) -> None:
 
 
 def test_every_record_has_a_row() -> None:
-    kept = {path.stem for path in (ROOT / "records").glob("attacker-*/*.json")}
+    kept = {path.stem for path in unpacked().glob("attacker-*/*.json")}
     assert {re.sub(r"[|` ]", "", row[0]) for row in ROWS} == kept

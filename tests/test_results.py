@@ -17,6 +17,7 @@ from fedaudit.metrics.intervals import clopper_pearson
 from fedaudit.results import read
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Environment, own_hash
+from results.archives import unpacked
 from tests.report.records import record
 
 ROOT = Path(__file__).parents[1]
@@ -194,7 +195,7 @@ def test_all_rows_are_made_again_by_commands_with_names_of_their_own(
 def test_no_record_is_kept_that_nobody_could_make_again(
     commit: str, said: str, tmp_path: Path
 ) -> None:
-    keep = runpy.run_path(str(ROOT / "records" / "keep.py"))["refuse_without_commit"]
+    keep = runpy.run_path(str(ROOT / "results" / "keep.py"))["refuse_without_commit"]
     head = subprocess.run(
         ["git", "rev-parse", "--short=16", "HEAD"],
         cwd=ROOT,
@@ -210,9 +211,7 @@ def test_no_record_is_kept_that_nobody_could_make_again(
 
 
 def test_records_of_games_have_their_own_content_hash() -> None:
-    played = [
-        path for path in (ROOT / "records").glob("ami-*/*.json") if path.stem == path.parent.name
-    ]
+    played = [path for path in unpacked().glob("ami-*/*.json") if path.stem == path.parent.name]
     games = [record for record in map(read.read_record, played) if record.kind == "games"]
     assert len(games) == 8
     assert all(record.content_hash == own_hash(record) for record in games)

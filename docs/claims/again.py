@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from docs.claims.data import RECORDS, ROOT, Claim, is_of_games, named, papers, regimes, variant_of
+from docs.claims.data import ROOT, Claim, is_of_games, named, papers, regimes, variant_of
 from docs.claims.figures import OF_A_MACHINE, SECONDS, Asked, path_of, rows, rows_at
 from fedaudit.core.errors import BadInput, Refusal
 from fedaudit.core.files import RECORD_FILE
@@ -123,8 +123,8 @@ def _study(name: str) -> dict[str, Any]:
 
 
 def _changed(study: str, ending: str) -> list[str]:
-    """Settings that `records/made.toml` changes in the command that names such a file or folder."""
-    made = tomllib.loads((RECORDS / "made.toml").read_text(encoding="utf-8"))
+    """Settings that `results/made.toml` changes in the command that names such a file or folder."""
+    made = tomllib.loads((ROOT / "results" / "made.toml").read_text(encoding="utf-8"))
     lines = made[study]["command"].replace("\\\n", " ").replace(";", "\n").splitlines()
     of = [shlex.split(line) for line in lines]
     named_so = [words for words in of if any(word.endswith(ending) for word in words)]

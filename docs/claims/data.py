@@ -9,9 +9,10 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from fedaudit.core.errors import BadInput
+from results.archives import unpacked
 
 ROOT = Path(__file__).parents[2]
-CLAIMS, RECORDS = ROOT / "claims", ROOT / "records"
+CLAIMS, RECORDS = ROOT / "claims", unpacked()
 Stated = TypeVar("Stated")
 
 

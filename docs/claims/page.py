@@ -33,7 +33,7 @@ INTRODUCTION = """# The papers' claims
 
 Read here what five papers say about membership and source inference in federated learning, and what
 the records of this project say about each sentence. `python docs/claims.py` makes this page,
-verdicts included, from the claims (`claims/*.toml`) and the records of runs (`records/`); a test
+verdicts included, from the claims (`claims/*.toml`) and the records of runs (`results/`); a test
 compares it with them.
 
 - **confirmed**: the 95% interval of the difference lies on the claimed side of the claim's margin

@@ -1,7 +1,6 @@
 """What a report says of a federation's place on the leak ladder."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -13,6 +12,7 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.ladder import ladder, loss_gap, strongest
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, replaced
+from results.archives import unpacked
 from tests.estimates import changed
 from tests.report.records import record
 from tests.report.seen import lines, must
@@ -131,5 +131,5 @@ def test_what_to_do_next_begins_with_what_lowered_such_a_leak_at_little_cost() -
 def test_people_canary_records_and_a_malicious_client_have_no_place_on_the_ladder(
     name: str,
 ) -> None:
-    kept = Path(__file__).parents[2] / "records" / name
+    kept = unpacked() / name
     assert advice(read_record(kept / f"{name}.json")) is None

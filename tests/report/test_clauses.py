@@ -1,7 +1,6 @@
 """The map from clause to figure: every answer by hand."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -22,6 +21,7 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
+from results.archives import unpacked
 from tests.estimates import changed, estimate
 from tests.gate.parts import auc, bound, control, found, tpr
 from tests.report.games import played, point
@@ -440,7 +440,7 @@ def test_an_audit_of_people_says_so_and_that_a_samples_epsilon_is_not_theirs() -
 
 
 def test_deletion_is_answered_of_the_model_after_it() -> None:
-    kept = Path(__file__).parents[2] / "records" / "unlearning-location30"
+    kept = unpacked() / "unlearning-location30"
     gone, there = (
         read_record(kept / f"unlearning-location30-{name}.json") for name in ("retrain", "nothing")
     )

@@ -2,7 +2,6 @@
 
 import json
 import tomllib
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +14,10 @@ from fedaudit.results.read import read_record
 from fedaudit.study.running.identity import config_of, run_key, settings_of, with_code
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.settings.values import study_from
+from results.archives import unpacked
 from tests.study.studies import small_study
 
-RECORDS = Path(__file__).parents[2] / "records"
+RECORDS = unpacked()
 NOISE = {"name": "gradient-noise", "options": {"sigma": 0.01}}
 NAMED = {"loss-series": {}, "seqmia": {}, "rmia": {}, "lira": {}, "rmia-series": {"offline": 0.7}}
 

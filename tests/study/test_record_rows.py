@@ -1,7 +1,6 @@
 """The rows and tables of a record: every figure once, and means by themselves."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -10,13 +9,14 @@ from pydantic import BaseModel
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
+from results.archives import unpacked
 from tests.estimates import changed, estimate
 from tests.report.clustered import clustered, with_clusters
 from tests.report.games import played
 from tests.report.records import record, source, with_sources
 from tests.study.compare_records import PLAIN
 
-RECORDS = Path(__file__).parents[2] / "records"
+RECORDS = unpacked()
 COMMITTED = (
     "sia-mnist/sia-mnist",
     "ami-digits/ami-digits",
