@@ -38,6 +38,10 @@ from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY, UPLOAD_GAP
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from results.archives import unpacked
+
 ROOT = Path(__file__).parents[1]
 PAGE, PICTURE = ROOT / "docs" / "ladder.md", ROOT / "docs" / "ladder.svg"
 DATA = ROOT / "src" / "fedaudit" / "results" / "ladder.json"

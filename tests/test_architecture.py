@@ -6,6 +6,8 @@ import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.test_layers import FILES, ours
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -19,6 +21,7 @@ def test_the_picture_is_drawn_from_the_floors() -> None:
     assert (DOCS / "architecture.svg").read_text(encoding="utf-8") == SCRIPT["drawn"]()
 
 
+@pytest.mark.slow
 def test_every_room_stands_on_a_floor_and_knows_none_above_it() -> None:
     floors = [
         (name, floor, floor + room.high - 1)
@@ -103,6 +106,7 @@ def is_ours(name: str) -> bool:
     return name in ("read_bytes", "read_text")
 
 
+@pytest.mark.slow
 def test_files_that_somebody_names_are_opened_by_one_function_that_takes_regular_files() -> None:
     found = {
         place: name

@@ -346,6 +346,7 @@ def test_all_tested_claims_of_a_paper_share_one_error() -> None:
     assert alone[0].verdict == "confirmed"
 
 
+@pytest.mark.slow
 def test_wrong_decisions_at_the_margin_are_as_rare_as_promised() -> None:
     share = wrong_families(300, each=2, true=4, seed=3)
     assert share <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 300)

@@ -189,6 +189,7 @@ def closed_pipe() -> TextIO:
     return os.fdopen(writing, "w", buffering=1)
 
 
+@pytest.mark.slow
 def test_a_reader_that_is_gone_ends_the_printing_and_not_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,7 @@ VALUES: Final = st.recursive(
 OBJECTS: Final = st.dictionaries(st.text().filter(lambda key: key != "digest"), VALUES)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(document=OBJECTS)
 def test_a_sealed_object_is_unaltered_however_it_is_laid_out(document: dict[str, object]) -> None:
     sealed = json.loads(sealed_json(document))
@@ -48,7 +48,7 @@ def test_a_sealed_object_is_unaltered_however_it_is_laid_out(document: dict[str,
     assert shuffled == document
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(document=OBJECTS, other=OBJECTS)
 def test_other_content_under_the_same_digest_is_altered(
     document: dict[str, object], other: dict[str, object]
@@ -61,7 +61,7 @@ def test_other_content_under_the_same_digest_is_altered(
 ORIGINAL: Final = record()
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(at=st.integers(0), bit=st.integers(0, 7))
 def test_no_bit_of_a_record_can_flip_unseen(
     tmp_path_factory: pytest.TempPathFactory, at: int, bit: int

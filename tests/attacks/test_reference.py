@@ -227,6 +227,7 @@ def test_the_slope_is_the_one_that_finds_the_references_own_members_best(
     assert torch.equal(rule(own, target=0), fixed(own, target=0))
 
 
+@pytest.mark.slow
 @few
 @given(st.integers(0, 10**6))
 def test_the_chosen_slope_has_the_largest_mean_auc_over_the_references(seed: int) -> None:

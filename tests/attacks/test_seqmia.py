@@ -73,10 +73,12 @@ def test_a_way_of_moving_is_learned_and_found_in_fresh_samples() -> None:
     assert area(fitted()) > 0.9
 
 
+@pytest.mark.slow
 def test_shuffled_labels_teach_nothing() -> None:
     assert abs(area(fitted(shuffled=True)) - 0.5) < 0.1
 
 
+@pytest.mark.slow
 def test_scores_do_not_depend_on_unit_and_origin_of_what_was_learned_from() -> None:
     def moved(m: Measurements) -> Measurements:
         return Measurements(64 * m.values + 32, m.rounds, m.clients, m.bases)
@@ -97,6 +99,7 @@ def test_a_round_without_the_target_is_left_out() -> None:
     assert bool(fitted().scores(fresh, TARGET).isfinite().all())
 
 
+@pytest.mark.slow
 def test_a_signal_that_is_the_same_everywhere_is_survived() -> None:
     flat = cubes("shadow", MEMBERS)
     flat["loss"].values[:] = 1.0

@@ -35,6 +35,7 @@ def forgotten(ran: Path) -> None:
     ran.unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 def test_code_named_in_a_folder_is_run_by_attack_and_verify_only_with_trust(
     was_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

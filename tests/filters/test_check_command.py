@@ -137,6 +137,7 @@ def test_an_example_that_ends_the_program_is_a_refusal(capsys: pytest.CaptureFix
     assert "gives no example: SystemExit" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "code"), [("filter", 1), ("mended", 0)])
 def test_the_example_is_what_its_page_says(
     name: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -152,6 +153,7 @@ def test_the_example_is_what_its_page_says(
         assert not any(line.startswith(("✗", "?", "!")) for line in lines)
 
 
+@pytest.mark.slow
 def test_options_are_handed_over(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["tests.filters.cases:with_the_length", *OWN, "--elsewhere", "norm"]
     assert exit_code("check-dp", *words, "--calls", 16, "--seed", 3, "--stateful") == 0

@@ -307,6 +307,7 @@ def test_of_a_fedmd_client_nothing_but_a_student_is_exposed() -> None:
     assert round.exposed[1].update is None
 
 
+@pytest.mark.slow
 def test_a_student_learns_the_outputs_that_it_is_shown() -> None:
     public = samples(200, "public")
     teacher = tiny(8).initial(1)

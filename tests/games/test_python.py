@@ -77,6 +77,7 @@ def test_objects_and_a_file_that_say_the_same_make_the_same_record(tmp_path: Pat
     assert again.record.content_hash == by_name.content_hash
 
 
+@pytest.mark.slow
 def test_arrays_extractor_mechanism_and_defense_may_be_ones_own(tmp_path: Path) -> None:
     variants = {
         "laplace": {"mechanism": Louder(epsilon=4.0, clip=1.0)},

@@ -86,6 +86,7 @@ def test_without_noise_the_score_says_what_the_sign_says(settings: dict[str, obj
     assert not found.by_others.any()
 
 
+@pytest.mark.slow
 def test_only_where_another_record_fires_can_score_and_sign_differ() -> None:
     crowded = Contest(Pools(*(part[:, :8] for part in POOLS)), RULES, seed=1)
     one = RoundGames(crowded, LABELS, RoundsSection(play="rounds"))

@@ -338,6 +338,7 @@ def test_a_policy_that_asks_for_nothing_passes_nothing() -> None:
 ceilings = st.floats(0, 1).map(lambda number: round(number, 3))
 
 
+@pytest.mark.slow
 @given(ceilings, ceilings, st.integers(0, 3), st.booleans())
 def test_raising_a_ceiling_never_makes_the_gate_stricter(
     one: float, other: float, failed: int, strict: bool

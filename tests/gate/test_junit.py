@@ -89,6 +89,7 @@ def test_another_program_reads_the_file(tmp_path: Path) -> None:
     assert next(iter(suite)).classname == "fedaudit.gate.membership.of-tests"
 
 
+@pytest.mark.slow
 def test_hostile_names_stay_text() -> None:
     tables = (
         "[membership]\nauc = 0.6\ngroup_auc = 0.6\n[sources]\nabove_label_distributions = 0.1\n"

@@ -36,6 +36,7 @@ def figures(folder: Path) -> dict[str, float | None]:
     }
 
 
+@pytest.mark.slow
 def test_the_tiny_study_gives_the_figures_that_are_kept_also_in_a_longer_catalogue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,13 @@ def moved(before: Figures, now: Figures, tolerance: float) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("topic", TOPICS)
+SLOW = ("clusters", "live", "rounds", "tasks")
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in TOPICS],
+)
 def test_a_small_run_of_each_topic_gives_the_figures_that_are_kept(
     topic: str, tmp_path: Path
 ) -> None:

@@ -228,6 +228,7 @@ def test_another_recording_is_not_kept_by_the_process_of_one(tmp_path: Path) -> 
         one.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 5])
 def test_a_measuring_process_that_is_killed_loses_nothing(
     times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

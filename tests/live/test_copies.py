@@ -142,6 +142,7 @@ def test_a_split_without_copies_warns_of_nothing_and_takes_a_number_for_each_cli
         fedaudit.fair_split({"a": MEMBERS, "b": OTHERS}, audited={"a": 5})
 
 
+@pytest.mark.slow
 def test_rows_are_numbered_exactly_and_fast() -> None:
     x = torch.randint(0, 3, (20_000, 6), generator=RNG)
     expected = np.unique(x.numpy(), axis=0)

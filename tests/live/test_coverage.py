@@ -243,6 +243,7 @@ def test_sampled_rounds_are_judged_by_the_policy(tmp_path: Path) -> None:
     assert check(record_of_it, POLICY + "sampled_rounds = true\n").outcome is Outcome.PASS
 
 
+@pytest.mark.slow
 def test_a_participant_that_sees_no_uploads_covers_rounds(tmp_path: Path) -> None:
     with record(tmp_path, network, AUDIT, view="globals", log=lambda text: None) as recorder:
         for one in LIST[:3]:
@@ -253,6 +254,7 @@ def test_a_participant_that_sees_no_uploads_covers_rounds(tmp_path: Path) -> Non
     assert [one.measured for one in found.clients] == [3, 3, 3]
 
 
+@pytest.mark.slow
 def test_two_runs_have_two_identities_and_one_run_has_one(tmp_path: Path) -> None:
     identities = []
     for name, numbers in (("a", (1, 2)), ("b", (1, 2)), ("c", (1, 3))):
@@ -281,6 +283,7 @@ def warned(caught: pytest.WarningsRecorder) -> str:
     return " | ".join(str(one.message) for one in caught)
 
 
+@pytest.mark.slow
 def test_another_run_is_named_at_its_first_round_and_adds_no_rounds(tmp_path: Path) -> None:
     with opened(tmp_path) as recorder:
         tell(recorder, 1, 2, 3)
@@ -431,6 +434,7 @@ def test_logs_of_older_versions_are_read(tmp_path: Path) -> None:
     assert coverage(tmp_path).is_whole
 
 
+@pytest.mark.slow
 def test_a_recorder_that_was_not_closed_may_lack_rounds_and_passes_no_gate(tmp_path: Path) -> None:
     recorder = opened(tmp_path)
     tell(recorder, 1, 2)

@@ -167,6 +167,7 @@ def test_one_client_that_memorises_noisy_labels_is_not_hidden_by_the_others(
     assert "leak" in verdict(record).status
 
 
+@pytest.mark.slow
 def test_a_site_of_thirty_members_passes_no_control_for_want_of_power(tmp_path: Path) -> None:
     record = audited(federation(3, 300, 1.0, 5), tmp_path, samples=20, epochs=1)
     alone = [one for one in record.controls if one.control == "blind classifier" and one.target]
@@ -174,6 +175,7 @@ def test_a_site_of_thirty_members_passes_no_control_for_want_of_power(tmp_path: 
     assert all(one.passed is None for one in alone if one.value is None or (one.high or 1) > 0.85)
 
 
+@pytest.mark.slow
 def test_an_audit_without_coins_is_matched_in_class_and_names_labels_as_baseline(
     tmp_path: Path,
 ) -> None:

@@ -101,6 +101,7 @@ def test_a_client_of_one_round_refuses_slopes_by_name_and_not_the_gate(tmp_path:
     assert "every attack carried out" not in evidence(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", [True, False])
 def test_the_default_gate_lists_a_client_of_one_round_and_asks_for_no_slope_of_it(
     named: bool, tmp_path: Path
@@ -197,6 +198,7 @@ def test_a_recording_of_strangers_alone_is_refused_with_both_names(tmp_path: Pat
         attacked(folder)
 
 
+@pytest.mark.slow
 def test_a_site_that_records_its_own_upload_alone_has_membership_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -239,6 +241,7 @@ def test_a_client_that_left_after_the_first_rounds_is_measured_until_then(tmp_pa
     assert found.coverage.is_whole
 
 
+@pytest.mark.slow
 def test_audited_clients_that_were_left_out_are_named_and_no_gate_passes(tmp_path: Path) -> None:
     folder = told(tmp_path, [[0, 1, 2]] * 2, clients=3)
     one = attack_recording(folder, (), tmp_path / "one", figures=FIGURES, targets=[1])

@@ -107,6 +107,7 @@ def test_a_peer_that_repeats_anothers_update_is_named_with_it(tmp_path: Path) ->
     assert "the same as another client's" in control.note
 
 
+@pytest.mark.slow
 def test_updates_of_one_size_that_differ_are_no_copies(tmp_path: Path) -> None:
     control = peers(recorded(tmp_path, lambda index, sent, own: own, signs=True))
     assert control.passed is True

@@ -425,6 +425,7 @@ def test_name_and_start_of_another_recording_are_named_as_not_checked(
         assert list(remade(false, usual, smallest_group=10)), name
 
 
+@pytest.mark.slow
 def test_a_recording_is_attacked_as_often_as_one_likes_and_no_other_takes_its_place(
     usual: Path, other: Path, attacked: Record
 ) -> None:
@@ -500,6 +501,7 @@ def test_the_command_attacks_a_recording(
     assert "fedaudit run study.toml" not in page
 
 
+@pytest.mark.slow
 def test_a_recording_that_was_attacked_is_found_by_every_command_that_reads_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -204,6 +204,7 @@ def test_a_metric_that_no_client_can_have_costs_no_round(value: object, tmp_path
     assert [one.measured for one in read_round_log(tmp_path)] == [True] * 4
 
 
+@pytest.mark.slow
 def test_changes_are_compared_and_gradients_and_sums_are_not(tmp_path: Path) -> None:
     assert {c.passed for c in reconciled(attacked(tmp_path / "u", kind="updates")).values()} == {
         True

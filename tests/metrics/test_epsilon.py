@@ -193,6 +193,7 @@ def test_members_given_first_gain_nothing_from_ties() -> None:
     assert one_run_epsilon(two_valued, truth, guesses=200) == expected
 
 
+@pytest.mark.slow
 def test_the_one_run_bound_holds_for_a_mechanism_of_known_budget() -> None:
     # Each sample's bit told with randomised response at epsilon 1: bound wrong in at most 5%.
     rng = np.random.default_rng(0)

@@ -23,6 +23,7 @@ def test_adjusting_keeps_the_order_and_never_lowers_a_p_value(p_values: list[flo
     assert all(np.diff([adjusted[place] for place in order]) >= 0)
 
 
+@pytest.mark.slow
 def test_forty_audits_of_nothing_rarely_alarm_once_corrected() -> None:
     rng = np.random.default_rng(0)
     truth = np.arange(60) < 30

@@ -40,6 +40,7 @@ def test_a_point_is_on_the_front_unless_another_beats_it(given_: np.ndarray) -> 
     assert on_front(given_).tolist() == [not lost for lost in beaten]
 
 
+@pytest.mark.slow
 @given(st.lists(POINTS, min_size=1, max_size=4), st.integers(0, 3))
 def test_many_fronts_at_once_have_the_areas_of_each_alone(
     fronts: list[np.ndarray], repeated: int

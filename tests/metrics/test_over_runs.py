@@ -50,6 +50,7 @@ def test_samples_that_repeat_others_of_their_run_make_nothing_surer() -> None:
     assert (often.low, often.high) == pytest.approx((once.low, once.high))
 
 
+@pytest.mark.slow
 def test_limits_hold_as_often_as_they_say_where_runs_differ() -> None:
     draws = np.random.default_rng(3)
     held = 0

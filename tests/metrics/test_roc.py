@@ -34,6 +34,7 @@ def brute_tpr(scores: np.ndarray, truth: np.ndarray, fpr: float) -> float:
     return max(tpr for realised, tpr in rates if realised <= fpr)
 
 
+@pytest.mark.slow
 @given(audits())
 @settings(deadline=None)
 def test_the_curve_is_scikit_learns_on_ties_infinities_and_extremes(audit: Audit) -> None:

@@ -98,6 +98,7 @@ def test_at_the_edge_of_the_margin_forgotten_is_said_wrongly_in_at_most_five_of_
     assert found.forgotten < most(runs)
 
 
+@pytest.mark.slow
 def test_what_is_forgotten_is_called_not_forgotten_in_at_most_five_of_a_hundred() -> None:
     assert simulated(0.0, (60, 200), runs=300).not_forgotten < most(300)
 

@@ -97,6 +97,7 @@ def test_badge_headline_and_numbers_of_several_topics_have_one_word_for_the_leak
     assert all("Attack success" not in tile.label for tile in first.numbers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ["", "#11111111"])
 def test_a_digest_behind_a_users_own_attack_shows_only_where_it_tells_names_apart(
     other: str,

@@ -17,6 +17,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), VALUES, max_size=4))
 def test_any_settings_come_back_from_the_file_as_they_went_in(settings: dict[str, object]) -> None:
     assert tomllib.loads(study_file(settings)) == settings

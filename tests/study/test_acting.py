@@ -31,6 +31,7 @@ def relaxed(target: float, folder: Path) -> Record:
     return run_study(quick_study(defense=defense), folder)
 
 
+@pytest.mark.slow
 def test_a_relaxloss_whose_target_was_never_reached_is_said_to_have_changed_nothing(
     tmp_path: Path,
 ) -> None:

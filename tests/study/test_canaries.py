@@ -160,6 +160,7 @@ def test_workers_and_a_stop_change_no_bit_and_another_runs_file_is_refused(tmp_p
         run_study(study, tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_canaries_of_several_runs_are_put_together(tmp_path: Path) -> None:
     record = run_study(canary_study(seeds=[1, 2]), tmp_path)
     gaussian = {one.seed: one for one in record.where(metric="client_epsilon_if_gaussian")}

@@ -126,6 +126,7 @@ def test_the_record_says_who_trained_which_model_in_every_measured_round() -> No
         ]
 
 
+@pytest.mark.slow
 def test_clients_are_told_the_risks_that_the_server_found() -> None:
     run, rounds = made()
     assert isinstance(run.algorithm, IfcaMir)

@@ -252,6 +252,7 @@ def distilled(**changes: object) -> Federation:
     return MADE(**parts)
 
 
+@pytest.mark.slow
 def test_clients_have_networks_of_their_own_as_a_file_would_say_it(tmp_path: Path) -> None:
     ours = carried(tmp_path / "objects", distilled(), name="same")
     in_file = study_from(
@@ -409,6 +410,7 @@ def test_further_attacks_take_the_objects_again(run: fa.Run, tmp_path: Path) -> 
     assert found.record.content_hash == more.record.content_hash
 
 
+@pytest.mark.slow
 def test_objects_that_differ_in_anything_make_other_studies() -> None:
     x, y = tumours()
     torch.manual_seed(0)

@@ -94,6 +94,7 @@ def test_more_figures_train_nothing(
     assert same(grown, run(larger, tmp_path / "fresh"))
 
 
+@pytest.mark.slow
 def test_signals_that_were_not_measured_are_measured_on_kept_updates(
     run: Trained, tmp_path: Path
 ) -> None:
@@ -145,6 +146,7 @@ def stopping(at: str) -> Callable[[str, int, int], None]:
     return progress
 
 
+@pytest.mark.slow
 def test_a_study_that_is_stopped_while_it_grows_goes_on(
     folder: Path, run: Trained, tmp_path: Path
 ) -> None:
@@ -159,6 +161,7 @@ def test_a_study_that_is_stopped_while_it_grows_goes_on(
     assert any("the seed 2 was chosen" in sentence for sentence in grown.untested)
 
 
+@pytest.mark.slow
 def test_a_study_that_was_stopped_in_its_first_run_grows(run: Trained, tmp_path: Path) -> None:
     with pytest.raises(Stop):
         run_study(
@@ -237,6 +240,7 @@ def test_in_python_an_audit_grows_in_its_folder(tmp_path: Path) -> None:
     assert told["growth"] == {"seeds": ["2"], "attacks": ["blackbox-loss"], "figures": []}
 
 
+@pytest.mark.slow
 def test_source_inference_is_added_on_the_samples_that_the_run_set_aside(
     run: Trained, tmp_path: Path
 ) -> None:

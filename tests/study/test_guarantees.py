@@ -27,6 +27,7 @@ def proven(name: str, folder: Path, **options: object) -> dict[str, Estimate]:
     return {one.metric: one for one in record.findings if one.metric.startswith("formal_epsilon")}
 
 
+@pytest.mark.slow
 def test_a_sample_of_a_client_with_dp_sgd_has_its_epsilon_stated_also_of_one_round(
     tmp_path: Path,
 ) -> None:

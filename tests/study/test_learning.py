@@ -110,6 +110,7 @@ def test_the_shadow_depends_on_seed_training_and_defense() -> None:
     assert len({plain, *changed, key(defense=NOISE)}) == 6
 
 
+@pytest.mark.slow
 def test_an_undefended_shadow_is_that_of_the_undefended_study_and_is_named(tmp_path: Path) -> None:
     undefended = {"defense": "none"}
     run = setup(learning_study(defense=NOISE, shadow=undefended), 1, None)

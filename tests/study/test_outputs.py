@@ -209,6 +209,7 @@ def test_what_is_no_regular_file_is_said_to_be_there(recording: Path, tmp_path: 
         read_tensors(fifo)
 
 
+@pytest.mark.slow
 def test_every_phase_of_a_study_is_told_from_its_start_to_its_end(tmp_path: Path) -> None:
     told: dict[str, list[tuple[int, int]]] = {}
 

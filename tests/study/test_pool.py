@@ -95,6 +95,7 @@ def test_figures_and_attacks_do_not_need_another_run(usual: Counted, tmp_path: P
     assert record.content_hash == run_study(fewer, tmp_path).content_hash
 
 
+@pytest.mark.slow
 def test_a_run_that_lacks_a_signal_is_not_taken_for_one_that_has_it(run: Counted) -> None:
     run("a", quick_study())
     both = quick_study(attacks={"loss-series": {}, "avg-cosine": {}})
@@ -120,6 +121,7 @@ class Pretrained(nn.Module):
         return out
 
 
+@pytest.mark.slow
 def test_another_pretrained_file_of_one_name_gives_another_run(
     run: Counted, tmp_path: Path
 ) -> None:

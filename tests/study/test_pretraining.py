@@ -61,6 +61,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "pretrained"
 
 
+@pytest.mark.slow
 def test_a_network_is_pretrained_once_for_all_studies_that_begin_with_it(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -163,6 +163,7 @@ def test_workers_a_stop_and_a_second_start_change_no_bit(final: Carried, tmp_pat
     assert run_study(study, halted).content_hash == final.record.content_hash
 
 
+@pytest.mark.slow
 def test_variants_with_one_pool_train_undefended_references_once(tmp_path: Path) -> None:
     pool, said = tmp_path / "pool", list[str]()
     run_study(final_study(), tmp_path / "plain", pool=pool, log=said.append)

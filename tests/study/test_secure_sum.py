@@ -76,6 +76,7 @@ def test_a_few_clients_hide_nothing_and_noise_hides_as_much_as_it_claims(tmp_pat
     assert 0.5 * truth < noisy["secure_sum_epsilon_if_gaussian"] < truth
 
 
+@pytest.mark.slow
 def test_the_targets_update_is_its_own_and_the_others_data_are_not(tmp_path: Path) -> None:
     run = setup(sum_study(), 1, None)
     round = last_round(run)

@@ -1,0 +1,1 @@
+"""Committed results of studies."""
