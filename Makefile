@@ -48,7 +48,7 @@ pages: $(STAMP)
 	$(BIN)/python docs/pages.py
 
 docs: $(STAMP)
-	$(BIN)/python docs/results.py --check
+	$(BIN)/python docs/results.py
 	$(BIN)/sphinx-build -W -q docs docs/_build
 	$(BIN)/python docs/links.py docs/_build
 
@@ -56,7 +56,7 @@ bench: $(STAMP)
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
 clean:
-	rm -rf $(VENV) docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) docs/_build docs/results docs/results.md build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

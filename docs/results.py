@@ -1,7 +1,7 @@
 """The pages of results, from the records: a page a study, and a list of them.
 
-`python docs/results.py` writes docs/results.md and docs/results/ anew; with --check, it says which
-of them are not what the records give.
+`python docs/results.py` writes docs/results.md and docs/results/, as does `make docs`. They are not
+committed.
 """
 
 import sys
@@ -33,7 +33,7 @@ METRICS = {"auc": "AUC", "tpr@0.001": "TPR at 0.1% FPR"}
 INTRODUCTION = """# Results
 
 What the records in `results/` say, a page a study; `python docs/results.py` makes these pages from
-them, and `make docs` holds them to it. What follows for the papers stands on the page of
+them. What follows for the papers stands on the page of
 [claims](claims.md). In brackets 95% intervals: of one seed by DeLong's method (AUC;
 exact on disjoint pairs where few pairs are misordered) and by order statistics with Clopper and
 Pearson's (rates), of several seeds those of these runs
@@ -442,27 +442,19 @@ def _figure(figure: Estimate) -> str:
     return strong
 
 
-def main(words: Sequence[str]) -> int:
-    """Writes the pages, or says which of them are not what the records give."""
+def main() -> int:
+    """Writes the pages, and says which archives have no command in `results/made.toml`."""
     told = studies()
-    made = pages(told)
-    there = {path: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
-    there |= {PAGE: PAGE.read_text(encoding="utf-8")} if PAGE.is_file() else {}
-    if words == ["--check"]:
-        wrong = [path for path in {**there, **made} if there.get(path) != made.get(path)]
-        kept = {path.parent.name for path in unpacked().rglob("*.json")}
-        said = [f"{path} is not what the records give" for path in sorted(wrong)]
-        untold = kept ^ {study.name for study in told}
-        said += [f"results/made.toml and the archives differ in {name}" for name in sorted(untold)]
-        print("\n".join(said) or "the pages are what the records give")
-        return 1 if said else 0
     FOLDER.mkdir(exist_ok=True)
-    for path in there.keys() - made.keys():
-        path.unlink()
-    for path, text in made.items():
+    for left in FOLDER.glob("*.md"):
+        left.unlink()
+    for path, text in pages(told).items():
         path.write_text(text, encoding="utf-8")
-    return 0
+    untold = {path.parent.name for path in unpacked().rglob("*.json")} ^ {one.name for one in told}
+    for name in sorted(untold):
+        print(f"results/made.toml and the archives differ in {name}")
+    return 1 if untold else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

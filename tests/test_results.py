@@ -3,6 +3,7 @@
 import re
 import runpy
 import subprocess
+import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,8 @@ from fedaudit.metrics.intervals import clopper_pearson
 from fedaudit.results import read
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Environment, own_hash
-from results.archives import unpacked
+from results import archives
+from results.archives import HERE, SUFFIX, unpacked
 from tests.report.records import record
 
 ROOT = Path(__file__).parents[1]
@@ -227,3 +229,20 @@ def test_a_study_says_how_many_records_nobody_could_make_again() -> None:
     said = script["_unknown_commits"](study)
     assert "1 of them do not say by which commit" in said
     assert "1 were made with uncommitted changes" in said
+
+
+def test_every_archive_has_the_command_that_makes_it() -> None:
+    made = tomllib.loads((ROOT / "results" / "made.toml").read_text(encoding="utf-8"))
+    assert {path.name.removesuffix(SUFFIX) for path in HERE.glob(f"*{SUFFIX}")} == made.keys()
+
+
+def test_an_archive_has_the_same_bytes_whoever_writes_it_and_gives_its_records_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "HERE", tmp_path)
+    records = {"b.json": b"{}", "a.json": b'{"name": "\xc3\xa9"}'}
+    first = archives.archive(records, "study").read_bytes()
+    assert archives.archive(dict(sorted(records.items())), "study").read_bytes() == first
+    archives.unpack(tmp_path / "out")
+    found = {path.name: path.read_bytes() for path in (tmp_path / "out" / "study").iterdir()}
+    assert found == records
