@@ -164,9 +164,11 @@ def _values(regime: Regime, test: Test, term: Term) -> Values | None:
     member = figure == "auc" or "@" in figure or figure == "balanced_accuracy"
     target = (term.target if term.target is not None else _first_target(known)) if member else None
     contrast = test.contrast if member else ""
+    # Attacks that the undefended record does not have count as little as those that find nothing.
+    signs = counts(regime, test, term) if term.attacks else {}
     parts = {
         attack: known.get(Asked(figure, attack, contrast, target, term.group))
-        for attack in term.attacks or [term.attack]
+        for attack in (signs if term.attacks else [term.attack])
     }
     there = {attack: part for attack, part in parts.items() if part is not None}
     if len(there) < len(parts):
@@ -175,7 +177,7 @@ def _values(regime: Regime, test: Test, term: Term) -> Values | None:
         return there[term.attack]
     # A committed figure is of one target, which stands under None there.
     directions: dict[str, Mapping[int | None, Direction]] = {
-        attack: {None: sign} for attack, sign in counts(regime, test, term).items()
+        attack: {None: sign} for attack, sign in signs.items()
     }
     return average(there, directions).values or None
 
