@@ -112,6 +112,22 @@ def test_a_pack_is_sound_and_is_what_its_manifest_says(original: Path) -> None:
         assert hashlib.sha256((original / one.name).read_bytes()).hexdigest() == one.sha256
 
 
+@pytest.mark.parametrize("name", ["pack.zip", "pack.tar.gz", "PACK.HTML", "pack.json"])
+def test_a_name_of_a_file_is_refused_for_the_folder_of_a_pack(
+    name: str, original: Path, tmp_path: Path
+) -> None:
+    run = original.parent
+    with pytest.raises(BadInput, match=r"a pack is a folder, and .* is the name of a file"):
+        write_pack(run / "record.json", run / "policy.toml", tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+def test_a_folder_may_have_dots_in_its_name(original: Path, tmp_path: Path) -> None:
+    run = original.parent
+    write_pack(run / "record.json", run / "policy.toml", tmp_path / "v1.2")
+    assert (tmp_path / "v1.2" / "manifest.json").is_file()
+
+
 def test_a_pack_names_no_sample_and_what_was_not_tested(original: Path) -> None:
     packed = json.loads((original / "record.json").read_text())
     assert not packed.keys() & {"exposed", "histograms"}

@@ -4,7 +4,17 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedaudit.results.text import one_line, without_commands
+from fedaudit.results.text import log_line
+
+
+def warn(text: str, *, stacklevel: int) -> None:
+    """Warn in one line that steers neither a screen nor a CI system.
+
+    Args:
+        text: May quote what clients sent.
+        stacklevel: As of :func:`warnings.warn`, counted from the caller of this function.
+    """
+    warnings.warn(log_line(f"fedaudit: {text}"), RuntimeWarning, stacklevel=stacklevel + 1)
 
 
 @contextmanager
@@ -23,5 +33,4 @@ def warn_of_errors(what: str, *, strict: bool) -> Iterator[None]:
     except Exception as error:
         if strict:
             raise
-        text = without_commands(one_line(f"fedaudit: {what}: {error}"))
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
+        warn(f"{what}: {error}", stacklevel=4)

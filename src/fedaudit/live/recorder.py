@@ -74,7 +74,7 @@ from fedaudit.live.weights import Weights
 from fedaudit.observe.layout import MAX_ROUND, Keep
 from fedaudit.observe.round import EVERYBODY, Round
 from fedaudit.observe.views import seen_from, view_named
-from fedaudit.results.text import one_line, plain, without_commands
+from fedaudit.results.text import log_line, plain
 from fedaudit.study.figures.reported import Metric, metrics_in
 
 _LONGEST_NAME = 200
@@ -603,7 +603,7 @@ class Recorder:
         if reason in self._told:
             return
         self._told.add(reason)
-        text = without_commands(one_line(text))
+        text = log_line(text)
         try:
             warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=4)
         # A loop that has warnings raised is not to end by ours.

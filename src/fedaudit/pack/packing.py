@@ -92,6 +92,7 @@ def write_pack(
         Damaged: The record does not fit its format, or is of games and was changed.
     """
     _refuse_used(folder)
+    _refuse_file_name(folder)
     key = private_key(sign) if sign is not None else None
     whole, asked = read_record(record), read_policy(policy)
     counts: Mapping[str, int] = {}
@@ -225,6 +226,20 @@ def _refuse_used(folder: Path) -> None:
         raise BadInput(
             f"{folder} is there and holds something; give a folder that is new or empty with "
             f"{option('out')}"
+        )
+
+
+_OF_FILES = {".7z", ".gz", ".html", ".json", ".pdf", ".tar", ".tgz", ".toml", ".xml", ".xz", ".zip"}
+"""Endings of names that stand for a file, of which a pack is none."""
+
+
+def _refuse_file_name(folder: Path) -> None:
+    """Raise if the name of a new folder is that of an archive or another file."""
+    if folder.suffix.lower() in _OF_FILES and not folder.is_dir():
+        raise BadInput(
+            f"a pack is a folder, and {folder.name} is the name of a file; give a name without "
+            f"{folder.suffix} with {option('out')}, such as {folder.with_suffix('').name}, and "
+            "compress the folder afterwards"
         )
 
 

@@ -122,6 +122,15 @@ def without_commands(text: str) -> str:
     return LogLines().defused(text)
 
 
+def log_line(text: str) -> str:
+    """Return a text as one plain line of a log in which no words are a command to a CI system.
+
+    Args:
+        text: May quote anybody.
+    """
+    return without_commands(one_line(text))
+
+
 def made_plain(value: object) -> object:
     """A JSON value with all of its texts made plain, keys included."""
     if isinstance(value, str):

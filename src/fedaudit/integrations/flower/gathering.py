@@ -1,6 +1,5 @@
 """Audit sets that clients of Flower hand over, each its own part, before anybody trains."""
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.integrations.flower.contents import arrays_of
 from fedaudit.integrations.flower.ledger import client_of, there_of
 from fedaudit.integrations.flower.replies import ACTION, DECLINED, PART
+from fedaudit.integrations.guard import warn
 from fedaudit.live.audited import features_by_name, join_audits
 from fedaudit.live.recording import number_of
 from fedaudit.results.text import plain
@@ -86,11 +86,7 @@ def gathered_audit(
             f"is {quorum} ({text[:1000]}); {_HOW}"
         )
     if unaudited:
-        warnings.warn(
-            plain(f"fedaudit: {nodes - len(parts)} of {nodes} clients are not audited: {text}"),
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        warn(f"{nodes - len(parts)} of {nodes} clients are not audited: {text}", stacklevel=2)
     return replace(join_audits(parts, seed=seed), unaudited=unaudited)
 
 

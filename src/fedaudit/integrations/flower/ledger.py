@@ -1,7 +1,6 @@
 """Ledger of a round of Flower: requests and answers, told to a recorder when it is over."""
 
 import time
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from fedaudit.integrations.flower.contents import (
     weight_of,
 )
 from fedaudit.integrations.flower.replies import PARTITION, client_in
+from fedaudit.integrations.guard import warn
 from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import Called, refuse_otherwise_called
 
@@ -136,7 +136,7 @@ class ExpectedNodes:
         )
         if self._strict:
             raise BadInput(text)
-        warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=4)
+        warn(text, stacklevel=4)
 
 
 def there_of(grid: Grid, number: int, patience: float) -> list[int]:

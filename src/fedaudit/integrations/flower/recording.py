@@ -1,6 +1,5 @@
 """A strategy of Flower's, or the grid of a loop without strategy, with a recorder beside it."""
 
-import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -15,7 +14,7 @@ from fedaudit.integrations.common_model import NO_COMMON_MODEL
 from fedaudit.integrations.flower.contents import is_training, record_of, round_of
 from fedaudit.integrations.flower.ledger import ExpectedNodes, FlowerLedger
 from fedaudit.integrations.flower.replies import ACTION, without_identity
-from fedaudit.integrations.guard import warn_of_errors
+from fedaudit.integrations.guard import warn, warn_of_errors
 from fedaudit.live.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -301,7 +300,7 @@ class RecordingGrid(Grid):
         self._told.add(text)
         if self.recorder.strict:
             raise BadInput(text)
-        warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=5)
+        warn(text, stacklevel=5)
 
     def _note(self, messages: list[Message]) -> None:
         with self._guarded():

@@ -4,13 +4,13 @@ This module imports nothing that only a server needs: a client may be a new proc
 message.
 """
 
-import warnings
 from collections.abc import Callable
 from math import isfinite
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
+from fedaudit.integrations.guard import warn
 from fedaudit.live.audited import Split
 from fedaudit.live.recording import Called
 
@@ -61,11 +61,7 @@ def identity_mod(message: Message, context: Context, call_next: ClientAppCallabl
         _identify(reply, context)
     # Whatever it is: no audit may end a client's training.
     except Exception as error:
-        warnings.warn(
-            f"fedaudit: this client's reply does not say which client it is from ({error})",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        warn(f"this client's reply does not say which client it is from ({error})", stacklevel=2)
     return reply
 
 

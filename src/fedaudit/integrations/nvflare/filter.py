@@ -18,9 +18,11 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.job_config.defs import FilterType, JobTargetType
 
 from fedaudit.core.errors import BadInput
+from fedaudit.integrations.guard import warn
 from fedaudit.integrations.nvflare.ledger import Arrays, Makes, NvflareLedger, Upload, made, name_of
 from fedaudit.integrations.reported import training_metrics
 from fedaudit.live.recording import Called
+from fedaudit.results.text import log_line
 
 if TYPE_CHECKING:
     from nvflare.job_config.api import FedJob, JobCtx
@@ -205,15 +207,15 @@ class RecordingFilter(Filter):
             )
         # Whatever it is: nobody has trained yet, and a recording was asked for.
         except Exception as error:
-            self.system_panic(f"fedaudit: the run cannot be recorded: {error}", fl_ctx)
+            text = log_line(f"fedaudit: the run cannot be recorded: {error}")
+            self.system_panic(text, fl_ctx)
 
     def _end(self, ledger: NvflareLedger) -> None:
         self._ledger = None
         if not ledger.begun:
-            warnings.warn(
-                f"fedaudit: no site was sent a task {self.task!r}, so nothing is recorded; give "
-                "the name of the task in which sites train as task=",
-                RuntimeWarning,
+            warn(
+                f"no site was sent a task {self.task!r}, so nothing is recorded; give the name of "
+                "the task in which sites train as task=",
                 stacklevel=2,
             )
         ledger.end()
@@ -233,11 +235,11 @@ class RecordingFilter(Filter):
             except Exception as error:
                 failure = error
         for warning in told:
-            self.log_warning(fl_ctx, str(warning.message))
+            self.log_warning(fl_ctx, log_line(str(warning.message)))
         if failure is not None and ledger.strict:
-            self.system_panic(f"fedaudit: {failure}", fl_ctx)
+            self.system_panic(log_line(f"fedaudit: {failure}"), fl_ctx)
         elif failure is not None:
-            self.log_error(fl_ctx, f"fedaudit: {failure}")
+            self.log_error(fl_ctx, log_line(f"fedaudit: {failure}"))
 
 
 def _ask(ledger: NvflareLedger, fl_ctx: FLContext) -> None:
