@@ -18,6 +18,8 @@ ROOT = Path(fedaudit.__file__).parent
 EVERYTHING_BELOW = "everything below"
 FLOORS: dict[str, str] = {
     "core": "",
+    "algorithms": "core",
+    "partitions": "core",
     "metrics": "core.errors core.importing core.metric_names core.origin",
     "observe": "core",
     "engines": "core",
@@ -60,8 +62,6 @@ FLOORS: dict[str, str] = {
     "gate",
     "integrations": EVERYTHING_BELOW,
     "catalogue": EVERYTHING_BELOW,
-    "algorithms": "core fl.algorithms.catalog",
-    "partitions": "core datasets.partitions",
     "tasks": "core.tasks",
     "views": "observe.views",
     "plots": "core.errors results.record",

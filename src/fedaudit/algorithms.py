@@ -1,76 +1,302 @@
 """Federated algorithms with their training, for :class:`fedaudit.Federation`.
 
-``FedAvg(rounds=50, epochs=2, lr=0.05)``: what :class:`fedaudit.Training` takes is training, all
-else is the algorithm's own. There are all of ``fedaudit list algorithms``; :func:`own` takes a
-function from a :class:`fedaudit.fl.algorithms.catalog.Task` to an algorithm.
+>>> import fedaudit as fa
+>>> algorithm = fa.algorithms.FedAvg(rounds=50, epochs=2, lr=0.05)
+
+Each class has the settings of training that all algorithms share, and its own. :func:`own` takes an
+algorithm of your own.
 """
 
 from collections.abc import Callable
-from inspect import signature
+from dataclasses import dataclass, fields
+from typing import ClassVar
 
-from fedaudit.core.errors import unknown_name
-from fedaudit.core.naming import AlgorithmPart
+from fedaudit.core.naming import AlgorithmPart, changed_fields
 
-NAMES = {
-    "FedAvg": "fedavg",
-    "FedSGD": "fedsgd",
-    "LegacyFedSGD": "legacy-fedsgd",
-    "FedProx": "fedprox",
-    "FedAdam": "fedadam",
-    "FedEmbedding": "fed-embedding",
-    "FedMD": "fedmd",
-    "IFCA": "ifca",
-    "IFCAMIR": "ifca-mir",
-    "IFCAMIRClients": "ifca-mir-clients",
-}
-"""Every algorithm of the catalogue by its name here."""
-
-TRAINING = (
-    "rounds",
-    "participation",
-    "epochs",
-    "batch_size",
-    "lr",
-    "momentum",
-    "weight_decay",
-    "schedule",
-    "optimizer",
-)
-"""Settings that all algorithms share: those of :class:`fedaudit.Training`."""
-
-__all__ = [*NAMES, "own"]
+__all__ = [
+    "IFCA",
+    "IFCAMIR",
+    "FedAdam",
+    "FedAvg",
+    "FedEmbedding",
+    "FedMD",
+    "FedProx",
+    "FedSGD",
+    "FederatedAlgorithm",
+    "IFCAMIRClients",
+    "LegacyFedSGD",
+    "own",
+]
 
 
-def own(what: object, /, **settings: object) -> AlgorithmPart:
-    """An algorithm of one's own: a function from a task to an algorithm, or its name.
+@dataclass(frozen=True, kw_only=True)
+class FederatedAlgorithm:
+    """Rounds and local training, which every algorithm has.
+
+    Attributes:
+        rounds: Number of rounds, at least 1.
+        participation: Share of the clients that train in each round, in (0, 1].
+        epochs: Epochs over a client's samples in each of its rounds, at least 1.
+        batch_size: Samples of a training step.
+        lr: Learning rate, above 0.
+        momentum: Of SGD, in [0, 1).
+        weight_decay: At least 0.
+        schedule: Learning rate over the rounds: "constant", "cosine" or another that
+            ``fedaudit list schedules`` names.
+        optimizer: "sgd" or "adam".
+    """
+
+    catalogue_name: ClassVar[str]
+
+    rounds: int = 30
+    participation: float = 1.0
+    epochs: int = 1
+    batch_size: int = 32
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    optimizer: str = "sgd"
+
+    def part(self) -> AlgorithmPart:
+        """Return name and settings as a study file has them, without settings at their defaults."""
+        settings = changed_fields(self)
+        training = {name: settings.pop(name) for name in TRAINING if name in settings}
+        return AlgorithmPart(self.catalogue_name, settings, training)
+
+
+TRAINING = tuple(field.name for field in fields(FederatedAlgorithm))
+"""Settings of training, which all algorithms share."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(FederatedAlgorithm):
+    """Federated averaging: clients train the global model, the server averages by data size.
+
+    Examples:
+        >>> FedAvg(rounds=50, epochs=2, lr=0.05).rounds
+        50
+
+    Source: McMahan et al. 2017, Algorithm 1.
+    """
+
+    catalogue_name: ClassVar[str] = "fedavg"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSGD(FederatedAlgorithm):
+    """Clients send the gradient of all their data, and the server takes the step.
+
+    Attributes:
+        together: "mean" by data size, or "sum" as SIA's Algorithm 1 prints it.
+
+    Examples:
+        >>> FedSGD(rounds=100, lr=0.1, together="sum").together
+        'sum'
+
+    Source: McMahan et al. 2017, section 2; SIA, Algorithm 1.
+    Differs: The mean is the default, as in SIA's text; its Algorithm 1 prints the sum.
+    """
+
+    catalogue_name: ClassVar[str] = "fedsgd"
+    together: str = "mean"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LegacyFedSGD(FederatedAlgorithm):
+    """FedSGD as SIA's published code runs it: one local epoch in mini-batches, averaged.
+
+    Examples:
+        >>> LegacyFedSGD(rounds=20).epochs
+        1
+
+    Source: SIA, published code.
+    Differs: It is FedAvg with one epoch, on purpose, and not FedSGD.
+    """
+
+    catalogue_name: ClassVar[str] = "legacy-fedsgd"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(FederatedAlgorithm):
+    """FedAvg with a penalty on each client's distance from the global model.
+
+    Attributes:
+        mu: Weight of the penalty, at least 0.
+
+    Examples:
+        >>> FedProx(mu=0.1).mu
+        0.1
+
+    Source: Li et al. 2020, Algorithm 2.
+    """
+
+    catalogue_name: ClassVar[str] = "fedprox"
+    mu: float = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAdam(FederatedAlgorithm):
+    """FedAvg whose server takes an Adam step along the mean update.
+
+    Attributes:
+        server_lr: The server's learning rate, above 0.
+        beta1: Decay of the mean update, in [0, 1).
+        beta2: Decay of the mean square, in [0, 1).
+        adaptivity: Added to the root of the mean square, above 0.
+
+    Examples:
+        >>> FedAdam(server_lr=0.1).beta1
+        0.9
+
+    Source: Reddi et al. 2021, Algorithm 2.
+    """
+
+    catalogue_name: ClassVar[str] = "fedadam"
+    server_lr: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    adaptivity: float = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedEmbedding(FederatedAlgorithm):
+    """Clients train embeddings of concepts for a frozen model, averaged concept by concept.
+
+    Examples:
+        >>> FedEmbedding(lr=0.01, optimizer="adam").optimizer
+        'adam'
+
+    Source: FedMIA, section 3.1 and table 3.
+    """
+
+    catalogue_name: ClassVar[str] = "fed-embedding"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMD(FederatedAlgorithm):
+    """Distillation: clients keep their models and share the models' outputs on a public set.
+
+    Attributes:
+        public: Data set whose training part is public, with samples like the clients'. Its classes
+            come first: number the clients' own after them (``first_class`` of the federation).
+        public_samples: How many of its samples are used, drawn at random.
+        nets: The clients' networks, dealt in turn: channels of CNNs with 3x3 windows, such as
+            "16,32; 16,16,32". Empty: the federation's models.
+        public_epochs: Epochs on the public samples in the first round.
+        private_epochs: Epochs on a client's own samples after that.
+        digest_epochs: Epochs towards the mean outputs in each later round.
+        digest_batch: Samples of a step of those.
+        student: The adversary's student model, by a name of the catalogue; empty for the
+            federation's model.
+        student_epochs: Epochs of the student.
+
+    Examples:
+        >>> FedMD(public="digits", student="").public_samples
+        5000
+
+    Source: Li and Wang 2019; SIA, Algorithm 3 and its published code.
+    Differs: The published code's client networks normalise over batches, have dropout (0.2) after
+        every convolution, pool by means and end in a ReLU.
+    """
+
+    catalogue_name: ClassVar[str] = "fedmd"
+    public: str
+    public_samples: int = 5_000
+    nets: str = ""
+    public_epochs: int = 20
+    private_epochs: int = 25
+    digest_epochs: int = 1
+    digest_batch: int = 256
+    student: str = "cnn"
+    student_epochs: int = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class IFCA(FederatedAlgorithm):
+    """Clustered learning: each client trains the global model with the least loss on its data.
+
+    Attributes:
+        models: Number of global models, at least 1.
+        explore: First rounds in which clients choose at random.
+
+    Examples:
+        >>> IFCA(models=3).models
+        3
+
+    Source: Ghosh et al. 2020, Algorithm 1.
+    """
+
+    catalogue_name: ClassVar[str] = "ifca"
+    models: int = 2
+    explore: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class IFCAMIR(FederatedAlgorithm):
+    """IFCA whose clients weigh a model's loss against its membership risk.
+
+    Attributes:
+        models: Number of global models, at least 1.
+        every: Rounds between two measurements of their risk.
+        preference: "threshold" weighs by the risk that a client accepts, "fixed" by ``alpha`` for
+            all clients, "hard" takes only models whose risk is accepted.
+        alpha: Weight of the loss where it is fixed; 1 is IFCA.
+        bonus: Reward for training a model that no client trains, in units of the cost.
+        explore: First rounds in which clients choose at random.
+
+    Examples:
+        >>> IFCAMIR(models=2, preference="hard").every
+        5
+
+    Source: IFCA-MIR, Algorithm 1.
+    """
+
+    catalogue_name: ClassVar[str] = "ifca-mir"
+    models: int = 2
+    every: int = 5
+    preference: str = "threshold"
+    alpha: float = 0.5
+    bonus: float = 0.0
+    explore: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class IFCAMIRClients(FederatedAlgorithm):
+    """IFCA-MIR whose clients attack the models themselves, each with samples that it holds out.
+
+    Attributes:
+        models: Number of global models, at least 1.
+        held_out: Share of its samples that a client keeps out of training, in (0, 1).
+        preference: As of :class:`IFCAMIR`.
+        alpha: As of :class:`IFCAMIR`.
+        explore: First rounds in which clients choose at random.
+
+    Examples:
+        >>> IFCAMIRClients(held_out=0.2).models
+        2
+
+    Source: IFCA-MIR, section 5.7.
+    """
+
+    catalogue_name: ClassVar[str] = "ifca-mir-clients"
+    models: int = 2
+    held_out: float = 0.1
+    preference: str = "threshold"
+    alpha: float = 0.5
+    explore: int = 0
+
+
+def own(
+    make: Callable[..., object] | str, /, **settings: bool | int | float | str
+) -> AlgorithmPart:
+    """Return an algorithm of your own for a federation.
 
     Args:
-        what: The function, with a parameter ``task``; or ``module:function``, or a name that an
-            installed package gives.
-        settings: Of training, and the function's own.
+        make: Function with a parameter ``task`` that returns an algorithm; or ``module:function``,
+            or a name that an installed package registers.
+        settings: Settings of training, and the function's own.
     """
     training = {name: value for name, value in settings.items() if name in TRAINING}
     options = {name: value for name, value in settings.items() if name not in TRAINING}
-    return AlgorithmPart(what, options, training)
-
-
-def __getattr__(name: str) -> Callable[..., AlgorithmPart]:
-    if name not in NAMES:
-        raise AttributeError(f"module 'fedaudit.algorithms' has no attribute {name!r}")
-
-    def make(**settings: object) -> AlgorithmPart:
-        from fedaudit.fl.algorithms.catalog import ALGORITHMS
-
-        known = [*TRAINING, *(one for one in signature(ALGORITHMS[NAMES[name]]).parameters)]
-        known.remove("task")
-        for one in settings:
-            if one not in known:
-                raise unknown_name(f"setting of fedaudit.algorithms.{name}", one, known)
-        return own(NAMES[name], **settings)
-
-    make.__name__ = make.__qualname__ = name
-    return make
-
-
-def __dir__() -> list[str]:
-    return __all__
+    return AlgorithmPart(make, options, training)

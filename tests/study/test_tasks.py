@@ -100,7 +100,7 @@ def audited(case: Case, out: Path, attacks: object = ("loss-series", "fedmia-2")
     federation = fa.Federation(
         case.samples,
         clients=3,
-        model=case.model,
+        model=case.model,  # type: ignore[arg-type]
         task=case.task,
         algorithm=getattr(fa.algorithms, case.algorithm)(
             rounds=3, epochs=12, lr=0.01, optimizer="adam", batch_size=8

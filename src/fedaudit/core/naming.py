@@ -8,10 +8,18 @@ that a study file would have beside the name. The rooms :mod:`fedaudit.algorithm
 
 from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from fedaudit.core.errors import BadInput
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+Setting: TypeAlias = bool | int | float | str
+"""Value of an option of a part."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,21 @@ def named(what: object, /, **options: object) -> NamedPart:
     that is built as ``MyNet(width=64)``.
     """
     return NamedPart(what, options)
+
+
+def changed_fields(part: "DataclassInstance") -> dict[str, object]:
+    """Return the fields of a dataclass that have no default or differ from it, by name."""
+    return {
+        one.name: value for one in fields(part) if (value := getattr(part, one.name)) != one.default
+    }
+
+
+def changed_options(
+    maker: Callable[..., object], options: Mapping[str, Setting]
+) -> dict[str, object]:
+    """Return the options that differ from a function's defaults for its keyword arguments."""
+    defaults = getattr(maker, "__kwdefaults__", None) or {}
+    return {name: value for name, value in options.items() if value != defaults[name]}
 
 
 def members_of(given: object) -> tuple[int, ...]:

@@ -18,13 +18,13 @@ from torch.nn.parameter import UninitializedParameter
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.inputs import Inputs, packed
+from fedaudit.core.naming import Setting as Setting
 from fedaudit.core.seeds import seed_globally
 from fedaudit.core.summaries import short_repr
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task
 
 ClientId: TypeAlias = int
 Params: TypeAlias = dict[str, Tensor]
-Setting: TypeAlias = int | float | str | bool
 
 NOBODY: ClientId = -1
 """The owner of a sample that no client trains on."""

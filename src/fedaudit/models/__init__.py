@@ -11,7 +11,6 @@ from torch.overrides import TorchFunctionMode
 
 from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.importing import called, imported, installed, is_own, unknown_part
-from fedaudit.core.naming import NamedPart, named
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import Architecture, Setting
 from fedaudit.models._parts import spelled
@@ -19,30 +18,36 @@ from fedaudit.models.cnn import alexnet, cnn, vgg11
 from fedaudit.models.diffusion import diffusion
 from fedaudit.models.minilm import minilm
 from fedaudit.models.mlp import mlp
+from fedaudit.models.parts import (
+    CNN,
+    MLP,
+    VGG11,
+    AlexNet,
+    Diffusion,
+    MiniLM,
+    ResNet18,
+    Transformer,
+    WideResNet,
+)
 from fedaudit.models.resnet import resnet18, wide_resnet
 from fedaudit.models.transformer import transformer
 
+__all__ = [
+    "CNN",
+    "MLP",
+    "MODELS",
+    "VGG11",
+    "AlexNet",
+    "Diffusion",
+    "MiniLM",
+    "ResNet18",
+    "Transformer",
+    "WideResNet",
+    "architecture",
+    "architecture_from_path",
+]
+
 Build = Callable[..., nn.Module]
-
-_CLASSES = {
-    "AlexNet": "alexnet",
-    "CNN": "cnn",
-    "Diffusion": "diffusion",
-    "MLP": "mlp",
-    "MiniLM": "minilm",
-    "ResNet18": "resnet18",
-    "Transformer": "transformer",
-    "VGG11": "vgg11",
-    "WideResNet": "wide-resnet",
-}
-"""The catalogue's networks with settings, for a federation: ``fedaudit.models.CNN(kernel=3)``."""
-
-
-def __getattr__(name: str) -> Callable[..., NamedPart]:
-    if name not in _CLASSES:
-        raise AttributeError(f"module 'fedaudit.models' has no attribute {name!r}")
-    return partial(named, _CLASSES[name])
-
 
 MOST_PARAMETERS = 2**31
 """Largest model that is built: 8 GiB of 32-bit numbers, many times over in a federation."""

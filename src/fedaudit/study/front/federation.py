@@ -5,19 +5,28 @@
 stand for.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+from torch import nn
 
+from fedaudit.algorithms import FederatedAlgorithm
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import GivenObject
+from fedaudit.core.naming import AlgorithmPart, Clients, DataPart, NamedPart
 from fedaudit.core.summaries import short_repr
+from fedaudit.core.values import Samples
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.in_memory import InMemory
+from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.catalog import ALGORITHMS
 from fedaudit.models import MODELS
+from fedaudit.partitions import PartitionScheme
 from fedaudit.study.front.spelling import (
     Register,
     attack_settings,
@@ -74,11 +83,19 @@ class Federation:
         risk: How algorithms that weigh membership risk measure it.
     """
 
-    data: object
-    clients: object = 10
-    model: object = "mlp"
+    data: (
+        str
+        | Samples
+        | Dataset
+        | InMemory
+        | DataPart
+        | tuple[npt.ArrayLike, npt.ArrayLike]
+        | Callable[..., Dataset]
+    )
+    clients: int | Clients | PartitionScheme = 10
+    model: str | NamedPart | nn.Module | Callable[..., nn.Module] = "mlp"
     task: object = "classification"
-    algorithm: object = "fedavg"
+    algorithm: str | FederatedAlgorithm | AlgorithmPart | Callable[..., Algorithm] = "fedavg"
     defenses: object = ()
     training: TrainingSection | None = None
     shift: ShiftSection | None = None
@@ -142,6 +159,9 @@ def plan_of(federation: Federation, asked: Questions, *, name: str, about: str =
     objects: dict[str, GivenObject] = {}
     register = registering(objects)
     data, folder = data_spelled(federation.data)
+    algorithm: object = federation.algorithm
+    if isinstance(algorithm, FederatedAlgorithm):
+        algorithm = algorithm.part()
     values: dict[str, object] = {
         "name": name,
         "about": about,
@@ -157,8 +177,8 @@ def plan_of(federation: Federation, asked: Questions, *, name: str, about: str =
         "models": [
             register(part_spelled("model", one, MODELS)) for one in listed(federation.models)
         ],
-        "algorithm": register(part_spelled("algorithm", federation.algorithm, ALGORITHMS)),
-        "training": _training(federation),
+        "algorithm": register(part_spelled("algorithm", algorithm, ALGORITHMS)),
+        "training": _training(federation, algorithm),
         "audit": _audit(asked, register),
         "defense": defense_settings(federation.defenses, register),
         "attacks": attack_settings(asked.attacks, register),
@@ -219,9 +239,9 @@ def _audit(asked: Questions, register: Register) -> dict[str, object]:
     return found
 
 
-def _training(federation: Federation) -> dict[str, object]:
+def _training(federation: Federation, algorithm: object) -> dict[str, object]:
     apart = sections(training=(TrainingSection, federation.training)).get("training", {})
-    within: dict[str, object] = dict(getattr(federation.algorithm, "training", {}))
+    within: dict[str, object] = dict(getattr(algorithm, "training", {}))
     twice = sorted(apart.keys() & within.keys())
     if twice:
         raise BadInput(

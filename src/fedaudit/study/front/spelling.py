@@ -26,6 +26,7 @@ from fedaudit.defenses.catalog import DEFENSES
 from fedaudit.fl.algorithms.base import Server
 from fedaudit.metrics.table import METRICS, Metric
 from fedaudit.observe.views import VIEWS, View
+from fedaudit.partitions import PartitionScheme
 
 _ATTACK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
 
@@ -176,6 +177,8 @@ def partition_settings(given: object, register: Register) -> dict[str, object]:
     """
     if isinstance(given, int) and not isinstance(given, bool):
         given = Clients("iid", {}, given)
+    if isinstance(given, PartitionScheme):
+        given = given.part()
     if not isinstance(given, Clients):
         raise BadInput(
             "clients are a number of them, or what fedaudit.partitions makes, such as "

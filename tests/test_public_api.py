@@ -1,0 +1,135 @@
+"""Public names have the catalogues' settings, types that mypy checks, and examples that run."""
+
+import doctest
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import fedaudit as fa
+from fedaudit.algorithms import TRAINING, FederatedAlgorithm
+from fedaudit.core.naming import Clients, NamedPart
+from fedaudit.datasets.catalog import SOURCES
+from fedaudit.datasets.partitions.schemes import PARTITIONS
+from fedaudit.fl.algorithms.catalog import ALGORITHMS
+from fedaudit.models import MODELS, parts
+from fedaudit.partitions import PartitionScheme
+from fedaudit.study.settings.sections import TrainingSection
+
+CALLS = Path(__file__).parent / "typed_calls"
+ROOT = CALLS.parents[1]
+
+Defaults = dict[str, object]
+REQUIRED = "required"
+
+
+def options_of(function: Callable[..., object], *others: str) -> Defaults:
+    """The defaults of a function's settings by name."""
+    return {
+        name: REQUIRED if one.default is one.empty else one.default
+        for name, one in inspect.signature(function).parameters.items()
+        if name not in others
+    }
+
+
+def fields_of(kind: type, *others: str) -> Defaults:
+    return {
+        one.name: REQUIRED if one.default is MISSING else one.default
+        for one in fields(kind)
+        if one.name not in others
+    }
+
+
+def test_every_algorithm_has_the_settings_and_defaults_of_the_catalogue() -> None:
+    classes = {kind.catalogue_name: kind for kind in FederatedAlgorithm.__subclasses__()}
+    assert classes.keys() == ALGORITHMS.keys()
+    for name, kind in classes.items():
+        assert fields_of(kind, *TRAINING) == options_of(ALGORITHMS[name], "task")
+        assert getattr(fa.algorithms, kind.__name__) is kind
+    training = {name: one.default for name, one in TrainingSection.model_fields.items()}
+    assert fields_of(FederatedAlgorithm) == training
+
+
+def test_every_partition_has_the_settings_and_defaults_of_the_catalogue() -> None:
+    classes = {kind.catalogue_name: kind for kind in PartitionScheme.__subclasses__()}
+    assert classes.keys() == PARTITIONS.keys()
+    for name, kind in classes.items():
+        assert fields_of(kind, "clients") == options_of(PARTITIONS[name])
+        assert getattr(fa.partitions, kind.__name__) is kind
+
+
+@pytest.mark.parametrize(
+    ("functions", "catalogue"),
+    [
+        ({name: getattr(fa.datasets, name) for name in SOURCES}, SOURCES),
+        (
+            {
+                make().what: make
+                for name, make in vars(parts).items()
+                if name[0].isupper() and inspect.isfunction(make)
+            },
+            MODELS,
+        ),
+    ],
+    ids=["data sets", "models"],
+)
+def test_every_function_has_the_settings_and_defaults_of_the_catalogue(
+    functions: Mapping[str, Callable[..., object]], catalogue: Mapping[str, Callable[..., object]]
+) -> None:
+    assert functions.keys() == catalogue.keys()
+    given = ("path", "name", "seed", "shape", "classes")
+    for name, function in functions.items():
+        others = given if catalogue is MODELS else given[:3]
+        assert options_of(function, *others) == options_of(catalogue[name], *others)
+
+
+def test_a_part_is_its_name_and_the_settings_that_differ_from_their_defaults() -> None:
+    found = fa.algorithms.FedProx(mu=0.1, rounds=30, lr=0.5).part()
+    assert (found.what, found.options, found.training) == ("fedprox", {"mu": 0.1}, {"lr": 0.5})
+    assert fa.partitions.Dirichlet(4, beta=1.0, minimum=1).part() == Clients(
+        "dirichlet", {"beta": 1.0}, 4
+    )
+    assert fa.models.CNN(kernel=5, padding=2) == NamedPart("cnn", {"padding": 2})
+    assert fa.datasets.digits(test_share=0.2).options == {}
+
+
+MODULES = (fa.algorithms, fa.partitions, fa.datasets, parts)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_every_example_of_the_public_api_runs(module: ModuleType) -> None:
+    found = doctest.testmod(module)
+    assert found.failed == 0
+    public = [
+        one
+        for name, one in vars(module).items()
+        if not name.startswith("_")
+        and getattr(one, "__module__", "") == module.__name__
+        and name not in ("FederatedAlgorithm", "PartitionScheme", "own")
+    ]
+    assert public
+    assert all(">>> " in (one.__doc__ or "") for one in public)
+
+
+@pytest.mark.slow
+def test_mypy_takes_correct_calls_and_refuses_exactly_the_incorrect_ones(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path, *CALLS.glob("*.py")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = re.findall(r"(\w+)\.py:(\d+): error: (.*)", done.stdout)
+    assert [line for line in said if line[0] != "incorrect"] == [], done.stdout
+    lines = (CALLS / "incorrect.py").read_text(encoding="utf-8").splitlines()
+    wanted = {at: line.split("# E: ")[1] for at, line in enumerate(lines, 1) if "# E: " in line}
+    errors: dict[int, str] = {int(at): text for _, at, text in said}
+    assert errors.keys() == wanted.keys(), done.stdout
+    assert all(wanted[at] in text for at, text in errors.items()), done.stdout

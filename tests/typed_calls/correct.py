@@ -1,0 +1,28 @@
+"""Calls of the public API that are right; read by mypy, never run."""
+
+import numpy as np
+import torch
+from torch import nn
+
+import fedaudit as fa
+
+
+def build(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Linear(shape[0], classes)
+
+
+ARRAYS = np.zeros((10, 3)), np.zeros(10)
+
+fa.Federation("mnist")
+fa.Federation(ARRAYS, clients=7, model=nn.Linear(3, 2))
+fa.Federation((torch.zeros(10, 3), torch.zeros(10)), model=build)
+fa.Federation(fa.Samples(*ARRAYS), clients=fa.partitions.IID(4, samples_per_client=30))
+fa.Federation(fa.datasets.digits(test_share=0.3), clients=fa.partitions.Dirichlet(4, beta=0.5))
+fa.Federation(fa.datasets.npz("a.npz", labels="book"), algorithm=fa.algorithms.FedAvg(rounds=3))
+fa.Federation(fa.datasets.hf("ylecun/mnist"), algorithm="fedprox", model="cnn")
+fa.Federation(fa.datasets.images("a", size=32), model=fa.models.CNN(channels="16,32"))
+fa.Federation(
+    fa.datasets.samples(*ARRAYS, name="mine"),
+    algorithm=fa.algorithms.FedMD(public="digits", rounds=5, lr=0.1),
+    model=fa.models.MLP(hidden="64"),
+)
