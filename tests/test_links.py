@@ -27,7 +27,7 @@ def anchors(page: str) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
 def test_every_link_to_another_page_leads_somewhere(page: Path) -> None:
     for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
-        path = page.parent / target
+        path = (page.parent / target).resolve()
         assert path.exists() or path in BUILT, f"{page.name} links to {target}"
         if anchor and path not in BUILT:
             assert anchor in anchors(path.read_text(encoding="utf-8")), f"{target}#{anchor}"

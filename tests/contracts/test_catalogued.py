@@ -31,7 +31,7 @@ OTHERS: dict[str, set[str]] = {
     "fedaudit.defenses": {"accounting", "base", "canary", "catalog", "chain"}
     | {"planted", "poison", "soft_labels"},
     "fedaudit.fl.algorithms": {"base", "catalog"},
-    "fedaudit.models": {"_parts"},
+    "fedaudit.models": {"_parts", "parts"},
 }
 """Files and folders that hold no entry: interfaces, catalogues and machinery."""
 
