@@ -246,6 +246,17 @@ def test_the_undefended_row_of_a_terminal_is_on_the_clients_that_defend_as_in_th
     assert (one.undefended + 1) / 2 == pytest.approx(0.82)
 
 
+def test_attacks_that_no_defended_row_has_draw_nothing() -> None:
+    more = given("more", {"c": {1: {0: 0.7}, 2: {0: 0.7}}}, {1: 0.9, 2: 0.9}, rounds=20)
+    comparison = compared([*RECORDS, more])
+    figure = must(front_figure(comparison))
+    assert {front.attack for front in comparison.fronts} >= {"a", "c"}
+    assert not [choice.label for choice in figure.choices if ", c," in choice.label]
+    assert comparison_html(comparison, [*RECORDS, more])
+    bare = [front for front in comparison.fronts if front.family == "none"]
+    assert front_figure(changed(comparison, fronts=bare)) is None
+
+
 def test_a_front_of_nearly_equal_points_does_not_fill_the_picture() -> None:
     flat = [
         changed(

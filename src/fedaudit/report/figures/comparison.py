@@ -36,10 +36,11 @@ _UNDEFENDED = drawing.Style(drawing.GREY, "dot", drawing.RESERVED)
 
 
 def front_figure(comparison: Comparison) -> drawing.Figures | None:
-    """Leakage against test error, a line a defense, a panel a contrast; None without fronts."""
-    if not comparison.fronts:
-        return None
+    """Leakage against test error, a line a defense, a panel a contrast; None without a defended
+    row in any front."""
     defended, looks = _defended(comparison.fronts), _looks(comparison.fronts)
+    if not defended:
+        return None
     labels, best = labels_of(comparison), best_tradeoff(comparison)
     flat = nothing_to_lower(comparison)
     # The non-members that members are told from best where nobody defends stand in front.
@@ -65,7 +66,8 @@ def front_figure(comparison: Comparison) -> drawing.Figures | None:
         )
         for (metric, attack), group in _groups(comparison.fronts).items()
         for contrast in sorted(
-            {f.contrast for f in group},
+            # An attack that no defended row has draws nothing.
+            {f.contrast for f in _defended(group)},
             key=lambda name: (best is None or name != best.contrast, -bare.get(name, 0.0), name),
         )
     )
