@@ -22,6 +22,7 @@ from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
+from tests.digests import write_with_digest
 from tests.live.federation import recorder, rounds
 from tests.programs import exit_code
 from tests.study.studies import quick_study
@@ -268,7 +269,7 @@ def test_whatever_else_is_left_out_of_a_record_is_found_by_its_run(
 ) -> None:
     record = json.loads((run / "record.json").read_text())
     change(record)
-    (tmp_path / "record.json").write_text(json.dumps(record))
+    write_with_digest(record, tmp_path / "record.json")
     assert held_by(verify(packed(tmp_path / "record.json", tmp_path)), run).problems
 
 
