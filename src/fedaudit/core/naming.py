@@ -9,6 +9,7 @@ that a study file would have beside the name. The rooms :mod:`fedaudit.algorithm
 from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -117,8 +118,8 @@ def changed_options(
     maker: Callable[..., object], options: Mapping[str, Setting]
 ) -> dict[str, object]:
     """Return the options that differ from a function's defaults for its keyword arguments."""
-    defaults = getattr(maker, "__kwdefaults__", None) or {}
-    return {name: value for name, value in options.items() if value != defaults[name]}
+    defaults = signature(maker).parameters
+    return {name: value for name, value in options.items() if value != defaults[name].default}
 
 
 def members_of(given: object) -> tuple[int, ...]:
