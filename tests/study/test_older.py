@@ -107,7 +107,7 @@ def test_the_study_file_of_a_committed_record_has_its_undefended_shadow() -> Non
 
 
 def test_the_study_file_of_a_committed_record_has_its_slope() -> None:
-    path = RECORDS / "references-location30" / "references-location30.json"
+    path = RECORDS / "unlearning-location30" / "unlearning-location30.json"
     record = read_record(path)
     assert json.loads(json.dumps(record.config))["attacks"]["rmia"] == {}
     assert tomllib.loads(reproducing(record).study)["attacks"]["rmia"] == {"offline": 0.3}
