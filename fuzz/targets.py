@@ -28,7 +28,7 @@ from fedaudit.pack.verifying import verify
 from fedaudit.report.page import report_html
 from fedaudit.results.comparison import write_comparison_file
 from fedaudit.results.read import read_comparison, read_record
-from fedaudit.results.sealing import DIGEST
+from fedaudit.results.sealing import without_digest
 from fedaudit.study.comparing import compared
 from fedaudit.study.settings.file import read_studies
 from fuzz import kept, nodes
@@ -180,9 +180,7 @@ def _short(pattern: str) -> Callable[[], list[bytes]]:
 
 def _unsealed(content: bytes) -> dict[str, Any]:
     """A document without its digest, which would end every change of it at once."""
-    document: dict[str, Any] = json.loads(content)
-    document.pop(DIGEST, None)
-    return document
+    return without_digest(json.loads(content))
 
 
 def _cut(document: dict[str, Any]) -> dict[str, Any]:

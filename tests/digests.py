@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from fedaudit.results.sealing import DIGEST, sealed_json
+from fedaudit.results.sealing import sealed_json, without_digest
 
 
 def write_with_digest(document: dict[str, Any], path: Path) -> None:
     """Writes a changed record as JSON with a digest of its new content."""
-    document.pop(DIGEST, None)
-    path.write_text(sealed_json(document), encoding="utf-8")
+    path.write_text(sealed_json(without_digest(document)), encoding="utf-8")

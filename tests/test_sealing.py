@@ -19,7 +19,7 @@ from fedaudit.report.page import write_page
 from fedaudit.results.comparison import write_comparison_file
 from fedaudit.results.read import read_comparison, read_record
 from fedaudit.results.record import record_json, write_record
-from fedaudit.results.sealing import content_digest, sealed_json, was_altered
+from fedaudit.results.sealing import content_digest, sealed_json, was_altered, without_digest
 from fedaudit.study.comparing import compared
 from fedaudit.study.running import run as running
 from fedaudit.study.running.run import run_study
@@ -45,7 +45,7 @@ def test_a_sealed_object_is_unaltered_however_it_is_laid_out(document: dict[str,
     sealed = json.loads(sealed_json(document))
     shuffled = dict(sorted(json.loads(json.dumps(sealed, indent=3)).items(), reverse=True))
     assert not was_altered(shuffled)
-    assert shuffled == document
+    assert without_digest(shuffled) == document
 
 
 @settings(max_examples=20)

@@ -14,7 +14,7 @@ from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY
 from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
 from fedaudit.results.fields import MOST
 from fedaudit.results.record import FORMAT, VERSION, Record
-from fedaudit.results.sealing import was_altered
+from fedaudit.results.sealing import was_altered, without_digest
 from fedaudit.results.sources import FAIR, OWN
 from fedaudit.results.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, is_plain_json, texts
 
@@ -161,7 +161,7 @@ def _of_kind(document: object, path: Path, kind: _Kind) -> dict[str, object]:
             f"{path} was altered after it was written: its content does not have the digest that "
             f"it carries; restore it from a copy, or make it again with `{kind.made_by}`"
         )
-    return document
+    return without_digest(document)
 
 
 def _fitting(model: type[Document], document: dict[str, object], path: Path, what: str) -> Document:

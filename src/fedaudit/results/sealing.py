@@ -33,17 +33,20 @@ def content_digest(document: Mapping[str, object]) -> str:
     return hashlib.sha256(_compact(document, sort_keys=True).encode()).hexdigest()
 
 
-def was_altered(document: dict[str, object]) -> bool:
-    """Take the digest out of a parsed object; return whether the rest differs from it.
+def was_altered(document: Mapping[str, object]) -> bool:
+    """Return True if a parsed object carries a digest that its content does not have.
 
     Documents from before digests were written carry none, and count as unaltered.
 
     Args:
-        document: As parsed from the file. Its digest is removed.
+        document: As parsed from the file.
     """
-    if DIGEST not in document:
-        return False
-    return document.pop(DIGEST) != content_digest(document)
+    return DIGEST in document and document[DIGEST] != content_digest(without_digest(document))
+
+
+def without_digest(document: Mapping[str, object]) -> dict[str, object]:
+    """Return the content of a JSON object without the digest that it may carry."""
+    return {name: value for name, value in document.items() if name != DIGEST}
 
 
 def _compact(document: Mapping[str, object], *, sort_keys: bool = False) -> str:

@@ -173,7 +173,8 @@ def _announce(
     missing = [run for run in runs if not is_measured(run, places[run.seed])]
     need = sum(disk_needed(run) for run in missing)
     results = results_needed([run for run in runs if not run.is_shadow])
-    free = shutil.disk_usage(place if place.is_dir() else out).free
+    kept_in = place if place.is_dir() else out
+    free = shutil.disk_usage(kept_in).free
     log(f"clients' sizes (seed {first.seed}): {sizes}")
     log(f"adversary: {first.view.description}")
     for line in detectable_leaks(first):
@@ -195,7 +196,7 @@ def _announce(
         )
     for name, reason in first.refused.items():
         log(f"not possible in this view: {name} ({reason})")
-    _refuse_full_disk(place if place.is_dir() else out, need, out, results)
+    _refuse_full_disk(kept_in, need, out, results)
 
 
 def _refuse_full_disk(place: Path, need: int, out: Path, results: int) -> None:
