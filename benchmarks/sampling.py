@@ -20,7 +20,7 @@ from time import process_time
 import numpy as np
 import torch
 
-from fedaudit.attacks.catalog import attack_named
+from fedaudit.attacks import attack_named
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Params, Samples
 from fedaudit.datasets.catalog import load

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.losses import forward, in_order
 from benchmarks.training import CASES, Case
-from fedaudit.attacks.catalog import attack_named
+from fedaudit.attacks import attack_named
 from fedaudit.core.params import plus
 from fedaudit.core.values import Model, Samples
 from fedaudit.observe.measurements import MeasuredRound, stacked

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedaudit.attacks.catalog import ATTACKS
+from fedaudit.attacks import ATTACKS
 from fedaudit.catalogue import CATALOGUES, CatalogueEntry, explanation, listing, parsed
 from fedaudit.core.errors import BadInput
 from fedaudit.datasets.catalog import SOURCES

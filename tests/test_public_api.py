@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -14,12 +14,16 @@ import pytest
 
 import fedaudit as fa
 from fedaudit.algorithms import TRAINING, FederatedAlgorithm
+from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
+from fedaudit.attacks.entries import ENTRIES
+from fedaudit.core.errors import BadInput
 from fedaudit.core.naming import Clients, NamedPart
 from fedaudit.datasets.catalog import SOURCES
 from fedaudit.datasets.partitions.schemes import PARTITIONS
 from fedaudit.fl.algorithms.catalog import ALGORITHMS
 from fedaudit.models import MODELS, parts
 from fedaudit.partitions import PartitionScheme
+from fedaudit.study.front.spelling import attack_settings, registering
 from fedaudit.study.settings.sections import TrainingSection
 
 CALLS = Path(__file__).parent / "typed_calls"
@@ -89,6 +93,49 @@ def test_every_function_has_the_settings_and_defaults_of_the_catalogue(
         assert options_of(function, *others) == options_of(catalogue[name], *others)
 
 
+def test_every_attack_has_a_constructor_with_the_settings_of_its_rule_or_signal() -> None:
+    public = {name: getattr(fa.attacks, name) for name in fa.attacks.__all__ if name != "Attack"}
+    made = {construct().name: construct for construct in public.values()}
+    assert made.keys() == (ATTACKS | SOURCE_ATTACKS).keys() == ENTRIES.keys()
+    for name, construct in made.items():
+        known = (ATTACKS | SOURCE_ATTACKS)[name]
+        assert construct() == known
+        defaults = options_of(construct)
+        assert defaults.items() <= known.settings().items()
+        # What no constructor takes is the setting that chooses the models a signal is read of.
+        assert known.settings().keys() - defaults.keys() <= {
+            "snapshot",
+            "scale",
+            "tail",
+            "layer",
+            "ridge",
+        }
+        for setting in defaults:
+            assert f"    {setting}: " in (construct.__doc__ or "")
+
+
+def test_an_attack_object_is_its_name_and_the_settings_that_differ_from_their_defaults() -> None:
+    register = registering({})
+    attacks = [fa.attacks.FedMIA2(outlier_sigmas=2.0), fa.attacks.SIA(), "loss-series"]
+    assert attack_settings(attacks, register) == {
+        "fedmia-2": {"outlier_sigmas": 2.0},
+        "sia": {},
+        "loss-series": {},
+    }
+    changed = replace(fa.attacks.FedMIA2(), rule=fa.attacks.LossSeries().rule)
+    (name,) = attack_settings([changed], register)
+    assert name.startswith("gradient-cosine+Mean#")
+
+
+def test_one_attack_with_two_settings_is_refused_unless_each_has_a_name() -> None:
+    one, other = fa.attacks.FedMIA2(), fa.attacks.FedMIA2(leave_one_out=True)
+    with pytest.raises(BadInput, match="'fedmia-2' twice, with other settings; give a dictionary"):
+        attack_settings([one, other], registering({}))
+    assert len(attack_settings({"plain": one, "loo": other}, registering({}))) == 2
+    assert attack_settings([one, one], registering({})) == {"fedmia-2": {}}
+    assert attack_settings({"fedmia-2": one}, registering({})) == {"fedmia-2": {}}
+
+
 def test_a_part_is_its_name_and_the_settings_that_differ_from_their_defaults() -> None:
     found = fa.algorithms.FedProx(mu=0.1, rounds=30, lr=0.5).part()
     assert (found.what, found.options, found.training) == ("fedprox", {"mu": 0.1}, {"lr": 0.5})
@@ -99,7 +146,7 @@ def test_a_part_is_its_name_and_the_settings_that_differ_from_their_defaults() -
     assert fa.datasets.digits(test_share=0.2).options == {}
 
 
-MODULES = (fa.algorithms, fa.partitions, fa.datasets, parts)
+MODULES = (fa.algorithms, fa.attacks, fa.partitions, fa.datasets, parts)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
@@ -111,7 +158,15 @@ def test_every_example_of_the_public_api_runs(module: ModuleType) -> None:
         for name, one in vars(module).items()
         if not name.startswith("_")
         and getattr(one, "__module__", "") == module.__name__
-        and name not in ("FederatedAlgorithm", "PartitionScheme", "own")
+        and name
+        not in (
+            "FederatedAlgorithm",
+            "PartitionScheme",
+            "attack_named",
+            "attack_set",
+            "catalogued",
+            "own",
+        )
     ]
     assert public
     assert all(">>> " in (one.__doc__ or "") for one in public)

@@ -16,8 +16,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from fedaudit.attacks import ATTACK_SETS, ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import ATTACK_SETS, ATTACKS, SOURCE_ATTACKS
 from fedaudit.core.errors import LISTED, folded_name, unknown_name
 from fedaudit.core.importing import installed, package_of, stray_groups
 from fedaudit.core.tasks import TASKS

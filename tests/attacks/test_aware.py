@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaudit.attacks.catalog import attack_named
+from fedaudit.attacks import attack_named
 from fedaudit.attacks.membership.assignment_aware import WhereAssigned
 from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
 from fedaudit.attacks.membership.single_client import Mean

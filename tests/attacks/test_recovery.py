@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fedaudit.attacks.catalog import attack_named
+from fedaudit.attacks import attack_named
 from fedaudit.attacks.membership.recovery import Recovery
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Sees

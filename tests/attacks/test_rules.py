@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedaudit.attacks.catalog import ATTACKS, attack_named
+from fedaudit.attacks import ATTACKS, attack_named
 from fedaudit.attacks.membership.single_client import Last, Mean
 from fedaudit.core.errors import BadInput
 from fedaudit.observe.measurements import Measurements

@@ -9,8 +9,8 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedaudit.attacks import attack_named
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import attack_named
 from fedaudit.attacks.membership.seqmia import (
     PARTS,
     PATIENCE,

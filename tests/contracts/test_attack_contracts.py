@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from fedaudit.attacks import ATTACKS
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, ClientId, Samples, Sees

@@ -9,7 +9,7 @@ import fedaudit.defenses
 import fedaudit.fl.algorithms
 import fedaudit.models
 import fedaudit.signals
-from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
+from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.defenses.catalog import DEFENSES
 from fedaudit.fl.algorithms.catalog import ALGORITHMS
 from fedaudit.models import MODELS
@@ -26,7 +26,7 @@ ENTRIES: dict[str, set[str]] = {
     "fedaudit.models": {build.__module__ for build in MODELS.values()},
 }
 OTHERS: dict[str, set[str]] = {
-    "fedaudit.attacks": {"ami", "base", "catalog"},
+    "fedaudit.attacks": {"ami", "base", "entries"},
     "fedaudit.signals": {"base", "gradients", "kernels", "measure"},
     "fedaudit.defenses": {"accounting", "base", "canary", "catalog", "chain"}
     | {"planted", "poison", "soft_labels"},

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
+from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
 from tests.signals.test_signals import NET, ROUND, SAMPLES

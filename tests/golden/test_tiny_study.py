@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from fedaudit.attacks import ATTACKS
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.attacks.membership.single_client import Mean
 from fedaudit.results.record import Record
 from fedaudit.signals.outputs import Confidence

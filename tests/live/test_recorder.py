@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import fedaudit
-from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
+from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.files import RECORDING_FILE
 from fedaudit.core.locking import Lock

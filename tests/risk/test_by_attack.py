@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported
 from fedaudit.core.params import plus
 from fedaudit.core.seeds import seeded

@@ -7,7 +7,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch.nn import functional
 
-from fedaudit.attacks.catalog import ATTACKS
+from fedaudit.attacks import ATTACKS
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Samples

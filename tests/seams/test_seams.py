@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedaudit.attacks.catalog import ATTACKS
+from fedaudit.attacks import ATTACKS
 from fedaudit.core.errors import NotVisible
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Samples

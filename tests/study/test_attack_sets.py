@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import (
+from fedaudit.attacks import (
     ATTACK_SETS,
     ATTACKS,
     DEFAULT_SET,
@@ -14,6 +13,7 @@ from fedaudit.attacks.catalog import (
     SOURCE_ATTACKS,
     attack_set,
 )
+from fedaudit.attacks.base import Attack
 from fedaudit.attacks.membership.single_client import Mean
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.tasks import CLASSIFICATION

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.attacks.catalog import attack_named
+from fedaudit.attacks import attack_named
 from fedaudit.core.values import NOBODY
 from fedaudit.observe.measurements import Measurements
 from fedaudit.results.sources import Chained

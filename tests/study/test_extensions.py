@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 import fedaudit as fa
-from fedaudit.attacks.catalog import attack_named
+from fedaudit.attacks import attack_named
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for

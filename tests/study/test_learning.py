@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaudit.attacks.catalog import attack_named
+from fedaudit.attacks import attack_named
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.origin import Origin
 from fedaudit.core.seeds import seed_for

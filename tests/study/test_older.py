@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from fedaudit.attacks.catalog import ATTACK_SETS, ATTACKS
+from fedaudit.attacks import ATTACK_SETS, ATTACKS
 from fedaudit.core.values import Sees
 from fedaudit.observe.views import VIEWS
 from fedaudit.report.reproducing import reproducing

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.attacks.catalog import ATTACKS
+from fedaudit.attacks import ATTACKS
 from fedaudit.core.definitions import definition_digest
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import code_named_in

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from fedaudit.attacks.catalog import DEFAULT_SET, SOURCE_ATTACKS, attack_set
+from fedaudit.attacks import DEFAULT_SET, SOURCE_ATTACKS, attack_set
 from fedaudit.core.errors import BadInput, Damaged, NotVisible, Unsupported, on_command_line
 from fedaudit.defenses.clip import client_epsilon
 from fedaudit.observe.tensors import read_tensors, write_tensors

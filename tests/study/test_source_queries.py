@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedaudit.attacks.catalog import attack_named
+from fedaudit.attacks import attack_named
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import ClientId
 from fedaudit.metrics.source import inferred_source, source_success

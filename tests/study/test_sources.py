@@ -10,7 +10,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fedaudit.attacks.catalog import DEFAULT_SET, attack_set
+from fedaudit.attacks import DEFAULT_SET, attack_set
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.observe.views import OF_ITS_OWN
 from fedaudit.results.estimate import Estimate

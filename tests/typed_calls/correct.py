@@ -26,3 +26,14 @@ fa.Federation(
     algorithm=fa.algorithms.FedMD(public="digits", rounds=5, lr=0.1),
     model=fa.models.MLP(hidden="64"),
 )
+
+fa.attacks.FedMIA2()
+fa.attacks.FedMIA1(outlier_sigmas=2.0, leave_one_out=True).with_settings({"snapshot": "global"})
+fa.attacks.RMIASeries(offline=0.3)
+fa.attacks.BlackboxLoss(snapshot="global")
+fa.attacks.SIA(temperature=2.0, prior="size")
+fa.attacks.Attack(
+    signals=fa.attacks.LossSeries().signals,
+    rule=fa.attacks.FedMIA2().rule,
+    source="A custom attack",
+)

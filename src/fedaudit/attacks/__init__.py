@@ -1,1 +1,187 @@
-"""Rules that turn signals into membership scores, and the catalogue of attacks."""
+"""Membership and source inference attacks, for :func:`fedaudit.audit`.
+
+>>> import fedaudit as fa
+>>> attacks = [fa.attacks.FedMIA2(), fa.attacks.RMIA(offline=0.3), "loss-series"]
+
+Each function constructs one attack of ``fedaudit list attacks``; its arguments are the settings of
+the attack. :class:`Attack` combines signals and a rule to a custom attack.
+"""
+
+from collections.abc import Iterable
+
+from fedaudit.attacks.base import Attack as Attack
+from fedaudit.attacks.entries import ENTRIES, name_entries, with_rule_settings, with_signal_settings
+from fedaudit.attacks.membership.assignment_aware import WhereAssigned
+from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
+from fedaudit.attacks.membership.recovery import Recovery
+from fedaudit.attacks.membership.reference import USUAL_SLOPE, LikelihoodRatio, RelativeLikelihood
+from fedaudit.attacks.membership.seqmia import SequenceReader
+from fedaudit.attacks.membership.single_client import Last, Mean, Slope
+from fedaudit.attacks.membership.stacked import Stacked
+from fedaudit.attacks.sia import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
+from fedaudit.core.errors import unknown_name
+from fedaudit.core.importing import as_catalogued, installed, is_own, named, unknown_part
+from fedaudit.core.values import Setting
+from fedaudit.signals.outputs import (
+    Confidence,
+    Entropy,
+    Loss,
+    MaxPosterior,
+    ModifiedEntropy,
+    PosteriorSpread,
+    ScaledLogit,
+)
+from fedaudit.signals.residuals import ProjectionResidual
+from fedaudit.signals.tokens import MinK, MinKPlusPlus
+from fedaudit.signals.updates import (
+    CentredTailCosine,
+    GradientCosine,
+    GradientDifference,
+    GradientNorm,
+    WithoutTailCosine,
+)
+
+# fmt: off
+BlackboxLoss = with_signal_settings("blackbox-loss", Loss, Last(), "Yeom et al. 2018", "A member's loss is low at the client's last model.")
+GradCosine = with_signal_settings("grad-cosine", GradientCosine, Last(), "Li et al. 2022", "A member's gradient points along the last update.")
+GradNorm = with_signal_settings("grad-norm", GradientNorm, Last(), "Nasr et al. 2019", "A member's gradient is short at the last global model.")
+GradDiff = with_signal_settings("grad-diff", GradientDifference, Last(), "Li et al. 2022", "Taking a member's gradient away shortens the last update.")
+LossSeries = with_signal_settings("loss-series", Loss, Mean(), "Gu et al. 2022; FedMIA section 4.1", "A member's loss is low over the rounds.")
+AvgCosine = with_signal_settings("avg-cosine", GradientCosine, Mean(), "Li et al. 2022", "A member's gradient points along the updates over the rounds.")
+FedMIA1 = with_rule_settings("fedmia-1", (Loss(),), OneSidedLikelihood, "FedMIA, Eqs. (8)-(12), loss", "A member's loss at the target is below what the other clients' models give it.")
+FedMIA2 = with_rule_settings("fedmia-2", (GradientCosine(),), OneSidedLikelihood, "FedMIA, Eqs. (7)-(12), cosine", "A member's gradient fits the target's update better than the other clients'.")
+FTAC = with_signal_settings("fta-c", Confidence, Slope(), "FTA-C; CoFedMID appendix D", "A member's confidence rises faster over the rounds.")
+FTAL = with_signal_settings("fta-l", Loss, Slope(), "FTA-L; CoFedMID appendix D", "A member's loss falls faster over the rounds.")
+FTACGlobal = with_signal_settings("fta-c-global", Confidence, Slope(), "FTA-C on the global models; CoFedMID appendix D", "A member's confidence rises faster over the rounds' global models.", snapshot="global")
+FTALGlobal = with_signal_settings("fta-l-global", Loss, Slope(), "FTA-L on the global models; CoFedMID appendix D", "A member's loss falls faster over the rounds' global models.", snapshot="global")
+SeqMIA = with_rule_settings("seqmia", (Loss(), MaxPosterior(), PosteriorSpread(), Entropy(), ModifiedEntropy()), SequenceReader, "SeqMIA, section 4; CoFedMID appendix D", "A network that has learned on a shadow run how members' outputs move over the rounds.")
+RMIA = with_rule_settings("rmia", (Loss(),), RelativeLikelihood, "Zarifzadeh et al. 2024 (RMIA)", "A member is likelier to the last model than to reference models that were not trained on it.")
+RMIASeries = with_rule_settings("rmia-series", (Loss(),), RelativeLikelihood, "Zarifzadeh et al. 2024 (RMIA), over rounds", "A member is likelier to the models of all rounds than to reference models of the same rounds.", rounds="mean")
+LiRA = with_rule_settings("lira", (ScaledLogit(),), LikelihoodRatio, "Carlini et al. 2022 (LiRA)", "The last model is surer of a member than reference models that were not trained on it, in standard deviations.")
+LiRASeries = with_rule_settings("lira-series", (ScaledLogit(),), LikelihoodRatio, "Carlini et al. 2022 (LiRA), over rounds", "The models of all rounds are surer of a member than reference models of the same rounds.", rounds="mean")
+StackedSignals = with_rule_settings("stacked", (Loss(), GradientCosine(), GradientNorm(), GradientDifference()), Stacked, "Shokri et al. 2017; Nasr et al. 2019, over signals of federations", "A linear classifier that has learned on a shadow run how to weigh losses, cosines and gradients.")
+LossSeriesAware = with_rule_settings("loss-series-aware", (Loss(),), WhereAssigned, "Loss-Series, told of the classes that CoFedMID assigns", "A member's loss is low over the rounds in which the target was to train on its class.", rule=Mean())
+FedMIA2Aware = with_rule_settings("fedmia-2-aware", (GradientCosine(),), WhereAssigned, "FedMIA-II, told of the classes that CoFedMID assigns", "A member's gradient fits the target's update where the target was to train on its class.", rule=OneSidedLikelihood())
+AvgCosineCentredTail = with_signal_settings("avg-cosine-centred-tail", CentredTailCosine, Mean(), "Avg-Cosine, told where CoFedMID's published noise lies", "A member's gradient points along the updates less the mean of their last entries.")
+FedMIA2CentredTail = with_rule_settings("fedmia-2-centred-tail", (CentredTailCosine(),), OneSidedLikelihood, "FedMIA-II, told where CoFedMID's published noise lies", "A member's gradient fits the target's update best once each update's last entries are less their mean.")
+AvgCosineWithoutTail = with_signal_settings("avg-cosine-without-tail", WithoutTailCosine, Mean(), "Avg-Cosine, told where CoFedMID's noise lies", "A member's gradient points along the updates, their last entries left out.")
+FedMIA2WithoutTail = with_rule_settings("fedmia-2-without-tail", (WithoutTailCosine(),), OneSidedLikelihood, "FedMIA-II, told where CoFedMID's noise lies", "A member's gradient fits the target's update best, their last entries left out.")
+LossRecovery = with_rule_settings("recovery", (Loss(),), Recovery, "Nasr et al. 2019, active attacks; Mo et al. 2025 (FedPoisonMIA)", "A member's loss falls further after a malicious client has raised it.")
+MinKPercent = with_signal_settings("min-k", MinK, Last(), "Shi et al. 2024 (Min-K%)", "A member's least likely tokens are likely to the client's last language model.")
+MinKPercentPlusPlus = with_signal_settings("min-k-plus-plus", MinKPlusPlus, Last(), "Zhang et al. 2025 (Min-K%++)", "A member's least likely tokens are likely for what the client's last language model expects there.")
+ProjRes = with_signal_settings("projres", ProjectionResidual, Last(), "Deng et al. 2026 (ProjRes)", "What enters a linear layer of a member lies in the span of the layer's last update.")
+AvgProjRes = with_signal_settings("avg-projres", ProjectionResidual, Mean(), "ProjRes, over rounds", "What enters a linear layer of a member lies in the span of the layer's updates over the rounds.")
+FedMIAProjRes = with_rule_settings("fedmia-projres", (ProjectionResidual(),), OneSidedLikelihood, "ProjRes under FedMIA's rule", "What enters a linear layer of a member lies in the span of the target's update more than of the other clients'.")
+
+SIA = with_rule_settings("sia", (Loss(),), SourceAtLast, "SIA, Algorithms 1-3", "A sample is from the client whose last model has the least loss on it.")
+SIAMean = with_rule_settings("sia-mean", (Loss(),), SourceOnAverage, "SIA, section 5 (future work)", "A sample is from the client whose models have the least loss on it over the rounds.")
+SIAProduct = with_rule_settings("sia-product", (Loss(),), SourceByProduct, "SIA, section 5 (future work)", "A sample is from the client that is likeliest by the product of the rounds' posteriors.")
+SIALikelihood = with_rule_settings("sia-likelihood", (Loss(),), SourceByTail, "FedMIA-I as a source posterior", "A sample is from the client whose models' loss on it is furthest below the others'.", rule=OneSidedLikelihood())
+SIACosine = with_rule_settings("sia-cosine", (GradientCosine(),), SourceByTail, "FedMIA-II as a source posterior", "A sample is from the client whose updates its gradient fits furthest above the others'.", rule=OneSidedLikelihood())
+# fmt: on
+
+__all__ = ["Attack", *name_entries(globals())]
+
+_EVERY = {name: construct() for name, construct in ENTRIES.items()}
+
+ATTACKS = {name: attack for name, attack in _EVERY.items() if not attack.infers_source}
+"""Every attack on membership by its catalogue name, with default settings."""
+
+SOURCE_ATTACKS = {name: attack for name, attack in _EVERY.items() if attack.infers_source}
+"""Every attack on the source of a sample by its catalogue name, with default settings."""
+
+ATTACK_SETS: dict[str, tuple[str, ...]] = {
+    "2026-1": (
+        "blackbox-loss",
+        "grad-cosine",
+        "grad-norm",
+        "grad-diff",
+        "loss-series",
+        "avg-cosine",
+        "fedmia-1",
+        "fedmia-2",
+        "fta-c",
+        "fta-l",
+        "seqmia",
+        "loss-series-aware",
+        "fedmia-2-aware",
+        "sia",
+        "sia-mean",
+        "sia-product",
+        "sia-likelihood",
+        "sia-cosine",
+    ),
+}
+ATTACK_SETS["2026-2"] = (
+    *ATTACK_SETS["2026-1"],
+    "rmia",
+    "rmia-series",
+    "lira",
+    "lira-series",
+)
+ATTACK_SETS["2026-3"] = (*ATTACK_SETS["2026-2"], "fta-c-global", "fta-l-global")
+"""What studies and recordings that name no attack run, by the name of the set.
+
+Attacks of one evaluation share its error level, so that one attack more moves the figures of all
+others. A set therefore never changes: rows that are to be run by default come with a new set.
+"""
+
+SET_SETTINGS: dict[str, dict[str, dict[str, Setting]]] = {
+    "2026-2": {name: {"offline": USUAL_SLOPE} for name in ("rmia", "rmia-series")},
+}
+"""Settings of a set's attacks that the catalogue's default was when the set was made."""
+
+DEFAULT_SET = list(ATTACK_SETS)[-1]
+"""The set of studies and recordings that name neither an attack nor a set."""
+
+
+def attack_set(name: str) -> dict[str, Attack]:
+    """The attacks of a set by name, with the settings that they have in it.
+
+    Raises:
+        BadInput: There is no such set; the refusal names the nearest.
+    """
+    if name not in ATTACK_SETS:
+        raise unknown_name("set of attacks", name, ATTACK_SETS)
+    given = SET_SETTINGS.get(name, {})
+    return {one: attack_named(one).with_settings(given.get(one, {})) for one in ATTACK_SETS[name]}
+
+
+def attack_named(name: str) -> Attack:
+    """The attack of that name, of an installed package, or of the user's own as ``module:object``.
+
+    Raises:
+        BadInput: There is none; the nearest is named.
+    """
+    found: Attack | type[Attack] = named(
+        "attack",
+        name,
+        ATTACKS | SOURCE_ATTACKS,
+        wanted="a fedaudit.attacks.Attack, or a class of such that takes nothing",
+        fits=lambda found: isinstance(found, Attack) or _makes_attacks(found),
+    )
+    return found() if isinstance(found, type) else found  # type: ignore[call-arg]
+
+
+def catalogued(names: Iterable[str]) -> list[str]:
+    """Names of attacks as the catalogue spells them, each of which is one.
+
+    The user's own (``module:object``) are left as they are, and nothing is imported.
+
+    Raises:
+        BadInput: There is no attack of a name; the nearest is named.
+    """
+    known = ATTACKS | SOURCE_ATTACKS
+    found = [as_catalogued("attack", name, known) for name in names]
+    for name in found:
+        if not (is_own(name) or name in known or name in installed("attack")):
+            raise unknown_part("attack", name, known)
+    return found
+
+
+def _makes_attacks(found: object) -> bool:
+    return isinstance(found, type) and issubclass(found, Attack)
+
+
+def __dir__() -> list[str]:
+    return __all__

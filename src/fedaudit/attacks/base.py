@@ -229,12 +229,14 @@ class Attack:
         rule: What is done with it.
         source: Paper, with equation or section.
         about: The attack in one sentence.
+        name: Name in the catalogue; empty for a custom attack.
     """
 
     signals: tuple[Signal, ...]
     rule: Rule | SourceRule
     source: str
     about: str = field(default="")
+    name: str = field(default="", repr=False, compare=False)
 
     @property
     def needs(self) -> Sees:

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from fedaudit.attacks import ATTACK_SETS, DEFAULT_SET, attack_named, catalogued
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import ATTACK_SETS, DEFAULT_SET, attack_named, catalogued
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.importing import code_named_in, is_own, sources_of
 from fedaudit.core.origin import Origin

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
+from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.core.importing import installed, is_own
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import Policy

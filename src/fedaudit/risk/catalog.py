@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from fedaudit.attacks import ATTACKS, attack_named
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import ATTACKS, attack_named
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, NotVisible, Refusal, Unsupported, unknown_name
 from fedaudit.core.importing import is_own

@@ -15,8 +15,8 @@ from jaxtyping import Int
 from numpy import ndarray
 from torch import Tensor
 
+from fedaudit.attacks import attack_named
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import attack_named
 from fedaudit.attacks.membership.recovery import Recovery
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import Refusal

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from fedaudit.attacks import attack_named
 from fedaudit.attacks.base import Attack, PerClient, Rule
-from fedaudit.attacks.catalog import attack_named
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.files import own_folder, own_place
 from fedaudit.core.origin import Origin

@@ -10,8 +10,8 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
 
+from fedaudit.attacks import attack_named, attack_set
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import attack_named, attack_set
 from fedaudit.attacks.membership.reference import TUNED_ON, ReferenceCalibrated
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded_numpy

@@ -230,7 +230,7 @@ def audit(
     Args:
         federation: What is audited; of :class:`fedaudit.Games` there is one seed, and no attack,
             target, view or engine is chosen.
-        attacks: Names of the catalogue and :class:`fedaudit.attacks.base.Attack` objects, or a
+        attacks: Names of the catalogue and :class:`fedaudit.attacks.Attack` objects, or a
             dictionary from names to either settings or objects; the default set if empty.
         targets: Clients under audit; client 0 unless ``audit`` says otherwise.
         seeds: One run each.

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
+from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
 from fedaudit.core.errors import BadInput, an, type_of
 from fedaudit.core.importing import GivenObject
 from fedaudit.core.naming import Clients, Copies, DefensePart, NamedPart
@@ -59,6 +59,13 @@ def attack_settings(given: object, register: Register) -> dict[str, object]:
         found = [_attack_called(str(name), one) for name, one in given.items()]
     else:
         found = [_attack(one) for one in listed(given)]
+    settings: dict[str, object] = {}
+    for one in found:
+        if settings.setdefault(one.name, one.options) != one.options:
+            raise BadInput(
+                f"attacks has {one.name!r} twice, with other settings; give a dictionary that "
+                f'names each, such as {{"{one.name}-1": ..., "{one.name}-2": ...}}'
+            )
     return {one.name: register(one)["options"] for one in found}
 
 
@@ -275,10 +282,10 @@ def _attack_called(name: str, given: object) -> Spelled:
         return Spelled(name, _plain("attack", name, given))
     if not isinstance(given, Attack) or not _ATTACK_NAME.fullmatch(name):
         raise BadInput(
-            f"attacks[{name!r}] is a dictionary of settings, or a fedaudit.attacks.base.Attack "
+            f"attacks[{name!r}] is a dictionary of settings, or a fedaudit.attacks.Attack "
             f"under a name of letters and digits; got {type_of(given)}"
         )
-    return frozen(given, given, label=name)
+    return _attack(given) if name == given.name else frozen(given, given, label=name)
 
 
 def _attack(given: object) -> Spelled:
@@ -290,12 +297,15 @@ def _attack(given: object) -> Spelled:
         return spelled(given, {}, kind="attack")
     if not isinstance(given, Attack):
         raise BadInput(
-            "an attack is a catalogue's name, or a fedaudit.attacks.base.Attack of signals and a "
-            f"rule; got {type_of(given)}"
+            "an attack is a catalogue's name, or fedaudit.attacks.Attack; got {type_of(given)}"
         )
-    known = _named_in({**ATTACKS, **SOURCE_ATTACKS}, given)
-    if known:
-        return Spelled(known, {})
+    known = {**ATTACKS, **SOURCE_ATTACKS}.get(given.name)
+    if known is not None:
+        settings, usual = given.settings(), known.settings()
+        changed = {name: value for name, value in settings.items() if value != usual.get(name)}
+        # A custom rule or signal keeps the name of the attack that it was put into.
+        if settings.keys() == usual.keys() and given == known.with_settings(changed):
+            return Spelled(given.name, changed)
     kind = type(given)
     if kind is Attack:
         rule = type(given.rule).__name__

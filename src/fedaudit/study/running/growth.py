@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fedaudit.attacks.catalog import SET_SETTINGS, attack_set
+from fedaudit.attacks import SET_SETTINGS, attack_set
 from fedaudit.core.errors import Damaged
 from fedaudit.results.text import one_line, plain
 from fedaudit.study.running.identity import settings_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from fedaudit.attacks.catalog import catalogued
+from fedaudit.attacks import catalogued
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Damaged, Refusal, option
 from fedaudit.core.files import own_place, sweep

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from fedaudit.attacks.catalog import attack_named
+from fedaudit.attacks import attack_named
 from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE
 from fedaudit.core.locking import alone_in
 from fedaudit.core.metric_names import EPSILON

@@ -17,7 +17,7 @@ def _catalogue(kind: str) -> Iterable[str]:
     """The names of a catalogue, which is loaded only now: what reads settings need not train."""
     match kind:
         case "attack":
-            from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
+            from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 
             return [*ATTACKS, *SOURCE_ATTACKS]
         case "defense":

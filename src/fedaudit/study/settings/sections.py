@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
-from fedaudit.attacks.catalog import DEFAULT_SET
+from fedaudit.attacks import DEFAULT_SET
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import code_key
 from fedaudit.fl.training.local import LocalTraining

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
+from fedaudit.attacks import attack_named, attack_set
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import attack_named, attack_set
 from fedaudit.core import modules
 from fedaudit.core.errors import BadInput, NotVisible, Refusal
 from fedaudit.core.importing import called, named
