@@ -16,11 +16,11 @@ import torch
 
 from benchmarks.training import SMALL, Case, medians
 from fedaudit.core.values import Samples
-from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
 from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.hooks import UNDEFENDED, Defense, Visit
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Sent
 
@@ -43,9 +43,9 @@ class Setting:
         most, least = self.m_max, self.m_min
         return {
             "undefended": UNDEFENDED,
-            "partition": ClassGuided(HALF, m_max=most, m_min=least),
-            "with compensation": Compensation(coalition=HALF, m_max=most, m_min=least),
-            "CoFedMID": CoFedMID(coalition=HALF, m_max=most, m_min=least),
+            "partition": ClassGuided(members=HALF, m_max=most, m_min=least),
+            "with compensation": Compensation(members=HALF, m_max=most, m_min=least),
+            "CoFedMID": CoFedMID(members=HALF, m_max=most, m_min=least),
         }
 
 

@@ -24,8 +24,8 @@ from torch.func import functional_call, grad, vmap
 from benchmarks.training import CASES, HOW, Case, medians
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Params, Samples, chunks
-from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
 from fedaudit.defenses.dpsgd import DPSGD
+from fedaudit.fl.hooks import UNDEFENDED, Defense, Objective, Turn, Visit
 from fedaudit.fl.training.local import train
 
 CLIP, NOISE = 1.0, 1.0
@@ -33,7 +33,7 @@ RESNET = Case("ResNet-18, width 32", "resnet18", (3, 32, 32), 10, 1, 64, 3, {"wi
 ALEXNET = Case("AlexNet, 32x32", "alexnet", (3, 32, 32), 100, 1, 256, 4)
 
 
-@dataclass
+@dataclass(frozen=True)
 class WholeGradients(DPSGD):
     """DP-SGD that writes every sample's gradient out."""
 

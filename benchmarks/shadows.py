@@ -30,9 +30,9 @@ from benchmarks.training import medians
 from fedaudit.core.modules import loaded
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Params, Samples, chunks
-from fedaudit.defenses.base import UNDEFENDED, Visit
 from fedaudit.engines.local import one_thread
 from fedaudit.fl.algorithms.ifca_mir import Cluster
+from fedaudit.fl.hooks import UNDEFENDED, Visit
 from fedaudit.fl.training.dense import cross_entropy_slope
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.fl.training.manual_backprop import written_out

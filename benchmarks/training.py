@@ -21,9 +21,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fedaudit.core.params import weighted_sum
 from fedaudit.core.values import Architecture, Samples, Setting, chunks
-from fedaudit.defenses.base import UNDEFENDED, Visit
 from fedaudit.engines.local import Workers
 from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.hooks import UNDEFENDED, Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture

@@ -13,7 +13,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.datasets.catalog import SOURCES
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import PARTITIONS
-from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.defenses import DEFENSES
 from fedaudit.fl.training.local import SCHEDULES
 from fedaudit.models import MODELS
 from fedaudit.observe.views import VIEWS

@@ -32,18 +32,18 @@ FLOORS: dict[str, str] = {
     "signals": "core observe engines signals.kernels",
     "attacks": "core observe engines signals",
     # Training asks a defense at every step, and a defense may bring training of its own.
-    "defenses.base": "core observe",
+    "fl.hooks": "core observe",
     "defenses.accounting": "core.errors",
-    "fl.training": "core engines signals.kernels defenses.base",
-    "defenses": "core observe defenses.base defenses.accounting fl.training",
-    "fl": "core observe engines defenses fl.training",
-    "risk": "core observe metrics.balanced signals attacks defenses.base fl.training "
+    "fl.training": "core engines signals.kernels fl.hooks",
+    "defenses": "core observe fl.hooks defenses.accounting fl.training",
+    "fl": "core observe engines defenses fl.hooks fl.training",
+    "risk": "core observe metrics.balanced signals attacks fl.hooks fl.training "
     "fl.algorithms.ifca_mir fl.algorithms.fedavg fl.visits",
     # A filter on the bench is called, and needs no training and no figures.
-    "filters": "core defenses.base observe.round",
+    "filters": "core fl.hooks observe.round",
     # Settings hold names, spelled as the catalogues have them.
     "study.settings": "core observe.layout observe.views results.older results.text "
-    "attacks models fl.training.local fl.algorithms.catalog defenses.catalog "
+    "attacks models fl.training.local fl.algorithms.catalog defenses "
     "datasets.draws.fair datasets.partitions.schemes metrics.table risk.catalog",
     "study.setup": EVERYTHING_BELOW,
     "study.figures": EVERYTHING_BELOW,

@@ -20,10 +20,11 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.naming import Clients, NamedPart
 from fedaudit.datasets.catalog import SOURCES
 from fedaudit.datasets.partitions.schemes import PARTITIONS
+from fedaudit.defenses import DEFENSES
 from fedaudit.fl.algorithms.catalog import ALGORITHMS
 from fedaudit.models import MODELS, parts
 from fedaudit.partitions import PartitionScheme
-from fedaudit.study.front.spelling import attack_settings, registering
+from fedaudit.study.front.spelling import attack_settings, defense_settings, registering
 from fedaudit.study.settings.sections import TrainingSection
 
 CALLS = Path(__file__).parent / "typed_calls"
@@ -170,6 +171,35 @@ def test_every_example_of_the_public_api_runs(module: ModuleType) -> None:
     ]
     assert public
     assert all(">>> " in (one.__doc__ or "") for one in public)
+
+
+def test_every_defense_takes_its_members_and_has_an_example_that_runs() -> None:
+    makers = {make.__name__: make for make in DEFENSES.values() if make is not fa.defenses.Defense}
+    assert {"ConfiguredDefense", "Defense", *makers} == set(fa.defenses.__all__)
+    for name, make in makers.items():
+        assert getattr(fa.defenses, name) is make
+        assert ">>> " in (make.__doc__ or "")
+        assert name == "imported_filter" or "members" in inspect.signature(make).parameters
+    for module in {sys.modules[make.__module__] for make in makers.values()}:
+        assert doctest.testmod(module).failed == 0
+
+
+def test_a_defense_object_is_its_name_settings_and_members() -> None:
+    given = [
+        fa.defenses.DPSGD(1.0, 0.5),
+        fa.defenses.CoFedMID(members=[0, 1], sigma=0.2),
+        fa.defenses.GradientNoise(sigma=0.1, members=[2]),
+    ]
+    assert defense_settings(given, registering({})) == {
+        "name": "dp-sgd",
+        "options": {"clip": 1.0, "noise_multiplier": 0.5},
+        "chain": [],
+        "clients": None,
+        "also": [
+            {"name": "cofedmid", "options": {"sigma": 0.2}, "chain": [], "clients": (0, 1)},
+            {"name": "gradient-noise", "options": {"sigma": 0.1}, "chain": [], "clients": (2,)},
+        ],
+    }
 
 
 @pytest.mark.slow

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from fedaudit.attacks.base import Attack
 from fedaudit.core.values import ClientId, Samples, Sees
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.defenses.base import Batch, Defense, Turn
 from fedaudit.fl.algorithms.catalog import FederatedTask
 from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.hooks import Batch, Defense, Turn
 from fedaudit.observe.measurements import Measurements
 from fedaudit.signals.outputs import Loss
 

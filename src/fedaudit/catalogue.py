@@ -25,7 +25,7 @@ from fedaudit.core.values import Sees
 from fedaudit.datasets.catalog import FORMATS, SOURCES
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import PARTITIONS
-from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.defenses import DEFENSES
 from fedaudit.fl.algorithms.catalog import ALGORITHMS
 from fedaudit.fl.training.local import SCHEDULES
 from fedaudit.metrics.table import METRICS
@@ -34,11 +34,20 @@ from fedaudit.observe.views import VIEWS, View
 from fedaudit.signals.base import Signal
 
 _HEADING = re.compile(
-    r"^(Args|Attributes|Parameters|Raises|Returns|Yields|Source|Differs):\s*(.*)$"
+    r"^(Args|Attributes|Examples|Parameters|Raises|Returns|Yields|Source|Differs):\s*(.*)$"
 )
 _NAMED = re.compile(r"^(\w+): (.*)$")
 _ROLE = re.compile(r":\w+:`~?(?:\.?fedaudit[\w.]*\.)?([^`]+)`")
-_GIVEN_BY_STUDY = {"seed", "shape", "classes", "clients", "partition", "targets", "coalition"}
+_GIVEN_BY_STUDY = {
+    "seed",
+    "shape",
+    "classes",
+    "clients",
+    "partition",
+    "targets",
+    "coalition",
+    "members",
+}
 _WIDTH = 88
 _WIDE = 120
 """Columns of a terminal from which on every fact of an entry has a column of its own."""

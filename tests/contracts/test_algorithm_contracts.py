@@ -20,11 +20,11 @@ from fedaudit.core.objects import stated
 from fedaudit.core.params import plus
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Batch, ClientId, Params, Samples, Sees, Setting
-from fedaudit.defenses.base import Defense, Turn, Visit
 from fedaudit.engines.base import Engine
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, HoldsOut, KeepsModels
 from fedaudit.fl.algorithms.catalog import ALGORITHMS, FederatedTask
 from fedaudit.fl.algorithms.ifca_mir import Cluster
+from fedaudit.fl.hooks import Defense, Turn, Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload

@@ -17,11 +17,11 @@ from fedaudit.core.params import flat, plus, weighted_sum
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Architecture, Model, Params, Samples, Setting
-from fedaudit.defenses.base import Defense, Plan, Visit
-from fedaudit.defenses.catalog import DEFENSES, made
+from fedaudit.defenses import DEFENSES, made
 from fedaudit.defenses.chain import Chain
 from fedaudit.engines.base import Engine
 from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.hooks import Defense, Plan, Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Sent, Update, Upload
@@ -231,7 +231,7 @@ def test_every_setting_but_switches_has_a_wrong_value_here() -> None:
     for name, make in DEFENSES.items():
         known = signature(make).parameters
         own = {each for each in known if not isinstance(known[each].default, bool)}
-        assert {row[1] for row in WRONG if row[0] == name} == own - {"coalition"}, name
+        assert {row[1] for row in WRONG if row[0] == name} == own - {"members"}, name
 
 
 @pytest.mark.parametrize(("name", "setting", "value", "said"), WRONG)

@@ -12,9 +12,9 @@ from fedaudit.core.devices import CPU, computing_on, device_named, samples_on
 from fedaudit.core.errors import BadInput, Refusal, Unsupported
 from fedaudit.core.modules import loaded, outputs_of
 from fedaudit.core.values import Architecture, Batch, Model, Params, Samples
-from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
 from fedaudit.engines.local import Workers
 from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.hooks import UNDEFENDED, Defense, Objective, Turn, Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.signals.gradients import gradient_products

@@ -11,7 +11,6 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.params import flat
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Batch, Model, Params, Samples
-from fedaudit.defenses.base import UNDEFENDED, Defense, Guarantee, Objective, Turn, Visit, Workload
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.clip import ClientDP
 from fedaudit.defenses.cofedmid import CoFedMID
@@ -26,6 +25,7 @@ from fedaudit.defenses.relaxloss import RelaxLoss
 from fedaudit.defenses.sampling import DataSampling
 from fedaudit.defenses.sparsify import GradientSparsification
 from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.hooks import UNDEFENDED, Defense, Guarantee, Objective, Turn, Visit, Workload
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload
@@ -178,7 +178,7 @@ def test_a_part_that_is_set_to_do_nothing_replaces_nothing() -> None:
     [
         Hamp(0.5, 0.1),
         RelaxLoss(1.0),
-        CoFedMID(coalition=(0, 1)),
+        CoFedMID(members=(0, 1)),
         Chain((GradientNoise(0.1), RelaxLoss(1.0))),
     ],
 )
@@ -190,18 +190,18 @@ def test_what_mixes_labels_and_what_asks_for_classes_are_refused_by_name(asking:
 
 
 def test_noise_that_cancels_is_refused_where_an_upload_is_changed_after_it() -> None:
-    cancelling, sparse = NeutralNoise((0, 1)), GradientSparsification(0.5)
+    cancelling, sparse = NeutralNoise(members=(0, 1)), GradientSparsification(0.5)
     said = "GradientSparsification does so after it; put GradientSparsification before it"
     with pytest.raises(Unsupported, match=said):
         Chain((cancelling, sparse))
     with pytest.raises(Unsupported, match=said):
         Chain((Chain((DataSampling(0.5), cancelling)), sparse))
     assert Chain((sparse, cancelling)).cancels
-    assert not Chain((NeutralNoise((0, 1), sigma=0.0), sparse)).cancels
+    assert not Chain((NeutralNoise(members=(0, 1), sigma=0.0), sparse)).cancels
 
 
 def test_labels_may_be_mixed_where_nobody_asks_for_classes() -> None:
-    quiet = CoFedMID(coalition=(0, 1), regularise=False)
+    quiet = CoFedMID(members=(0, 1), regularise=False)
     for part in (Hamp(0.0, 0.0, divide_by_classes=False), RelaxLoss(0.0), quiet):
         assert Chain((MixUp(1.0), part)).mixes_labels
     assert Chain((MixUp(0.0), RelaxLoss(1.0))).needs_classes
@@ -270,8 +270,8 @@ def test_a_guarantee_on_samples_holds_only_where_nobody_else_touches_them() -> N
 
 def test_a_chain_leaves_the_client_the_classes_that_every_part_leaves_it() -> None:
     here = Visit(round=1, rounds=1, client=0, cohort=(0, 1), weights={}, seed=3)
-    one = ClassGuided((0, 1), m_max=4, m_min=4)
-    alone = ClassGuided((0, 2), m_max=4, m_min=4)
+    one = ClassGuided(members=(0, 1), m_max=4, m_min=4)
+    alone = ClassGuided(members=(0, 2), m_max=4, m_min=4)
     assert bool(GradientNoise(0.1).dealt(here, classes=6).all())
     assert Chain((GradientNoise(0.1), one)).acts_in("dealt")
     assert not Chain((GradientNoise(0.1),)).acts_in("dealt")

@@ -12,9 +12,9 @@ from fedaudit.core.params import flat
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Architecture, Batch, Model, Params, Samples
-from fedaudit.defenses.base import UNDEFENDED, Objective, Turn, Workload
 from fedaudit.defenses.clip import ClientDP, client_epsilon
 from fedaudit.defenses.dpsgd import DPSGD, sample_epsilon, sampling_rate, windows
+from fedaudit.fl.hooks import UNDEFENDED, Objective, Turn, Workload
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
 from tests.defenses.turns import turn

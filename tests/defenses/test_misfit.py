@@ -10,8 +10,7 @@ from torch import nn
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.tasks import binary, regression
 from fedaudit.core.values import Architecture, Setting
-from fedaudit.defenses.base import Plan, Visit
-from fedaudit.defenses.catalog import made
+from fedaudit.defenses import made
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.defenses.cofedmid.compensation import Compensation
@@ -19,6 +18,7 @@ from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.soft_labels import class_count
+from fedaudit.fl.hooks import Plan, Visit
 from fedaudit.models import architecture
 
 
@@ -74,9 +74,9 @@ def test_more_classes_a_client_than_there_are_are_refused(kind: type[ClassGuided
         (1, 0, "got m_max 1 and m_min 2"),
     ):
         with pytest.raises(BadInput, match=said):
-            kind((0, 1), m_max=most, m_min=least).refuse_misfit(GROUP_NORM)
-    kind((0, 1), m_max=10, m_min=2).refuse_misfit(GROUP_NORM)
-    kind((0, 1)).refuse_misfit(GROUP_NORM)
+            kind(members=(0, 1), m_max=most, m_min=least).refuse_misfit(GROUP_NORM)
+    kind(members=(0, 1), m_max=10, m_min=2).refuse_misfit(GROUP_NORM)
+    kind(members=(0, 1)).refuse_misfit(GROUP_NORM)
 
 
 @pytest.mark.parametrize("name", ["class-guided", "compensation", "cofedmid", "neutral-noise"])
@@ -88,7 +88,7 @@ def test_a_coalition_that_names_a_client_twice_or_nobody_is_refused(name: str) -
 
 def test_classes_are_dealt_only_where_a_task_has_some() -> None:
     net = replace(GROUP_NORM.architecture, task=regression())
-    deals = ClassGuided((0, 1))
+    deals = ClassGuided(members=(0, 1))
     deals.refuse_misfit(GROUP_NORM)
     with pytest.raises(Unsupported, match="deals classes, which the task 'regression'"):
         deals.refuse_misfit(replace(GROUP_NORM, architecture=net))

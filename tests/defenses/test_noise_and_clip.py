@@ -12,9 +12,9 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.params import flat, norm
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Params
-from fedaudit.defenses.base import Turn
 from fedaudit.defenses.clip import ClientDP, client_epsilon, clipped
 from fedaudit.defenses.noise import GradientNoise
+from fedaudit.fl.hooks import Turn
 from fedaudit.observe.round import Update
 from tests.defenses.turns import turn
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from fedaudit.core.params import flat
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Samples
-from fedaudit.defenses.base import UNDEFENDED, Defense, Turn
 from fedaudit.defenses.poison import PoisonedUpload
 from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import architecture
 from fedaudit.observe.round import Sent

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.core.values import Samples
-from fedaudit.defenses.base import UNDEFENDED
 from fedaudit.defenses.sampling import DataSampling
+from fedaudit.fl.hooks import UNDEFENDED
 from tests.defenses.turns import turn
 
 

@@ -9,7 +9,6 @@ from torch.nn import functional
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch
-from fedaudit.defenses.base import Defense
 from fedaudit.defenses.hamp import Hamp
 from fedaudit.defenses.relaxloss import RelaxLoss
 from fedaudit.defenses.soft_labels import (
@@ -20,6 +19,7 @@ from fedaudit.defenses.soft_labels import (
     soft_target,
     true_probability,
 )
+from fedaudit.fl.hooks import Defense
 from tests.defenses.turns import turn
 
 

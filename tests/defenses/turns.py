@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from fedaudit.core.values import Architecture, ClientId, Model
-from fedaudit.defenses.base import Turn, Visit
+from fedaudit.fl.hooks import Turn, Visit
 from fedaudit.models import architecture
 
 

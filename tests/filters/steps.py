@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Params, Samples
-from fedaudit.defenses.base import Objective
 from fedaudit.defenses.dpsgd import DPSGD
+from fedaudit.fl.hooks import Objective
 from fedaudit.models import architecture
 from tests.defenses.turns import turn
 

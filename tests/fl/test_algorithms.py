@@ -13,13 +13,13 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.params import flat
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, chunks
-from fedaudit.defenses.base import UNDEFENDED, Visit
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.hamp import Hamp
 from fedaudit.fl.algorithms.fedavg import FedAdam, FedAvg, FedProx
 from fedaudit.fl.algorithms.fedembedding import FedEmbedding
 from fedaudit.fl.algorithms.fedmd import Distillation, FedMD, Students, distilled
 from fedaudit.fl.algorithms.fedsgd import FedSGD
+from fedaudit.fl.hooks import UNDEFENDED, Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Logits, Round, Sent, Update

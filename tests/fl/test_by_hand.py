@@ -12,12 +12,12 @@ from fedaudit.core.params import difference, flat, norm
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import cross_entropy, of_loss
 from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, Setting
-from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.hamp import Hamp
 from fedaudit.defenses.mixup import MixUp
 from fedaudit.defenses.relaxloss import RelaxLoss
+from fedaudit.fl.hooks import UNDEFENDED, Defense, Objective, Turn, Visit
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
 
@@ -116,7 +116,7 @@ class ThroughAutograd(Defense):
         return super().gradient(objective, batch, turn)
 
 
-BACK = Compensation(coalition=(0,), m_max=3, m_min=3, start=1, recycle=0.3, mu=0.1)
+BACK = Compensation(members=(0,), m_max=3, m_min=3, start=1, recycle=0.3, mu=0.1)
 DEFENSES: Mapping[str, Defense] = {
     "soft labels": Soft(),
     "mixup": MixUp(alpha=1.0),

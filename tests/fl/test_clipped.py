@@ -15,7 +15,7 @@ from fedaudit.core.params import norm, plus, scaled
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Params
-from fedaudit.defenses.base import Objective
+from fedaudit.fl.hooks import Objective
 from fedaudit.fl.training.clipped import clipped_sum
 from fedaudit.models import architecture
 from tests.networks import CASES, CLASSES, Twice

@@ -15,7 +15,6 @@ from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.params import flat, weighted_sum
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Samples
-from fedaudit.defenses.base import Visit
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.fl.algorithms.fedavg import FedAvg
@@ -28,6 +27,7 @@ from fedaudit.fl.algorithms.ifca_mir import (
     Preference,
     shortage,
 )
+from fedaudit.fl.hooks import Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Round, Sent, Update
@@ -242,11 +242,11 @@ def test_mean_losses_are_those_of_all_the_clients_data() -> None:
 
 
 def test_noise_that_cancels_between_clients_is_refused_where_models_are_averaged_apart() -> None:
-    noisy = NeutralNoise((0, 1))
+    noisy = NeutralNoise(members=(0, 1))
     for defense in (noisy, Chain((noisy,))):
         with pytest.raises(Unsupported, match="averages those of each model by themselves"):
             run(Ifca(TINY, HOW), defenses={0: defense})
-    silent = NeutralNoise((0, 1), sigma=0.0)
+    silent = NeutralNoise(members=(0, 1), sigma=0.0)
     assert run(Ifca(TINY, HOW), rounds=1, defenses={0: silent})
 
 

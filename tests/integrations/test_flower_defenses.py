@@ -15,14 +15,14 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.values import Params
-from fedaudit.defenses.base import Defense, Turn
-from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.defenses import DEFENSES
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.clip import ClientDP
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.quantize import GradientQuantization
 from fedaudit.defenses.sparsify import GradientSparsification
+from fedaudit.fl.hooks import Defense, Turn
 from fedaudit.integrations.flower import defense_mod, identity_mod
 from fedaudit.observe.round import Update, Upload
 from tests.integrations.federation import CLIENTS, StubGrid, client_app, initial
@@ -102,7 +102,7 @@ def final(app: ClientApp) -> Params:
 def test_a_coalitions_noise_cancels_in_flowers_own_average() -> None:
     sizes = {client: float(len(samples)) for client, samples in data().clients.items()}
     weights = {client: size / sum(sizes.values()) for client, size in sizes.items()}
-    noise = NeutralNoise((0, 1), sigma=0.5, ratio=1.0)
+    noise = NeutralNoise(members=(0, 1), sigma=0.5, ratio=1.0)
     outsider = defense_mod(Defense(), network)
     member = defense_mod(noise, network, seed=3, weights=weights)
 
@@ -119,7 +119,7 @@ def test_a_coalitions_noise_cancels_in_flowers_own_average() -> None:
 
 def test_noise_that_cancels_needs_what_members_share() -> None:
     with pytest.raises(BadInput, match="share a seed and know all weights"):
-        defense_mod(NeutralNoise((0, 1)), network)
+        defense_mod(NeutralNoise(members=(0, 1)), network)
     mod = defense_mod(GradientNoise(0.1), network, seed=1)
     grid = StubGrid(ClientApp(mods=[mod]), partitions=False)
     message = Message(RecordDict({"arrays": initial()}), next(iter(grid.contexts)), "train")

@@ -12,9 +12,9 @@ from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.params import flat, norm, plus
 from fedaudit.core.seeds import seed_for
 from fedaudit.defenses.accounting import gaussian_epsilon
-from fedaudit.defenses.base import Turn
 from fedaudit.defenses.canary import canary_direction
 from fedaudit.defenses.clip import ClientDP, clipped
+from fedaudit.fl.hooks import Turn
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.canaries import CANARIES_FILE
 from fedaudit.observe.measurements import read_measured

@@ -8,8 +8,8 @@ import pytest
 
 from fedaudit.core.errors import Unsupported
 from fedaudit.core.origin import Origin
-from fedaudit.defenses.base import Guarantee, Workload
 from fedaudit.defenses.dpsgd import DPSGD
+from fedaudit.fl.hooks import Guarantee, Workload
 from fedaudit.report.text.epsilons import measured_epsilon
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.tiles import canary_tile
@@ -26,7 +26,7 @@ from tests.estimates import changed
 from tests.study.studies import quick_study
 
 
-@dataclass
+@dataclass(frozen=True)
 class ForgottenNoise(DPSGD):
     """Claims the noise that it does not add."""
 

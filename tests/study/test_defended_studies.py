@@ -8,12 +8,12 @@ import pytest
 
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.values import ClientId
-from fedaudit.defenses.base import Defense
-from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.defenses import DEFENSES
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.quantize import GradientQuantization
 from fedaudit.defenses.sampling import DataSampling
+from fedaudit.fl.hooks import Defense
 from fedaudit.study.running.identity import run_key, settings_of
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.file import read_studies

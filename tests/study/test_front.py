@@ -27,11 +27,11 @@ from fedaudit.core.errors import BadInput, Refusal, Unsupported
 from fedaudit.core.naming import DefensePart
 from fedaudit.core.values import Batch, Model
 from fedaudit.datasets.partitions.schemes import Counts, Quotas
-from fedaudit.defenses.base import Defense, Turn
-from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.defenses import DEFENSES
 from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.algorithms.catalog import FederatedTask
 from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.hooks import Defense, Turn
 from fedaudit.observe.round import Sent
 from fedaudit.signals.outputs import Confidence
 from fedaudit.study.front.federation import Federation, Questions, plan_of

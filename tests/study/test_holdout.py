@@ -12,12 +12,12 @@ from fedaudit.core.origin import Origin
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import NOBODY, Architecture, ClientId, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
-from fedaudit.defenses.base import Defense, Visit
 from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.defenses.cofedmid.validation import held_out
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import IfcaMirOfClients
+from fedaudit.fl.hooks import Defense, Visit
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.risk.base import ByLoss
 from fedaudit.study.figures.accuracy import evaluation_split
@@ -34,7 +34,7 @@ IDS = torch.arange(400)
 CLIENTS = {c: samples(IDS[100 * c : 100 * c + 100]) for c in range(3)}
 OWNER = np.where(IDS.numpy() < 300, IDS.numpy() // 100, NOBODY)
 DEAL = Deal(CLIENTS, AuditSet(samples(IDS), OWNER, np.zeros(400, dtype=np.int64)))
-PAIR = {c: CoFedMID(coalition=(0, 1), start=2) for c in (0, 1)}
+PAIR = {c: CoFedMID(members=(0, 1), start=2) for c in (0, 1)}
 
 
 NOTHING_HELD_OUT = FedAvg(Architecture("none", nn.Identity), LocalTraining())

@@ -12,7 +12,7 @@ from fedaudit.core.importing import called
 from fedaudit.datasets.catalog import FORMATS, MADE, load
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import PARTITIONS
-from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.defenses import DEFENSES
 from fedaudit.fl.algorithms.catalog import ALGORITHMS
 from fedaudit.models import MODELS
 from fedaudit.study.settings.games import GameStudy

@@ -37,3 +37,22 @@ fa.attacks.Attack(
     rule=fa.attacks.FedMIA2().rule,
     source="A custom attack",
 )
+
+fa.Federation(
+    "mnist",
+    defenses=[
+        fa.defenses.CoFedMID(members=[0, 1], sigma=0.1),
+        fa.defenses.DPSGD(clip=1.0, noise_multiplier=0.1, members=(2,)),
+        fa.defenses.GradientNoise(sigma=0.01),
+    ],
+)
+fa.Federation("mnist", defenses=fa.defenses.Hamp(0.5, 0.01))
+fa.Federation("mnist", defenses="quantization")
+fa.defenses.BitRandPublished(nominal_epsilon=5.0)
+
+
+class Jitter(fa.defenses.ConfiguredDefense):
+    """A custom defense."""
+
+
+fa.Federation("mnist", defenses=[Jitter(members=[0])])

@@ -1,22 +1,104 @@
-"""Defenses of a client against leakage.
+"""Defenses of clients against leakage, for :class:`fedaudit.Federation`.
 
-``fedaudit.defenses.CoFedMID(members=[0, 1])``: every defense of ``fedaudit list defenses`` is here
-by the name of its class, with the clients that use it. A class derived from ``Defense`` takes
-``members`` as well; each member has an instance of its own in each run.
+>>> import fedaudit as fa
+>>> defenses = [fa.defenses.CoFedMID(members=[0, 1]), fa.defenses.DPSGD(1.0, 0.1, members=[2])]
+
+Each class is one defense of ``fedaudit list defenses``. ``members`` names the clients that use it;
+without ``members``, all clients that have no other defense use it. Derive a custom defense from
+:class:`ConfiguredDefense`, or from :class:`Defense`, and override the hooks in which it acts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from inspect import signature
+
+from fedaudit.core.importing import called, named
+from fedaudit.core.naming import Copies
+from fedaudit.core.values import ClientId, Setting
+from fedaudit.defenses.augment import Augmentation as Augmentation
+from fedaudit.defenses.clip import ClientDP as ClientDP
+from fedaudit.defenses.cofedmid import CoFedMID as CoFedMID
+from fedaudit.defenses.cofedmid.compensation import Compensation as Compensation
+from fedaudit.defenses.cofedmid.neutral import NeutralNoise as NeutralNoise
+from fedaudit.defenses.cofedmid.partition import ClassGuided as ClassGuided
+from fedaudit.defenses.dpsgd import DPSGD as DPSGD
+from fedaudit.defenses.foreign import imported_filter as imported_filter
+from fedaudit.defenses.hamp import Hamp as Hamp
+from fedaudit.defenses.ldp.additive import LdpGaussian as LdpGaussian
+from fedaudit.defenses.ldp.additive import LdpLaplace as LdpLaplace
+from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished as BitRandPublished
+from fedaudit.defenses.ldp.bit_mechanisms import BitwiseRR as BitwiseRR
+from fedaudit.defenses.ldp.bit_mechanisms import OmePublished as OmePublished
+from fedaudit.defenses.mixup import MixUp as MixUp
+from fedaudit.defenses.noise import GradientNoise as GradientNoise
+from fedaudit.defenses.quantize import GradientQuantization as GradientQuantization
+from fedaudit.defenses.relaxloss import RelaxLoss as RelaxLoss
+from fedaudit.defenses.sampling import DataSampling as DataSampling
+from fedaudit.defenses.sparsify import GradientSparsification as GradientSparsification
+from fedaudit.fl.hooks import ConfiguredDefense as ConfiguredDefense
+from fedaudit.fl.hooks import Defense as Defense
+
+DEFENSES: dict[str, Callable[..., Defense]] = {
+    "none": Defense,
+    "gradient-noise": GradientNoise,
+    "client-dp": ClientDP,
+    "dp-sgd": DPSGD,
+    "sparsification": GradientSparsification,
+    "quantization": GradientQuantization,
+    "data-sampling": DataSampling,
+    "filter": imported_filter,
+    "mixup": MixUp,
+    "augmentation": Augmentation,
+    "relaxloss": RelaxLoss,
+    "hamp": Hamp,
+    "cofedmid": CoFedMID,
+    "class-guided": ClassGuided,
+    "compensation": Compensation,
+    "neutral-noise": NeutralNoise,
+    "bitrand": BitRandPublished,
+    "ome": OmePublished,
+    "bitwise-rr": BitwiseRR,
+    "ldp-laplace": LdpLaplace,
+    "ldp-gaussian": LdpGaussian,
+}
+
+__all__ = sorted({"ConfiguredDefense", "Defense", *(make.__name__ for make in DEFENSES.values())})
 
 
-def __getattr__(name: str) -> Callable[..., object]:
-    if name.startswith("_"):
-        raise AttributeError(f"module 'fedaudit.defenses' has no attribute {name!r}")
-    from fedaudit.core.naming import DefensePart
-    from fedaudit.defenses.base import Defense
-    from fedaudit.defenses.catalog import DEFENSES
+def __dir__() -> list[str]:
+    return __all__
 
-    known: dict[str, Callable[..., object]] = {make.__name__: make for make in DEFENSES.values()}
-    known |= {"Defense": Defense, "DefensePart": DefensePart}
-    if name not in known:
-        raise AttributeError(f"module 'fedaudit.defenses' has no attribute {name!r}")
-    return known[name]
+
+def defense_named(name: str) -> Callable[..., Defense]:
+    """The maker of a defense: of the catalogue, of a package, or the user's ``module:class``.
+
+    Raises:
+        BadInput: There is none; the nearest is named.
+    """
+    return named(
+        "defense",
+        name,
+        DEFENSES,
+        wanted="a class derived from fedaudit.defenses.Defense",
+        fits=_makes_defenses,
+    )
+
+
+def _makes_defenses(found: object) -> bool:
+    return isinstance(found, Copies) or (isinstance(found, type) and issubclass(found, Defense))
+
+
+def made(name: str, options: Mapping[str, Setting], *, coalition: tuple[ClientId, ...]) -> Defense:
+    """One client's own instance of a defense.
+
+    Args:
+        name: See :func:`defense_named`.
+        options: Settings of the defense.
+        coalition: The clients that use it, for defenses that take them.
+    """
+    make = defense_named(name)
+    together = dict.fromkeys(
+        signature(make).parameters.keys() & {"coalition", "members"}, coalition
+    )
+    defense = called("defense", name, make, **options, **together)
+    assert isinstance(defense, Defense)
+    return defense

@@ -12,7 +12,7 @@ from fedaudit.core.devices import forked
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_globally
 from fedaudit.core.values import Batch, Params, Samples
-from fedaudit.defenses.base import Defense, Turn, Visit
+from fedaudit.fl.hooks import ConfiguredDefense, Turn, Visit
 
 
 class _Range(NamedTuple):
@@ -30,7 +30,7 @@ class _Range(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Augmentation(Defense):
+class Augmentation(ConfiguredDefense):
     """Shows a freshly cropped, flipped, turned and recoloured image in each training step.
 
     Signals are measured on the images as they are. Each part draws for every image by itself,
@@ -45,6 +45,10 @@ class Augmentation(Defense):
         rotation: Largest angle in degrees, either way, in [0, 180]; corners become black.
         brightness: Images are multiplied by a factor between 1 minus and 1 plus this, in [0, 1].
         contrast: Distance from the image's mean grey is multiplied likewise, in [0, 1].
+
+    Examples:
+        >>> Augmentation(padding=4, horizontal_flip=0.5).padding
+        4
 
     Source: FedMIA, appendix A.2, with the strengths of its published code (which are the
         defaults).

@@ -9,7 +9,7 @@ import torch
 from fedaudit.core.params import norm, scaled
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch, Params, Samples
-from fedaudit.defenses.base import Defense, Turn
+from fedaudit.fl.hooks import Defense, Turn
 from fedaudit.observe.round import Update, Upload
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.values import Batch, Model, Params, Samples
-from fedaudit.defenses.base import (
+from fedaudit.fl.hooks import (
     UNDEFENDED,
     Defense,
     Guarantee,

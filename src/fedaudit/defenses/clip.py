@@ -9,8 +9,8 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.params import norm, scaled
 from fedaudit.core.values import Params
 from fedaudit.defenses.accounting import gaussian_epsilon
-from fedaudit.defenses.base import Defense, Guarantee, Turn, Workload
 from fedaudit.defenses.noise import with_noise
+from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, Turn, Workload
 from fedaudit.observe.round import Gradient, Update, Upload
 
 
@@ -21,12 +21,16 @@ def clipped(values: Params, limit: float) -> Params:
 
 
 @dataclass(frozen=True)
-class ClientDP(Defense):
+class ClientDP(ConfiguredDefense):
     """Clips a client's upload to a length and adds noise in proportion to that length.
 
     Attributes:
         clip: Largest Euclidean length of an upload; infinity clips nothing.
         noise_multiplier: Standard deviation of the noise in units of ``clip``; 0 adds none.
+
+    Examples:
+        >>> ClientDP(clip=1.0, noise_multiplier=1.1).clip
+        1.0
 
     Source: McMahan et al. 2018 (DP-FedAvg), applied by the client itself.
     Differs: FedMIA's "gradient perturbation" and CoFedMID's "client-level DP" add noise without

@@ -12,12 +12,12 @@ from torch.nn import functional
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.values import Batch, Params, Samples
 from fedaudit.defenses.accounting import gaussian_epsilon
-from fedaudit.defenses.base import Defense, Guarantee, Objective, Plan, Turn, Workload
+from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, Objective, Plan, Turn, Workload
 from fedaudit.fl.training.clipped import clipped_sum, refuse_mixing
 
 
-@dataclass
-class DPSGD(Defense):
+@dataclass(frozen=True)
+class DPSGD(ConfiguredDefense):
     """Trains so that no single sample can move the model by more than a clip, hidden in noise.
 
     Every step draws each sample independently of the others (a batch may be empty), shortens
@@ -35,6 +35,10 @@ class DPSGD(Defense):
             before clipping; 1 trains on the image itself.
         padding: Copies are windows of an image continued by so many mirrored pixels; 0 for none.
         horizontal_flip: Probability with which a copy is a mirror image, in [0, 1].
+
+    Examples:
+        >>> DPSGD(clip=1.0, noise_multiplier=0.1, members=[0]).multiplicity
+        1
 
     Source: Abadi et al. 2016, Algorithm 1; De et al. 2022, section 3.2 (multiplicity);
         CoFedMID, appendix E (multipliers 0.05, 0.1 and 0.2).
@@ -94,7 +98,7 @@ class DPSGD(Defense):
         if len(data) == 0:  # none left by another defense, such as one that deals classes out
             return
         rate = sampling_rate(batch_size, len(data))
-        self._expected = rate * len(data)
+        object.__setattr__(self, "_expected", rate * len(data))
         rng = turn.rng("poisson batches")
         for _ in range(ceil(len(data) / batch_size)):
             drawn = torch.rand(len(data), generator=rng, dtype=torch.float64) < rate

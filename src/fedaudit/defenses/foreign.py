@@ -11,12 +11,12 @@ from fedaudit.core.importing import imported
 from fedaudit.core.params import flat
 from fedaudit.core.seeds import seed_globally
 from fedaudit.core.values import Params
-from fedaudit.defenses.base import Defense, Turn
+from fedaudit.fl.hooks import ConfiguredDefense, Turn
 from fedaudit.observe.round import Upload
 
 
 @dataclass(frozen=True)
-class Filter(Defense):
+class Filter(ConfiguredDefense):
     """Passes the upload through a function of the user's own, and sends what comes back.
 
     The function is given tensors by name, copies that it may change, and returns tensors of the
@@ -99,6 +99,10 @@ def imported_filter(*, path: str) -> Filter:
 
     Args:
         path: ``package.module:callable``; importable by every worker process too.
+
+    Examples:
+        >>> imported_filter(path="copy:copy").function.__name__
+        'copy'
 
     Raises:
         BadInput: The path cannot be imported, or is nothing to call.

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Batch
-from fedaudit.defenses.base import Defense, Turn
 from fedaudit.defenses.soft_labels import (
     divergence_per_class,
     entropy,
@@ -15,10 +14,11 @@ from fedaudit.defenses.soft_labels import (
     slope_of_doubt,
     soft_target,
 )
+from fedaudit.fl.hooks import ConfiguredDefense, Turn
 
 
 @dataclass(frozen=True)
-class Hamp(Defense):
+class Hamp(ConfiguredDefense):
     """Trains towards soft labels of a given entropy and rewards entropy in predictions.
 
     The published loss is smaller than a cross-entropy by the number of classes and was used
@@ -35,6 +35,10 @@ class Hamp(Defense):
             divergence; 0 for none. Published: 0.005, 0.001 and 0.01 for the same three.
         divide_by_classes: Whether the loss has the published scale; false multiplies all of it
             by the number of classes, so that both terms keep their ratio.
+
+    Examples:
+        >>> Hamp(entropy_threshold=0.5, entropy_weight=0.005).divide_by_classes
+        True
 
     Source: HAMP (Chen and Pattabiraman, NDSS 2024), training part and its published code;
         CoFedMID, appendix E, which uses that part alone.

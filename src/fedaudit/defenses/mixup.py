@@ -9,14 +9,14 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.values import Batch
-from fedaudit.defenses.base import Defense, Plan, Turn
 from fedaudit.defenses.soft_labels import class_count, hard_target
+from fedaudit.fl.hooks import ConfiguredDefense, Plan, Turn
 
 MIXES = ("inputs-and-labels", "legacy_label_only")
 
 
 @dataclass(frozen=True)
-class MixUp(Defense):
+class MixUp(ConfiguredDefense):
     """Blends every sample of a batch with another one of it, inputs and labels alike.
 
     A batch has one share and one shuffling. Blended samples keep the id of the sample that has
@@ -29,6 +29,10 @@ class MixUp(Defense):
             (CoFedMID).
         mixes: "inputs-and-labels", or "legacy_label_only", which shows the model the samples as
             they are and blends labels alone; that is label noise, kept for comparison.
+
+    Examples:
+        >>> MixUp(alpha=1.0).alpha
+        1.0
 
     Source: MixUp (Zhang et al. 2018), section 2; FedMIA, appendix A.2 (alpha from 1e-5 to 1e5);
         CoFedMID, appendix E (alpha 0.01); FedMIA's published code for "legacy_label_only".

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Params
-from fedaudit.defenses.base import Defense, Turn
+from fedaudit.fl.hooks import ConfiguredDefense, Turn
 from fedaudit.observe.round import Upload
 
 
@@ -21,7 +21,7 @@ def with_noise(values: Params, std: float, rng: torch.Generator) -> Params:
 
 
 @dataclass(frozen=True)
-class GradientNoise(Defense):
+class GradientNoise(ConfiguredDefense):
     """Adds N(0, sigma^2) to every entry of the upload.
 
     Nothing is clipped, so that no sigma gives differential privacy; :class:`ClientDP` does.
@@ -29,6 +29,10 @@ class GradientNoise(Defense):
     Attributes:
         sigma: Standard deviation in units of the upload; 0 changes nothing. Published: 0.01
             to 0.5 (FedMIA), 0.01 and 0.1 (CoFedMID).
+
+    Examples:
+        >>> GradientNoise(sigma=0.01, members=[0]).sigma
+        0.01
 
     Source: FedMIA, appendix A.2 (gradient perturbation); CoFedMID, appendix E (GradNoise).
     Differs: The noisy upload is what every attack sees, losses included.

@@ -8,7 +8,7 @@ from torch import Tensor
 from fedaudit.core.devices import samples_on
 from fedaudit.core.params import scaled
 from fedaudit.core.values import Batch, Samples
-from fedaudit.defenses.base import Defense, Turn
+from fedaudit.fl.hooks import Defense, Turn
 from fedaudit.observe.round import Update, Upload
 
 

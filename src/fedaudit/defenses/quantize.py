@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.values import Params
-from fedaudit.defenses.base import Defense, Turn
+from fedaudit.fl.hooks import ConfiguredDefense, Turn
 from fedaudit.observe.round import Upload
 
 MOST_BITS = 10
@@ -17,7 +17,7 @@ FULL_PRECISION = 32
 
 
 @dataclass(frozen=True)
-class GradientQuantization(Defense):
+class GradientQuantization(ConfiguredDefense):
     """Rounds each tensor of the upload to evenly spaced levels between its least and largest entry.
 
     Attributes:
@@ -25,6 +25,10 @@ class GradientQuantization(Defense):
             to 10 (FedMIA).
         rounding: "stochastic" moves an entry up or down to one of 2^bits levels by a draw whose
             mean is the entry; "floor" moves it down, the published code's way.
+
+    Examples:
+        >>> GradientQuantization(bits=8).bits
+        8
 
     Source: FedMIA, appendix A.2 (gradient quantization); Reisizadeh et al. 2020 (FedPAQ) for
         unbiased rounding.

@@ -8,14 +8,14 @@ from torch.nn import functional
 
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.values import Batch
-from fedaudit.defenses.base import Defense, Turn
 from fedaudit.defenses.soft_labels import hard_labels, soft_target, true_probability
+from fedaudit.fl.hooks import ConfiguredDefense, Turn
 
 FORMS = ("images", "tables")
 
 
 @dataclass(frozen=True)
-class RelaxLoss(Defense):
+class RelaxLoss(ConfiguredDefense):
     """Keeps the training loss near a target: up where it is below, flatter predictions in turn.
 
     In rounds 1, 3, 5, ... a step minimises the distance of the batch's mean loss from the
@@ -29,6 +29,10 @@ class RelaxLoss(Defense):
             1, 1 and 0.3 for the same three.
         form: How predictions are flattened: "images" also raises the loss of all samples
             there and flattens misclassified ones alone, "tables" flattens all and raises none.
+
+    Examples:
+        >>> RelaxLoss(target_loss=1.0).target_loss
+        1.0
 
     Source: RelaxLoss (Chen et al. 2022), algorithm 1 and its published code (which has a form
         each for images and tables); CoFedMID, appendix E.

@@ -7,17 +7,21 @@ import torch
 
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.values import Batch, Samples
-from fedaudit.defenses.base import Defense, Turn
+from fedaudit.fl.hooks import ConfiguredDefense, Turn
 
 
 @dataclass(frozen=True)
-class DataSampling(Defense):
+class DataSampling(ConfiguredDefense):
     """Trains on a fresh random share of the client's data in every epoch, or in every round.
 
     Attributes:
         share: Of the data, in (0, 1]; at least one sample is trained on, and 1 changes nothing.
             Published: 0.1 to 1 (FedMIA).
         every: "epoch" draws before each epoch; "round" draws once for all epochs of a round.
+
+    Examples:
+        >>> DataSampling(share=0.5).share
+        0.5
 
     Source: FedMIA, appendix A.2 (data sampling); Li et al. 2022.
     Differs: FedMIA's code stops an epoch after a share of its batches, and trains on everything

@@ -11,7 +11,7 @@ from torch.nn import functional
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.values import Batch
-from fedaudit.defenses.base import Turn
+from fedaudit.fl.hooks import Turn
 
 
 def entropy(outputs: Float[Tensor, "samples classes"]) -> Float[Tensor, " samples"]:

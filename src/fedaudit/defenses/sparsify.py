@@ -9,7 +9,7 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.params import flat
 from fedaudit.core.values import Params
-from fedaudit.defenses.base import Defense, Turn
+from fedaudit.fl.hooks import ConfiguredDefense, Turn
 from fedaudit.observe.round import Upload
 
 SMALL = 1000
@@ -17,7 +17,7 @@ SMALL = 1000
 
 
 @dataclass(frozen=True)
-class GradientSparsification(Defense):
+class GradientSparsification(ConfiguredDefense):
     """Sends the largest entries of the upload, by size, and zeros in place of all others.
 
     Attributes:
@@ -26,6 +26,10 @@ class GradientSparsification(Defense):
         scope: "global" lets all entries compete, and keeps exactly the nearest whole number to
             (1 - ratio) times their count, halves to the even one, the first of equal entries;
             "per-tensor" is the published code's way.
+
+    Examples:
+        >>> GradientSparsification(ratio=0.9).ratio
+        0.9
 
     Source: FedMIA, appendix A.2 (gradient sparsification); CoFedMID, appendix E (GradSparse).
     Differs: FedMIA's code ranks each tensor alone, leaves those of up to 1000 entries as they

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, Unsupported, option, type_of
 from fedaudit.core.values import Architecture, Model
-from fedaudit.defenses.base import Defense, Turn
 from fedaudit.filters.claim import Arrays, Claim
+from fedaudit.fl.hooks import Defense, Turn
 from fedaudit.observe.round import Update
 
 KINDS: dict[str, str] = {

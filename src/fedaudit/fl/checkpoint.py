@@ -10,7 +10,7 @@ import torch
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.objects import stated
 from fedaudit.core.values import ClientId, Params, Samples
-from fedaudit.defenses.base import UNDEFENDED, Defense
+from fedaudit.fl.hooks import UNDEFENDED, Defense
 from fedaudit.observe.tensors import read_tensors, write_tensors
 
 
@@ -46,7 +46,12 @@ def fingerprint_of(
     digest = sha256(stated(settings).encode())
     for client in sorted(clients):
         defense = defenses.get(client, UNDEFENDED)
-        digest.update(stated((client, type(defense).__name__, vars(defense))).encode())
+        settings_of_defense = {
+            name: value
+            for name, value in vars(defense).items()
+            if not (name == "members" and value is None)
+        }
+        digest.update(stated((client, type(defense).__name__, settings_of_defense)).encode())
         for part in clients[client].parts:
             digest.update(part.contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

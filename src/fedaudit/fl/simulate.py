@@ -12,11 +12,11 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.modules import as_taken, frozen_digest, refuse_unfit
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId, Model, Params, Samples
-from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
 from fedaudit.engines.base import Counted, Engine, SharedByKey
 from fedaudit.engines.local import LOCAL
 from fedaudit.fl.algorithms.base import HONEST, Algorithm, ChoosesModels, KeepsModels, Server
 from fedaudit.fl.checkpoint import Standing, fingerprint_of, resume, save
+from fedaudit.fl.hooks import UNDEFENDED, Defense, Visit
 from fedaudit.fl.uploads import StoredUploads
 from fedaudit.fl.visits import Done, Job, TurnContext, cohort_of, visited
 from fedaudit.observe.round import Round, Sent, Upload

@@ -9,8 +9,8 @@ import torch
 from fedaudit.core.devices import CPU, params_on
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import ClientId, Params, Samples
-from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
 from fedaudit.fl.algorithms.base import Algorithm
+from fedaudit.fl.hooks import UNDEFENDED, Defense, Visit
 from fedaudit.observe.round import Sent, Upload
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fedaudit.attacks.ami.game import NONE, Randomisers
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import named
-from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.defenses import DEFENSES
 from fedaudit.defenses.ldp.bit_mechanisms import BitMechanism
 from fedaudit.defenses.ldp.encoding import FixedPoint
 from fedaudit.defenses.ldp.mechanism import LocalDP

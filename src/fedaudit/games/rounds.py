@@ -17,13 +17,14 @@ from fedaudit.attacks.ami.threshold import best_shift
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Model, Samples
-from fedaudit.defenses.base import Defense
-from fedaudit.defenses.catalog import defense_named, made
+from fedaudit.defenses import defense_named, made
 from fedaudit.defenses.clip import ClientDP
+from fedaudit.defenses.cofedmid.coalition import CoalitionDefense
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.ldp.mechanism import LocalDP
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.fl.algorithms.fedsgd import FedSGD, received_gradient
+from fedaudit.fl.hooks import Defense
 from fedaudit.fl.server import Tampering
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
@@ -45,7 +46,8 @@ def defense_of(section: RoundsSection) -> Defense:
             f"{name!r} perturbs records before training, which neurons are to be trained for; "
             'name it as mechanism.name, with rounds.play = "signs"'
         )
-    if "coalition" in signature(make).parameters:
+    is_joint = isinstance(make, type) and issubclass(make, CoalitionDefense)
+    if is_joint or "coalition" in signature(make).parameters:
         raise BadInput(
             f"{name!r} is for clients that act together, and the server asks one; name another "
             "defense for games in rounds"

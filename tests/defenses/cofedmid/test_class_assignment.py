@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedaudit.defenses.base import Visit
 from fedaudit.defenses.cofedmid.partition import ClassGuided, at_random, bounded, overlap_bound
+from fedaudit.fl.hooks import Visit
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_random_sets_have_their_size_and_neither_cover_nor_keep_apart() -> None:
 
 def test_members_that_work_alone_draw_sets_that_know_nothing_of_each_other() -> None:
     def sets(*, independent: bool) -> list[list[np.ndarray]]:
-        defense = ClassGuided((0, 1), m_max=5, m_min=5, independent=independent)
+        defense = ClassGuided(members=(0, 1), m_max=5, m_min=5, independent=independent)
         visits = [
             [
                 Visit(

@@ -15,13 +15,13 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.params import flat, weighted_sum
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Batch, Model, Samples
-from fedaudit.defenses.base import Defense, Turn, Visit
 from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.defenses.cofedmid.compensation import Compensation, unconfident
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.cofedmid.validation import held_out
 from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.hooks import Defense, Turn, Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import architecture
@@ -56,7 +56,7 @@ def run(
 
 def pair(**changes: object) -> dict[int, Defense]:
     options = {**SETTINGS, **changes}
-    return {client: CoFedMID(coalition=PAIR, **options) for client in PAIR}  # type: ignore[arg-type]
+    return {client: CoFedMID(members=PAIR, **options) for client in PAIR}  # type: ignore[arg-type]
 
 
 def classes_used(round: Round, client: int) -> set[int]:
@@ -68,7 +68,7 @@ def turn(round: int = 1, client: int = 0) -> Turn:
 
 
 def test_clients_train_on_classes_of_their_own_and_the_pair_covers_all() -> None:
-    guided = {c: ClassGuided(PAIR, m_max=3, m_min=3) for c in PAIR}
+    guided = {c: ClassGuided(members=PAIR, m_max=3, m_min=3) for c in PAIR}
     sets = []
     for round in run(guided):
         used = [classes_used(round, client) for client in PAIR]
@@ -80,7 +80,7 @@ def test_clients_train_on_classes_of_their_own_and_the_pair_covers_all() -> None
 
 
 def test_every_sample_of_the_own_classes_is_used_in_every_epoch() -> None:
-    (first,) = run({c: ClassGuided(PAIR, m_max=2, m_min=2) for c in PAIR}, rounds=1)
+    (first,) = run({c: ClassGuided(members=PAIR, m_max=2, m_min=2) for c in PAIR}, rounds=1)
     times = Counter(first.facts[0]["used"].tolist())
     assert len(times) == 2 * EACH // CLASSES
     assert set(times.values()) == {2}
@@ -88,7 +88,7 @@ def test_every_sample_of_the_own_classes_is_used_in_every_epoch() -> None:
 
 
 def test_classes_that_cannot_all_be_covered_take_turns() -> None:
-    guided = ClassGuided(PAIR, m_max=1, m_min=1)
+    guided = ClassGuided(members=PAIR, m_max=1, m_min=1)
     covered = [
         set(np.flatnonzero(guided.assigned(CLASSES, 2, turn(t)).sets.any(0)).tolist())
         for t in range(1, 7)
@@ -99,7 +99,7 @@ def test_classes_that_cannot_all_be_covered_take_turns() -> None:
 
 
 def test_only_the_members_present_share_the_classes_out() -> None:
-    guided = ClassGuided((0, 1, 3), m_max=3, m_min=3)
+    guided = ClassGuided(members=(0, 1, 3), m_max=3, m_min=3)
     own = {c: guided.own(DATA[c], turn(client=c)) for c in PAIR}
     labels = [set(DATA[c].labels[own[c]].tolist()) for c in PAIR]
     assert labels[0] | labels[1] == set(range(CLASSES))
@@ -108,16 +108,18 @@ def test_only_the_members_present_share_the_classes_out() -> None:
 def test_the_classes_are_told_from_an_output_where_the_model_does_not_name_them() -> None:
     unnamed = Architecture("net", partial(nn.Linear, 4, CLASSES)).initial(0)
     at = Visit(round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=0).at(unnamed)
-    assert len(ClassGuided((0,), m_max=2, m_min=2).select(DATA[0], at)) == 2 * EACH // CLASSES
+    assert (
+        len(ClassGuided(members=(0,), m_max=2, m_min=2).select(DATA[0], at)) == 2 * EACH // CLASSES
+    )
 
 
 def test_a_size_beyond_the_classes_a_stranger_and_a_coalition_of_nobody_are_refused() -> None:
     with pytest.raises(BadInput, match=r"names at least one client.*members=\[0, 1\]"):
         CoFedMID()
     with pytest.raises(BadInput, match="from 1 to 6"):
-        ClassGuided(PAIR, m_max=7).select(DATA[0], turn())
+        ClassGuided(members=PAIR, m_max=7).select(DATA[0], turn())
     with pytest.raises(BadInput, match="is not in it"):
-        ClassGuided((1, 2)).select(DATA[0], turn())
+        ClassGuided(members=(1, 2)).select(DATA[0], turn())
 
 
 def test_samples_come_back_from_the_first_compensated_round_on_within_their_limit() -> None:
@@ -132,7 +134,7 @@ def test_samples_come_back_from_the_first_compensated_round_on_within_their_limi
 
 @pytest.mark.parametrize("recycling", ["exp3", "random", "sequential"])
 def test_what_comes_back_is_not_of_the_own_classes_and_within_the_limit(recycling: str) -> None:
-    ours = Compensation(coalition=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling=recycling)
+    ours = Compensation(members=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling=recycling)
     for index in range(1, 8):
         at = turn(index)
         own = DATA[0].ids[ours.own(DATA[0], at)]
@@ -148,7 +150,7 @@ def test_what_comes_back_is_not_of_the_own_classes_and_within_the_limit(recyclin
 
 
 def test_intervals_stay_as_they_were_made_in_the_first_compensated_round() -> None:
-    ours = Compensation(coalition=PAIR, m_max=2, m_min=2, start=3)
+    ours = Compensation(members=PAIR, m_max=2, m_min=2, start=3)
     edges = []
     for index in range(1, 7):
         ours.select(DATA[0], turn(index))
@@ -163,7 +165,7 @@ def test_intervals_stay_as_they_were_made_in_the_first_compensated_round() -> No
 
 def test_sequential_goes_through_the_samples_from_small_losses_to_large() -> None:
     ours = Compensation(
-        coalition=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling="sequential"
+        members=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling="sequential"
     )
     at = turn()
     losses = at.evaluate(DATA[0])
@@ -198,7 +200,7 @@ def test_confidence_is_drawn_to_a_label_that_does_not_move_with_it() -> None:
 
 
 def test_the_loss_adds_lack_of_confidence_for_samples_that_came_back_only() -> None:
-    ours = Compensation(coalition=PAIR, m_max=2, m_min=2, start=1, mu=0.1)
+    ours = Compensation(members=PAIR, m_max=2, m_min=2, start=1, mu=0.1)
     at = turn()
     outputs = torch.randn(3, CLASSES, generator=seeded(0, "outputs"))
     batch = Batch(torch.zeros(3, 4), torch.tensor([0, 1, 2]), torch.tensor([7, 8, 9]))
@@ -211,9 +213,9 @@ def test_the_loss_adds_lack_of_confidence_for_samples_that_came_back_only() -> N
 
 
 def test_without_regularisation_training_is_plain() -> None:
-    ours = Compensation(coalition=PAIR, regularise=False)
+    ours = Compensation(members=PAIR, regularise=False)
     assert not ours.acts_in("loss")
-    assert Compensation(coalition=PAIR).acts_in("loss")
+    assert Compensation(members=PAIR).acts_in("loss")
 
 
 def test_validation_samples_are_never_in_a_batch() -> None:
@@ -243,14 +245,14 @@ def test_nothing_is_held_out_where_nothing_would_ever_come_back() -> None:
 
 
 def test_all_data_held_out_is_refused() -> None:
-    ours = Compensation(coalition=PAIR, start=1, validation=0.999)
+    ours = Compensation(members=PAIR, start=1, validation=0.999)
     visit = Visit(round=0, rounds=5, client=0, cohort=PAIR, weights={}, seed=0)
     with pytest.raises(BadInput, match="all would be held out"):
         ours.prepare(DATA[0].take(slice(0, 2)), visit)
 
 
 def test_an_interval_that_harms_validation_samples_loses_weight() -> None:
-    ours = Compensation(coalition=PAIR, m_max=2, m_min=2, start=1, validation=0.3)
+    ours = Compensation(members=PAIR, m_max=2, m_min=2, start=1, validation=0.3)
     visit = Visit(round=0, rounds=9, client=0, cohort=PAIR, weights={}, seed=3)
     data = ours.prepare(DATA[0], visit)
     for index in range(1, 7):
@@ -289,7 +291,7 @@ def test_bytes_are_counted_as_the_paper_counts_them() -> None:
 
 
 def test_several_coalitions_defend_side_by_side() -> None:
-    two = {c: CoFedMID(coalition=(2, 3), **SETTINGS) for c in (2, 3)}  # type: ignore[arg-type]
+    two = {c: CoFedMID(members=(2, 3), **SETTINGS) for c in (2, 3)}  # type: ignore[arg-type]
     both = {**pair(), **two}
     rounds = list(run(both))
     assert len(rounds) == ROUNDS
@@ -299,7 +301,7 @@ def test_several_coalitions_defend_side_by_side() -> None:
 
 def test_clients_that_are_not_asked_every_time_are_no_obstacle() -> None:
     everybody = tuple(DATA)
-    ours = {c: CoFedMID(coalition=everybody, **SETTINGS) for c in DATA}  # type: ignore[arg-type]
+    ours = {c: CoFedMID(members=everybody, **SETTINGS) for c in DATA}  # type: ignore[arg-type]
     for round in run(ours, rounds=8, participation=0.5):
         covered = set().union(*(classes_used(round, client) for client in round.answered))
         if round.index < 3:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from fedaudit.core.errors import BadInput
 from fedaudit.core.params import flat, plus_tail, tail_of, tail_size
 from fedaudit.core.values import Params
-from fedaudit.defenses.base import Turn
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise, neutral
+from fedaudit.fl.hooks import Turn
 from fedaudit.observe.round import Update
 from tests.defenses import turns
 
@@ -46,7 +46,7 @@ def test_noise_cancels_in_the_average_with_the_weights_really_used(
     total = sum(shares) + others
     weights = {c: share / total for c, share in zip(coalition, shares, strict=True)}
     everybody = {**weights, 99: others / total}
-    defense = NeutralNoise(coalition, 1.0, ratio, kind)
+    defense = NeutralNoise(members=coalition, sigma=1.0, ratio=ratio, noise=kind)
     parts = [weights[c] * sent(defense, turn(c, everybody, seed=seed)) for c in coalition]
     assert float(torch.stack(parts).sum(0).abs().max()) < 1e-6
 
@@ -62,12 +62,14 @@ def test_each_clients_noise_by_hand() -> None:
 def test_only_the_last_parameters_get_noise_and_buffers_get_none() -> None:
     weights = {0: 0.5, 1: 0.5}
     size = 47
-    noisy = sent(NeutralNoise((0, 1), 1.0, 0.25), turn(0, weights))
+    noisy = sent(NeutralNoise(members=(0, 1), sigma=1.0, ratio=0.25), turn(0, weights))
     touched = floor(0.25 * size)
     assert torch.equal(noisy[:-touched], torch.zeros(size - touched, dtype=torch.float64))
     assert bool((noisy[-touched:] != 0).all())
     given_update = Update(zeros(), {"mean": torch.ones(2)})
-    update = NeutralNoise((0, 1), 1.0, 1.0).upload(given_update, turn(0, weights))
+    update = NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0).upload(
+        given_update, turn(0, weights)
+    )
     assert isinstance(update, Update)
     assert torch.equal(update.buffers["mean"], torch.ones(2))
     assert update.values["w"].dtype == torch.float32
@@ -76,21 +78,27 @@ def test_only_the_last_parameters_get_noise_and_buffers_get_none() -> None:
 
 def test_the_published_noise_shifts_all_entries_alike_and_a_vector_does_not() -> None:
     weights = {0: 0.5, 1: 0.5}
-    published = sent(NeutralNoise((0, 1), 1.0, 1.0, "published"), turn(0, weights))
-    vector = sent(NeutralNoise((0, 1), 1.0, 1.0, "vector"), turn(0, weights))
+    published = sent(
+        NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0, noise="published"), turn(0, weights)
+    )
+    vector = sent(
+        NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0, noise="vector"), turn(0, weights)
+    )
     assert float(published.max() - published.min()) < 1e-6
     assert float(vector.std()) > 0.1
-    older = sent(NeutralNoise((0, 1), 1.0, 1.0, "scalar"), turn(0, weights))
+    older = sent(
+        NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0, noise="scalar"), turn(0, weights)
+    )
     assert torch.equal(older, published)
 
 
 def test_noise_is_fresh_each_round_and_another_for_another_coalition() -> None:
     weights = {0: 0.5, 1: 0.3, 2: 0.2}
     noise = [
-        sent(NeutralNoise((0, 1), 1.0, 1.0), turn(0, weights)),
-        sent(NeutralNoise((0, 1), 1.0, 1.0), turn(0, weights, round=2)),
-        sent(NeutralNoise((0, 1), 1.0, 1.0), turn(0, weights, seed=1)),
-        sent(NeutralNoise((0, 2), 1.0, 1.0), turn(0, weights)),
+        sent(NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0), turn(0, weights)),
+        sent(NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0), turn(0, weights, round=2)),
+        sent(NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0), turn(0, weights, seed=1)),
+        sent(NeutralNoise(members=(0, 2), sigma=1.0, ratio=1.0), turn(0, weights)),
     ]
     for i, one in enumerate(noise):
         assert all(not torch.equal(one, other) for other in noise[i + 1 :])
@@ -98,12 +106,14 @@ def test_noise_is_fresh_each_round_and_another_for_another_coalition() -> None:
 
 def test_the_spread_before_the_projection_is_sigma() -> None:
     # Two equal members: d_0 = (d'_0 - d'_1) / 2, whose spread is sigma / sqrt(2).
-    noise = sent(NeutralNoise((0, 1), 0.3, 1.0), turn(0, {0: 0.1, 1: 0.1}), zeros(20_000))
+    noise = sent(
+        NeutralNoise(members=(0, 1), sigma=0.3, ratio=1.0), turn(0, {0: 0.1, 1: 0.1}), zeros(20_000)
+    )
     assert float(noise.std()) == pytest.approx(0.3 / 2**0.5, rel=0.03)
 
 
 def test_the_members_present_cancel_among_themselves() -> None:
-    defense = NeutralNoise((0, 1, 2), 1.0, 1.0)
+    defense = NeutralNoise(members=(0, 1, 2), sigma=1.0, ratio=1.0)
     weights = {0: 0.25, 2: 0.35, 5: 0.4}
     parts = [weights[c] * sent(defense, turn(c, weights)) for c in (0, 2)]
     assert float((parts[0] + parts[1]).abs().max()) < 1e-6
@@ -112,7 +122,9 @@ def test_the_members_present_cancel_among_themselves() -> None:
 
 def test_a_member_that_is_there_alone_adds_nothing() -> None:
     given_update = Update(zeros())
-    assert NeutralNoise((0, 1)).upload(given_update, turn(0, {0: 0.5, 5: 0.5})) is given_update
+    assert (
+        NeutralNoise(members=(0, 1)).upload(given_update, turn(0, {0: 0.5, 5: 0.5})) is given_update
+    )
 
 
 def test_the_tail_may_begin_within_a_parameter() -> None:
@@ -128,14 +140,14 @@ def test_the_tail_may_begin_within_a_parameter() -> None:
 
 def test_a_client_of_no_coalition_is_refused() -> None:
     with pytest.raises(BadInput, match="is not in it"):
-        NeutralNoise((0, 1)).upload(Update(zeros()), turn(2, {0: 0.5, 2: 0.5}))
+        NeutralNoise(members=(0, 1)).upload(Update(zeros()), turn(2, {0: 0.5, 2: 0.5}))
 
 
 def test_whoever_works_alone_adds_a_draw_of_its_own_that_nothing_takes_back() -> None:
     weights = {0: 0.5, 1: 0.5}
     alone = [
         sent(
-            NeutralNoise((0, 1), 0.3, 1.0, independent=True),
+            NeutralNoise(members=(0, 1), sigma=0.3, ratio=1.0, independent=True),
             turn(c, weights),
             zeros(20_000),
         )
@@ -146,13 +158,15 @@ def test_whoever_works_alone_adds_a_draw_of_its_own_that_nothing_takes_back() ->
     correlation = torch.corrcoef(torch.stack(alone))[0, 1]
     assert abs(float(correlation)) < 0.03
     # It is that client's whoever else names it in a coalition.
-    other = NeutralNoise((0, 2), 0.3, 1.0, independent=True)
+    other = NeutralNoise(members=(0, 2), sigma=0.3, ratio=1.0, independent=True)
     assert torch.equal(alone[0], sent(other, turn(0, {0: 0.5, 2: 0.5}), zeros(20_000)))
-    assert not NeutralNoise((0, 1), independent=True).cancels
+    assert not NeutralNoise(members=(0, 1), independent=True).cancels
 
 
 def test_whoever_works_alone_sends_nothing_beside_its_upload() -> None:
     for independent in (False, True):
         visit = turn(0, {0: 0.5, 1: 0.5})
-        NeutralNoise((0, 1), 0.3, 1.0, independent=independent).upload(Update(zeros()), visit)
+        NeutralNoise(members=(0, 1), sigma=0.3, ratio=1.0, independent=independent).upload(
+            Update(zeros()), visit
+        )
         assert ("extra_bytes" in visit.facts) is not independent

@@ -22,6 +22,10 @@ class CoFedMID(NeutralNoise, Compensation):
     loss, aggregation-neutral noise on the upload. Every module can be turned off: m_max and
     m_min at the number of classes, recycle at 0, sigma at 0. Settings are those of the modules.
 
+    Examples:
+        >>> CoFedMID(members=[0, 1], sigma=0.1).coalition
+        (0, 1)
+
     Source: CoFedMID, section 4 and algorithm 4.
     Differs: See the modules: class-guided, compensation and neutral-noise.
     """

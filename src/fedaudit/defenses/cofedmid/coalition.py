@@ -1,18 +1,37 @@
 """Coalitions: their members, and values they derive together without the server."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 from fedaudit.core.errors import BadInput
+from fedaudit.core.naming import members_of
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId
-from fedaudit.defenses.base import Visit
+from fedaudit.fl.hooks import ConfiguredDefense, Visit
 
 
-def check_coalition(coalition: tuple[ClientId, ...]) -> None:
-    """Refuses a coalition of nobody, or one that names a client twice."""
-    if not coalition or len(set(coalition)) != len(coalition):
-        raise BadInput(
-            f"a coalition names at least one client, each once, got {coalition}; name its clients "
-            "when the defense is made: members=[0, 1]"
-        )
+@dataclass(frozen=True)
+class CoalitionDefense(ConfiguredDefense):
+    """Defense that its members apply together, with values drawn from a seed that they share.
+
+    Attributes:
+        members: Clients of the coalition, each once.
+    """
+
+    members: Sequence[ClientId] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "members", members_of(self.members))
+        if not self.members or len(set(self.members)) != len(self.members):
+            raise BadInput(
+                f"a coalition names at least one client, each once, got {self.members}; "
+                "name its clients when the defense is made: members=[0, 1]"
+            )
+
+    @property
+    def coalition(self) -> tuple[ClientId, ...]:
+        """Clients of the coalition, in the order given."""
+        return tuple(self.members)
 
 
 def circle(

@@ -12,7 +12,6 @@ from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Model, Params, Samples
-from fedaudit.defenses.base import Turn, Visit
 from fedaudit.defenses.cofedmid.exp3 import drawn, normalised, rewarded
 from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.cofedmid.validation import held_out
@@ -24,6 +23,7 @@ from fedaudit.defenses.soft_labels import (
     soft_target,
     true_probability,
 )
+from fedaudit.fl.hooks import Turn, Visit
 from fedaudit.fl.training.dense import cross_entropy_slope
 
 
@@ -209,6 +209,10 @@ class Compensation(ClassGuided):
         validation: About which share of the client's samples is held out, in [0, 1), to learn
             which interval helps; these samples are no members.
         memory: What the client keeps; each instance makes its own.
+
+    Examples:
+        >>> Compensation(members=[0, 1], recycle=0.1).coalition
+        (0, 1)
 
     Source: CoFedMID, section 4.2 and algorithm 2; Auer et al. 2002 (EXP3).
     Differs: Intervals are fixed once, as in algorithm 2 and not in the text; the divergence is

@@ -12,8 +12,8 @@ from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.params import plus_tail, tail_size
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import ClientId
-from fedaudit.defenses.base import Defense, Turn
-from fedaudit.defenses.cofedmid.coalition import check_coalition, circle, present, shared_seed
+from fedaudit.defenses.cofedmid.coalition import CoalitionDefense, circle, present, shared_seed
+from fedaudit.fl.hooks import Turn
 from fedaudit.observe.round import Gradient, Update, Upload
 
 KINDS = ("vector", "published", "scalar")
@@ -21,7 +21,7 @@ KINDS = ("vector", "published", "scalar")
 
 
 @dataclass(frozen=True)
-class NeutralNoise(Defense):
+class NeutralNoise(CoalitionDefense):
     """Adds noise to the last parameters of an upload that the other members' noise takes back.
 
     Members draw each other's noise from a seed that they share, once a round and with the
@@ -31,7 +31,7 @@ class NeutralNoise(Defense):
     it is refused, since the server averages those of each model by themselves.
 
     Attributes:
-        coalition: The clients among which the noise cancels.
+        members: The clients among which the noise cancels.
         sigma: Standard deviation before the projection, in units of the upload; 0 adds none.
         ratio: Share of the parameters, counted from the last, that get noise, in (0, 1].
         noise: "published" for one draw a client and round, which is added to all of these
@@ -41,6 +41,10 @@ class NeutralNoise(Defense):
             (the attacks with "without-tail").
         independent: Every client draws for itself, and nothing cancels.
 
+    Examples:
+        >>> NeutralNoise(members=[0, 1], sigma=0.1).cancels
+        True
+
     Source: CoFedMID, section 4.3 and algorithm 3; by its text and its costs ("two scalar values
         per round") "published" is the paper's.
     Differs: "vector" is the default; noise is drawn every round, where algorithm 4 draws it
@@ -49,14 +53,13 @@ class NeutralNoise(Defense):
 
     accepts: ClassVar[tuple[type, ...]] = (Update, Gradient)
 
-    coalition: tuple[ClientId, ...] = ()
     sigma: float = 0.1
     ratio: float = 0.2
     noise: str = "vector"
     independent: bool = False
 
     def __post_init__(self) -> None:
-        check_coalition(self.coalition)
+        CoalitionDefense.__post_init__(self)
         if not (0 <= self.sigma < float("inf") and 0 < self.ratio <= 1):
             raise BadInput(
                 f"sigma is at least 0 and finite and ratio in (0, 1], got {self.sigma} and "

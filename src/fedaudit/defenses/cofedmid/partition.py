@@ -15,9 +15,9 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, Unsupported, unknown_name
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId, Samples
-from fedaudit.defenses.base import Defense, Plan, Turn, Visit
-from fedaudit.defenses.cofedmid.coalition import check_coalition, circle, present, shared_seed
+from fedaudit.defenses.cofedmid.coalition import CoalitionDefense, circle, present, shared_seed
 from fedaudit.defenses.soft_labels import class_count
+from fedaudit.fl.hooks import Plan, Turn, Visit
 
 Decay = Callable[[float, int, int], float]
 
@@ -244,14 +244,14 @@ ASSIGNMENTS = ("bounded", "random")
 
 
 @dataclass(frozen=True)
-class ClassGuided(Defense):
+class ClassGuided(CoalitionDefense):
     """Trains on a few classes only, fewer and fewer, shared out within a coalition.
 
     A round's sets are drawn afresh from a seed that the coalition shares, among the members that
     train in the round. A client without samples of its classes sends an update of zeros.
 
     Attributes:
-        coalition: The clients that share the classes out.
+        members: The clients that share the classes out.
         m_max: Classes a client in the first round; 0 to choose from the coalition's size.
         m_min: Classes a client in the last round; 0 for a fifth of all.
         decay: Way from the one to the other: linear, cosine, exponential or polynomial.
@@ -260,11 +260,14 @@ class ClassGuided(Defense):
         independent: Every client works for itself, as a coalition of one (the paper's independent
             mode, with which its Fig. 3 compares).
 
+    Examples:
+        >>> ClassGuided(members=[0, 1], m_max=4, m_min=2).coalition
+        (0, 1)
+
     Source: CoFedMID, section 4.1 and algorithm 1.
     Differs: Where the sets are too small to cover every class, those covered take turns.
     """
 
-    coalition: tuple[ClientId, ...] = ()
     m_max: int = 0
     m_min: int = 0
     decay: str = "linear"
@@ -272,7 +275,7 @@ class ClassGuided(Defense):
     independent: bool = False
 
     def __post_init__(self) -> None:
-        check_coalition(self.coalition)
+        CoalitionDefense.__post_init__(self)
         if self.m_max < 0 or self.m_min < 0:
             raise BadInput(
                 f"m_max and m_min count classes, 0 to have them chosen, got {self.m_max} and "

@@ -9,8 +9,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.defenses.base import Guarantee, Workload
 from fedaudit.defenses.ldp.mechanism import UNIT, LocalDP, by_parts, refuse_no_budget
+from fedaudit.fl.hooks import Guarantee, Workload
 
 LEAST_DELTA = 1e-12
 """Below, the difference of two numbers in double precision does not show it any more."""
@@ -123,6 +123,10 @@ class LdpLaplace(_InBall):
         epsilon: Of a whole record, above 0; infinity adds no noise.
         clip: Largest sum of a record's absolute values; infinity shortens nothing.
 
+    Examples:
+        >>> LdpLaplace(epsilon=5.0, clip=2.0).scale
+        0.8
+
     Source: Dwork et al. 2006 (the Laplace mechanism); sensitivity is the ball's diameter, since
         any two records may have to be told apart.
     Differs: Proven for real numbers; what is drawn are the nearest numbers in double precision.
@@ -162,6 +166,10 @@ class LdpGaussian(_InBall):
         epsilon: Of a whole record, above 0; infinity adds no noise.
         clip: Largest Euclidean length of a record; infinity shortens nothing.
         delta: Probability with which epsilon may be exceeded, from 1e-12 to below 1.
+
+    Examples:
+        >>> LdpGaussian(epsilon=5.0, clip=2.0).delta
+        1e-05
 
     Source: Balle and Wang 2018, Theorem 8 and Algorithm 1 (the least noise that suffices);
         sensitivity is the ball's diameter, since any two records may have to be told apart.

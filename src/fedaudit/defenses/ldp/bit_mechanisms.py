@@ -105,6 +105,10 @@ class BitwiseRR(BitMechanism):
             gives the first of l bits of a feature, its sign, l times the budget of the last one:
             the i-th has epsilon / features x 2 (l + 1 - i) / (l (l + 1)).
 
+    Examples:
+        >>> BitwiseRR(epsilon=20.0).nominal
+        20.0
+
     Source: Warner 1965 (randomised response); Kairouz, Oh and Viswanath 2014 (optimal for one
         bit).
     """
@@ -150,6 +154,10 @@ class BitRandPublished(BitMechanism):
     Attributes:
         nominal_epsilon: What the paper calls the privacy budget, above 0; infinity perturbs
             nothing. It is not what is guaranteed: see the formal epsilon of a record.
+
+    Examples:
+        >>> BitRandPublished(nominal_epsilon=5.0).nominal
+        5.0
 
     Source: Lai et al. 2021 (BitRand); AMI, appendix C, Eq. (23), alpha at its upper bound.
     Differs: The actual epsilon is worked out and stated. Records are perturbed independently
@@ -197,6 +205,10 @@ class OmePublished(BitMechanism):
         nominal_epsilon: What the paper calls the privacy budget, above 0; infinity perturbs
             nothing. It is not what is guaranteed: see the formal epsilon of a record.
         alpha: Odds with which a 1 at an even place is kept, above 0.
+
+    Examples:
+        >>> OmePublished(nominal_epsilon=5.0).nominal
+        5.0
 
     Source: Lyu et al. 2020 (OME); AMI, appendix C, Eq. (22), and its published code (alpha 100).
     Differs: The actual epsilon is worked out and stated. Places are counted through the whole

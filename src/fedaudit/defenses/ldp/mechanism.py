@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Samples, chunks
-from fedaudit.defenses.base import Defense, Guarantee, Plan, Visit, Workload
+from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, Plan, Visit, Workload
 
 NUMBERS_AT_ONCE = 1 << 17
 """Features that are drawn for together; part of what a seed means, so it never changes."""
@@ -45,7 +45,7 @@ class Mechanism(Protocol):
         """
 
 
-class LocalDP(Defense):
+class LocalDP(ConfiguredDefense):
     """A mechanism as a defense: features are perturbed once and for all, before training.
 
     Labels and ids stay as they are. What a client does with perturbed records afterwards, in

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedaudit.core.params import plus, weighted_sum
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples
-from fedaudit.defenses.base import Defense, Visit, Workload
+from fedaudit.fl.hooks import Defense, Visit, Workload
 from fedaudit.observe.round import Exposed, Sent, Upload
 
 

@@ -8,8 +8,8 @@ import torch
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.params import difference, plus, weighted_sum
 from fedaudit.core.values import ClientId, Model, Params, Samples
-from fedaudit.defenses.base import Defense, Turn, Visit, Workload
 from fedaudit.fl.algorithms.base import Local, OneModel
+from fedaudit.fl.hooks import Defense, Turn, Visit, Workload
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.fl.uploads import made_of
 from fedaudit.observe.round import Exposed, Sent, Update, Upload

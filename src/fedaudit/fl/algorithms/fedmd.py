@@ -14,8 +14,8 @@ from fedaudit.core.modules import loaded, outputs_of
 from fedaudit.core.params import weighted_sum
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Batch, ClientId, Model, Params, Samples, chunks
-from fedaudit.defenses.base import UNDEFENDED, Defense, Turn, Visit, Workload
 from fedaudit.fl.algorithms.base import Local
+from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn, Visit, Workload
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.fl.training.manual_backprop import written_out
 from fedaudit.fl.training.optimizers import Adam

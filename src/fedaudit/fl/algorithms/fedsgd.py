@@ -11,9 +11,9 @@ from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.modules import loaded
 from fedaudit.core.params import plus, scaled, weighted_sum
 from fedaudit.core.values import Batch, ClientId, Model, Params, Samples, chunks
-from fedaudit.defenses.base import Defense, Objective, Turn, Visit, Workload
 from fedaudit.fl.algorithms.base import Local, OneModel
 from fedaudit.fl.algorithms.fedavg import rebuilt
+from fedaudit.fl.hooks import Defense, Objective, Turn, Visit, Workload
 from fedaudit.fl.training.local import LocalTraining, dropout_of, objective_of
 from fedaudit.fl.uploads import made_of
 from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload

@@ -11,9 +11,9 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples
-from fedaudit.defenses.base import Defense, Visit, Workload
 from fedaudit.fl.algorithms.base import Local
 from fedaudit.fl.algorithms.fedavg import FedAvg, received_update
+from fedaudit.fl.hooks import Defense, Visit, Workload
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.by_client import chosen
 from fedaudit.observe.round import Exposed, Sent, Update, Upload

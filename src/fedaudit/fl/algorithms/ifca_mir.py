@@ -12,11 +12,11 @@ from fedaudit.core.errors import BadInput, Damaged, unknown_name
 from fedaudit.core.params import plus
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import ClientId, Model, Params, Samples
-from fedaudit.defenses.base import Defense, Visit
 from fedaudit.defenses.cofedmid.validation import held_out
 from fedaudit.fl.algorithms.base import Local
 from fedaudit.fl.algorithms.fedavg import received_update
 from fedaudit.fl.algorithms.ifca import AFRESH, SERVER, Ifca, losses, remembered
+from fedaudit.fl.hooks import Defense, Visit
 from fedaudit.observe.round import Sent, Upload
 
 WAYS = ("threshold", "fixed", "hard")

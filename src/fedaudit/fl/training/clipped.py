@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from fedaudit.core.errors import Unsupported, type_of
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Params, chunks
-from fedaudit.defenses.base import Objective
+from fedaudit.fl.hooks import Objective
 from fedaudit.fl.training.dense import dense_clipped_sum, dense_layers, shortening
 from fedaudit.signals.kernels.base import LayerKernel
 from fedaudit.signals.kernels.capture import (

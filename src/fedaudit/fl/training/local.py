@@ -14,7 +14,7 @@ from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.modules import loaded
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Model, Samples
-from fedaudit.defenses.base import Defense, Objective, Turn
+from fedaudit.fl.hooks import Defense, Objective, Turn
 from fedaudit.fl.training.dense import cross_entropy_slope
 from fedaudit.fl.training.manual_backprop import OutputGradient, WrittenOut, written_out
 from fedaudit.fl.training.optimizers import Adam, Anchored, Optimizer, Sgd

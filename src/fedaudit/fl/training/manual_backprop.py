@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedaudit.core.modules import runs_foreign_code
 from fedaudit.core.values import Batch
-from fedaudit.defenses.base import Objective
+from fedaudit.fl.hooks import Objective
 from fedaudit.fl.training.dense import (
     Slope,
     dense_gradients,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.params import plus
 from fedaudit.core.values import Architecture, ClientId, Model
-from fedaudit.defenses.base import Defense, Turn
+from fedaudit.fl.hooks import Defense, Turn
 from fedaudit.integrations.flower.contents import (
     array_of,
     is_training,

@@ -23,11 +23,11 @@ from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import ClientId, Params
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.defenses.accounting import FORMAL_DELTA, gaussian_epsilon
-from fedaudit.defenses.base import Defense
 from fedaudit.defenses.canary import CanaryUpload, canary_direction
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.clip import ClientDP
 from fedaudit.fl.algorithms.base import ChoosesModels
+from fedaudit.fl.hooks import Defense
 from fedaudit.fl.visits import TurnContext, cohort_of
 from fedaudit.metrics.canaries import CanaryBounds, canary_bounds
 from fedaudit.observe.canaries import CANARIES_FILE, keeping_canaries

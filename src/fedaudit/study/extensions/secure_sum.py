@@ -20,11 +20,11 @@ from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import ClientId, Samples
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.defenses.accounting import FORMAL_DELTA
-from fedaudit.defenses.base import Defense, Visit
 from fedaudit.defenses.canary import CanaryUpload
 from fedaudit.defenses.chain import Chain
 from fedaudit.engines.local import LOCAL
 from fedaudit.fl.algorithms.base import ChoosesModels
+from fedaudit.fl.hooks import Defense, Visit
 from fedaudit.fl.visits import Job, TurnContext, visited
 from fedaudit.metrics.epsilon import bound_method
 from fedaudit.metrics.secure_sum import secure_sum_bounds

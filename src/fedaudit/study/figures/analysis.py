@@ -18,7 +18,7 @@ from fedaudit.core.origin import Origin
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import ClientId
-from fedaudit.defenses.base import Visit
+from fedaudit.fl.hooks import Visit
 from fedaudit.metrics import (
     Evaluated,
     auc_by_group,

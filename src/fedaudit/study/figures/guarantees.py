@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from fedaudit.core.metric_names import FORMAL_EPSILON, FORMAL_EPSILON_OF_A_ROUND
 from fedaudit.defenses.accounting import FORMAL_DELTA
-from fedaudit.defenses.base import Guarantee
+from fedaudit.fl.hooks import Guarantee
 from fedaudit.results.estimate import Estimate
 from fedaudit.study.setup.parts import Setup
 

@@ -5,11 +5,11 @@
 stand for.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.in_memory import InMemory
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.catalog import ALGORITHMS
+from fedaudit.fl.hooks import Defense
 from fedaudit.models import MODELS
 from fedaudit.partitions import PartitionScheme
 from fedaudit.study.front.spelling import (
@@ -52,6 +53,9 @@ from fedaudit.study.settings.sections import (
     TrainingSection,
 )
 from fedaudit.study.settings.values import study_from
+
+DefenseGiven: TypeAlias = str | Defense | type[Defense] | NamedPart
+"""Name in the catalogue, defense, class of defenses, or what :func:`fedaudit.named` returns."""
 
 
 @short_repr
@@ -96,7 +100,7 @@ class Federation:
     model: str | NamedPart | nn.Module | Callable[..., nn.Module] = "mlp"
     task: object = "classification"
     algorithm: str | FederatedAlgorithm | AlgorithmPart | Callable[..., Algorithm] = "fedavg"
-    defenses: object = ()
+    defenses: DefenseGiven | Sequence[DefenseGiven] = ()
     training: TrainingSection | None = None
     shift: ShiftSection | None = None
     risk: RiskSection | None = None

@@ -13,7 +13,7 @@ from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, an, type_of
 from fedaudit.core.importing import GivenObject
-from fedaudit.core.naming import Clients, Copies, DefensePart, NamedPart
+from fedaudit.core.naming import Clients, Copies, DefensePart, NamedPart, members_of
 from fedaudit.core.objects import Spelled, frozen, plain_settings, spelled
 from fedaudit.core.tasks import TASKS, Task
 from fedaudit.core.values import Samples, Setting
@@ -21,9 +21,9 @@ from fedaudit.datasets.catalog import SOURCES
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.in_memory import InMemory, of_samples, samples
 from fedaudit.datasets.partitions.schemes import PARTITIONS
-from fedaudit.defenses.base import Defense
-from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.defenses import DEFENSES
 from fedaudit.fl.algorithms.base import Server
+from fedaudit.fl.hooks import Defense
 from fedaudit.metrics.table import METRICS, Metric
 from fedaudit.observe.views import VIEWS, View
 from fedaudit.partitions import PartitionScheme
@@ -112,7 +112,7 @@ _WANTED = {
     "algorithm": "what fedaudit.algorithms makes, a function from a task to an algorithm, or a "
     "catalogue's name",
     "data": "samples, what fedaudit.datasets makes, a function that makes a Dataset, or a name",
-    "defense": "derived from fedaudit.defenses.base.Defense, or a catalogue's name",
+    "defense": "derived from fedaudit.fl.hooks.Defense, or a catalogue's name",
 }
 
 
@@ -268,9 +268,9 @@ def _defended(given: object) -> tuple[_Members, Spelled]:
     if isinstance(given, DefensePart):
         return given.members, _part("defense", given, DEFENSES)
     if isinstance(given, Defense):
-        together = getattr(given, "coalition", None)
-        members = tuple(together) if isinstance(together, tuple) else None
-        return members, _instance("defense", given, DEFENSES, besides=("coalition",))
+        together = getattr(given, "members", None) or getattr(given, "coalition", None)
+        members = None if together is None else members_of(together)
+        return members, _instance("defense", given, DEFENSES, besides=("coalition", "members"))
     is_class = isinstance(given, type) and issubclass(given, Defense)
     if not (is_class or isinstance(given, str | NamedPart)):
         raise _is_not("defense", given)

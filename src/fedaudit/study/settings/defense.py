@@ -21,7 +21,7 @@ def _each_once(clients: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
 Clients = Annotated[tuple[Count, ...], AfterValidator(_each_once)]
 
 
-COALITION: Mapping[str, str] = {"coalition": "the clients of the defense"}
+COALITION: Mapping[str, str] = dict.fromkeys(("coalition", "members"), "the clients of the defense")
 
 
 class PartSection(Section):

@@ -21,7 +21,7 @@ def _catalogue(kind: str) -> Iterable[str]:
 
             return [*ATTACKS, *SOURCE_ATTACKS]
         case "defense":
-            from fedaudit.defenses.catalog import DEFENSES
+            from fedaudit.defenses import DEFENSES
 
             return DEFENSES
         case "algorithm":

@@ -13,7 +13,7 @@ from fedaudit.core.values import Setting
 from fedaudit.study.settings.base import Settings
 from fedaudit.study.settings.sections import TaskSection
 
-_GIVEN = {"coalition", "task"}
+_GIVEN = {"coalition", "members", "task"}
 """Parameters that the rest of the study gives."""
 
 

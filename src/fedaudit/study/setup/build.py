@@ -20,9 +20,9 @@ from fedaudit.core.tasks import lacking
 from fedaudit.core.values import ClientId, Sees, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.defenses.base import Defense, Plan
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, Server
 from fedaudit.fl.algorithms.catalog import algorithm_named
+from fedaudit.fl.hooks import Defense, Plan
 from fedaudit.metrics.table import metric_named
 from fedaudit.observe.round import Logits
 from fedaudit.observe.views import (

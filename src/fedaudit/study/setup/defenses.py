@@ -7,9 +7,9 @@ from fedaudit.core.errors import BadInput, Refusal, Unsupported
 from fedaudit.core.objects import stated
 from fedaudit.core.tasks import lacking
 from fedaudit.core.values import ClientId
-from fedaudit.defenses.base import Defense, Plan
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
+from fedaudit.fl.hooks import Defense, Plan
 from fedaudit.study.settings.defense import Group
 from fedaudit.study.settings.options import Entry, check_options
 from fedaudit.study.settings.sections import Study
@@ -62,7 +62,7 @@ def _made(group: Group) -> dict[ClientId, Defense]:
     if not group.parts:
         return {}
     # All defenses that there are, of which most studies use none.
-    from fedaudit.defenses.catalog import defense_named, made
+    from fedaudit.defenses import defense_named, made
 
     makes = [defense_named(part.name) for part in group.parts]
     for part, make in zip(group.parts, makes, strict=True):
@@ -82,7 +82,7 @@ def _made(group: Group) -> dict[ClientId, Defense]:
 
 def entries_of(study: Study) -> Iterator[Entry]:
     """Return the defenses that a study names, with their settings; unknown ones are left out."""
-    from fedaudit.defenses.catalog import defense_named
+    from fedaudit.defenses import defense_named
 
     for group in study.defense.groups(study.partition.clients):
         for part in group.parts:

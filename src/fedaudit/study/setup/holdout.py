@@ -12,8 +12,8 @@ from numpy import ndarray
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import NOBODY, ClientId, Samples
 from fedaudit.datasets.draws.audit_set import Deal
-from fedaudit.defenses.base import Defense
 from fedaudit.fl.algorithms.base import Algorithm, HoldsOut
+from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import prepared
 
 

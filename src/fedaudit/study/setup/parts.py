@@ -19,10 +19,10 @@ from fedaudit.core.summaries import short_repr
 from fedaudit.core.values import ClientId, Params
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
-from fedaudit.defenses.base import Defense
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server
+from fedaudit.fl.hooks import Defense
 from fedaudit.fl.visits import TurnContext, cohort_of
 from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.observe.round import Round

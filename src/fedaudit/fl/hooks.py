@@ -1,6 +1,6 @@
 """The hooks through which a defense acts, and what a hook may know."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import Signature, signature
@@ -372,6 +372,20 @@ class Defense:
 
     def restore(self, state: Params) -> None:
         """Takes up a state that :meth:`state` gave."""
+
+
+@dataclass(frozen=True)
+class ConfiguredDefense(Defense):
+    """Defense with settings as dataclass fields, and the clients that use it.
+
+    Attributes:
+        members: Clients that use the defense, each with an instance of its own; None for all
+            clients that have no other.
+    """
+
+    members: Sequence[ClientId] | None = field(
+        default=None, kw_only=True, repr=False, compare=False
+    )
 
 
 UNDEFENDED = Defense()
