@@ -184,6 +184,12 @@ def test_every_defense_takes_its_members_and_has_an_example_that_runs() -> None:
         assert doctest.testmod(module).failed == 0
 
 
+@pytest.mark.slow
+def test_the_examples_of_audits_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert doctest.testmod(sys.modules[fa.audit.__module__]).failed == 0
+
+
 def test_a_defense_object_is_its_name_settings_and_members() -> None:
     given = [
         fa.defenses.DPSGD(1.0, 0.5),

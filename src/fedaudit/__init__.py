@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fedaudit.observe.views import seen_from
     from fedaudit.results.record import Record
     from fedaudit.signals.measure import measure
-    from fedaudit.study.front.audit import Run, audit
+    from fedaudit.study.front.audit import AuditOptions, Run, audit
     from fedaudit.study.front.federation import Federation
     from fedaudit.study.front.games import Games
     from fedaudit.study.running.reattack import reattack
@@ -57,16 +57,12 @@ if TYPE_CHECKING:
     from fedaudit.study.settings.optional import SecureSumSection as SecureSum
     from fedaudit.study.settings.optional import ShadowSection as Shadow
     from fedaudit.study.settings.optional import UnlearningSection as Unlearning
-    from fedaudit.study.settings.sections import AuditSection
+    from fedaudit.study.settings.sections import AuditSection as Audit
     from fedaudit.study.settings.sections import FiguresSection as Figures
     from fedaudit.study.settings.sections import RiskSection as Risk
     from fedaudit.study.settings.sections import ShiftSection as Shift
     from fedaudit.study.settings.sections import TrainingSection as Training
     from fedaudit.study.settings.values import study_from
-
-    def Audit(**settings: object) -> AuditSection:
-        """See ``AuditSection`` in :mod:`fedaudit.study.settings.sections`."""
-        ...
 
     def report(record: Record, path: Path | str) -> Path:
         """See :mod:`fedaudit.report`, a module that can be called."""
@@ -78,6 +74,7 @@ __version__ = "0.1.0"
 _DOORS = {
     "Attacker": "fedaudit.study.settings.optional:AttackerSection",
     "Audit": "fedaudit.study.settings.sections:AuditSection",
+    "AuditOptions": "fedaudit.study.front.audit:AuditOptions",
     "Canaries": "fedaudit.study.settings.optional:CanariesSection",
     "CanaryClients": "fedaudit.live.canaries:CanaryClients",
     "Detector": "fedaudit.study.settings.games:DetectorSection",
@@ -134,6 +131,7 @@ _ROOMS = (
 __all__ = [
     "Attacker",
     "Audit",
+    "AuditOptions",
     "Canaries",
     "CanaryClients",
     "Detector",

@@ -63,7 +63,12 @@ def test_objects_and_a_file_that_say_the_same_make_the_same_record(tmp_path: Pat
         label: {"mechanism": mechanism} for label, mechanism in zip(labels, mechanisms, strict=True)
     }
     of_objects = fa.Games("digits", **RULES, variants=variants)  # type: ignore[arg-type]
-    run = fa.audit(of_objects, out=tmp_path / "objects", name="tiny", about="For tests.")
+    run = fa.audit(
+        of_objects,
+        out=tmp_path / "objects",
+        name="tiny",
+        options=fa.AuditOptions(about="For tests."),
+    )
     found = [point.estimates for point in run.record.games]
     assert found == [point.estimates for point in by_name.games]
     grid = {
@@ -154,7 +159,7 @@ def test_a_study_of_membership_can_name_the_server_that_plants_neurons(tmp_path:
     found = fa.audit(
         federation,
         attacks=["avg-cosine"],
-        server=server,
+        options=fa.AuditOptions(server=server),
         audit=fa.Audit(samples=30, background=0, every=1),
         figures=fa.Figures(permutations=20, blind_classifier=False),
         out=tmp_path,

@@ -200,14 +200,14 @@ def test_a_participant_is_who_chooses_what_a_client_sends() -> None:
     assert not fedaudit.views.VIEWS["sum"].can_offer(Sees.CHOOSES_UPLOAD)
 
 
-def test_in_python_it_is_an_argument(tmp_path: Path) -> None:
+def test_in_python_it_is_an_option(tmp_path: Path) -> None:
     run = fedaudit.audit(
         fedaudit.Federation(
             "digits", clients=4, training=fedaudit.Training(rounds=6, batch_size=20)
         ),
         attacks=["recovery"],
-        attacker=fedaudit.Attacker(kind="ascent", first=3),
-        audit=fedaudit.Audit(fair=60, view="globals"),
+        options=fedaudit.AuditOptions(attacker=fedaudit.Attacker(kind="ascent", first=3)),
+        audit=fedaudit.Audit(samples=60, view="globals"),
         figures=fedaudit.Figures(permutations=20, blind_classifier=False),
         out=tmp_path,
     )

@@ -105,7 +105,7 @@ def test_what_is_no_settings_of_a_table_is_refused_by_how_they_are_written(
     given: object, got: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BadInput, match=rf"canaries is fedaudit\.Canaries\(\.\.\.\), got {got}"):
-        fa.audit(fa.Federation("digits"), canaries=given, out=tmp_path)  # type: ignore[arg-type]
+        fa.audit(fa.Federation("digits"), options=fa.AuditOptions(canaries=given), out=tmp_path)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("length", [1e7, float("inf"), -1.0])

@@ -320,7 +320,8 @@ def test_everything_in_a_federation_can_be_the_callers_own(tmp_path: Path) -> No
         model=Net(8),
         algorithm=fa.algorithms.own(slow, share=0.25, rounds=2),
     )
-    found = carried(tmp_path / "own", federation, server=Flattering(by=0.5), attacks=[Sure])
+    tampered = fa.AuditOptions(server=Flattering(by=0.5))
+    found = carried(tmp_path / "own", federation, options=tampered, attacks=[Sure])
     config = json.loads(json.dumps(found.record.config))
     assert config["partition"]["scheme"].endswith(":EverySecond")
     assert config["server"] == {"name": f"{__name__}:Flattering", "options": {"by": 0.5}}
@@ -521,7 +522,10 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
         (lambda: TRAINING_OF(round=3), "no setting in fedaudit.Training named 'round'; did you"),
         (lambda: TRAINING_OF(lr=-1), "lr in fedaudit.Training: it should be greater than 0"),
         (lambda: TRAINING_OF(3), "settings of fedaudit.Training are given by name"),
-        (lambda: fa.Audit(samples=3, fair=4), "fair, samples and people are one setting; give one"),
+        (
+            lambda: fa.Audit(samples=3, fair=4),  # type: ignore[call-arg]
+            "fair, samples and people are one setting; give one",
+        ),
         (lambda: fa.Samples([[1, 2]], ["a"]), "turn texts into numbers"),
         (lambda: COFEDMID(members=3), r"clients by number, such as \[0, 1\]"),
         (lambda: plan(model=3), "a model is a torch.nn.Module, a class"),
@@ -531,9 +535,9 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
         (lambda: plan(defenses=3), "a defense is derived from"),
         (lambda: plan(training=fa.Training(rounds=3)), "rounds is set by algorithm and by"),
         (lambda: plan(model=fa.named(Net, hidden=[3])), "hidden of the model .* is a list"),
-        (lambda: fa.audit(small(), attacks=[3]), "an attack is a catalogue's name, or"),
+        (lambda: ASKED(small(), attacks=[3]), "an attack is a catalogue's name, or"),
         (lambda: fa.audit(small(), attacks=["fedmia2"]), "did you mean 'fedmia-2'"),
-        (lambda: fa.audit(small(), seeds="1"), "seeds are whole numbers"),
+        (lambda: ASKED(small(), seeds="1"), "seeds are whole numbers"),
         (lambda: fa.audit(small(), targets=[4]), "4"),
         (lambda: fa.audit(small(model=fa.named(Net, width=3))), "named 'width'"),
         (lambda: fa.Run("nowhere"), "nowhere holds no record"),
@@ -625,3 +629,25 @@ def test_a_refusal_that_names_a_setting_names_the_argument_too(said: str, added:
     with pytest.raises(BadInput) as refused, in_python():
         raise BadInput(said)
     assert str(refused.value) == said + added
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"shadow": fa.Shadow()}, "shadow"),
+        ({"pool": "runs/pool"}, "pool"),
+        ({"engine": "ray"}, "engine"),
+        ({"server": Flattering(by=0.5)}, "server"),
+    ],
+)
+def test_options_of_audits_of_federations_are_refused_for_games(
+    changes: dict[str, object], named: str, tmp_path: Path
+) -> None:
+    options = fa.AuditOptions(**changes)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=f"{named}= is of audits of federations, and of no games"):
+        fa.audit(fa.Games("digits"), options=options, out=tmp_path)
+
+
+def test_options_are_given_as_one_object(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"options is fedaudit.AuditOptions\(...\), got a dict"):
+        ASKED(small(), options={"about": "mine"}, out=tmp_path)

@@ -99,6 +99,10 @@ def test_a_view_without_uploads_has_no_pictures_of_a_client(tmp_path: Path) -> N
     )
     audit = fa.Audit(samples=60, background=0, every=1)
     found = fa.audit(
-        federation, attacks=("loss-series",), view="globals", out=tmp_path, audit=audit
+        federation,
+        attacks=("loss-series",),
+        options=fa.AuditOptions(view="globals"),
+        out=tmp_path,
+        audit=audit,
     )
     assert not (found.folder / "pictures.png").exists()

@@ -301,7 +301,7 @@ def test_objects_say_the_same_as_a_study_file(tmp_path: Path) -> None:
         federation,
         attacks=["rmia", "lira"],
         audit=fa.Audit(view="final", samples=60),
-        references=fa.References(count=1),
+        options=fa.AuditOptions(references=fa.References(count=1)),
         out=tmp_path,
     )
     assert {f.attack for f in run.record.findings if f.metric == "auc"} == {"rmia", "lira"}

@@ -1,6 +1,6 @@
 """Every task from Python and from a file: trained, attacked, controlled, reported, gated."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -96,12 +96,12 @@ CASES = {
 }
 
 
-def audited(case: Case, out: Path, attacks: object = ("loss-series", "fedmia-2")) -> fa.Run:
+def audited(case: Case, out: Path, attacks: Sequence[str] = ("loss-series", "fedmia-2")) -> fa.Run:
     federation = fa.Federation(
         case.samples,
         clients=3,
         model=case.model,  # type: ignore[arg-type]
-        task=case.task,
+        task=case.task,  # type: ignore[arg-type]
         algorithm=getattr(fa.algorithms, case.algorithm)(
             rounds=3, epochs=12, lr=0.01, optimizer="adam", batch_size=8
         ),

@@ -56,3 +56,27 @@ class Jitter(fa.defenses.ConfiguredDefense):
 
 
 fa.Federation("mnist", defenses=[Jitter(members=[0])])
+
+
+def mean_gap(scores: np.ndarray, is_member: np.ndarray) -> float:
+    return float(scores[is_member].mean() - scores[~is_member].mean())
+
+
+run = fa.audit(
+    fa.Federation(ARRAYS, task=fa.tasks.regression()),
+    attacks=[fa.attacks.FedMIA2(), "loss-series"],
+    targets=[0, 1],
+    seeds=(1, 2),
+    out="runs/mine",
+    audit=fa.Audit(samples=100, view="uploads"),
+    figures=fa.Figures(permutations=100),
+    options=fa.AuditOptions(
+        shadow=fa.Shadow(mode="known-split"), metrics=[mean_gap, "average_precision"]
+    ),
+    workers=2,
+    progress=True,
+)
+run.attack("fedmia-1", fa.attacks.AvgCosine()).scores("fedmia-1", target=0, seed=1)
+fa.audit(fa.Federation("mnist"), attacks={"a": fa.attacks.FedMIA2(), "rmia": {"offline": 0.3}})
+fa.audit(fa.Games("cifar10", mechanism=fa.defenses.BitRandPublished(nominal_epsilon=5.0)))
+fa.Games("digits", grid={"game.batch": [10, 100]}, classes=[0, 1])

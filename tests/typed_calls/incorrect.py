@@ -33,3 +33,13 @@ fa.defenses.DPSGD(members=[0])  # E: Missing positional arguments "clip", "noise
 fa.defenses.Cofedmid()  # E: Module has no attribute "Cofedmid"
 fa.Federation("mnist", defenses=[3])  # E: List item 0 has incompatible type "int"
 fa.Federation("mnist", defenses=3)  # E: Argument "defenses" to "Federation"
+fa.audit("mnist")  # E: Argument 1 to "audit" has incompatible type "str"
+fa.audit(fa.Federation("mnist"), attacks=[3])  # E: List item 0 has incompatible type "int"
+fa.audit(fa.Federation("mnist"), attack=["fedmia-2"])  # E: Unexpected keyword argument "attack"
+fa.audit(fa.Federation("mnist"), seeds="1")  # E: Argument "seeds" to "audit"
+fa.audit(fa.Federation("mnist"), audit=fa.Figures())  # E: Argument "audit" to "audit"
+fa.Audit(sample=100)  # E: Unexpected keyword argument "sample" for "AuditSection"
+fa.Audit(keep="all")  # E: Argument "keep" to "AuditSection" has incompatible type
+fa.AuditOptions(metrics=[3])  # E: List item 0 has incompatible type "int"
+fa.Federation("mnist", task=3)  # E: Argument "task" to "Federation"
+fa.Games("cifar10", mechanism=3)  # E: Argument "mechanism" to "Games"

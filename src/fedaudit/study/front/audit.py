@@ -1,8 +1,9 @@
 """The front door: an audit of objects, and what it found."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from typing import NamedTuple
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from fedaudit.core.errors import BadInput, Unsupported, unknown_name
+from fedaudit.core.errors import BadInput, Unsupported, type_of, unknown_name
 from fedaudit.core.files import (
     ATTACKED,
     RECORD_FILE,
@@ -20,21 +21,34 @@ from fedaudit.core.files import (
     record_at,
 )
 from fedaudit.core.importing import GivenObject, objects_given
+from fedaudit.core.naming import changed_fields
 from fedaudit.core.progress import bars, quiet
 from fedaudit.core.values import ClientId
 from fedaudit.engines.base import Counted
+from fedaudit.fl.algorithms.base import Server
 from fedaudit.games.run import run_games
+from fedaudit.observe.views import View
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.figures.sample_scores import read_scores
-from fedaudit.study.front.federation import AuditPlan, Federation, Questions, plan_of
+from fedaudit.study.front.federation import (
+    AttackGiven,
+    AttacksGiven,
+    AuditPlan,
+    Federation,
+    MetricGiven,
+    Questions,
+    plan_of,
+)
 from fedaudit.study.front.games import Games, GamesPlan, games_plan
 from fedaudit.study.front.refusals import in_python
 from fedaudit.study.front.spelling import attack_settings, registering
 from fedaudit.study.running.identity import own_parts, study_key, with_code
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.base import Section
 from fedaudit.study.settings.optional import (
+    OPTIONAL,
     AttackerSection,
     CanariesSection,
     ReferencesSection,
@@ -47,6 +61,52 @@ from fedaudit.study.settings.sections import AuditSection, FiguresSection
 _UNNAMED = "audit"
 _KEY_LENGTH = 8
 _LONGEST_NAME = 80
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions:
+    """Less common settings of :func:`audit`; by default none of them changes anything.
+
+    Attributes:
+        shadow: Source of the examples that learning attacks train on.
+        references: Reference models that the adversary trains itself.
+        canaries: Canary clients that measure how well one client's update is hidden.
+        unlearning: Unlearning of audited samples after training.
+        secure_sum: Measurement of how well one round's sum hides one upload.
+        attacker: A client that sends poisoned updates.
+        metrics: Further metrics of scores: names, functions of scores and membership, and
+            :class:`fedaudit.metrics.Metric` objects.
+        server: Server that alters the models that it sends to clients.
+        view: Custom view of the adversary. Set a catalogued one by ``fedaudit.Audit(view=...)``.
+        engine: Where clients train: "local", "ray" or an engine.
+        pool: Folder of runs that several audits share.
+        data_dir: Folder of data sets; by default that of the federation's file, or of the variable
+            ``FEDAUDIT_DATA``.
+        about: Sentence for the reader of the report.
+
+    Examples:
+        >>> AuditOptions(metrics=["average_precision"], about="A first look.").engine
+        'local'
+    """
+
+    shadow: ShadowSection | None = None
+    references: ReferencesSection | None = None
+    canaries: CanariesSection | None = None
+    unlearning: UnlearningSection | None = None
+    secure_sum: SecureSumSection | None = None
+    attacker: AttackerSection | None = None
+    metrics: MetricGiven | Sequence[MetricGiven] = ()
+    server: str | Server | None = None
+    view: str | View | None = None
+    engine: Counted | str = "local"
+    pool: Path | str | None = None
+    data_dir: Path | str | None = None
+    about: str = ""
+
+    @property
+    def tables(self) -> dict[str, Section | None]:
+        """Optional tables of a study by name; None for those that are not set."""
+        return {name: getattr(self, name) for name in OPTIONAL}
 
 
 class Scores(NamedTuple):
@@ -75,9 +135,9 @@ class Run:
         folder: Path | str,
         federation: Federation | None = None,
         *,
-        attacks: object = (),
-        server: object = None,
-        view: object = None,
+        attacks: AttacksGiven = (),
+        server: str | Server | None = None,
+        view: str | View | None = None,
         data_dir: Path | str | None = None,
     ) -> None:
         """Opens what an earlier audit left.
@@ -156,7 +216,7 @@ class Run:
     @in_python()
     def attack(
         self,
-        *attacks: object,
+        *attacks: AttackGiven,
         out: Path | str | None = None,
         figures: FiguresSection | None = None,
         device: str = "cpu",
@@ -195,103 +255,84 @@ class Run:
 def audit(
     federation: Federation | Games,
     *,
-    attacks: object = (),
-    targets: object = None,
-    seeds: object = (1,),
+    attacks: AttacksGiven = (),
+    targets: int | Sequence[int] | None = None,
+    seeds: int | Sequence[int] = (1,),
     out: Path | str | None = None,
     audit: AuditSection | None = None,
-    shadow: ShadowSection | None = None,
-    references: ReferencesSection | None = None,
-    canaries: CanariesSection | None = None,
-    unlearning: UnlearningSection | None = None,
-    secure_sum: SecureSumSection | None = None,
-    attacker: AttackerSection | None = None,
     figures: FiguresSection | None = None,
-    metrics: object = (),
-    server: object = None,
-    view: object = None,
-    engine: Counted | str = "local",
+    options: AuditOptions | None = None,
     workers: int = 1,
     device: str = "cpu",
-    pool: Path | str | None = None,
-    data_dir: Path | str | None = None,
     name: str = "",
-    about: str = "",
     progress: bool = False,
 ) -> "Run":
-    """Audits a federation: trains it, looks through the adversary's eyes, attacks, reports.
+    """Audit a federation: train it, attack what the adversary sees, and write a report.
 
-    Security games are played in its place, and make the same record.
+    Security games are played instead if ``federation`` is a :class:`fedaudit.Games`.
 
-    An audit that was stopped goes on where it was when it is asked for again with the same
-    settings, objects and folder. Objects of a script or notebook are known by their source, so
-    that a changed one is another.
+    An interrupted audit resumes if it is called again with the same settings, objects and folder.
+    Objects of a script or notebook are identified by their source code.
 
     Args:
-        federation: What is audited; of :class:`fedaudit.Games` there is one seed, and no attack,
-            target, view or engine is chosen.
-        attacks: Names of the catalogue and :class:`fedaudit.attacks.Attack` objects, or a
-            dictionary from names to either settings or objects; the default set if empty.
-        targets: Clients under audit; client 0 unless ``audit`` says otherwise.
-        seeds: One run each.
-        out: Folder of runs and record; under ``runs``, named after the settings, by default.
-        audit: What is audited, and through whose eyes.
-        shadow: Where attacks that learn take their examples from.
-        canaries: Clients that show how well one client's update is hidden.
-        unlearning: Of the audited samples once the model is trained.
-        secure_sum: How well one round's sum hides one upload.
-        attacker: A client that poisons what it sends.
-        references: Federations that the adversary trains itself, to compare models with.
-        figures: Which figures are made.
-        metrics: Further metrics of scores: names, functions of scores and membership, and
-            :class:`fedaudit.metrics.Metric` objects.
-        server: One that tampers with what clients are sent.
-        view: What the adversary sees, where it is an object of one's own.
-        engine: Where clients train: "local", "ray", or an engine.
-        workers: Processes to train in; 0 for one a core. Changes no result.
+        federation: What is audited. :class:`fedaudit.Games` take one seed, and no attacks, targets,
+            audit settings, workers or device.
+        attacks: Attacks of :mod:`fedaudit.attacks` or their names, or a dictionary from names to
+            attacks or settings; the default set if empty.
+        targets: Clients under audit; client 0 unless ``audit`` sets others.
+        seeds: Seeds, one run each.
+        out: Folder of runs and record; by default a folder in ``runs`` that is named after the
+            settings.
+        audit: Audited samples, and the view of the adversary.
+        figures: Settings of figures and controls.
+        options: Less common settings.
+        workers: Processes to train in; 0 for one per core. Results do not depend on it.
         device: Where clients train and samples are measured, such as "cuda".
-        pool: Folder of runs that several audits share.
-        data_dir: Folder of data sets; by default that of the federation's file, or what
-            ``FEDAUDIT_DATA`` says.
-        name: Of the audit, for the report; that of ``out`` by default.
-        about: A sentence for the reader of the report.
-        progress: Whether the audit tells how far it is.
+        name: Name of the audit in its report; that of ``out`` by default.
+        progress: Whether to show progress.
+
+    Returns:
+        The finished audit, with its record, scores and report.
 
     Raises:
-        Refusal: Anything that cannot work, before anything is trained.
+        Refusal: A setting or object cannot work. Nothing has been trained then.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> algorithm = fa.algorithms.FedAvg(rounds=2)
+        >>> federation = fa.Federation("digits", clients=4, algorithm=algorithm)
+        >>> run = fa.audit(federation, attacks=[fa.attacks.LossSeries()], out="runs/digits")
+        >>> run.scores("loss-series").scores.shape
+        (300,)
     """
     from fedaudit.core.devices import device_named
     from fedaudit.engines.ray_cluster import engine_named
 
+    chosen = AuditOptions() if options is None else options
+    _refuse_other_options(chosen)
+    about, engine, pool = chosen.about, chosen.engine, chosen.pool
     asked = Questions(
         attacks=attacks,
         targets=targets,
         seeds=seeds,
         audit=audit,
         figures=figures,
-        server=server,
-        view=view,
-        metrics=metrics,
-        tables={
-            "shadow": shadow,
-            "references": references,
-            "canaries": canaries,
-            "unlearning": unlearning,
-            "secure_sum": secure_sum,
-            "attacker": attacker,
-        },
+        server=chosen.server,
+        view=chosen.view,
+        metrics=chosen.metrics,
+        tables=chosen.tables,
     )
     called = name or _named_after(out)
     plan: AuditPlan | GamesPlan
     if isinstance(federation, Games):
-        where = {"engine": engine, "workers": workers, "device": device, "pool": pool}
-        _refuse_of_federations({**asked._asdict(), **asked.tables, **where})
+        given = {"attacks": attacks, "targets": targets, "audit": audit, "figures": figures}
+        _refuse_of_federations(chosen, {**given, "workers": workers, "device": device})
         plan = games_plan(federation, seeds=seeds, name=called, about=about)
     else:
         plan = plan_of(federation, asked, name=called, about=about)
     cluster = engine_named(engine, workers) if isinstance(engine, str) else engine
     _refuse_elsewhere(plan, cluster, workers)
-    place = Path(data_dir) if data_dir is not None else plan.data_dir
+    place = plan.data_dir if chosen.data_dir is None else Path(chosen.data_dir)
     with objects_given(plan.objects):
         folder = Path(out) if out is not None else Path("runs") / _folder_name(plan, called)
         with bars() if progress else nullcontext(quiet) as shown:
@@ -313,12 +354,18 @@ def audit(
     return Run._of(folder, plan.objects, place, record)
 
 
-def _refuse_of_federations(given: Mapping[str, object]) -> None:
-    """Refuses what games have no use for."""
+def _refuse_other_options(given: object) -> None:
+    if not isinstance(given, AuditOptions):
+        raise BadInput(f"options is fedaudit.AuditOptions(...), got {type_of(given)}")
+
+
+def _refuse_of_federations(options: AuditOptions, given: Mapping[str, object]) -> None:
+    """Raise if an argument or option is set that games do not use."""
     usual = {name: one.default for name, one in signature(audit).parameters.items()}
-    for name in (one for one in given if one in usual and one != "seeds"):
-        if type(given[name]) is not type(usual[name]) or given[name] != usual[name]:
-            raise BadInput(f"{name}= is of audits of federations, and of no games; leave it out")
+    for_games = {"about", "data_dir"}
+    changed = changed_fields(options).keys() - for_games
+    for name in (*(one for one in given if given[one] != usual[one]), *sorted(changed)):
+        raise BadInput(f"{name}= is of audits of federations, and of no games; leave it out")
 
 
 def _refuse_elsewhere(plan: AuditPlan | GamesPlan, engine: Counted | None, workers: int) -> None:

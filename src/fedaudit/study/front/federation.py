@@ -13,19 +13,22 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from torch import nn
+from torch import Tensor, nn
 
 from fedaudit.algorithms import FederatedAlgorithm
+from fedaudit.attacks import Attack
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import GivenObject
 from fedaudit.core.naming import AlgorithmPart, Clients, DataPart, NamedPart
 from fedaudit.core.summaries import short_repr
-from fedaudit.core.values import Samples
+from fedaudit.core.tasks import Task
+from fedaudit.core.values import Samples, Setting
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.in_memory import InMemory
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.catalog import ALGORITHMS
 from fedaudit.fl.hooks import Defense
+from fedaudit.metrics.table import Metric
 from fedaudit.models import MODELS
 from fedaudit.partitions import PartitionScheme
 from fedaudit.study.front.spelling import (
@@ -54,8 +57,36 @@ from fedaudit.study.settings.sections import (
 )
 from fedaudit.study.settings.values import study_from
 
+DataGiven: TypeAlias = (
+    str
+    | Samples
+    | Dataset
+    | InMemory
+    | DataPart
+    | tuple[npt.ArrayLike, npt.ArrayLike]
+    | Callable[..., Dataset]
+)
+"""Name in the catalogue, samples, what :mod:`fedaudit.datasets` returns, or a function of these."""
+
 DefenseGiven: TypeAlias = str | Defense | type[Defense] | NamedPart
 """Name in the catalogue, defense, class of defenses, or what :func:`fedaudit.named` returns."""
+
+AttackGiven: TypeAlias = str | Attack | type[Attack] | NamedPart
+"""Name in the catalogue, attack, class of attacks, or what :func:`fedaudit.named` returns."""
+
+AttacksGiven: TypeAlias = (
+    AttackGiven | Sequence[AttackGiven] | Mapping[str, Attack | Mapping[str, Setting]]
+)
+"""One attack, several, or a dictionary from names to attacks or to settings of catalogued ones."""
+
+MetricGiven: TypeAlias = str | Metric | Callable[[np.ndarray, np.ndarray], float]
+"""Name in the catalogue, metric, or function of scores and membership."""
+
+ModelGiven: TypeAlias = str | NamedPart | nn.Module | Callable[..., nn.Module]
+"""Name in the catalogue, part of :mod:`fedaudit.models`, module, or what constructs one."""
+
+TaskGiven: TypeAlias = str | Task | NamedPart | Callable[[Tensor, Tensor], Tensor]
+"""Name in the catalogue, task of :mod:`fedaudit.tasks`, or loss of outputs and targets."""
 
 
 @short_repr
@@ -87,25 +118,17 @@ class Federation:
         risk: How algorithms that weigh membership risk measure it.
     """
 
-    data: (
-        str
-        | Samples
-        | Dataset
-        | InMemory
-        | DataPart
-        | tuple[npt.ArrayLike, npt.ArrayLike]
-        | Callable[..., Dataset]
-    )
+    data: DataGiven
     clients: int | Clients | PartitionScheme = 10
-    model: str | NamedPart | nn.Module | Callable[..., nn.Module] = "mlp"
-    task: object = "classification"
+    model: ModelGiven = "mlp"
+    task: TaskGiven = "classification"
     algorithm: str | FederatedAlgorithm | AlgorithmPart | Callable[..., Algorithm] = "fedavg"
     defenses: DefenseGiven | Sequence[DefenseGiven] = ()
     training: TrainingSection | None = None
     shift: ShiftSection | None = None
     risk: RiskSection | None = None
-    models: object = ()
-    classes: object = ()
+    models: Sequence[ModelGiven] = ()
+    classes: Sequence[int] = ()
     first_class: int = 0
 
 

@@ -1,14 +1,16 @@
 """Security games of objects, and the study of games that says the same in names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from torch import Tensor
+
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import GivenObject
 from fedaudit.core.summaries import short_repr
-from fedaudit.study.front.federation import numbers, sections
+from fedaudit.study.front.federation import DataGiven, DefenseGiven, numbers, sections
 from fedaudit.study.front.spelling import (
     Register,
     data_spelled,
@@ -49,19 +51,19 @@ class Games:
         grid: Lists of values by dotted name, every combination of which is a point.
     """
 
-    data: object
-    features: object = "pixels"
-    mechanism: object = "none"
-    defense: object = None
+    data: DataGiven
+    features: str | Callable[..., Tensor] = "pixels"
+    mechanism: DefenseGiven = "none"
+    defense: DefenseGiven | None = None
     clients: int = 0
     servers: int = 0
-    classes: object = ()
+    classes: Sequence[int] = ()
     game: GameSection | None = None
     neuron: NeuronSection | None = None
     rounds: RoundsSection | None = None
     detector: DetectorSection | None = None
     variants: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    grid: object = None
+    grid: Mapping[str, Sequence[object]] | Sequence[Mapping[str, Sequence[object]]] | None = None
 
 
 class GamesPlan(NamedTuple):

@@ -193,7 +193,12 @@ class AuditSection(Section):
     draw: DrawName = "fair"
     targets: tuple[Count, ...] = (0,)
     unit: Literal["sample", "person"] = "sample"
-    fair: Count = Field(default=300, validation_alias=AliasChoices("fair", "samples", "people"))
+    # Type checkers read the alias as the name of the argument.
+    fair: Count = Field(
+        default=300,
+        alias="samples",
+        validation_alias=AliasChoices("fair", "samples", "people"),
+    )
     clients_per_person: Annotated[int, Field(ge=1, strict=True)] = 1
     extra_other: Count = 0
     extra_unseen: Count = 0
