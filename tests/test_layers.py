@@ -18,7 +18,6 @@ ROOT = Path(fedaudit.__file__).parent
 EVERYTHING_BELOW = "everything below"
 FLOORS: dict[str, str] = {
     "core": "",
-    "algorithms": "core",
     "partitions": "core",
     "metrics": "core.errors core.importing core.metric_names core.origin",
     "observe": "core",
@@ -37,13 +36,14 @@ FLOORS: dict[str, str] = {
     "fl.training": "core engines signals.kernels fl.hooks",
     "defenses": "core observe fl.hooks defenses.accounting fl.training",
     "fl": "core observe engines defenses fl.hooks fl.training",
+    "algorithms": "core fl",
     "risk": "core observe metrics.balanced signals attacks fl.hooks fl.training "
     "fl.algorithms.ifca_mir fl.algorithms.fedavg fl.visits",
     # A filter on the bench is called, and needs no training and no figures.
     "filters": "core fl.hooks observe.round",
     # Settings hold names, spelled as the catalogues have them.
     "study.settings": "core observe.layout observe.views results.older results.text "
-    "attacks models fl.training.local fl.algorithms.catalog defenses "
+    "attacks models fl.training.local algorithms defenses "
     "datasets.draws.fair datasets.partitions.schemes metrics.table risk.catalog",
     "study.setup": EVERYTHING_BELOW,
     "study.figures": EVERYTHING_BELOW,
@@ -166,7 +166,7 @@ def allowed(module: str, other: str) -> bool:
 def test_the_source_is_found() -> None:
     assert len(FILES) > 50
     assert "fedaudit.core.values" in ours("fedaudit.fl.algorithms.fedavg")
-    assert ("study.setup.algorithm", "fl.algorithms.catalog") in set(arrows())
+    assert ("study.setup.algorithm", "algorithms") in set(arrows())
     assert ours("fedaudit.cli.running") > ours("fedaudit.cli.running", at_once=True)
 
 

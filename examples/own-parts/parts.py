@@ -9,10 +9,10 @@ import torch
 from sklearn.datasets import load_breast_cancer
 from torch import Tensor, nn
 
+from fedaudit.algorithms import FederatedTask
 from fedaudit.attacks.base import Attack
 from fedaudit.core.values import ClientId, Samples, Sees
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.fl.algorithms.catalog import FederatedTask
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import Batch, Defense, Turn
 from fedaudit.observe.measurements import Measurements

@@ -3,15 +3,27 @@
 >>> import fedaudit as fa
 >>> algorithm = fa.algorithms.FedAvg(rounds=50, epochs=2, lr=0.05)
 
-Each class has the settings of training that all algorithms share, and its own. :func:`own` takes an
-algorithm of your own.
+Each class is one algorithm of ``fedaudit list algorithms``. It has the settings of training that
+all algorithms share, and its own. :func:`own` takes a custom algorithm.
 """
 
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from inspect import signature
 from typing import ClassVar
 
+import torch
+
+from fedaudit.core.errors import BadInput
+from fedaudit.core.importing import named
 from fedaudit.core.naming import AlgorithmPart, changed_fields
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, Samples
+from fedaudit.fl.algorithms import fedavg, fedembedding, fedmd, fedsgd, ifca, ifca_mir
+from fedaudit.fl.algorithms.base import Algorithm
+from fedaudit.fl.algorithms.ifca_mir import OwnRisk, Preference, Risk
+from fedaudit.fl.training.local import LocalTraining
 
 __all__ = [
     "IFCA",
@@ -23,10 +35,42 @@ __all__ = [
     "FedProx",
     "FedSGD",
     "FederatedAlgorithm",
+    "FederatedTask",
     "IFCAMIRClients",
     "LegacyFedSGD",
     "own",
 ]
+
+
+@dataclass(frozen=True)
+class FederatedTask:
+    """Model, training and data that an algorithm is built for.
+
+    Attributes:
+        architecture: The model that it names; the first where clients have their own.
+        training: Local training, as its section says.
+        shape: Of one sample.
+        first_class: Number of the first class that clients have samples of.
+        model: Another model of the catalogue for the same samples, by name and settings.
+        public: Training samples of another data set, by name.
+        seed: Decides which of these are taken.
+        risk: How a server finds out what its models give away.
+        own_risk: How a client finds out what a model gives away.
+        accepted: The lowest and the highest membership risk that clients accept.
+        nets: Networks of the clients' own, dealt in turn; none where all have that model.
+    """
+
+    architecture: Architecture
+    training: LocalTraining
+    shape: tuple[int, ...]
+    first_class: int
+    model: Callable[..., Architecture]
+    public: Callable[[str], Samples]
+    seed: int
+    risk: Callable[[], Risk]
+    own_risk: OwnRisk
+    accepted: tuple[float, float] = (0.5, 0.8)
+    nets: tuple[Architecture, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +108,10 @@ class FederatedAlgorithm:
         training = {name: settings.pop(name) for name in TRAINING if name in settings}
         return AlgorithmPart(self.catalogue_name, settings, training)
 
+    def build(self, task: FederatedTask) -> Algorithm:
+        """Return the algorithm for a federation."""
+        raise NotImplementedError
+
 
 TRAINING = tuple(field.name for field in fields(FederatedAlgorithm))
 """Settings of training, which all algorithms share."""
@@ -81,6 +129,10 @@ class FedAvg(FederatedAlgorithm):
     """
 
     catalogue_name: ClassVar[str] = "fedavg"
+
+    def build(self, task: FederatedTask) -> Algorithm:
+        """Return the algorithm for a federation."""
+        return fedavg.FedAvg(task.architecture, task.training)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +153,10 @@ class FedSGD(FederatedAlgorithm):
     catalogue_name: ClassVar[str] = "fedsgd"
     together: str = "mean"
 
+    def build(self, task: FederatedTask) -> Algorithm:
+        """Return the algorithm for a federation."""
+        return fedsgd.FedSGD(task.architecture, task.training, self.together)
+
 
 @dataclass(frozen=True, kw_only=True)
 class LegacyFedSGD(FederatedAlgorithm):
@@ -115,6 +171,19 @@ class LegacyFedSGD(FederatedAlgorithm):
     """
 
     catalogue_name: ClassVar[str] = "legacy-fedsgd"
+
+    def build(self, task: FederatedTask) -> Algorithm:
+        """Return the algorithm for a federation.
+
+        Raises:
+            BadInput: More than one local epoch is asked for.
+        """
+        if task.training.epochs != 1:
+            raise BadInput(
+                "legacy-fedsgd is one local epoch in mini-batches, got training.epochs = "
+                f"{task.training.epochs}; set it to 1, or use fedavg"
+            )
+        return fedavg.FedAvg(task.architecture, task.training)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +202,10 @@ class FedProx(FederatedAlgorithm):
 
     catalogue_name: ClassVar[str] = "fedprox"
     mu: float = 0.01
+
+    def build(self, task: FederatedTask) -> Algorithm:
+        """Return the algorithm for a federation."""
+        return fedavg.FedProx(task.architecture, task.training, self.mu)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +231,17 @@ class FedAdam(FederatedAlgorithm):
     beta2: float = 0.99
     adaptivity: float = 1e-3
 
+    def build(self, task: FederatedTask) -> Algorithm:
+        """Return the algorithm for a federation."""
+        return fedavg.FedAdam(
+            task.architecture,
+            task.training,
+            self.server_lr,
+            self.beta1,
+            self.beta2,
+            self.adaptivity,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class FedEmbedding(FederatedAlgorithm):
@@ -171,6 +255,10 @@ class FedEmbedding(FederatedAlgorithm):
     """
 
     catalogue_name: ClassVar[str] = "fed-embedding"
+
+    def build(self, task: FederatedTask) -> Algorithm:
+        """Return the algorithm for a federation."""
+        return fedembedding.FedEmbedding(task.architecture, task.training)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +299,29 @@ class FedMD(FederatedAlgorithm):
     student: str = "cnn"
     student_epochs: int = 30
 
+    def build(self, task: FederatedTask) -> Algorithm:
+        """Return the algorithm for a federation.
+
+        Raises:
+            BadInput: The public set does not fit the clients' data, or networks are given twice.
+        """
+        if self.nets and task.nets:
+            raise BadInput(
+                "algorithm.options.nets and the study's models are both the clients' networks; "
+                "leave out one of them"
+            )
+        how = task.training
+        return fedmd.FedMD(
+            nets=_nets(task, self.nets) or task.nets or (task.architecture,),
+            public=_public(task, self.public, self.public_samples),
+            first_public=replace(how, epochs=self.public_epochs),
+            first_private=replace(how, epochs=self.private_epochs),
+            digest=replace(how, epochs=self.digest_epochs, batch_size=self.digest_batch),
+            revisit=how,
+            student=task.model(self.student) if self.student else task.architecture,
+            distillation=fedmd.Distillation(epochs=self.student_epochs),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class IFCA(FederatedAlgorithm):
@@ -230,6 +341,10 @@ class IFCA(FederatedAlgorithm):
     catalogue_name: ClassVar[str] = "ifca"
     models: int = 2
     explore: int = 0
+
+    def build(self, task: FederatedTask) -> Algorithm:
+        """Return the algorithm for a federation."""
+        return ifca.Ifca(task.architecture, task.training, self.models, explore=self.explore)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,6 +375,20 @@ class IFCAMIR(FederatedAlgorithm):
     bonus: float = 0.0
     explore: int = 0
 
+    def build(self, task: FederatedTask) -> Algorithm:
+        """Return the algorithm for a federation."""
+        low, high = task.accepted
+        return ifca_mir.IfcaMir(
+            task.architecture,
+            task.training,
+            self.models,
+            risk=task.risk(),
+            every=self.every,
+            preference=Preference(self.preference, self.alpha, low, high),
+            bonus=self.bonus,
+            explore=self.explore,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class IFCAMIRClients(FederatedAlgorithm):
@@ -286,11 +415,24 @@ class IFCAMIRClients(FederatedAlgorithm):
     alpha: float = 0.5
     explore: int = 0
 
+    def build(self, task: FederatedTask) -> Algorithm:
+        """Return the algorithm for a federation."""
+        low, high = task.accepted
+        return ifca_mir.IfcaMirOfClients(
+            task.architecture,
+            task.training,
+            self.models,
+            own_risk=task.own_risk,
+            share=self.held_out,
+            preference=Preference(self.preference, self.alpha, low, high),
+            explore=self.explore,
+        )
+
 
 def own(
     make: Callable[..., object] | str, /, **settings: bool | int | float | str
 ) -> AlgorithmPart:
-    """Return an algorithm of your own for a federation.
+    """Return a custom algorithm for a federation.
 
     Args:
         make: Function with a parameter ``task`` that returns an algorithm; or ``module:function``,
@@ -300,3 +442,67 @@ def own(
     training = {name: value for name, value in settings.items() if name in TRAINING}
     options = {name: value for name, value in settings.items() if name not in TRAINING}
     return AlgorithmPart(make, options, training)
+
+
+def _catalogued(kind: type[FederatedAlgorithm]) -> Callable[..., Algorithm]:
+    """Return the function from a task and an algorithm's own settings that study files use."""
+
+    def make(task: FederatedTask, **settings: bool | int | float | str) -> Algorithm:
+        return kind(**settings).build(task)  # type: ignore[arg-type]
+
+    parameters = signature(kind).parameters.values()
+    of_task = inspect.Parameter("task", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    own_settings = [one for one in parameters if one.name not in TRAINING]
+    make.__signature__ = inspect.Signature([of_task, *own_settings])  # type: ignore[attr-defined]
+    make.__doc__ = kind.__doc__
+    return make
+
+
+ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
+    kind.catalogue_name: _catalogued(kind) for kind in FederatedAlgorithm.__subclasses__()
+}
+"""By catalogue name, what builds an algorithm from a :class:`FederatedTask` and its settings."""
+
+
+def algorithm_named(name: str) -> Callable[..., Algorithm]:
+    """The maker of an algorithm: of the catalogue, or the user's own ``module:function``.
+
+    Raises:
+        BadInput: There is none; the nearest is named.
+    """
+    return named(
+        "algorithm",
+        name,
+        ALGORITHMS,
+        wanted="a function from a fedaudit.algorithms.FederatedTask, its parameter "
+        "'task', to an algorithm",
+        fits=lambda found: callable(found) and "task" in signature(found).parameters,
+    )
+
+
+def _nets(task: FederatedTask, channels: str) -> tuple[Architecture, ...]:
+    named = [part.strip() for part in channels.split(";") if part.strip()]
+    return tuple(task.model("cnn", channels=part, kernel=3, padding=1) for part in named)
+
+
+def _public(task: FederatedTask, name: str, count: int) -> Samples:
+    found = task.public(name)
+    shape, classes = tuple(found.features.shape[1:]), int(found.labels.max()) + 1
+    if shape != task.shape:
+        raise BadInput(
+            f"the public set {name!r} has samples of shape {shape} and the clients' have "
+            f"{task.shape}; take one of the same shape"
+        )
+    if task.first_class < classes:
+        raise BadInput(
+            f"the public set {name!r} has the classes 0 to {classes - 1}, and the clients' own "
+            f"begin at {task.first_class}; set data.first_class to {classes}"
+        )
+    if not 1 <= count <= len(found):
+        raise BadInput(
+            f"public_samples lies between 1 and the {len(found)} training samples of {name!r}, "
+            f"got {count}"
+        )
+    chosen = torch.randperm(len(found), generator=seeded(task.seed, "public"))[:count]
+    some = found.take(chosen.sort().values)
+    return Samples(some.features, some.labels, torch.arange(count))

@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from fedaudit.algorithms import ALGORITHMS
 from fedaudit.attacks import ATTACK_SETS, ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import LISTED, folded_name, unknown_name
@@ -26,7 +27,6 @@ from fedaudit.datasets.catalog import FORMATS, SOURCES
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import PARTITIONS
 from fedaudit.defenses import DEFENSES
-from fedaudit.fl.algorithms.catalog import ALGORITHMS
 from fedaudit.fl.training.local import SCHEDULES
 from fedaudit.metrics.table import METRICS
 from fedaudit.models import MODELS

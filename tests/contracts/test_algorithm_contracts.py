@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedaudit.algorithms import ALGORITHMS, FederatedTask
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported
 from fedaudit.core.objects import stated
 from fedaudit.core.params import plus
@@ -22,7 +23,6 @@ from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Batch, ClientId, Params, Samples, Sees, Setting
 from fedaudit.engines.base import Engine
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, HoldsOut, KeepsModels
-from fedaudit.fl.algorithms.catalog import ALGORITHMS, FederatedTask
 from fedaudit.fl.algorithms.ifca_mir import Cluster
 from fedaudit.fl.hooks import Defense, Turn, Visit
 from fedaudit.fl.simulate import simulate

@@ -9,9 +9,9 @@ import fedaudit.defenses
 import fedaudit.fl.algorithms
 import fedaudit.models
 import fedaudit.signals
+from fedaudit.algorithms import ALGORITHMS
 from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.defenses import DEFENSES, Defense
-from fedaudit.fl.algorithms.catalog import ALGORITHMS
 from fedaudit.models import MODELS
 from tests.contracts.test_algorithm_contracts import SETTINGS, made
 
@@ -29,7 +29,7 @@ OTHERS: dict[str, set[str]] = {
     "fedaudit.attacks": {"ami", "base", "entries"},
     "fedaudit.signals": {"base", "gradients", "kernels", "measure"},
     "fedaudit.defenses": {"accounting", "canary", "chain"} | {"planted", "poison", "soft_labels"},
-    "fedaudit.fl.algorithms": {"base", "catalog"},
+    "fedaudit.fl.algorithms": {"base"},
     "fedaudit.models": {"_parts", "parts"},
 }
 """Files and folders that hold no entry: interfaces, catalogues and machinery."""

@@ -20,6 +20,7 @@ from sklearn.datasets import load_breast_cancer
 from torch import Tensor, nn
 
 import fedaudit as fa
+from fedaudit.algorithms import FederatedTask
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.membership.single_client import Mean
 from fedaudit.catalogue import explanation, listing
@@ -29,7 +30,6 @@ from fedaudit.core.values import Batch, Model
 from fedaudit.datasets.partitions.schemes import Counts, Quotas
 from fedaudit.defenses import DEFENSES
 from fedaudit.fl.algorithms.base import Server
-from fedaudit.fl.algorithms.catalog import FederatedTask
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import Defense, Turn
 from fedaudit.observe.round import Sent

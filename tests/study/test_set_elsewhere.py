@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from fedaudit.algorithms import ALGORITHMS
 from fedaudit.catalogue import CATALOGUES
 from fedaudit.core.errors import BadInput, Refusal
 from fedaudit.core.importing import called
@@ -13,7 +14,6 @@ from fedaudit.datasets.catalog import FORMATS, MADE, load
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import PARTITIONS
 from fedaudit.defenses import DEFENSES
-from fedaudit.fl.algorithms.catalog import ALGORITHMS
 from fedaudit.models import MODELS
 from fedaudit.study.settings.games import GameStudy
 from fedaudit.study.settings.sections import Study

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from fedaudit.algorithms import FederatedAlgorithm
+from fedaudit.algorithms import ALGORITHMS, FederatedAlgorithm
 from fedaudit.attacks import Attack
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import GivenObject
@@ -26,7 +26,6 @@ from fedaudit.core.values import Samples, Setting
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.in_memory import InMemory
 from fedaudit.fl.algorithms.base import Algorithm
-from fedaudit.fl.algorithms.catalog import ALGORITHMS
 from fedaudit.fl.hooks import Defense
 from fedaudit.metrics.table import Metric
 from fedaudit.models import MODELS

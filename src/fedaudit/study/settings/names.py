@@ -25,7 +25,7 @@ def _catalogue(kind: str) -> Iterable[str]:
 
             return DEFENSES
         case "algorithm":
-            from fedaudit.fl.algorithms.catalog import ALGORITHMS
+            from fedaudit.algorithms import ALGORITHMS
 
             return ALGORITHMS
         case "model":

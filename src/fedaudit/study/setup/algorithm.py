@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from fedaudit.algorithms import FederatedTask, algorithm_named
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import called
 from fedaudit.core.seeds import seeded
@@ -16,7 +17,6 @@ from fedaudit.datasets.catalog import load
 from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.draws.shadow import untouched
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels
-from fedaudit.fl.algorithms.catalog import FederatedTask, algorithm_named
 from fedaudit.fl.algorithms.ifca import Ifca
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir, Preference
 from fedaudit.models import architecture

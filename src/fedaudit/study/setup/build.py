@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from fedaudit.algorithms import algorithm_named
 from fedaudit.attacks import attack_named, attack_set
 from fedaudit.attacks.base import Attack
 from fedaudit.core import modules
@@ -21,7 +22,6 @@ from fedaudit.core.values import ClientId, Sees, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, Server
-from fedaudit.fl.algorithms.catalog import algorithm_named
 from fedaudit.fl.hooks import Defense, Plan
 from fedaudit.metrics.table import metric_named
 from fedaudit.observe.round import Logits
