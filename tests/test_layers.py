@@ -18,12 +18,12 @@ ROOT = Path(fedaudit.__file__).parent
 EVERYTHING_BELOW = "everything below"
 FLOORS: dict[str, str] = {
     "core": "",
-    "partitions": "core",
     "metrics": "core.errors core.importing core.metric_names core.origin",
     "observe": "core",
     "engines": "core",
     "models": "core",
     "datasets": "core",
+    "partitions": "core datasets.partitions.schemes",
     "results": "core.errors core.files core.metric_names core.seeds metrics",
     "report": "core.errors core.files core.locking core.metric_names results",
     # Gradients and their lengths, layer by layer: attacks measure by it, DP-SGD clips.

@@ -4,7 +4,7 @@
 >>> algorithm = fa.algorithms.FedAvg(rounds=50, epochs=2, lr=0.05)
 
 Each class is one algorithm of ``fedaudit list algorithms``. It has the settings of training that
-all algorithms share, and its own. :func:`own` takes a custom algorithm.
+all algorithms share, and its own. :func:`custom` takes a custom algorithm.
 """
 
 import inspect
@@ -38,7 +38,7 @@ __all__ = [
     "FederatedTask",
     "IFCAMIRClients",
     "LegacyFedSGD",
-    "own",
+    "custom",
 ]
 
 
@@ -429,7 +429,7 @@ class IFCAMIRClients(FederatedAlgorithm):
         )
 
 
-def own(
+def custom(
     make: Callable[..., object] | str, /, **settings: bool | int | float | str
 ) -> AlgorithmPart:
     """Return a custom algorithm for a federation.
@@ -437,7 +437,11 @@ def own(
     Args:
         make: Function with a parameter ``task`` that returns an algorithm; or ``module:function``,
             or a name that an installed package registers.
-        settings: Settings of training, and the function's own.
+        settings: Settings of training, and those of the function.
+
+    Examples:
+        >>> custom("my_package:fed_something", rounds=50, share=0.5).training
+        {'rounds': 50}
     """
     training = {name: value for name, value in settings.items() if name in TRAINING}
     options = {name: value for name, value in settings.items() if name not in TRAINING}

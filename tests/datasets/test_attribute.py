@@ -12,7 +12,7 @@ from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.dataset import Dataset, numbered
 from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.partitions.attribute import BySide, dealt_by_side, like_their_side, sides_of
-from fedaudit.datasets.partitions.schemes import Dirichlet, Iid
+from fedaudit.datasets.partitions.schemes import IID, Dirichlet
 
 GROUP = (0, 0, 0, 0, 1, 1)
 
@@ -33,11 +33,13 @@ def people() -> Dataset:
     )
 
 
-@pytest.mark.parametrize("scheme", [Iid(40), Dirichlet(0.5, samples_per_client=20)])
+@pytest.mark.parametrize(
+    "scheme", [IID(samples_per_client=40), Dirichlet(beta=0.5, samples_per_client=20)]
+)
 def test_each_client_has_people_of_its_side_under_their_own_labels(scheme: object) -> None:
     data = people()
     sides = sides_of(data, "c")
-    assert isinstance(scheme, Iid | Dirichlet)
+    assert isinstance(scheme, IID | Dirichlet)
     deal = dealt_by_side(
         data,
         sides,

@@ -10,7 +10,7 @@ from fedaudit.datasets.draws import fair as draws
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.datasets.draws.fair import DRAWS, draw
 from fedaudit.datasets.draws.published import cofedmid, fedmia_code, fedmia_paper, sia
-from fedaudit.datasets.partitions.schemes import Dirichlet, Iid, Partition, Shards
+from fedaudit.datasets.partitions.schemes import IID, Dirichlet, Partition, Shards
 from tests.datasets.by_id import by_id
 
 MEMBER, OTHER, UNSEEN = Origin.MEMBER, Origin.OTHER_CLIENT, Origin.UNSEEN
@@ -32,7 +32,7 @@ def fair(
     return draw(
         DATA,
         clients=5,
-        partition=partition or Dirichlet(2.0, samples_per_client=250),
+        partition=partition or Dirichlet(beta=2.0, samples_per_client=250),
         n_fair=n_fair,
         seed=seed,
         extra_other=extra_other,
@@ -57,7 +57,14 @@ def check_truth(deal: Deal) -> None:
 
 class TestFairDraw:
     @pytest.mark.parametrize(
-        "partition", [Iid(), Iid(250), Dirichlet(2.0), Shards(3), Dirichlet(2.0, 1, 250)]
+        "partition",
+        [
+            IID(),
+            IID(samples_per_client=250),
+            Dirichlet(beta=2.0),
+            Shards(per_client=3),
+            Dirichlet(beta=2.0, minimum=1, samples_per_client=250),
+        ],
     )
     def test_the_owners_stated_are_the_clients_that_hold_the_samples(
         self, partition: Partition
@@ -94,7 +101,7 @@ class TestFairDraw:
         assert stats.chisquare(counts).pvalue > 1e-3
 
     def test_audited_samples_have_the_class_mix_of_their_target(self) -> None:
-        partition = Shards(1, samples_per_client=250)
+        partition = Shards(per_client=1, samples_per_client=250)
         deal = draw(DATA, clients=5, partition=partition, n_fair=300, seed=0, targets=(2,))
         # One shard in five sorted classes of 600: one or two classes.
         assert len(set(deal.audit.samples.labels.tolist())) <= 2
@@ -106,15 +113,15 @@ class TestFairDraw:
         assert audit.fair.sum() == 300
 
     def test_sizes_come_out_close_to_what_the_partition_says(self) -> None:
-        sizes = fair(Iid(250), n_fair=300).sizes
+        sizes = fair(IID(samples_per_client=250), n_fair=300).sizes
         assert all(abs(size - 250) < 50 for size in sizes.values())
 
     def test_a_target_whose_members_come_from_the_audit_alone_needs_no_background(self) -> None:
-        deal = fair(Iid(250), n_fair=750)
+        deal = fair(IID(samples_per_client=250), n_fair=750)
         assert deal.sizes[0] == deal.audited[0]
         assert (
-            fair(Iid(250), n_fair=300, background=7).sizes[0]
-            == 7 + fair(Iid(250), n_fair=300, background=0).sizes[0]
+            fair(IID(samples_per_client=250), n_fair=300, background=7).sizes[0]
+            == 7 + fair(IID(samples_per_client=250), n_fair=300, background=0).sizes[0]
         )
 
     def test_the_background_does_not_depend_on_how_the_draw_fell(
@@ -133,7 +140,7 @@ class TestFairDraw:
         assert background(first) == background(second)
 
     def test_everything_but_the_unseen_is_dealt_where_the_partition_deals_everything(self) -> None:
-        deal = fair(Iid(), n_fair=600)
+        deal = fair(IID(), n_fair=600)
         unseen = int((deal.audit.owner == NOBODY).sum())
         assert sum(deal.sizes.values()) == pytest.approx(3000 - unseen, abs=60)
 
@@ -168,7 +175,7 @@ class TestFairDraw:
 
     def test_an_audit_larger_than_a_class_says_how_many_samples_are_missing(self) -> None:
         with pytest.raises(BadInput, match=r"is \d+ short: \d+ of class \d are needed and 600"):
-            draw(DATA, clients=5, partition=Shards(1), n_fair=1500, seed=0)
+            draw(DATA, clients=5, partition=Shards(per_client=1), n_fair=1500, seed=0)
 
     @pytest.mark.parametrize(
         ("settings", "message"),
@@ -188,31 +195,31 @@ class TestFairDraw:
     ) -> None:
         with pytest.raises(BadInput, match=message):
             DRAWS["fair"](
-                DATA, **({"clients": 5, "partition": Iid(), "n_fair": 30, "seed": 0} | settings)
+                DATA, **({"clients": 5, "partition": IID(), "n_fair": 30, "seed": 0} | settings)
             )
 
 
 class TestPublishedDraws:
     def test_the_paper_of_fedmia_audits_a_tenth_of_test_and_other_clients(self) -> None:
-        deal = fedmia_paper(DATA, clients=5, partition=Iid(), seed=0)
+        deal = fedmia_paper(DATA, clients=5, partition=IID(), seed=0)
         check_truth(deal)
         assert np.bincount(deal.audit.origin(0)).tolist() == [600, 4 * 60, 50]
         assert not deal.audit.fair.any()
 
     def test_the_code_of_fedmia_audits_a_thousand_of_test_and_a_fifth_of_others(self) -> None:
         data = by_id(3000, 1200)
-        deal = fedmia_code(data, clients=5, partition=Iid(), seed=0)
+        deal = fedmia_code(data, clients=5, partition=IID(), seed=0)
         assert np.bincount(deal.audit.origin(0)).tolist() == [600, 4 * 120, 1000]
 
     def test_cofedmid_audits_a_fixed_number_of_other_clients_samples(self) -> None:
         deal = cofedmid(
-            DATA, clients=5, partition=Dirichlet(1.0), seed=0, n_unseen=100, n_other=900
+            DATA, clients=5, partition=Dirichlet(beta=1.0), seed=0, n_unseen=100, n_other=900
         )
         check_truth(deal)
         assert np.bincount(deal.audit.origin(0)).tolist() == [deal.sizes[0], 900, 100]
 
     def test_unseen_samples_come_from_the_test_part(self) -> None:
-        audit = fedmia_paper(DATA, clients=5, partition=Iid(), seed=0).audit
+        audit = fedmia_paper(DATA, clients=5, partition=IID(), seed=0).audit
         assert (audit.samples.ids[torch.from_numpy(audit.owner == NOBODY)] >= 3000).all()
 
     @pytest.mark.parametrize(
@@ -232,24 +239,24 @@ class TestPublishedDraws:
         self, name: str, settings: dict[str, object], said: str
     ) -> None:
         with pytest.raises(BadInput, match=said):
-            DRAWS[name](DATA, clients=5, partition=Iid(), seed=0, **settings)
+            DRAWS[name](DATA, clients=5, partition=IID(), seed=0, **settings)
 
 
 class TestSourceDraw:
     def test_every_client_has_as_many_samples_audited(self) -> None:
-        deal = sia(DATA, clients=5, partition=Dirichlet(1.0), seed=0, n_unseen=40)
+        deal = sia(DATA, clients=5, partition=Dirichlet(beta=1.0), seed=0, n_unseen=40)
         check_truth(deal)
         assert np.bincount(deal.audit.owner + 1).tolist() == [40, 100, 100, 100, 100, 100]
         assert sum(deal.sizes.values()) == len(DATA.train)
 
     def test_the_smallest_client_says_how_many_there_are(self) -> None:
-        deal = sia(DATA, clients=5, partition=Dirichlet(1.0), seed=0, per_client=10_000)
+        deal = sia(DATA, clients=5, partition=Dirichlet(beta=1.0), seed=0, per_client=10_000)
         least, most = min(deal.sizes.values()), max(deal.sizes.values())
         assert least < most
         assert deal.audited == dict.fromkeys(range(5), least)
 
     def test_several_clients_may_be_under_audit(self) -> None:
-        deal = sia(DATA, clients=5, partition=Iid(), seed=0, targets=(0, 3), per_client=7)
+        deal = sia(DATA, clients=5, partition=IID(), seed=0, targets=(0, 3), per_client=7)
         assert [(deal.audit.origin(c) == MEMBER).sum() for c in (0, 3)] == [7, 7]
 
 
@@ -278,7 +285,7 @@ class TestAuditSet:
 
 class TestCanaries:
     def drawn(self, **settings: object) -> Deal:
-        given = {"clients": 5, "partition": Iid(samples_per_client=250), "seed": 0} | settings
+        given = {"clients": 5, "partition": IID(samples_per_client=250), "seed": 0} | settings
         return DRAWS["canaries"](DATA, **given)
 
     def test_each_goes_to_the_target_or_to_nobody_by_a_fair_coin(self) -> None:
@@ -302,7 +309,7 @@ class TestCanaries:
             assert label == told.get(number, int(DATA.train.labels[number]))
 
     def test_coins_change_nothing_but_who_trains_on_a_canary(self) -> None:
-        nobodys = fair(Iid(samples_per_client=250), n_fair=0, extra_unseen=60)
+        nobodys = fair(IID(samples_per_client=250), n_fair=0, extra_unseen=60)
         deal = self.drawn(count=60)
         assert deal.audit.samples.ids.tolist() == nobodys.audit.samples.ids.tolist()
         audited = deal.audit.samples.ids

@@ -7,12 +7,12 @@ from numpy import ndarray
 
 from fedaudit.core.errors import BadInput
 from fedaudit.datasets.partitions.schemes import (
+    IID,
     PARTITIONS,
     Dirichlet,
-    Iid,
     Partition,
     Shards,
-    SiaClass0Size,
+    SIAClass0Size,
     WholeClasses,
     apportioned,
     deal,
@@ -21,13 +21,19 @@ from fedaudit.datasets.partitions.schemes import (
 
 COUNTS = np.array([30, 50, 20, 60])
 LABELS = np.repeat([0, 1, 2, 3], COUNTS)
-EXACT: list[Partition] = [Iid(), Dirichlet(0.5), Dirichlet(5.0), Shards(2), Shards(3)]
-FIXED: list[Iid | Dirichlet | Shards] = [
-    Iid(samples_per_client=9),
-    Dirichlet(0.2, samples_per_client=9),
-    Dirichlet(100.0, samples_per_client=32),
-    Shards(2, samples_per_client=9),
-    Shards(3, samples_per_client=32),
+EXACT: list[Partition] = [
+    IID(),
+    Dirichlet(beta=0.5),
+    Dirichlet(beta=5.0),
+    Shards(per_client=2),
+    Shards(per_client=3),
+]
+FIXED: list[IID | Dirichlet | Shards] = [
+    IID(samples_per_client=9),
+    Dirichlet(beta=0.2, samples_per_client=9),
+    Dirichlet(beta=100.0, samples_per_client=32),
+    Shards(per_client=2, samples_per_client=9),
+    Shards(per_client=3, samples_per_client=32),
 ]
 
 
@@ -49,14 +55,14 @@ def test_every_sample_is_dealt_exactly_once(how: Partition, seed: int) -> None:
 @pytest.mark.parametrize("how", FIXED)
 @pytest.mark.parametrize("seed", range(5))
 def test_each_client_gets_the_number_asked_for_and_shares_none(
-    how: Iid | Dirichlet | Shards, seed: int
+    how: IID | Dirichlet | Shards, seed: int
 ) -> None:
     hands = dealt(how, seed=seed)
     assert {len(hand) for hand in hands} == {how.samples_per_client}
     assert len(np.unique(np.concatenate(hands))) == sum(map(len, hands))
 
 
-@pytest.mark.parametrize("how", [*EXACT, *FIXED, SiaClass0Size(1.0)])
+@pytest.mark.parametrize("how", [*EXACT, *FIXED, SIAClass0Size(beta=1.0)])
 def test_the_same_seed_deals_alike_and_another_does_not(how: Partition) -> None:
     one, again, other = (np.concatenate(dealt(how, seed=seed)) for seed in (1, 1, 2))
     assert np.array_equal(one, again)
@@ -71,18 +77,18 @@ def test_the_deal_follows_the_quotas(how: Partition) -> None:
 
 
 def test_iid_clients_differ_in_size_by_one_at_most() -> None:
-    sizes = Iid().quotas(COUNTS, 7, rng=rng()).sum(axis=1)
+    sizes = IID().quotas(COUNTS, 7, rng=rng()).sum(axis=1)
     assert sizes.max() - sizes.min() <= 1
 
 
 def test_iid_gives_each_client_the_overall_class_mix_on_average() -> None:
-    quotas = np.mean([Iid().quotas(COUNTS, 4, rng=rng(seed)) for seed in range(400)], axis=0)
+    quotas = np.mean([IID().quotas(COUNTS, 4, rng=rng(seed)) for seed in range(400)], axis=0)
     np.testing.assert_allclose(quotas, np.tile(COUNTS / 4, (4, 1)), rtol=0.06)
 
 
 def test_a_small_beta_is_more_unequal_than_a_large_one() -> None:
     def unevenness(beta: float) -> float:
-        drawn = [Dirichlet(beta).quotas(COUNTS, 4, rng=rng(seed)) for seed in range(50)]
+        drawn = [Dirichlet(beta=beta).quotas(COUNTS, 4, rng=rng(seed)) for seed in range(50)]
         return float(np.mean([(one.max(axis=1) / one.sum(axis=1)).mean() for one in drawn]))
 
     assert unevenness(0.3) > unevenness(3.0) + 0.1
@@ -93,7 +99,7 @@ def test_dirichlet_shares_have_the_spread_of_that_distribution() -> None:
     beta, clients, size = 0.8, 4, 10_000
     counts = np.array([size, size])
     shares = np.concatenate(
-        [Dirichlet(beta).quotas(counts, clients, rng=rng(s)).T / size for s in range(500)]
+        [Dirichlet(beta=beta).quotas(counts, clients, rng=rng(s)).T / size for s in range(500)]
     )
     # Var of one share of a symmetric Dirichlet: (1/K)(1 - 1/K) / (K beta + 1).
     expected = 0.25 * 0.75 / (clients * beta + 1)
@@ -102,16 +108,18 @@ def test_dirichlet_shares_have_the_spread_of_that_distribution() -> None:
 
 def test_dirichlet_redraws_until_every_client_has_the_minimum() -> None:
     for seed in range(20):
-        assert Dirichlet(0.3, minimum=10).quotas(COUNTS, 5, rng=rng(seed)).sum(axis=1).min() >= 10
+        assert (
+            Dirichlet(beta=0.3, minimum=10).quotas(COUNTS, 5, rng=rng(seed)).sum(axis=1).min() >= 10
+        )
 
 
 def test_a_minimum_out_of_reach_is_refused_with_advice() -> None:
     with pytest.raises(BadInput, match=r"none of 200 draws .* 32 samples; raise beta"):
-        Dirichlet(0.01, minimum=32).quotas(COUNTS, 5, rng=rng())
+        Dirichlet(beta=0.01, minimum=32).quotas(COUNTS, 5, rng=rng())
 
 
 def test_each_client_of_two_shards_sees_few_classes() -> None:
-    quotas = Shards(2).quotas(np.full(10, 100), 10, rng=rng())
+    quotas = Shards(per_client=2).quotas(np.full(10, 100), 10, rng=rng())
     assert ((quotas > 0).sum(axis=1) <= 2).all()
     assert (quotas.sum(axis=1) == 100).all()
 
@@ -133,17 +141,17 @@ def test_more_clients_than_whole_classes_or_samples_are_refused() -> None:
     with pytest.raises(BadInput, match="of 2 classes dealt whole to 3 clients one gets 0 samples"):
         WholeClasses().quotas(np.array([5, 5]), 3, rng=rng())
     with pytest.raises(BadInput, match="one gets 2 samples, and 3 are asked for"):
-        WholeClasses(3).quotas(np.array([8, 2]), 2, rng=rng())
+        WholeClasses(samples_per_client=3).quotas(np.array([8, 2]), 2, rng=rng())
 
 
 def test_sias_split_deals_every_class_as_if_it_were_as_large_as_class_0() -> None:
-    quotas = SiaClass0Size(100.0).quotas(np.array([20, 1000, 5]), 4, rng=rng())
+    quotas = SIAClass0Size(beta=100.0).quotas(np.array([20, 1000, 5]), 4, rng=rng())
     assert quotas.sum(axis=0)[1] == pytest.approx(20, abs=2)  # 980 of 1,000 are dropped
     assert quotas.sum(axis=0)[2] == 5
     assert quotas[-1, 2] == 0  # the class ran out before the last client
 
 
-@pytest.mark.parametrize("how", [*EXACT, SiaClass0Size(1.0)])
+@pytest.mark.parametrize("how", [*EXACT, SIAClass0Size(beta=1.0)])
 @pytest.mark.parametrize("clients", [0, -1, 161])
 def test_too_few_or_too_many_clients_are_refused(how: Partition, clients: int) -> None:
     with pytest.raises(BadInput, match="160"):
@@ -159,13 +167,13 @@ def test_more_samples_per_client_than_there_are_say_how_many_are_missing(how: Pa
 @pytest.mark.parametrize("beta", [0.0, -1.0, float("inf"), float("nan")])
 def test_beta_must_be_positive_and_finite(beta: float) -> None:
     with pytest.raises(BadInput, match="beta must be above 0"):
-        Dirichlet(beta)
+        Dirichlet(beta=beta)
 
 
 def test_no_shards_or_too_many_are_refused() -> None:
     for per_client in (0, 33):
         with pytest.raises(BadInput, match="between 1 and 32"):
-            Shards(per_client).quotas(COUNTS, 5, rng=rng())
+            Shards(per_client=per_client).quotas(COUNTS, 5, rng=rng())
 
 
 def test_the_largest_remainders_are_rounded_up() -> None:

@@ -18,7 +18,7 @@ from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.draws.shadow import shadow_deal
 from fedaudit.datasets.in_memory import samples
-from fedaudit.datasets.partitions.schemes import Iid
+from fedaudit.datasets.partitions.schemes import IID
 
 DATA = load("synthetic", seed=1, samples=4000, people=200, dimensions=5, classes=3)
 assert DATA.subject is not None
@@ -31,7 +31,7 @@ def drawn(
     return draw(
         DATA,
         clients=5,
-        partition=Iid(samples_per_client=400),
+        partition=IID(samples_per_client=400),
         n_fair=people,
         seed=seed,
         targets=targets,
@@ -129,7 +129,13 @@ def test_draws_of_people_that_there_are_not_are_refused(changes: dict[str, int],
 
 
 def test_data_without_people_and_extra_samples_are_refused() -> None:
-    given = {"clients": 3, "partition": Iid(100), "n_fair": 30, "seed": 0, "unit": "person"}
+    given = {
+        "clients": 3,
+        "partition": IID(samples_per_client=100),
+        "n_fair": 30,
+        "seed": 0,
+        "unit": "person",
+    }
     with pytest.raises(BadInput, match=r"data\.options\.subject"):
         draw(replace(DATA, subject=None), **given)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="single samples"):
@@ -143,10 +149,14 @@ def test_a_stored_audit_set_keeps_its_people() -> None:
 
 
 def test_a_shadow_federation_draws_people_from_what_is_left() -> None:
-    deal = draw(DATA, clients=3, partition=Iid(200), n_fair=40, seed=0, unit="person")
+    deal = draw(
+        DATA, clients=3, partition=IID(samples_per_client=200), n_fair=40, seed=0, unit="person"
+    )
 
     def again(rest: Dataset) -> Deal:
-        return draw(rest, clients=3, partition=Iid(200), n_fair=20, seed=1, unit="person")
+        return draw(
+            rest, clients=3, partition=IID(samples_per_client=200), n_fair=20, seed=1, unit="person"
+        )
 
     shadow = shadow_deal(DATA, deal, again).audit
     assert shadow.subject is not None

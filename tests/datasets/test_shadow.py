@@ -13,7 +13,7 @@ from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.draws.published import cofedmid
 from fedaudit.datasets.draws.shadow import known_split, shadow_deal, untouched
-from fedaudit.datasets.partitions.schemes import Dirichlet, Iid, Partition
+from fedaudit.datasets.partitions.schemes import IID, Dirichlet, Partition
 from tests.datasets.by_id import by_id
 
 CLIENTS = 4
@@ -39,7 +39,7 @@ def everything(deal: Deal) -> set[int]:
 @settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), beta=st.sampled_from([1.0, 100.0]))
 def test_a_shadow_shares_no_sample_with_the_audited_run(seed: int, beta: float) -> None:
-    partition = Dirichlet(beta, samples_per_client=100)
+    partition = Dirichlet(beta=beta, samples_per_client=100)
     audited = fair(DATA, seed, partition)
     shadow = shadow_deal(DATA, audited, lambda rest: fair(rest, seed + 1, partition))
     assert not everything(audited) & everything(shadow)
@@ -47,8 +47,8 @@ def test_a_shadow_shares_no_sample_with_the_audited_run(seed: int, beta: float) 
 
 
 def test_samples_of_a_shadow_keep_ids_features_labels_and_groups() -> None:
-    audited = fair(DATA, 1, Iid(150))
-    shadow = shadow_deal(DATA, audited, lambda rest: fair(rest, 2, Iid(150)))
+    audited = fair(DATA, 1, IID(samples_per_client=150))
+    shadow = shadow_deal(DATA, audited, lambda rest: fair(rest, 2, IID(samples_per_client=150)))
     for samples in [*shadow.clients.values(), shadow.audit.samples]:
         assert samples.features[:, 0].tolist() == samples.ids.tolist()
         assert torch.equal(samples.labels, samples.ids % 5)
@@ -60,15 +60,15 @@ def test_samples_of_a_shadow_keep_ids_features_labels_and_groups() -> None:
 
 
 def test_too_little_data_for_a_shadow_is_said_with_numbers_and_two_ways_out() -> None:
-    audited = fair(DATA, 1, Iid(300))
+    audited = fair(DATA, 1, IID(samples_per_client=300))
     need, left = sum(audited.sizes.values()), len(untouched(DATA, audited))
     wanted = rf"needs {need} training samples .* of 2000 there are {left} left; lower .*known-split"
     with pytest.raises(BadInput, match=wanted):
-        shadow_deal(DATA, audited, lambda rest: fair(rest, 2, Iid(300)))
+        shadow_deal(DATA, audited, lambda rest: fair(rest, 2, IID(samples_per_client=300)))
 
 
 def test_a_known_split_is_half_a_clients_and_half_nobodys_and_never_audited() -> None:
-    audited = fair(DATA, 1, Iid(200))
+    audited = fair(DATA, 1, IID(samples_per_client=200))
     known = known_split(DATA, audited, client=2, trained_on=ids_of(audited, 2), size=80, seed=3)
     ids = known.samples.ids.numpy()
     assert not set(ids.tolist()) & set(audited.audit.samples.ids.tolist())
@@ -82,7 +82,14 @@ def test_a_known_split_is_half_a_clients_and_half_nobodys_and_never_audited() ->
 
 
 def test_where_all_is_dealt_a_known_split_takes_test_samples_that_are_not_audited() -> None:
-    audited = cofedmid(DATA, clients=CLIENTS, partition=Iid(500), seed=1, n_unseen=100, n_other=600)
+    audited = cofedmid(
+        DATA,
+        clients=CLIENTS,
+        partition=IID(samples_per_client=500),
+        seed=1,
+        n_unseen=100,
+        n_other=600,
+    )
     known = known_split(DATA, audited, client=3, trained_on=ids_of(audited, 3), size=200, seed=3)
     nobodys = known.samples.ids[~known.is_member].numpy()
     assert nobodys.min() >= len(DATA.train)
@@ -91,7 +98,7 @@ def test_where_all_is_dealt_a_known_split_takes_test_samples_that_are_not_audite
 
 
 def test_a_known_split_that_is_too_large_is_refused_with_what_there_is() -> None:
-    audited = fair(DATA, 1, Iid(200))
+    audited = fair(DATA, 1, IID(samples_per_client=200))
     with pytest.raises(
         BadInput, match=r"needs 500 samples that client 2 trained on .* at most \d+"
     ):

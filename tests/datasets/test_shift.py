@@ -22,7 +22,7 @@ from fedaudit.datasets.partitions.feature_shift import (
     rotated,
     shifted,
 )
-from fedaudit.datasets.partitions.schemes import Iid
+from fedaudit.datasets.partitions.schemes import IID
 
 CLIENTS = 8
 SHIFT = Shift("brightness", 0.25, (0.2, 0.4), (0.8, 0.9))
@@ -42,7 +42,13 @@ def dataset() -> Dataset:
 
 def deal(of: Dataset) -> Deal:
     return draw(
-        of, clients=CLIENTS, partition=Iid(15), n_fair=20, seed=1, targets=(0, 5), extra_unseen=5
+        of,
+        clients=CLIENTS,
+        partition=IID(samples_per_client=15),
+        n_fair=20,
+        seed=1,
+        targets=(0, 5),
+        extra_unseen=5,
     )
 
 

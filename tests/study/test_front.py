@@ -316,9 +316,9 @@ def test_networks_that_cannot_be_the_clients_are_refused_before_training(
 
 def test_everything_in_a_federation_can_be_the_callers_own(tmp_path: Path) -> None:
     federation = small(
-        clients=fa.partitions.own(4, EverySecond()),
+        clients=fa.partitions.custom(4, EverySecond()),
         model=Net(8),
-        algorithm=fa.algorithms.own(slow, share=0.25, rounds=2),
+        algorithm=fa.algorithms.custom(slow, share=0.25, rounds=2),
     )
     tampered = fa.AuditOptions(server=Flattering(by=0.5))
     found = carried(tmp_path / "own", federation, options=tampered, attacks=[Sure])

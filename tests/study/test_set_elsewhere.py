@@ -81,11 +81,6 @@ def test_a_refusal_offers_no_setting_that_would_be_refused(section: str) -> None
         assert not elsewhere & set(offered), str(refused.value)
 
 
-def test_clients_among_the_options_of_a_partition_are_refused_with_what_it_takes() -> None:
-    with pytest.raises(BadInput, match="'iid' has no options; leave 'clients' out"):
-        setup(study_from(study("partition", "iid", "clients", 3)), 0, None)
-
-
 def test_every_section_that_has_options_names_what_is_set_elsewhere() -> None:
     found = {field for field, _ in passed_by_the_program()}
     assert found == set(PARTS)

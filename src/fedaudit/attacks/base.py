@@ -230,6 +230,12 @@ class Attack:
         source: Paper, with equation or section.
         about: The attack in one sentence.
         name: Name in the catalogue; empty for a custom attack.
+
+    Examples:
+        >>> from fedaudit.attacks.membership.single_client import Mean
+        >>> from fedaudit.signals.outputs import Confidence
+        >>> Attack((Confidence(),), Mean(), "A custom attack").settings()
+        {'snapshot': 'local'}
     """
 
     signals: tuple[Signal, ...]

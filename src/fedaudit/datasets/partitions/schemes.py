@@ -5,14 +5,15 @@ which samples they are is then a matter of shuffling each class.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int, Num
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.naming import Clients, changed_fields
 from fedaudit.core.values import positions_of
 
 Counts: TypeAlias = Int[ndarray, " classes"]
@@ -31,13 +32,39 @@ class Partition(Protocol):
 
 
 @dataclass(frozen=True)
-class Iid:
+class PartitionScheme:
+    """Clients, and the scheme by which training samples are divided among them.
+
+    Attributes:
+        clients: Number of clients, at least 1.
+    """
+
+    catalogue_name: ClassVar[str]
+
+    clients: int = 10
+
+    def part(self) -> Clients:
+        """Return name and settings as a study file has them, without settings at their defaults."""
+        settings = changed_fields(self)
+        settings.pop("clients", None)
+        return Clients(self.catalogue_name, settings, self.clients)
+
+
+@dataclass(frozen=True)
+class IID(PartitionScheme):
     """Deals samples at random, whatever their class, in equal shares.
 
     Attributes:
+        clients: Number of clients, at least 1.
         samples_per_client: Samples of each client; 0 deals everything.
+
+    Examples:
+        >>> IID(10, samples_per_client=300).clients
+        10
     """
 
+    catalogue_name: ClassVar[str] = "iid"
+    _: KW_ONLY
     samples_per_client: int = 0
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
@@ -49,7 +76,7 @@ class Iid:
 
 
 @dataclass(frozen=True)
-class Dirichlet:
+class Dirichlet(PartitionScheme):
     """Deals each class in random unequal shares: the smaller ``beta``, the more unequal.
 
     Without ``samples_per_client`` the clients' shares of each class are one Dirichlet draw, and
@@ -59,15 +86,22 @@ class Dirichlet:
     that clients keep their size and their mix is a little milder than drawn.
 
     Attributes:
+        clients: Number of clients, at least 1.
         beta: Concentration, above 0; infinity would be IID. Published: 0.1, 1 and 10 (FedMIA), 0.5,
             1 and 10 (CoFedMID).
         minimum: Fewest samples a client may get; the draw is repeated until all have them.
             Without effect where ``samples_per_client`` is set.
         samples_per_client: Samples of each client; 0 deals everything.
 
+    Examples:
+        >>> Dirichlet(10, beta=0.5).beta
+        0.5
+
     Source: FedMIA, section 4.3 (non-IID extent); SIA, section 4.3 (its alpha is our beta).
     """
 
+    catalogue_name: ClassVar[str] = "dirichlet"
+    _: KW_ONLY
     beta: float
     minimum: int = 1
     samples_per_client: int = 0
@@ -107,16 +141,23 @@ class Dirichlet:
 
 
 @dataclass(frozen=True)
-class Shards:
+class Shards(PartitionScheme):
     """Sorts samples by class, cuts them into equal shards and gives each client a few.
 
     Attributes:
+        clients: Number of clients, at least 1.
         per_client: Shards of each client; 2 gives most clients two classes.
         samples_per_client: Samples of each client; 0 deals everything.
+
+    Examples:
+        >>> Shards(100, per_client=2).per_client
+        2
 
     Source: McMahan et al. 2017, section 3 (the "pathological" partition).
     """
 
+    catalogue_name: ClassVar[str] = "shards"
+    _: KW_ONLY
     per_client: int = 2
     samples_per_client: int = 0
 
@@ -142,7 +183,7 @@ class Shards:
 
 
 @dataclass(frozen=True)
-class WholeClasses:
+class WholeClasses(PartitionScheme):
     """Gives every class whole to one client, as where clients are books, authors or hospitals.
 
     The largest class goes first, each to the client with the fewest samples so far. Of a client
@@ -150,9 +191,16 @@ class WholeClasses:
     others.
 
     Attributes:
+        clients: Number of clients, at least 1.
         samples_per_client: Samples of each client, drawn from its classes; 0 deals everything.
+
+    Examples:
+        >>> WholeClasses(5).samples_per_client
+        0
     """
 
+    catalogue_name: ClassVar[str] = "whole-classes"
+    _: KW_ONLY
     samples_per_client: int = 0
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
@@ -178,12 +226,17 @@ class WholeClasses:
 
 
 @dataclass(frozen=True)
-class SiaClass0Size:
+class SIAClass0Size(PartitionScheme):
     """The split of SIA's published code, for comparison only: most samples are dropped.
 
     Attributes:
+        clients: Number of clients, at least 1.
         beta: Concentration of the Dirichlet draw, above 0.
         minimum: Fewest samples a client may get; the published code has no such limit.
+
+    Examples:
+        >>> SIAClass0Size(10, beta=1.0).minimum
+        1
 
     Source: SIA, published code (its alpha is our beta).
     Differs: From an exact split, on purpose: every class is dealt as if it were as large as
@@ -191,6 +244,8 @@ class SiaClass0Size:
         shuffle and its shares from two global generators.
     """
 
+    catalogue_name: ClassVar[str] = "sia_class0_size"
+    _: KW_ONLY
     beta: float
     minimum: int = 1
 
@@ -208,11 +263,7 @@ class SiaClass0Size:
 
 
 PARTITIONS: dict[str, Callable[..., Partition]] = {
-    "iid": Iid,
-    "dirichlet": Dirichlet,
-    "shards": Shards,
-    "whole-classes": WholeClasses,
-    "sia_class0_size": SiaClass0Size,
+    kind.catalogue_name: kind for kind in (IID, Dirichlet, Shards, WholeClasses, SIAClass0Size)
 }
 
 

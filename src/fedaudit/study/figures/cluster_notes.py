@@ -12,7 +12,7 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.errors import NotVisible, Refusal
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import ClientId, Model, Samples
-from fedaudit.datasets.partitions.schemes import Iid
+from fedaudit.datasets.partitions.schemes import IID
 from fedaudit.fl.algorithms.base import ChoosesModels
 from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir
 from fedaudit.metrics import share
@@ -308,7 +308,7 @@ def risk_samples(
         rng: Draws those that are asked about.
     """
     tests = run.dataset.test.take(like)
-    if isinstance(partition_of(run.study), Iid):
+    if isinstance(partition_of(run.study), IID):
         return RiskSamples(_some(trained, rng), _some([tests], rng))
     labels, free = torch.cat([samples.labels for samples in trained]), tests.labels
     inside, outside = torch.zeros_like(labels).bool(), torch.zeros_like(free).bool()

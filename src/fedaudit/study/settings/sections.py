@@ -60,7 +60,8 @@ class PartitionSection(Section):
     """The partition of data among clients; ``options`` are the scheme's own (beta, per_client)."""
 
     set_elsewhere: ClassVar[Mapping[str, str]] = {
-        "samples_per_client": "partition.samples_per_client"
+        "clients": "partition.clients",
+        "samples_per_client": "partition.samples_per_client",
     }
 
     scheme: PartitionName = "iid"
