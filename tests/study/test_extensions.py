@@ -39,7 +39,7 @@ def test_every_optional_table_has_one_extension_and_a_place_in_studies_and_in_py
     assert sorted(named) == sorted(OPTIONAL)
     for name, section in OPTIONAL.items():
         assert Study.model_fields[name].default is None
-        assert signature(fa.audit).parameters[name].default is None
+        assert signature(fa.AuditOptions).parameters[name].default is None
         assert getattr(fa, section.python_name().removeprefix("fedaudit.")) is section
 
 
