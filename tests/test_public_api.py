@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, replace
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -171,10 +172,28 @@ def test_every_defense_takes_its_members_and_has_an_example_that_runs() -> None:
         assert doctest.testmod(module).failed == 0
 
 
+TOP_LEVEL = {
+    name: one
+    for name in fa.__all__
+    if not inspect.ismodule(one := getattr(fa, name)) and not isinstance(one, str)
+}
+
+
+def test_every_name_of_the_package_has_an_example() -> None:
+    assert [name for name, one in TOP_LEVEL.items() if ">>> " not in (one.__doc__ or "")] == []
+
+
+DEFINING = sorted({one.__module__ for one in TOP_LEVEL.values()} | {"fedaudit.plots"})
+DEFINING += ["fedaudit.core.tasks", "fedaudit.fl.hooks", "fedaudit.models"]
+
+
 @pytest.mark.slow
-def test_the_examples_of_audits_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", DEFINING)
+def test_every_example_of_the_package_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert doctest.testmod(sys.modules[fa.audit.__module__]).failed == 0
+    assert doctest.testmod(import_module(name)).failed == 0
 
 
 def test_a_defense_object_is_its_name_settings_and_members() -> None:

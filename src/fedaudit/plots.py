@@ -38,6 +38,12 @@ def roc(
     Raises:
         BadInput: There is nothing to draw.
         Unsupported: matplotlib is not installed.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> federation = fa.Federation("digits", training=fa.Training(rounds=2))
+        >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/plotted")
+        >>> roc(run).savefig("roc.png")
     """
     curves = [
         curve
@@ -64,6 +70,12 @@ def accuracy(audited: "_Audited | Record") -> "Figure":
 
     Raises:
         Unsupported: matplotlib is not installed.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> federation = fa.Federation("digits", training=fa.Training(rounds=2))
+        >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/plotted")
+        >>> accuracy(run).savefig("accuracy.png")
     """
     figure, axes = _figure("round", "test accuracy")
     for one in _record_of(audited).accuracies:

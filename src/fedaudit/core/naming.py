@@ -99,10 +99,16 @@ class Copies:
 
 
 def named(what: object, /, **options: object) -> NamedPart:
-    """A part by name, or of a class or function of one's own, with settings.
+    """Return a part by its catalogue name, or of a custom class or function, with settings.
 
-    ``named("cnn", channels="16,32")`` is the catalogue's CNN; ``named(MyNet, width=64)`` a network
-    that is built as ``MyNet(width=64)``.
+    Args:
+        what: Catalogue name, class or function; ``named(MyNet, width=64)`` is a network that is
+            constructed as ``MyNet(width=64)``.
+        options: Its settings.
+
+    Examples:
+        >>> named("cnn", channels="16,32").options
+        {'channels': '16,32'}
     """
     return NamedPart(what, options)
 

@@ -11,6 +11,10 @@ class Origin(IntEnum):
         OTHER_CLIENT: Another client of the federation trained on it (the literature's
             in-federation non-member, IFL).
         UNSEEN: Nobody trained on it (out-of-federation non-member, OFL).
+
+    Examples:
+        >>> Origin.MEMBER.value, Origin.UNSEEN.value
+        (0, 2)
     """
 
     MEMBER = 0

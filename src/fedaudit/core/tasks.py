@@ -195,7 +195,12 @@ CLASSIFICATION = Task(
 
 
 def classification() -> Task:
-    """One class a sample: a row of logits, cross-entropy, and class probabilities to be read."""
+    """One class a sample: a row of logits, cross-entropy, and class probabilities to be read.
+
+    Examples:
+        >>> classification().name
+        'classification'
+    """
     return CLASSIFICATION
 
 
@@ -212,6 +217,10 @@ def binary() -> Task:
     """Two classes and one logit z a sample, which is read as the two logits 0 and z.
 
     Their softmax is the sigmoid of z, and their cross-entropy the loss of z.
+
+    Examples:
+        >>> binary().utility.name
+        'accuracy'
     """
     return Task(
         "binary",
@@ -255,7 +264,12 @@ def _zero_or_one(features: Tensor, targets: Tensor) -> Tensor:
 
 
 def multi_label() -> Task:
-    """Several labels a sample, each there or not: a logit a label, mean binary cross-entropy."""
+    """Several labels a sample, each there or not: a logit a label, mean binary cross-entropy.
+
+    Examples:
+        >>> multi_label().utility.name
+        'label error'
+    """
     return Task(
         "multi-label",
         _label_losses,
@@ -284,7 +298,13 @@ def _zeros_and_ones(features: Tensor, targets: Tensor) -> Tensor:
 
 
 def regression() -> Task:
-    """One or several numbers a sample: mean squared error."""
+    """One or several numbers a sample: mean squared error.
+
+    Examples:
+        >>> outputs, targets = torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [4.0]])
+        >>> regression().losses(outputs, targets)
+        tensor([0., 4.])
+    """
     return Task(
         "regression",
         _squared_errors,
@@ -318,6 +338,10 @@ def next_token(*, padding: int = 0, vocabulary: int = 0) -> Task:
     Args:
         padding: Token that fills sequences up; it counts in no loss.
         vocabulary: Number of tokens that there are; 0 for the largest of the data and one more.
+
+    Examples:
+        >>> dict(next_token(padding=3).settings)
+        {'padding': 3, 'vocabulary': 0}
     """
     return Task(
         "next-token",
@@ -498,6 +522,10 @@ def denoising(*, draws: int = 8, seed: int = 0, fixed: bool = True) -> Denoising
             it is one.
         seed: Of the draws.
         fixed: Whether draws are the same for all samples, models and rounds.
+
+    Examples:
+        >>> denoising(draws=4).draws
+        4
     """
     if draws != int(draws) or not 1 <= draws <= NOISE_STEPS:
         raise BadInput(
@@ -568,6 +596,13 @@ def of_loss(name: str, losses: PerSampleLoss) -> Task:
     Args:
         name: Of the loss.
         losses: Of (outputs, targets), one number a sample.
+
+    Examples:
+        >>> from torch.nn.functional import mse_loss
+        >>> def squared(outputs, targets):
+        ...     return mse_loss(outputs, targets, reduction="none").mean(1)
+        >>> of_loss("squared", squared).utility.is_share
+        False
     """
     return Task(name, losses, Utility("loss", losses))
 

@@ -73,6 +73,10 @@ class Samples:
         inputs: How the inputs of a model that takes several by name lie in the features.
         labels: Class of each sample, by which data are dealt and drawn and groups are formed; of
             a task without classes the group that the user names, 0 for all where there is none.
+
+    Examples:
+        >>> Samples([[0.0, 1.0], [1.0, 0.0]], [1, 0]).labels
+        tensor([1, 0])
     """
 
     features: Shaped[Tensor, "samples ..."]

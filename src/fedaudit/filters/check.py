@@ -69,6 +69,12 @@ def check_dp(
         BadInput: The filter cannot be called or copied, or a declaration makes no sense.
         Unsupported: The filter's framework is not installed.
 
+    Examples:
+        >>> def clip(update):
+        ...     length = sum(value.square().sum() for value in update.values()).sqrt()
+        ...     return {name: value / length.clamp(min=1.0) for name, value in update.items()}
+        >>> found = check_dp(clip, sensitivity=1.0, sigma=0.0)
+
     Source: arXiv 2602.17454 freezes the noise of mechanisms and compares what is left.
     """
     claim = Claim(

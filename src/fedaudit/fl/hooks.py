@@ -381,6 +381,17 @@ class ConfiguredDefense(Defense):
     Attributes:
         members: Clients that use the defense, each with an instance of its own; None for all
             clients that have no other.
+
+    Examples:
+        >>> @dataclass(frozen=True)
+        ... class Jitter(ConfiguredDefense):
+        ...     sigma: float = 0.3
+        ...
+        ...     def batch(self, batch, turn):
+        ...         noise = torch.randn(batch.x.shape, generator=turn.rng("jitter"))
+        ...         return Batch(batch.x + self.sigma * noise, batch.y, batch.ids)
+        >>> Jitter(members=[0]).members
+        [0]
     """
 
     members: Sequence[ClientId] | None = field(

@@ -92,6 +92,16 @@ def simulate(
         Damaged: The checkpoint cannot be read, or is no standing that this run can have.
         Unsupported: A defense does not accept the algorithm's uploads, or several workers are
             to share a GPU.
+
+    Examples:
+        >>> from fedaudit.core.values import Samples
+        >>> from fedaudit.fl.algorithms.fedavg import FedAvg
+        >>> from fedaudit.fl.training.local import LocalTraining
+        >>> from fedaudit.models import architecture
+        >>> algorithm = FedAvg(architecture("mlp", shape=(2,), classes=2), LocalTraining())
+        >>> clients = {0: Samples(torch.randn(20, 2), torch.arange(20) % 2)}
+        >>> [round.index for round in simulate(algorithm, clients, rounds=2, seed=1)]
+        [1, 2]
     """
     guards = deepcopy(dict(defenses or {}))
     _refuse_unusable(algorithm, clients, guards, rounds, participation)

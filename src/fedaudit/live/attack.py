@@ -233,6 +233,18 @@ def attack_recording(
             for, a folder for the record that holds one of other settings, or code that is not
             trusted.
         Damaged: The recording is incomplete or altered.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> import torch
+        >>> net = torch.nn.Linear(2, 2)
+        >>> data = {c: (torch.randn(60, 2), torch.arange(60) % 2) for c in (0, 1)}
+        >>> audited = fa.fair_split(data, audited=40).audit
+        >>> with fa.record("runs/loop", net, audited, log=lambda line: None) as recorder:
+        ...     for number in (1, 2, 3):
+        ...         recorder.round(number, sent=net, uploads={0: net, 1: net})
+        >>> attack_recording("runs/loop", ["loss-series"], "runs/loop-record").name
+        'loop'
     """
     folder = Path(folder)
     with code_named_in(folder, trusted=trust, folder=Path.cwd()):

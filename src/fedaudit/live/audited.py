@@ -101,6 +101,12 @@ def audit_samples(
     Raises:
         BadInput: There are no samples of a kind, features and labels do not fit together, there are
             exact copies, an unseen sample is trained on, or a member is not.
+
+    Examples:
+        >>> features, labels = torch.arange(60.0).reshape(30, 2), torch.arange(30) % 2
+        >>> members = {"a": (features[:10], labels[:10]), "b": (features[10:20], labels[10:20])}
+        >>> len(audit_samples(members, (features[20:], labels[20:])).samples)
+        30
     """
     if copies not in ("refuse", "drop"):
         raise unknown_name("treatment of copies", str(copies), ["refuse", "drop"])
@@ -208,6 +214,13 @@ def fair_split(
     Raises:
         BadInput: A client has too few samples that differ.
 
+    Examples:
+        >>> features, labels = torch.randn(80, 2), torch.arange(80) % 2
+        >>> data = {"a": (features[:40], labels[:40]), "b": (features[40:], labels[40:])}
+        >>> split = fair_split(data, audited=20)
+        >>> len(split.audit.samples)
+        40
+
     Source: Steinke, Nasr and Jagielski 2023 (independent inclusion).
     """
     numbers = _numbers(data)
@@ -294,6 +307,13 @@ def join_audits(parts: Iterable[Part], *, seed: int = 1) -> AuditSet:
         BadInput: There are no parts, one is none, two are of one client, their samples differ
             in shape, or all of them have copies.
         Damaged: A file cannot be read.
+
+    Examples:
+        >>> features, labels = torch.randn(80, 2), torch.arange(80) % 2
+        >>> first = fair_split({0: (features[:40], labels[:40])}, audited=20)
+        >>> second = fair_split({1: (features[40:], labels[40:])}, audited=20)
+        >>> len(join_audits([first.part, second.part]).samples)
+        40
     """
     read = [_part(one, f"part {place}", seed) for place, one in enumerate(parts, 1)]
     if not read:

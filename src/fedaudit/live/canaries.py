@@ -36,6 +36,11 @@ class CanaryClients:
     Attributes:
         sends: Whether each moves the model. Whoever attacks must not know it, nor the seed.
         seed: Of directions and coins.
+
+    Examples:
+        >>> canaries = CanaryClients(nn.Linear(2, 2), count=40, length=1.0, seed=1)
+        >>> len(canaries.sends)
+        40
     """
 
     sends: Bool[ndarray, " canaries"]

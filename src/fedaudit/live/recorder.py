@@ -704,6 +704,19 @@ def record(
             folder of something else, or one that another process records to.
         NotVisible: An attack needs what the view does not show.
         Damaged: The recording to go on with cannot be read.
+
+    Examples:
+        >>> import torch
+        >>> from fedaudit.live.audited import fair_split
+        >>> data = {c: (torch.randn(60, 2), torch.arange(60) % 2) for c in (0, 1)}
+        >>> split = fair_split(data, audited=40)
+        >>> net = nn.Linear(2, 2)
+        >>> recorder = record(
+        ...     "runs/live", net, split.audit, attacks=["loss-series"], log=lambda line: None
+        ... )
+        >>> with recorder:
+        ...     for number in (1, 2, 3):  # your loop
+        ...         recorder.round(number, sent=net, uploads={0: net, 1: net})
     """
     folder = Path(path)
     refuse_other_kind(uploads)

@@ -71,6 +71,14 @@ def unlearning(
         BadInput: Models that cannot be run on the samples, no samples of a kind, or a margin that
             is none.
 
+    Examples:
+        >>> import torch
+        >>> generator = torch.Generator().manual_seed(1)
+        >>> features, labels = torch.randn(200, 2, generator=generator), torch.arange(200) % 2
+        >>> forgotten, unseen = (features[:100], labels[:100]), (features[100:], labels[100:])
+        >>> model = nn.Linear(2, 2)
+        >>> result = unlearning(model, model, forgotten=forgotten, unseen=unseen)
+
     Source: See :func:`fedaudit.metrics.unlearned`.
     """
     require_margin(margin)

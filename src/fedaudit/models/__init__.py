@@ -89,6 +89,10 @@ def architecture(
 
     Raises:
         BadInput: Unknown name, unknown or ill-typed setting, or samples that do not fit.
+
+    Examples:
+        >>> architecture("mlp", shape=(2,), classes=3, hidden="16").name
+        'mlp'
     """
     if name not in MODELS and (is_own(name) or name in installed("model")):
         return _from_path(name, shape, classes, settings, task)

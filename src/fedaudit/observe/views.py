@@ -196,6 +196,10 @@ class View:
         offers: Knowledge that attacks can count on.
         description: The adversary in one plain sentence.
         of: Deletes from a stream of rounds whatever this adversary does not see.
+
+    Examples:
+        >>> VIEWS["uploads"].can_offer(Sees.UPLOADS)
+        True
     """
 
     name: str
@@ -293,6 +297,10 @@ def view_named(name: str) -> View:
 
     Raises:
         BadInput: There is none; the nearest is named.
+
+    Examples:
+        >>> Sees.UPLOADS in view_named("globals").offers
+        False
     """
     return named(
         "view",
@@ -366,5 +374,17 @@ def of_several_models(view: View) -> View:
 
 
 def seen_from(rounds: Iterable[Round], view: View) -> Iterator[Round]:
-    """The rounds as this adversary sees them."""
+    """The rounds as this adversary sees them.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> from fedaudit.fl.algorithms.fedavg import FedAvg
+        >>> from fedaudit.fl.training.local import LocalTraining
+        >>> mlp = fa.models.architecture("mlp", shape=(2,), classes=2)
+        >>> algorithm = FedAvg(mlp, LocalTraining())
+        >>> clients = {0: fa.Samples([[0.0, 1.0], [1.0, 0.0]], [0, 1])}
+        >>> rounds = fa.simulate(algorithm, clients, rounds=2, seed=1)
+        >>> [len(round.uploads) for round in seen_from(rounds, view_named("globals"))]
+        [0, 0]
+    """
     return view.of(rounds)

@@ -147,7 +147,20 @@ def measure(
     workers: int = 1,
     device: torch.device = CPU,
 ) -> Iterator[MeasuredRound]:
-    """Measures a stream of rounds; nothing of a round is kept once it is measured."""
+    """Measures a stream of rounds; nothing of a round is kept once it is measured.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> from fedaudit.fl.algorithms.fedavg import FedAvg
+        >>> from fedaudit.fl.training.local import LocalTraining
+        >>> from fedaudit.signals.outputs import Loss
+        >>> mlp = fa.models.architecture("mlp", shape=(2,), classes=2)
+        >>> algorithm = FedAvg(mlp, LocalTraining())
+        >>> samples = fa.Samples([[0.0, 1.0], [1.0, 0.0]], [0, 1])
+        >>> rounds = fa.simulate(algorithm, {0: samples}, rounds=2, seed=1)
+        >>> [one.clients for one in measure(rounds, [Loss()], samples)]
+        [(0,), (0,)]
+    """
     for round in rounds:
         yield measure_round(round, signals, samples, workers=workers, device=device)
 

@@ -128,6 +128,13 @@ class Run:
 
     Attributes:
         folder: Of the study's runs, record and report.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> federation = fa.Federation("digits", training=fa.Training(rounds=2))
+        >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/opened")
+        >>> Run("runs/opened").scores("loss-series", target=0, seed=1).scores.shape
+        (300,)
     """
 
     def __init__(

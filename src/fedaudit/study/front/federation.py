@@ -115,6 +115,18 @@ class Federation:
         training: Rounds and local training, beside what ``algorithm`` says of them.
         shift: Groups of clients with other features.
         risk: How algorithms that weigh membership risk measure it.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> federation = fa.Federation(
+        ...     "digits",
+        ...     clients=fa.partitions.Dirichlet(5, beta=0.5),
+        ...     model="cnn",
+        ...     algorithm=fa.algorithms.FedAvg(rounds=10, epochs=2),
+        ...     defenses=[fa.defenses.DPSGD(clip=1.0, noise_multiplier=0.1, members=[0])],
+        ... )
+        >>> federation.clients.clients
+        5
     """
 
     data: DataGiven

@@ -49,6 +49,12 @@ class Games:
         variants: Further points by name, each a dictionary of what differs: ``features``,
             ``mechanism`` or ``defense``, or a setting by its dotted name ("game.batch").
         grid: Lists of values by dotted name, every combination of which is a point.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> games = fa.Games("digits", mechanism=fa.defenses.BitRandPublished(nominal_epsilon=5.0))
+        >>> games.features
+        'pixels'
     """
 
     data: DataGiven

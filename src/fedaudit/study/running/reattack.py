@@ -69,6 +69,14 @@ def reattack(
             signals cannot be measured any more, or not on this kind of device, a folder for
             the record that is a study's or holds another record, or code that is not trusted.
         Damaged: The recording is incomplete or altered.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> federation = fa.Federation("digits", training=fa.Training(rounds=2))
+        >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/loss")
+        >>> record = reattack(Path("runs/loss"), ["blackbox-loss"], Path("runs/again"))
+        >>> {row.attack for row in record.estimates if row.attack}
+        {'blackbox-loss'}
     """
     work = Work(device=device, progress=progress)
     with code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd()):

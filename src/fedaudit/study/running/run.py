@@ -79,6 +79,14 @@ def run_study(
 
     Raises:
         Refusal: Settings, data, the folder or the engine are unusable.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> study = fa.study_from(
+        ...     {"name": "small", "data": {"name": "digits"}, "training": {"rounds": 2}}
+        ... )
+        >>> run_study(study, Path("runs/small")).name
+        'small'
     """
     clock = Clock()
     refuse_place(device, workers, engine)

@@ -27,7 +27,14 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
 def read_study(path: Path, overrides: dict[str, object] | None = None) -> Study:
-    """The study of a TOML file without its variants; see :func:`read_studies`."""
+    """The study of a TOML file without its variants; see :func:`read_studies`.
+
+    Examples:
+        >>> path = Path("mine.toml")
+        >>> _ = path.write_text("name = 'mine'\\n[data]\\nname = 'digits'\\n")
+        >>> read_study(path, {"training.rounds": 3}).training.rounds
+        3
+    """
     return read_studies(path, overrides)[0]
 
 

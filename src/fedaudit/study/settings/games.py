@@ -37,6 +37,11 @@ class GameSection(Section):
         certified: Targets for which certificates are made as well.
         certificate_copies: Fresh randomised copies of each, and as many other records, that a
             certificate counts.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.Game(games=2000, targets=25, batch=50).batch
+        50
     """
 
     batch: Positive = 100
@@ -66,6 +71,11 @@ class NeuronSection(Section):
     Attributes:
         check: After every so many epochs training ends if the neuron tells all validation records
             apart; 0 to go through all epochs.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.Neuron(hidden=100).hidden
+        100
     """
 
     hidden: Positive = 1000
@@ -101,6 +111,11 @@ class DetectorSection(Section):
         rows: Of the second.
         algorithm: "fedsgd", whose uploads show whether a neuron fired, or "fedavg".
         lr: Learning rate of the federation.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.Detector(runs=20).runs
+        20
     """
 
     runs: Count = 0
@@ -140,6 +155,11 @@ class RoundsSection(Section):
         own_games: Games with records of its own by which the server places each threshold.
         every_round: Simulate every round that is averaged, also where the defense only adds normal
             noise, which is otherwise drawn for the score alone.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.Rounds(play="rounds", neurons=2).neurons
+        2
     """
 
     set_elsewhere = COALITION

@@ -27,6 +27,11 @@ class ShadowSection(Section):
         client: Whose samples are known in a known split. If left out, the last that is not audited
             and defends itself as the first audited client does, or else the last not audited.
         known: Samples of a known split, half of them members.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.Shadow(mode="known-split", known=200).known
+        200
     """
 
     mode: Literal["federation", "known-split"] = "federation"
@@ -58,6 +63,11 @@ class ReferencesSection(Section):
         online: Whether each of them trains on half of the audited samples, drawn at random, so
             that every sample is in half of the federations; ``count`` is even then, and at least
             4. Otherwise none of them has seen an audited sample.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.References(count=8).count
+        8
     """
 
     count: Annotated[int, Field(ge=1, le=256, strict=True)] = 4
@@ -83,6 +93,11 @@ class CanariesSection(Section):
     Attributes:
         count: Canary clients, at least 20; about half of them send a direction.
         length: Of what these send, which "client-dp" clips like any upload; 0 for its clip.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.Canaries(count=100).count
+        100
     """
 
     count: Annotated[int, Field(ge=20, le=100_000, strict=True)] = 100
@@ -104,6 +119,11 @@ class UnlearningSection(Section):
         lr: Learning rate of "ascent".
         radius: How far "ascent" may move the model, as a share of the distance from a freshly
             initialised one.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.Unlearning(method="ascent").method
+        'ascent'
     """
 
     method: Literal["retrain", "continue", "ascent", "nothing"] = "retrain"
@@ -123,6 +143,11 @@ class SecureSumSection(Section):
     Attributes:
         draws: Sums that are drawn; half of them are counted. Each takes the other clients' training
             of one round.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.SecureSum(draws=400).draws
+        400
     """
 
     draws: Annotated[int, Field(ge=80, le=100_000, strict=True)] = 400
@@ -143,6 +168,11 @@ class AttackerSection(Section):
         every: Poisoned rounds are this far apart; the last honest one before the next is measured.
         strength: Factor of what is sent in poisoned rounds. At one over the client's share of the
             average the poisoned model takes the place of the global one.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.Attacker(kind="ascent", first=3).kind
+        'ascent'
     """
 
     kind: Literal["mislabel", "ascent", "none"] = "mislabel"

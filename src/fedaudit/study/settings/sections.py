@@ -124,7 +124,13 @@ class AlgorithmSection(Section):
 
 
 class TrainingSection(Section):
-    """Rounds, participation, and each client's local training."""
+    """Rounds, participation, and each client's local training.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.Training(rounds=20, lr=0.05).rounds
+        20
+    """
 
     rounds: Annotated[int, Field(ge=1, le=MAX_ROUND, strict=True)] = 30
     participation: Share = 1.0
@@ -182,6 +188,11 @@ class AuditSection(Section):
             together are then the members. None if empty.
         keep: "signals" keeps measurements only; "snapshots" also the global models of measured
             rounds; "full" also every client's update there.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.Audit(samples=200, view="globals").view
+        'globals'
     """
 
     set_elsewhere: ClassVar[Mapping[str, str]] = {
@@ -252,6 +263,11 @@ class ShiftSection(Section):
         value: Of the attribute; the rarest if empty.
         minority_range: Each of its clients draws its own amount from there.
         majority_range: And each of the others from there.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.Shift(kind="rotation").kind
+        'rotation'
     """
 
     kind: str
@@ -280,6 +296,11 @@ class RiskSection(Section):
             all there are.
         low: The lowest risk (balanced accuracy) that some client may accept.
         high: The highest; each client's own is drawn in between.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.Risk(shadows=4).shadows
+        4
     """
 
     measure: MeasureName = "train-mia"
@@ -318,6 +339,11 @@ class FiguresSection(Section):
         most_exposed: How many members are listed.
         planted_leak: Also trains a small twin run with a leak that every attack must find.
         metrics: Further metrics of every attack's scores, by name (``fedaudit list metrics``).
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.Figures(permutations=100, blind_classifier=False).permutations
+        100
     """
 
     fprs: tuple[Share, ...] = (0.01, 0.001)

@@ -19,7 +19,12 @@ _LONGEST = 80
 def study_from(
     values: dict[str, object], *, source: str = "the study", overrides: Collection[str] = ()
 ) -> "Study":
-    """A checked study from plain values; see :func:`settings_from`."""
+    """A checked study from plain values; see :func:`settings_from`.
+
+    Examples:
+        >>> study_from({"name": "mine", "data": {"name": "digits"}}).data.name
+        'digits'
+    """
     # Not at the top: a policy is checked here too, by a gate that loads nothing that trains.
     from fedaudit.study.settings.sections import Study
 
