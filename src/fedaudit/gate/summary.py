@@ -11,7 +11,7 @@ _WORDS = {
     Outcome.PASS: "✓ kept",
     Outcome.FAIL: "✗ broken",
     Outcome.INCONCLUSIVE: "? undecided",
-    Outcome.NOT_REFUTED: "– not refuted, which proves nothing",
+    Outcome.NOT_REFUTED: "– not refuted",
 }
 _LONG = 240
 

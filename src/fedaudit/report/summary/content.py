@@ -177,23 +177,28 @@ def _texts(sections: tuple[Section, ...]) -> Iterator[str]:
 
 
 def _valid_until(record: Record, given: str) -> str:
-    change = "until the model, the data, the defense or the adversary changes"
+    change = "the model, the data, the defense or the adversary changes"
     if not given:
-        return f"{words.capital(change)}. No date was set."
-    try:
-        last = date.fromisoformat(given)
-    except ValueError:
+        return f"{change}. No date was set."
+    last, made = _date(given), _date(record.environment.started[:10])
+    if last is None:
         raise BadInput(
             f"the date until which a summary is valid is {given[:40]!r}, which is no date; write "
             "it as year-month-day, such as 2027-06-30"
-        ) from None
-    made = record.environment.started[:10]
-    if made and made.isascii() and last.isoformat() < made:
-        raise BadInput(
-            f"a summary that is valid until {last} would have ended before the audit of "
-            f"{made[:10]!r}; give a later date"
         )
-    return f"{last.isoformat()}, or {change}, whichever comes first."
+    if made is not None and last < made:
+        raise BadInput(
+            f"a summary that is valid until {last} would have ended before the audit of {made}; "
+            "give a later date"
+        )
+    return f"{last}, or {change}, whichever comes first."
+
+
+def _date(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
 
 
 def _question(record: Record) -> Section:
@@ -603,13 +608,14 @@ def _verifying(record: Record, policy: PolicyOutcome | None) -> Section:
         ("Check an evidence pack and everything in it", "fedaudit verify PACK --digest DIGEST")
     )
     facts = [("Digest of the policy", shortened(policy.digest, 80))] if policy else []
+    same = "Attacking the same recording" if record.watched else "Training with the same settings"
     return Section(
         "How to verify this page",
         facts=tuple(facts),
         paragraphs=(
             "The report (report.html, next to the result) is the appendix: it has every figure, "
-            "attack, control and setting, and shows the same digest of the result. The same "
-            "settings give the same digest on the same machine with the same versions.",
+            "attack, control and setting, and shows the same digest of the result. "
+            f"{same} on the same machine with the same versions gives the same digest.",
         ),
         commands=tuple(steps),
     )

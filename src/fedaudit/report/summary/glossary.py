@@ -59,6 +59,31 @@ _TERMS: tuple[tuple[str, str, str], ...] = (
         "reveals less. “At least” is what the audit proves and never shows that a claim is kept",
     ),
     (
+        "From labels alone",
+        r"labels alone",
+        "a guess by the class of a sample, without a look at the model",
+    ),
+    (
+        "Pooled clients",
+        r"pooled clients",
+        "all audited clients judged together, each with its own members and non-members",
+    ),
+    (
+        "Loss",
+        r"\bloss\b",
+        "how badly a model predicts a sample; it is often lower for samples that it was trained on",
+    ),
+    (
+        "Gradient-update cosine",
+        r"gradient-update cosine",
+        "whether what a client sent points where training on the sample would lead",
+    ),
+    (
+        "Not refuted",
+        r"not refuted",
+        "the audit found less than the limit, which does not show that the limit is kept",
+    ),
+    (
         "Canary",
         r"[Cc]anary",
         "an artificial sample or client, made to be easy to recognise, so that it shows the worst "

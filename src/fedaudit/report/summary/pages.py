@@ -2,7 +2,6 @@
 
 import re
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -47,7 +46,6 @@ def summary_html(record: Record, policy: PolicyOutcome | None = None, valid_unti
         .get_template("summary.html.j2")
         .render(
             summary=made,
-            css=Markup(_css()),
             running=Markup(_css_text(f"{shortened(made.name, 60)} · {made.kind}")),
             digest=Markup(_css_text(f"SHA-256 {made.digest[:24]}…")),
             roles=ROLES,
@@ -147,11 +145,6 @@ def _css_text(text: str) -> str:
         char if char.isascii() and (char.isalnum() or char == " ") else f"\\{ord(char):06x} "
         for char in clean(text)
     )
-
-
-@cache
-def _css() -> str:
-    return (files("fedaudit.report") / "templates" / "summary.css").read_text(encoding="utf-8")
 
 
 @cache
