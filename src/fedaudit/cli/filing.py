@@ -46,7 +46,7 @@ def summary(
     policy
         The policy whose outcome is printed; by default that of a pack, and none elsewhere.
     valid_until
-        Date after which nobody should rely on the page, such as 2027-06-30.
+        Last day on which the page may be relied on, such as 2027-06-30.
     """
     from fedaudit.report.page import write_page
     from fedaudit.report.summary.pages import SUMMARY_FILE, summary_html, summary_markdown

@@ -23,14 +23,14 @@ def policy_outcome(verdict: Verdict) -> PolicyOutcome:
         verdict: Of the policy on the record that is summarised.
     """
     ranked = sorted(verdict.checks, key=lambda check: gravity(check.outcome), reverse=True)
-    met = [one for one in ranked if one.ceiling is None and one.outcome is Outcome.PASS]
+    met = [item for item in ranked if item.ceiling is None and item.outcome is Outcome.PASS]
     return PolicyOutcome(
         verdict.policy,
         verdict.policy_hash,
         str(verdict.outcome),
         tuple(_rule(check) for check in ranked if check not in met),
         tuple(shortened(check.name, 80) for check in met),
-        tuple(shortened(one, _LONG) for one in verdict.unjudged),
+        tuple(shortened(item, _LONG) for item in verdict.unjudged),
     )
 
 

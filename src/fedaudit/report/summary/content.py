@@ -133,21 +133,21 @@ def summary_of(
     Args:
         record: Of any kind.
         policy: Outcome of a policy for it; None without one.
-        valid_until: Date after which nobody should rely on it, such as "2027-06-30"; empty if none
-            is set.
+        valid_until: Last day on which the page may be relied on, such as "2027-06-30"; empty
+            for none.
 
     Raises:
-        BadInput: The date is none, or is before the audit.
+        BadInput: The text is not a date, or the date is before the audit.
     """
     until = _valid_until(record, valid_until)
     speak = words.without_digests([record])
     record = words.cleaned(record, speak)
     games = record.kind == "games"
     if games:
-        said = game_verdict(record)
-        first, asked = first_of_games(record, said), said.played
-        meaning, open_points = said.meaning, said.limits
-        warnings = (*said.contradictions, *said.claims)
+        wording = game_verdict(record)
+        first, asked = first_of_games(record, wording), wording.played
+        meaning, open_points = wording.meaning, wording.limits
+        warnings = (*wording.contradictions, *wording.claims)
     else:
         plain = verdict(record)
         first, asked = first_screen(record, plain), plain.audited
@@ -169,26 +169,26 @@ def summary_of(
 
 
 def _texts(sections: tuple[Section, ...]) -> Iterator[str]:
-    for one in sections:
-        yield from (one.badge, one.lead, *one.paragraphs, *one.items, *one.remarks)
-        for row in (*one.facts, *one.commands, *(one.table or Table((), ())).rows):
+    for item in sections:
+        yield from (item.badge, item.lead, *item.paragraphs, *item.items, *item.remarks)
+        for row in (*item.facts, *item.commands, *(item.table or Table((), ())).rows):
             yield from row
-        yield from (one.table or Table((), ())).head
+        yield from (item.table or Table((), ())).head
 
 
-def _valid_until(record: Record, given: str) -> str:
+def _valid_until(record: Record, text: str) -> str:
     change = "the model, the data, the defense or the adversary changes"
-    if not given:
+    if not text:
         return f"{change}. No date was set."
-    last, made = _date(given), _date(record.environment.started[:10])
+    last, started = _date(text), _date(record.environment.started[:10])
     if last is None:
         raise BadInput(
-            f"the date until which a summary is valid is {given[:40]!r}, which is no date; write "
+            f"the date until which a summary is valid is {text[:40]!r}, which is no date; write "
             "it as year-month-day, such as 2027-06-30"
         )
-    if made is not None and last < made:
+    if started is not None and last < started:
         raise BadInput(
-            f"a summary that is valid until {last} would have ended before the audit of {made}; "
+            f"a summary that is valid until {last} would have ended before the audit of {started}; "
             "give a later date"
         )
     return f"{last}, or {change}, whichever comes first."
@@ -203,9 +203,9 @@ def _date(text: str) -> date | None:
 
 def _question(record: Record) -> Section:
     about = record.config.get("about")
-    said = f"Described by its author as: “{shortened(str(about), _LONG)}”" if about else ""
+    wording = f"Described by its author as: “{shortened(str(about), _LONG)}”" if about else ""
     return Section(
-        "What was asked", items=tuple(_questions(record)), remarks=tuple(filter(None, [said]))
+        "What was asked", items=tuple(_questions(record)), remarks=tuple(filter(None, [wording]))
     )
 
 
@@ -261,7 +261,7 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
         yield (
             "Protection",
             words.listed(
-                evidence.distinct(shortened(one.mechanism, 60) for one in record.games)[:6]
+                evidence.distinct(shortened(item.mechanism, 60) for item in record.games)[:6]
             ),
         )
     elif record.watched:
@@ -277,18 +277,20 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
         yield "Training", _training(_table(config, "training"))
         yield "Defense", _defense(record)
     yield "Adversary", words.capital(shortened(record.view.description, _LONG)).rstrip(".")
-    sees = [words.sight_name(one) for one in record.view.sees]
+    sees = [words.sight_name(item) for item in record.view.sees]
     yield "It sees", words.listed(sees[:12])
     if record.kind != "games":
         yield "Audited", _audited(record)
         for tile in utility_tile(record):
             yield tile.label, f"{tile.value} ({tile.detail})" if tile.detail else tile.value
-    made = record.environment
-    version = shortened(made.versions.get("fedaudit", ""), 30)
+    environment = record.environment
+    version = shortened(environment.versions.get("fedaudit", ""), 30)
     yield (
         "Audit made",
         ", ".join(
-            filter(None, [shortened(made.started[:10], 10), version and f"fedaudit {version}"])
+            filter(
+                None, [shortened(environment.started[:10], 10), version and f"fedaudit {version}"]
+            )
         ),
     )
 
@@ -312,65 +314,67 @@ def _data(record: Record) -> str:
     return f"{_part(record.config, 'data')}{scheme}"
 
 
-def _training(given: Mapping[str, object]) -> str:
-    rounds, epochs = given.get("rounds"), given.get("epochs")
-    said = words.plural(rounds, "round") if isinstance(rounds, int) else ""
-    if said and isinstance(epochs, int):
-        said += f"; in each, {words.plural(epochs, 'pass', 'passes')} over a client's data"
-    return f"{said}; the report has all settings" if said else ""
+def _training(entry: Mapping[str, object]) -> str:
+    rounds, epochs = entry.get("rounds"), entry.get("epochs")
+    wording = words.plural(rounds, "round") if isinstance(rounds, int) else ""
+    if wording and isinstance(epochs, int):
+        wording += f"; in each, {words.plural(epochs, 'pass', 'passes')} over a client's data"
+    return f"{wording}; the report has all settings" if wording else ""
 
 
 def _defense(record: Record) -> str:
-    given = _table(record.config, "defense")
-    if str(given.get("name", NO_DEFENSE)) == NO_DEFENSE and not given.get("also"):
+    entry = _table(record.config, "defense")
+    if str(entry.get("name", NO_DEFENSE)) == NO_DEFENSE and not entry.get("also"):
         return "none"
     parts = [_part(record.config, "defense")]
     for key in ("chain", "also"):
-        more = given.get(key)
-        parts += [_part({"": one}, "") for one in more] if isinstance(more, list) else []
-    users = given.get("clients")
+        more = entry.get(key)
+        parts += [_part({"": item}, "") for item in more] if isinstance(more, list) else []
+    users = entry.get("clients")
     whose = f"; used by {words.plural(len(users), 'client')}" if isinstance(users, list) else ""
     return shortened(f"{' and '.join(filter(None, parts))}{whose}", _LONG)
 
 
 def _audited(record: Record) -> str:
-    figures = [one for one in record.findings if one.attack and one.n_members]
-    single = [one for one in figures if one.seed is not None and one.metric == AUC] or figures
-    targets = evidence.distinct(one.target for one in single if one.target is not None)
+    figures = [item for item in record.findings if item.attack and item.n_members]
+    single = [item for item in figures if item.seed is not None and item.metric == AUC] or figures
+    targets = evidence.distinct(item.target for item in single if item.target is not None)
     if not single:
-        counts = [one.samples for one in record.on_sources if one.samples]
+        counts = [item.samples for item in record.on_sources if item.samples]
         return f"{words.from_to(counts)} samples, of all clients" if counts else ""
     names = words.listed([words.client_name(target) for target in targets[:5]])
     who = names if len(targets) <= 5 else words.plural(len(targets), "client")
     unit = {"person": "people", "canary sample": "canary samples"}.get(unit_of(record), "samples")
-    members = words.from_to([one.n_members for one in single])
-    others = words.from_to([one.n_nonmembers for one in single if one.contrast != "mixed"] or [0])
+    members = words.from_to([item.n_members for item in single])
+    others = words.from_to(
+        [item.n_nonmembers for item in single if item.contrast != "mixed"] or [0]
+    )
     each = " for each" * (len(targets) > 1)
     return f"{who}: {members} {unit} as members and {others} as non-members{each}"
 
 
 def _table(config: Mapping[str, object], name: str) -> Mapping[str, object]:
-    given = config.get(name)
-    return given if isinstance(given, dict) else {}
+    entry = config.get(name)
+    return entry if isinstance(entry, dict) else {}
 
 
 def _part(config: Mapping[str, object], table: str, name: str = "name") -> str:
     """Return a part of a study with its options: "dp-sgd (clip = 1.0, noise_multiplier = 2.0)"."""
-    given = _table(config, table)
-    options = _table(given, "options")
+    entry = _table(config, table)
+    options = _table(entry, "options")
     rest = {
         key: value
-        for key, value in given.items()
+        for key, value in entry.items()
         if key in ("clients", "samples_per_client") and table == "partition" and value
     }
     more = _settings({**rest, **options})
-    called = shortened(str(given.get(name, "")), _SHORT)
+    called = shortened(str(entry.get(name, "")), _SHORT)
     return shortened(f"{called}{f' ({more})' * bool(more)}", _LONG)
 
 
-def _settings(given: Mapping[str, object]) -> str:
+def _settings(entry: Mapping[str, object]) -> str:
     """Return settings in one line, as a study file has them."""
-    lines = study_file(dict(given)).split("\n")
+    lines = study_file(dict(entry)).split("\n")
     return shortened(", ".join(line for line in lines if line), _LONG)
 
 
@@ -386,13 +390,13 @@ _TONES: Mapping[str, str] = {
 def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...]) -> Section:
     answered = first.look not in _BLANK
     figures = figures_of(record) if answered else []
-    said = [words.sentence(meaning)]
+    wording = [words.sentence(meaning)]
     of_one_client = record.config.get("canaries") or record.config.get("secure_sum")
     if figures and not of_one_client and not evidence.checks_of(record.controls).failed:
         left = words.sentence(residual(record).text)
-        said.append(f"With 95% confidence each: {left[:1].lower()}{left[1:]}")
+        wording.append(f"With 95% confidence each: {left[:1].lower()}{left[1:]}")
     if not answered:
-        said.append(
+        wording.append(
             "This page prints no figure, because the answer is taken back. The report shows the "
             "figures and what is wrong with them."
         )
@@ -402,7 +406,7 @@ def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...
         badge=first.status,
         tone=_TONES.get(first.look, "alarm"),
         lead=words.sentence(first.headline),
-        paragraphs=tuple(filter(None, [*said, *map(words.sentence, warnings[:4])])),
+        paragraphs=tuple(filter(None, [*wording, *map(words.sentence, warnings[:4])])),
         table=_table_of(figures) if figures else None,
         remarks=tuple(filter(None, remarks)),
     )
@@ -417,24 +421,24 @@ def _table_of(figures: list[Figure]) -> Table:
 def _of_attacks(record: Record, figures: list[Figure]) -> str:
     """Return in a sentence what the attacks behind the figures look at."""
     named = {figure.attack for figure in figures}
-    found = [
+    descriptions = [
         f"{shortened(row.name, 60)} uses "
-        f"{shortened(words.listed([words.signal_name(one) for one in row.signals]), 160)}"
+        f"{shortened(words.listed([words.signal_name(item) for item in row.signals]), 160)}"
         f"{f' ({shortened(row.source, 80)})' * bool(row.source)}"
         for row in record.attacks
         if row.name in named and row.signals
     ]
-    return f"Attacks: {'; '.join(found)}." if found else ""
+    return f"Attacks: {'; '.join(descriptions)}." if descriptions else ""
 
 
 def _of_sizes(figures: list[Figure]) -> str:
     """Return the words for the size of a leak with the least figures that earn them."""
     if any(figure.meaning.startswith("AUC") for figure in figures):
-        what, least = "of an AUC", [f"{one.auc:g}" for one in evidence.SIZES]
+        what, least = "of an AUC", [f"{item.auc:g}" for item in evidence.SIZES]
     else:
         what = "of the share named or won, out of what guessing leaves open"
-        least = [words.percent(one.share) for one in evidence.SIZES]
-    first, *steps = zip((one.word for one in evidence.SIZES), least, strict=True)
+        least = [words.percent(item.share) for item in evidence.SIZES]
+    first, *steps = zip((item.word for item in evidence.SIZES), least, strict=True)
     named = ", ".join(f"{word} from {value}" for word, value in steps)
     return (
         f"The word for the size of a leak follows the lower end of the range: {what}, {first[0]} "
@@ -445,8 +449,8 @@ def _of_sizes(figures: list[Figure]) -> str:
 _OUTCOMES = {
     "pass": ("PASS", "good", "every rule is kept by the upper end of the range"),
     "fail": ("FAIL", "alarm", "at least one rule is broken"),
-    "inconclusive": ("UNDECIDED", "doubt", "the evidence shows neither that all rules are kept nor "
-                     "that one is broken, so that nothing is released on it"),
+    "inconclusive": ("UNDECIDED", "doubt", "the evidence shows neither that all rules are kept "
+                     "nor that one is broken, which is not a pass"),
 }  # fmt: skip
 
 
@@ -471,7 +475,7 @@ def _policy(policy: PolicyOutcome | None, *, answered: bool) -> Section:
             commands=(("To apply a policy", "fedaudit summary RESULT --policy policy.toml"),),
         )
     badge, tone, meaning = _OUTCOMES.get(policy.outcome, (policy.outcome, "doubt", ""))
-    rows = [_row(one, answered=answered) for one in policy.rules]
+    rows = [_row(item, answered=answered) for item in policy.rules]
     more = len(rows) - MOST_LISTED
     left = f"And {words.plural(more, 'more rule')}; the verdict has all." if more > 0 else ""
     kept = f"Kept as well: {'; '.join(policy.kept)}." if policy.kept else ""
@@ -484,7 +488,7 @@ def _policy(policy: PolicyOutcome | None, *, answered: bool) -> Section:
             ("Outcome", "Rule", "Allowed at most", "Measured (range)", "Which figure, and why"),
             tuple(rows[:MOST_LISTED]),
         ),
-        items=tuple(f"Not judged: {words.sentence(one)}" for one in policy.unjudged[:6]),
+        items=tuple(f"Not judged: {words.sentence(item)}" for item in policy.unjudged[:6]),
         remarks=tuple(filter(None, [left, shortened(kept, 2 * _LONG)])),
     )
 
@@ -510,16 +514,16 @@ _EXPECTED = ("permuted members", "untrained model", "blind classifier", "planted
 
 def _controls(record: Record, first: First) -> Section:
     rows = []
-    for kind, same in evidence.grouped(record.controls, lambda one: one.control).items():
+    for kind, same in evidence.grouped(record.controls, lambda item: item.control).items():
         checks = evidence.checks_of(same)
         what = CONTROLS.get(kind, "") or shortened(same[0].expected, 160)
         rows.append((shortened(kind, _SHORT), what, _held(checks)))
     games = record.kind == "games"
     ran = {row[0] for row in rows}
     absent = [f"{kind} ({CONTROLS[kind]})" for kind in _EXPECTED if kind not in ran]
-    said = "Games have no controls but their own bounds." if games else ""
+    wording = "Games have no controls but their own bounds." if games else ""
     if absent and not games:
-        said = f"Not run: {words.listed(absent)}."
+        wording = f"Not run: {words.listed(absent)}."
     tone = "good" if first.sign == "✓" else "doubt" if first.sign == "?" else "alarm"
     return Section(
         "Checks of the audit itself (controls)",
@@ -529,18 +533,18 @@ def _controls(record: Record, first: First) -> Section:
         table=Table(("Control", "What holds if it passes", "Result"), tuple(rows[:MOST_LISTED]))
         if rows
         else None,
-        remarks=tuple(filter(None, [said])),
+        remarks=tuple(filter(None, [wording])),
     )
 
 
 def _held(checks: evidence.Checks) -> str:
     total = len(checks.ran)
-    said = f"{checks.passed} of {total} hold" if total else "not run"
+    wording = f"{checks.passed} of {total} hold" if total else "not run"
     if checks.failed:
-        attacks = evidence.distinct(shortened(one.attack, 40) for one in checks.failed)
-        about = words.listed([one for one in attacks if one][:3])
-        said = f"✗ {len(checks.failed)} of {total} failed{f': {about}' * bool(about)}"
-    return said + f"; {checks.untold} cannot tell" * bool(checks.untold)
+        attacks = evidence.distinct(shortened(item.attack, 40) for item in checks.failed)
+        about = words.listed([item for item in attacks if item][:3])
+        wording = f"✗ {len(checks.failed)} of {total} failed{f': {about}' * bool(about)}"
+    return wording + f"; {checks.untold} cannot tell" * bool(checks.untold)
 
 
 _BEYOND_GAMES = (
@@ -552,30 +556,30 @@ _BEYOND_GAMES = (
 
 
 def _untested(record: Record, open_points: tuple[str, ...]) -> Section:
-    said = [*(_BEYOND_GAMES if record.kind == "games" else ()), *record.untested]
-    said += [words.sentence(one) for one in (coverage_gaps(record), *left_out(record)) if one]
+    wording = [*(_BEYOND_GAMES if record.kind == "games" else ()), *record.untested]
+    wording += [words.sentence(item) for item in (coverage_gaps(record), *left_out(record)) if item]
     absent = record.coverage.never_measured if record.coverage else []
     if absent:
-        names = words.listed([words.client_name(one) for one in absent[:5]])
+        names = words.listed([words.client_name(item) for item in absent[:5]])
         rest = len(absent) - 5
         more = f" and {words.plural(rest, 'more client')}" if rest > 0 else ""
-        said.append(f"Never took part in a measured round: {names}{more}.")
-    said += [
+        wording.append(f"Never took part in a measured round: {names}{more}.")
+    wording += [
         f"{shortened(row.name, 60)} on clients with too few rounds: "
         f"{words.sentence(shortened(row.uncovered, 160))}"
         for row in record.attacks
         if row.uncovered
     ]
-    said = [shortened(one, _LONG) for one in evidence.distinct(said)]
-    beyond = len(said) - MOST_LISTED
-    said = said[:MOST_LISTED] + [f"And {beyond} more; the report has them."] * (beyond > 0)
+    wording = [shortened(item, _LONG) for item in evidence.distinct(wording)]
+    beyond = len(wording) - MOST_LISTED
+    wording = wording[:MOST_LISTED] + [f"And {beyond} more; the report has them."] * (beyond > 0)
     scale = _scale(record)
-    unsettled = [shortened(one, 2 * _LONG) for one in open_points[:4]]
+    unsettled = [shortened(item, 2 * _LONG) for item in open_points[:4]]
     return Section(
         "What was not tested",
         lead="The answer says nothing about these.",
-        items=tuple(said),
-        remarks=tuple(filter(None, [scale, *(f"Not settled: {one}" for one in unsettled)])),
+        items=tuple(wording),
+        remarks=tuple(filter(None, [scale, *(f"Not settled: {item}" for item in unsettled)])),
     )
 
 
@@ -597,8 +601,8 @@ def _scale(record: Record) -> str:
 
 def _verifying(record: Record, policy: PolicyOutcome | None) -> Section:
     again = reproducing(record)
-    given = " --policy policy.toml" * (policy is not None)
-    steps = [("Make this page again from the result", f"fedaudit summary RESULT{given}")]
+    option = " --policy policy.toml" * (policy is not None)
+    steps = [("Make this page again from the result", f"fedaudit summary RESULT{option}")]
     if record.watched:
         steps.append(("Attack the recording again", "fedaudit attack RECORDING"))
     elif again.study:

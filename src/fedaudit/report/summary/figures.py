@@ -79,8 +79,8 @@ def _interval(figure: Estimate) -> str:
 
 
 def _of_members(record: Record) -> Iterator[Figure]:
-    for side, given in figures_by_side(record).items():
-        figures = relied_on(given)
+    for side, every_figure in figures_by_side(record).items():
+        figures = relied_on(every_figure)
         auc = evidence.strongest_found(figures, metric_names.AUC) or highest_auc(figures)
         rate = evidence.rate_found(figures) or evidence.strongest(figures, _RATE)
         # An attack's rate at few false alarms may be another attack's than the AUC.
@@ -93,17 +93,19 @@ def _of_member(record: Record, figure: Estimate, figures: list[Estimate], side: 
     share = metric_names.rate_of(figure.metric)
     unit = "people" if record.unit == "person" else "members"
     if share is None:
-        said = "AUC: how often the attack ranks a member above a non-member"
+        meaning = "AUC: how often the attack ranks a member above a non-member"
         chance = words.shown(_GUESS, figure.metric)
     else:
-        said = f"{words.metric_name(figure.metric)}: {unit} found while {words.percent(share)} of "
-        said += "non-members are wrongly accused"
+        meaning = (
+            f"{words.metric_name(figure.metric)}: {unit} found while {words.percent(share)} of "
+        )
+        meaning += "non-members are wrongly accused"
         chance = words.percent(share)
     labels = figure.labels_alone
     baseline = NOTHING if labels is None else f"{words.number(labels)} from labels alone"
     where = _where(record, figure, figures, side)
     return Figure(
-        f"{said}. {where}",
+        f"{meaning}. {where}",
         words.value_of(figure),
         _interval(figure),
         chance,
@@ -146,11 +148,11 @@ def _of_sources(record: Record) -> Iterator[Figure]:
 
 def _of_clusters(record: Record) -> Iterator[Figure]:
     failed = evidence.checks_of(record.controls).failed
-    if any(not one.attack for one in failed):
+    if any(not item.attack for item in failed):
         return
     studies = clustered_of(record)
-    for one in studies:
-        worst, above, label = riskiest(one), one.mean(VIOLATIONS), label_of(one, studies)
+    for item in studies:
+        worst, above, label = riskiest(item), item.mean(VIOLATIONS), label_of(item, studies)
         of = f" ({label})" * bool(label)
         if worst is not None:
             yield Figure(
@@ -162,8 +164,8 @@ def _of_clusters(record: Record) -> Iterator[Figure]:
                 NOTHING,
             )
         if above is not None:
-            floor = one.mean(CHANCE_VIOLATIONS)
-            total = words.plural(len(one.runs[0].clients), "client")
+            floor = item.mean(CHANCE_VIOLATIONS)
+            total = words.plural(len(item.runs[0].clients), "client")
             yield Figure(
                 f"How many of {total} use a model that is riskier than they accept{of}.",
                 words.value_of(above),
@@ -191,24 +193,24 @@ def _of_canaries(record: Record) -> Iterator[Figure]:
 
 
 def _of_one_client(record: Record) -> Iterator[Figure]:
-    one_sum = evidence.given_over_all_runs(record, metric_names.SECURE_SUM_EPSILON)
-    if one_sum is not None and not one_sum.doubt:
+    of_sum = evidence.given_over_all_runs(record, metric_names.SECURE_SUM_EPSILON)
+    if of_sum is not None and not of_sum.doubt:
         yield Figure(
             f"ε at least: {_LEAST} one client's update in the sum of one round.",
-            words.value_of(one_sum),
-            _bound(one_sum),
+            words.value_of(of_sum),
+            _bound(of_sum),
             words.number(0.0),
             NOTHING,
         )
-    found = evidence.client_epsilon(record)
-    if found.best is not None and not found.best.doubt:
-        gaussian = " if the defense adds Gaussian noise" * (found.best is found.gaussian)
+    bounds = evidence.client_epsilon(record)
+    if bounds.best is not None and not bounds.best.doubt:
+        gaussian = " if the defense adds Gaussian noise" * (bounds.best is bounds.gaussian)
         yield Figure(
             f"ε at least: {_LEAST} one client's whole contribution{gaussian}.",
-            words.value_of(found.best),
-            _bound(found.best),
+            words.value_of(bounds.best),
+            _bound(bounds.best),
             words.number(0.0),
-            _proven(found.claimed, "claimed by the defense"),
+            _proven(bounds.claimed, "claimed by the defense"),
         )
 
 
@@ -243,16 +245,16 @@ def _of_games(record: Record) -> Iterator[Figure]:
     every = shown_points(record.games)
     for points in (behind_mechanism(every), without_mechanism(every)):
         if points:
-            one = most_right(points)
-            adv = one.point.adv
+            item = most_right(points)
+            adv = item.point.adv
             where = " where the server does best" * (len(points) > 1)
             yield Figure(
                 "Games in which the server rightly said whether a record was in the batch"
-                f"{where}: {short(one)}.",
+                f"{where}: {short(item)}.",
                 words.percent(adv.value),
                 f"{words.interval(adv.low, adv.high, 'accuracy')} (95%)",
                 words.percent(_GUESS),
-                _budget(one.point),
+                _budget(item.point),
             )
 
 

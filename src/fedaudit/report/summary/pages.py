@@ -35,19 +35,19 @@ def summary_html(record: Record, policy: PolicyOutcome | None = None, valid_unti
     Args:
         record: Of any kind.
         policy: Outcome of a policy for it; None without one.
-        valid_until: Date after which nobody should rely on it; empty if none is set.
+        valid_until: Last day on which the page may be relied on; empty for none.
 
     Raises:
-        BadInput: The date is none, or is before the audit.
+        BadInput: The text is not a date, or the date is before the audit.
     """
-    made = summary_of(record, policy, valid_until)
+    summary = summary_of(record, policy, valid_until)
     return (
         _environment()
         .get_template("summary.html.j2")
         .render(
-            summary=made,
-            running=Markup(_css_text(f"{shortened(made.name, 60)} · {made.kind}")),
-            digest=Markup(_css_text(f"SHA-256 {made.digest[:24]}…")),
+            summary=summary,
+            running=Markup(_css_text(f"{shortened(summary.name, 60)} · {summary.kind}")),
+            digest=Markup(_css_text(f"SHA-256 {summary.digest[:24]}…")),
             roles=ROLES,
             sign=_SIGN,
             released=RELEASED,
@@ -78,22 +78,22 @@ def summary_markdown(
 
     Names in the record can start no markup: see :func:`summary_html` for the arguments.
     """
-    made = summary_of(record, policy, valid_until)
+    summary = summary_of(record, policy, valid_until)
     blocks = [
         MARK,
-        f"# Audit summary: {escaped(made.name)}",
-        escaped(made.kind),
+        f"# Audit summary: {escaped(summary.name)}",
+        escaped(summary.kind),
     ]
-    for number, section in enumerate(made.sections, 1):
+    for number, section in enumerate(summary.sections, 1):
         blocks += [f"## {number}. {escaped(section.title)}", *_blocks(section)]
     signed = Table(_SIGN, tuple((role, "", "", "") for role in ROLES))
     blocks += [
         "## Signatures",
         f"**{RELEASED}:**",
         _grid(signed),
-        f"**Valid until:** {escaped(made.valid_until)}",
+        f"**Valid until:** {escaped(summary.valid_until)}",
         "## Words on this page",
-        "\n".join(f"- **{escaped(term)}:** {escaped(text)}." for term, text in made.glossary),
+        "\n".join(f"- **{escaped(term)}:** {escaped(text)}." for term, text in summary.glossary),
     ]
     return without_commands("\n\n".join(block for block in blocks if block) + "\n")
 
@@ -131,7 +131,7 @@ def escaped(text: str) -> str:
     """Return a text as Markdown that shows it as it is: one line, without markup or links."""
     safe = "".join(_ENTITIES.get(char, char) for char in clean(text))
     safe = _BACKSLASHED.sub(r"\\\1", safe)
-    return _LINKS.sub(lambda found: found[0].replace(":", "&#58;").replace(".", "&#46;"), safe)
+    return _LINKS.sub(lambda match: match[0].replace(":", "&#58;").replace(".", "&#46;"), safe)
 
 
 def _paragraph(text: str) -> str:
@@ -140,7 +140,7 @@ def _paragraph(text: str) -> str:
 
 
 def _css_text(text: str) -> str:
-    """Return a text as a CSS string: all but ASCII letters, digits and spaces are escapes."""
+    """Return a text as a CSS string, with escapes for all but ASCII letters, digits and spaces."""
     return "".join(
         char if char.isascii() and (char.isalnum() or char == " ") else f"\\{ord(char):06x} "
         for char in clean(text)
