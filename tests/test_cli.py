@@ -63,6 +63,7 @@ def test_help_answers_at_once_and_names_every_command() -> None:
         "run",
         "attack",
         "report",
+        "summary",
         "compare",
         "gate",
         "pack",
@@ -144,7 +145,7 @@ KINDS = {
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("run policy.toml", "policy.toml is a policy and not a study; `fedaudit gate` and"),
+        ("run policy.toml", "policy.toml is a policy and not a study; `fedaudit gate`, `summary`"),
         ("run run", "run is the folder of a run and not a study; `fedaudit report`,"),
         ("run record.json", "record.json is the record of a run and not a study"),
         ("gate study.toml --policy policy.toml", "study.toml is a study and not the record of a"),

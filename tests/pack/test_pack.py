@@ -106,6 +106,7 @@ def test_a_pack_is_sound_and_is_what_its_manifest_says(original: Path) -> None:
         "record.json",
         "report.html",
         "study.toml",
+        "summary.html",
         "verdict.json",
     }
     for one in manifest(original).files:

@@ -2,6 +2,7 @@
 
 from fedaudit.cli.application import app, main
 from fedaudit.cli.checking import check_dp
+from fedaudit.cli.filing import summary
 from fedaudit.cli.releasing import gate, pack, verify
 from fedaudit.cli.running import attack, demo, run_command
 from fedaudit.cli.showing import compare, explain, list_command, report
@@ -19,5 +20,6 @@ __all__ = [
     "pack",
     "report",
     "run_command",
+    "summary",
     "verify",
 ]

@@ -23,12 +23,17 @@ class Kind(NamedTuple):
 
 
 STUDY = Kind("a study", "`fedaudit run` carries it out")
-POLICY = Kind("a policy", "`fedaudit gate` and `fedaudit pack` take it as --policy")
-RECORD = Kind("the record of a run", "`fedaudit report`, `compare`, `gate` and `pack` take it")
+POLICY = Kind("a policy", "`fedaudit gate`, `summary` and `pack` take it as --policy")
+RECORD = Kind(
+    "the record of a run", "`fedaudit report`, `summary`, `compare`, `gate` and `pack` take it"
+)
 COMPARISON = Kind("a comparison", "`fedaudit compare` makes it again")
 VERDICT = Kind("a verdict", "`fedaudit gate` gives it again, of a record and a policy")
 PACK = Kind("a pack", "`fedaudit verify` checks its folder")
-RUN = Kind("the folder of a run", "`fedaudit report`, `compare`, `gate`, `pack`, `attack` take it")
+RUN = Kind(
+    "the folder of a run",
+    "`fedaudit report`, `summary`, `compare`, `gate`, `pack`, `attack` take it",
+)
 RECORDING = Kind("a live recording", "`fedaudit attack` attacks it")
 
 HAVE_RECORDS = (RECORD, RUN, RECORDING, PACK)

@@ -25,6 +25,7 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.junit import junit_xml
 from fedaudit.gate.outputs import verdict_json
 from fedaudit.gate.policy import Policy, read_policy
+from fedaudit.gate.summary import policy_outcome
 from fedaudit.gate.verdict import Verdict
 from fedaudit.pack.manifest import (
     MANIFEST_FILE,
@@ -39,6 +40,7 @@ from fedaudit.pack.suppressing import SMALLEST_GROUP, counted, suppressed
 from fedaudit.report.clauses import clauses_json
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import study_file
+from fedaudit.report.summary.pages import SUMMARY_FILE, summary_html
 from fedaudit.results.older import settled
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, own_hash, record_json
@@ -50,7 +52,7 @@ STUDY_FILE = "study.toml"
 CLAUSES_FILE = "clauses.json"
 FILES = {
     *(RECORD_FILE, POLICY_FILE, VERDICT_FILE, JUNIT_FILE),
-    *(REPORT_FILE, STUDY_FILE, CLAUSES_FILE),
+    *(REPORT_FILE, STUDY_FILE, CLAUSES_FILE, SUMMARY_FILE),
 }
 """All files of a pack but the manifest and its signature."""
 
@@ -199,6 +201,7 @@ def made_from(record: Record, policy: Policy) -> Texts:
         STUDY_FILE: study_file(settled(record.config)),
         REPORT_FILE: report_html(record),
         CLAUSES_FILE: clauses_json(record),
+        SUMMARY_FILE: summary_html(record, policy_outcome(verdict)),
     }
     return Texts(record, verdict, files)
 

@@ -220,6 +220,24 @@ class Run:
         write_report(self.record, target)
         return target
 
+    def summary(self) -> str:
+        """Return the page that can be filed, as Markdown: question, model, answer, limits."""
+        from fedaudit.report.summary.pages import summary_markdown
+
+        return summary_markdown(self.record)
+
+    def save_summary(self, path: Path | str | None = None) -> Path:
+        """Write the page that can be filed, next to the record by default, and return its path.
+
+        Args:
+            path: The file; a name that ends in .md makes it Markdown, any other HTML.
+        """
+        from fedaudit.report.summary.pages import SUMMARY_FILE, write_summary
+
+        target = self.folder / SUMMARY_FILE if path is None else Path(path)
+        write_summary(self.record, target)
+        return target
+
     @in_python()
     def attack(
         self,

@@ -1,0 +1,1 @@
+"""The summary of a record: one page that can be filed, as HTML and as Markdown."""

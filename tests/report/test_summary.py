@@ -1,0 +1,447 @@
+"""The page that can be filed: known contents of each kind of record, and nothing of strangers."""
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedaudit.core.errors import BadInput
+from fedaudit.gate.evaluate import evaluate_policy
+from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
+from fedaudit.gate.summary import policy_outcome
+from fedaudit.live.attack import attack_recording
+from fedaudit.report import words
+from fedaudit.report.grid import clean
+from fedaudit.report.summary.content import PolicyOutcome, Section, summary_of
+from fedaudit.report.summary.glossary import explained
+from fedaudit.report.summary.pages import MARK, escaped, summary_html, summary_markdown
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Record, write_record
+from fedaudit.study.front.audit import Run
+from results.archives import unpacked
+from tests.gate.parts import auc, bound, control, found
+from tests.live.federation import recorder, rounds
+from tests.programs import exit_code
+from tests.report.clustered import hostile_clusters
+from tests.report.games import hostile_games, played
+from tests.report.records import hostile, record
+from tests.report.seen import words as visible
+from tests.report.test_browser import BROWSER, FLAGS, is_harmless
+
+POLICY = """
+name = "hospital"
+[membership]
+auc = 0.6
+contrasts = ["unseen"]
+[controls]
+required = ["permuted members"]
+"""
+TITLES = (
+    "What was asked",
+    "Of which model",
+    "The answer",
+    "What the policy says",
+    "Checks of the audit itself (controls)",
+    "What was not tested",
+    "How to verify this page",
+)
+
+# One record of each kind, with what its page must say.
+KINDS = {
+    "cofedmid-location30/cofedmid-location30-cofedmid-half": (
+        "training data of client 0 and client 9",
+        "10 clients with 143 to 168 samples each; 5 training runs",
+        "Client 0, defended: clear leakage",
+        "Client 9, undefended: strong leak",
+        "0.859 | 0.846–0.870 (95%) | 0.500 | 0.510 from labels alone",
+        "cofedmid (m_max = 15",
+        "used by 5 clients",
+        "200 of 200 controls hold",
+    ),
+    "canaries-mnist/canaries-mnist-count-100": (
+        "whether a given canary sample was in the training data",
+        "epsilon at least 1.193",
+        "1.193 | lower limit (99.5%); the most this test can show | 0.000 | 10.9 proven",
+        "Ordinary samples, which leak less",
+    ),
+    "client-dp-mnist/client-dp-mnist-canaries-20": (
+        "How much can the model reveal of the whole contribution of one client?",
+        "1.435 | lower limit (95%) | 0.000 | 2.572 claimed by the defense",
+    ),
+    "secure-sum-mnist/secure-sum-mnist-clients-20-noise-1": (
+        "How well does the sum of one round hide the update of one client?",
+        "the largest ε that the audit proves, for one client's update in the sum of one round",
+        "The server sees only the sum of the clients' uploads, under secure aggregation",
+    ),
+    "unlearning-location30/unlearning-location30-ascent-far": (
+        "After samples were deleted from the model: does it still reveal them?",
+        "after it: not forgotten",
+        "0.571 | 0.545–0.595 (95%) | 0.500 | 0.489 for a model that never had them",
+    ),
+    "sia-location30-defenses/sia-location30-defenses-alpha-1-dp-sgd": (
+        "Can the adversary find out which client a training sample is from?",
+        "29.1% | 27.8–30.4% (95%) | 10.0% | 27.1%",
+        "Whether a sample was in any client's data: only whose it was.",
+    ),
+    "ifca-mir-letters-leak/ifca-mir-letters-leak-continued": (
+        "is that more than its clients accept?",
+        "66.3% | 64.7–67.7% (95%) | 50.0%",
+        "How many of 20 clients use a model that is riskier than they accept. | 11.8",
+    ),
+    "people-kjv/people-kjv": (
+        "whether a given person's data were in the training data",
+        "0.958 | 0.912–0.975 (95%) | 0.500",
+        "people as members",
+    ),
+    "ami-digits/ami-digits": (
+        "How surely can a server that tampers with the model",
+        "71.0% | 59.7–80.7% (95%) | 50.0% | ε 7 claimed; the actual ε is 1,674",
+        "Games have no controls but their own bounds.",
+        "Servers that send the model as it is",
+    ),
+    "attacker-mnist/attacker-mnist-mislabel": (
+        "trains on the audited samples with wrong labels",
+        "Inconclusive: this audit is too small to say",
+    ),
+    "fedmia-mnist-redraw/nobody": (
+        "These figures say nothing about leakage",
+        "This page prints no figure",
+    ),
+}
+
+
+def kept(name: str) -> Record:
+    return read_record(unpacked() / f"{name}.json")
+
+
+def outcome(of: Record, text: str = POLICY) -> PolicyOutcome:
+    return policy_outcome(evaluate_policy(of, policy_from(text)))
+
+
+def plain(document: str) -> str:
+    """Markdown without its escapes."""
+    return re.sub(r"\\([\\`*_\[\]|~+=.)-])", r"\1", document)
+
+
+def section(of: Record, title: str, policy: PolicyOutcome | None = None) -> Section:
+    return next(one for one in summary_of(of, policy).sections if one.title == title)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_each_kind_of_record_says_what_was_asked_and_found(name: str) -> None:
+    made = kept(name)
+    document = plain(summary_markdown(made))
+    for text in KINDS[name]:
+        assert text in document
+    assert made.content_hash in document
+    assert [one.title for one in summary_of(made).sections] == list(TITLES)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_both_forms_have_the_same_texts(name: str) -> None:
+    made = kept(name)
+    page = " ".join(clean(visible(summary_html(made))).split())
+    page = page.replace("&#39;", "'").replace("&#34;", '"').replace("&lt;", "<")
+    page = page.replace("&gt;", ">").replace("&amp;", "&")
+    for one in summary_of(made).sections:
+        cells = [cell for row in (one.table.rows if one.table else ()) for cell in row]
+        facts = [text for row in one.facts for text in row]
+        for text in (one.lead, *one.paragraphs, *one.items, *one.remarks, *cells, *facts):
+            assert " ".join(text.split()) in page
+
+
+def test_the_strongest_figure_is_the_records_own_in_the_usual_format() -> None:
+    made = found(auc(0.70, 0.80), auc(0.55, 0.65, attack="loss-series"))
+    row = section(made, "The answer").table
+    assert row is not None
+    meaning, value, limits, chance, _ = row.rows[0]
+    assert "fedmia-2" in meaning
+    assert (value, limits, chance) == ("0.750", "0.700–0.800 (95%)", "0.500")
+
+
+def test_a_failed_control_takes_figures_residual_risk_and_kept_rules_back() -> None:
+    failed = [control("permuted members", passed=False), control("untrained model")]
+    made = found(auc(0.48, 0.52), controls=failed)
+    answer = section(made, "The answer")
+    assert answer.badge == "control failed"
+    assert answer.table is None
+    document = summary_markdown(made, outcome(made))
+    assert "0.520" not in document
+    assert "0.500 |" not in document
+    assert "taken back" in document
+    assert "✓ kept" not in document
+    assert "**FAILED**" in document
+    assert "✗ 1 of 1 failed" in document
+
+
+def test_a_control_of_one_attack_takes_back_that_attack_alone() -> None:
+    failed = [
+        control("permuted members", passed=False, attack="fedmia-2"),
+        control("untrained model"),
+    ]
+    made = found(auc(0.80, 0.90), auc(0.70, 0.80, attack="loss-series"), controls=failed)
+    answer = section(made, "The answer")
+    assert answer.table is not None
+    assert "loss-series" in answer.table.rows[0][0]
+    assert "0.850" not in summary_markdown(made)
+
+
+@pytest.mark.parametrize(
+    ("figure", "badge", "rule"),
+    [
+        (auc(0.48, 0.52), "PASS", "✓ kept"),
+        (auc(0.70, 0.80), "FAIL", "✗ broken"),
+        (auc(0.55, 0.65), "UNDECIDED", "? undecided"),
+    ],
+    ids=["pass", "fail", "undecided"],
+)
+def test_a_policy_shows_its_outcome_with_measured_and_allowed_values(
+    figure: object, badge: str, rule: str
+) -> None:
+    made = found(figure)  # type: ignore[arg-type]
+    judged = outcome(made)
+    part = section(made, "What the policy says", judged)
+    assert part.badge == badge
+    assert part.table is not None
+    value, low, high = (words.number(one) for one in (figure.value, figure.low, figure.high))  # type: ignore[attr-defined]
+    said = (rule, "AUC against unseen samples", "0.600", f"{value} ({low}–{high})")
+    assert part.table.rows[0][:4] == said
+    assert "“hospital”" in part.lead
+    assert judged.digest in summary_markdown(made, judged)
+
+
+def test_a_lower_bound_below_its_ceiling_is_explained_as_proving_nothing() -> None:
+    made = found(auc(0.48, 0.52), bound(1.2))
+    document = summary_markdown(made, outcome(made, DEFAULT_POLICY))
+    assert "– not refuted" in document
+    assert "does not show that the limit is kept" in document
+
+
+def test_without_a_policy_the_page_says_so() -> None:
+    said = section(found(auc(0.48, 0.52)), "What the policy says")
+    assert said.lead == "No policy was applied."
+    assert not said.badge
+
+
+def test_attacks_that_were_refused_and_parts_not_measured_are_listed() -> None:
+    made = kept("fedmia-mnist-redraw/nobody")
+    untested = section(made, "What was not tested")
+    assert set(made.untested) <= set(untested.items)
+    assert any("seqmia was refused" in one for one in untested.remarks)
+
+
+def test_a_recording_says_what_is_not_known(tmp_path: Path) -> None:
+    with recorder(tmp_path / "live") as live:
+        for one in rounds():
+            live.round(one.number, sent=one.sent, uploads=one.uploads)
+    document = summary_markdown(attack_recording(tmp_path / "live", (), tmp_path / "out"))
+    assert "not known: the clients of a recorded federation may use any" in document
+    assert "4 of 4 rounds measured" in document
+    assert "`fedaudit attack RECORDING`" in document
+    assert "fedaudit run" not in document
+
+
+def test_the_date_until_which_it_is_valid_is_printed_or_refused() -> None:
+    made = found(auc(0.48, 0.52))
+    assert summary_of(made).valid_until.endswith("No date was set.")
+    assert summary_of(made, valid_until="2027-06-30").valid_until.startswith("2027-06-30, or the")
+    with pytest.raises(BadInput, match=r"'soon', which is no date; write it as year-month-day"):
+        summary_of(made, valid_until="soon")
+    with pytest.raises(BadInput, match="give a later date"):
+        summary_of(made, valid_until="2020-01-01")
+
+
+def test_there_are_lines_for_signatures_and_for_the_released_model() -> None:
+    for document in (summary_markdown(played()), summary_html(played())):
+        for text in ("Prepared by", "privacy officer", "Approved by", "Released model"):
+            assert text in document
+
+
+def test_only_terms_that_are_used_are_explained() -> None:
+    assert [term for term, _ in explained("the AUC of an attack")] == ["Attack", "AUC"]
+    terms = dict(summary_of(played()).glossary)
+    assert "Neuron, mechanism" in terms
+    assert "Unlearning" not in terms
+
+
+HOSTILE_NAME = (
+    "a|b`c`*d*_e_<script>x</script>\n# head\n::error::x\x1b[2J\u202e[l](http://e.x) @me www.e.x"
+)
+
+
+def named(text: str) -> Record:
+    base = found(auc(0.70, 0.80, attack=text), auc(0.4, 0.5))
+    attacks = [one.model_copy(update={"source": text, "signals": [text]}) for one in base.attacks]
+    config = {
+        "about": text,
+        "data": {"name": text},
+        "model": {"name": text, "options": {text: text}},
+    }
+    return base.model_copy(
+        update={"name": text, "config": config, "untested": [text], "attacks": attacks}
+    )
+
+
+def rows_of(document: str) -> list[str]:
+    return [line for line in document.split("\n") if line.startswith("|")]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [hostile, hostile_clusters, hostile_games, lambda: named(HOSTILE_NAME)],
+    ids=["study", "clusters", "games", "markup"],
+)
+def test_hostile_names_are_text_in_both_forms(make: Callable[[], Record]) -> None:
+    made = make()
+    page, document = summary_html(made), summary_markdown(made)
+    assert "<script" not in page
+    assert "<img" not in page
+    assert not re.search(r"<a\b", page)
+    style = page[page.index("<style>") : page.index("</style>")]
+    assert "hacked" not in re.sub(r'content: "[^"]*"', "", style)
+    outside = re.sub(r"</?sub>|<!-- fedaudit summary -->", "", document)
+    assert not re.search(r"[<>]|://|(?<!&)#(?!#* )", outside.replace("\n#", "\n"))
+    assert not re.search(r"(?<!\\)[*_`]d[*_`]|(?<!\\)\]\(", document)
+    assert "\x1b" not in document + page
+    assert "\u202e" not in document + page
+    assert all(char.isprintable() or char == "\n" for char in document)
+    assert not re.search(r"(?m)^\s*::", document)
+
+
+@pytest.mark.parametrize(
+    "make", [hostile, lambda: named(HOSTILE_NAME), *(lambda n=n: kept(n) for n in KINDS)]
+)
+def test_tables_in_markdown_have_as_many_cells_in_every_row(make: Callable[[], Record]) -> None:
+    made = make()
+    blocks = summary_markdown(made, outcome(found(auc(0.4, 0.5)))).split("\n\n")
+    tables = [block.split("\n") for block in blocks if block.startswith("|")]
+    assert len(tables) >= 3
+    for head, rule, *rows in tables:
+        width = len(re.findall(r"(?<!\\)\|", head))
+        assert set(rule) <= set("|- ")
+        assert rows
+        assert {len(re.findall(r"(?<!\\)\|", row)) for row in (rule, *rows)} == {width}
+
+
+def test_escaping_leaves_ordinary_text_as_it_is() -> None:
+    assert escaped("AUC 0.5 (95% interval 0.4–0.6), client 0's") == (
+        "AUC 0.5 (95% interval 0.4–0.6), client 0's"
+    )
+    assert escaped("a|b") == "a\\|b"
+    assert escaped("one\ntwo") == "one two"
+
+
+def test_the_page_loads_and_runs_nothing() -> None:
+    page = summary_html(record(details=False))
+    assert "default-src 'none'" in page
+    assert "<script" not in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def stored(folder: Path) -> Path:
+    write_record(found(auc(0.70, 0.80)), folder / "record.json")
+    (folder / "policy.toml").write_text(POLICY)
+    return folder
+
+
+def test_the_command_writes_html_beside_the_record_and_markdown_to_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = stored(tmp_path)
+    assert exit_code("summary", folder) == 0
+    assert capsys.readouterr().out == f"summary: {folder / 'summary.html'}\n"
+    assert "No policy was applied" in (folder / "summary.html").read_text()
+    policy = ("--policy", folder / "policy.toml")
+    assert exit_code("summary", folder, "--format", "markdown", *policy) == 0, "though it fails"
+    assert capsys.readouterr().out.startswith(MARK)
+    out = folder / "page.md"
+    for _ in range(2):
+        assert exit_code("summary", folder / "record.json", "--out", out) == 0
+    assert out.read_text().startswith(MARK)
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        (("--out", "page.pdf"), "give a name that ends in .html"),
+        (("--out", "notes.md"), "notes.md is there and is no summary"),
+        (("--out", "record.json", "--format", "markdown"), "give a name that ends in .md"),
+        (("--out", "no/page.html"), "no is no folder"),
+        (("--valid-until", "soon"), "which is no date"),
+        (("--policy", "record.json"), "is the record of a run and not a policy"),
+        (("--format", "pdf"), "Choose from"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_in_a_sentence(
+    options: tuple[str, ...],
+    hint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(stored(tmp_path))
+    Path("notes.md").write_text("mine")
+    assert exit_code("summary", ".", *options) == 2
+    assert hint in capsys.readouterr().err
+    assert Path("notes.md").read_text() == "mine"
+
+
+def test_what_is_no_record_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("summary", stored(tmp_path) / "policy.toml") == 2
+    assert "is a policy and not the record of a run" in capsys.readouterr().err
+
+
+def test_a_pack_has_the_page_with_its_policy_and_is_sound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = stored(tmp_path)
+    pack = folder / "pack"
+    assert exit_code("pack", folder, "--policy", folder / "policy.toml", "--out", pack) == 0
+    page = (pack / "summary.html").read_text()
+    assert "✗ broken" in page
+    assert exit_code("verify", pack) == 0
+    assert exit_code("summary", pack, "--out", folder / "again.html") == 0
+    assert (folder / "again.html").read_text() == page
+    assert exit_code("summary", pack) == 2, "it would change the pack"
+    assert exit_code("verify", pack) == 0
+    (pack / "summary.html").write_text(page.replace("broken", "kept"))
+    assert exit_code("verify", pack) == 1
+
+
+def test_a_run_gives_the_page_in_python(tmp_path: Path) -> None:
+    run = Run(stored(tmp_path))
+    assert run.summary() == summary_markdown(run.record)
+    assert run.save_summary().read_text() == summary_html(run.record)
+    assert run.save_summary(tmp_path / "page.md").read_text() == run.summary()
+
+
+PRINTED = [*KINDS, "hostile", "hostile_games"]
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on the PATH")
+@pytest.mark.parametrize("name", PRINTED)
+def test_it_prints_on_two_pages_at_most(name: str, tmp_path: Path) -> None:
+    others = {"hostile": hostile, "hostile_games": hostile_games}
+    made = others[name]() if name in others else kept(name)
+    policy = outcome(made, DEFAULT_POLICY) if name in KINDS and "sia" not in name else None
+    page, pdf = tmp_path / "summary.html", tmp_path / "summary.pdf"
+    page.write_text(summary_html(made, policy, "2027-06-30"), encoding="utf-8")
+    subprocess.run(
+        [
+            str(BROWSER),
+            *FLAGS,
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--no-pdf-header-footer",
+            f"--print-to-pdf={pdf}",
+            page.as_uri(),
+        ],
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    assert 1 <= len(re.findall(rb"/Type\s*/Page[^s]", pdf.read_bytes())) <= 2
+    assert is_harmless(page.read_text(encoding="utf-8"))
