@@ -87,7 +87,7 @@ def test_only_the_strongest_curves_of_a_roc_have_a_colour() -> None:
     roc = figures_of(record())["roc"]
     curves = of_kind(roc.choices[0].panels[0], Series)[1:]
     assert [curve.name for curve in curves[:5]] == ["other attacks"] * 4 + ["fedmia-2"]
-    assert {curve.look.color for curve in curves[:4]} == {"#9AA3AD"}
+    assert {curve.look.color for curve in curves[:4]} == {"#8A939E"}
     assert any("seqmia" in key.name for key in roc.keys if key.series == "other attacks")
 
 

@@ -55,8 +55,17 @@ from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.record import Record, record_json
 
 
-def rendered(template: str, *, figures: Mapping[str, Figures], **values: object) -> str:
-    """A template filled in, with the page's script and what figures tell under the pointer."""
+def rendered(
+    template: str, *, figures: Mapping[str, Figures], running: Sequence[str], **values: object
+) -> str:
+    """Return a template filled in, with the page's script and the values of its figures.
+
+    Args:
+        template: The template's file name.
+        figures: The page's figures by name.
+        running: Texts at the top left and in the middle of every printed page.
+        values: Values of the template's other names.
+    """
     scripts = {"guard": _file("guard.js"), "page": _file("page.js")}
     data = {
         name: [[hovering(panel) for panel in choice.panels] for choice in figure.choices]
@@ -71,6 +80,7 @@ def rendered(template: str, *, figures: Mapping[str, Figures], **values: object)
             scripts={name: Markup(text) for name, text in scripts.items()},
             data=Markup(embedded(data)),
             figures=figures,
+            running=running,
             symbols=symbols(),
             **values,
         )
@@ -116,8 +126,18 @@ def _environment_of_templates() -> Environment:
     environment.filters["forest"] = forest_drawn
     environment.filters["client"] = words.client_name
     environment.filters["sight"] = words.sight_name
+    environment.filters["css_string"] = css_string
     environment.filters["paragraph"] = lambda text: words.capital(words.sentence(text))
     return environment
+
+
+def css_string(text: str) -> Markup:
+    """Return a text as a CSS string in which no character can end the string or the element."""
+    return Markup('"{}"').format(
+        Markup("").join(
+            char if char.isascii() and char.isalnum() else f"\\{ord(char):06x}" for char in text
+        )
+    )
 
 
 def write_page(path: Path, document: str) -> None:
@@ -219,6 +239,7 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     return rendered(
         "comparison.html.j2",
         title=f"Comparison of {words.plural(len(records), 'audit')}",
+        running=(f"Comparison of {words.plural(len(records), 'audit')}", ""),
         first=first_of_comparison(comparison, records, verdicts),
         figures=figures,
         tradeoff=drawn,
@@ -254,6 +275,7 @@ def report_html(record: Record, pictures: str = "") -> str:
     return rendered(
         "report.html.j2",
         title=f"{kind}: {shortened(record.name, 80)}",
+        running=_running(record),
         kind=kind,
         on_membership=about_members(record),
         sources=source_section(record),
@@ -280,6 +302,11 @@ def report_html(record: Record, pictures: str = "") -> str:
     )
 
 
+def _running(record: Record) -> tuple[str, str]:
+    """Return the name and the hash of a record, for the header of printed pages."""
+    return shortened(record.name, 60), f"record {shortened(record.content_hash, 21)}"
+
+
 def _meta(record: Record, *counts: str) -> list[str]:
     """Date, sizes and record, beside a page's title."""
     made, name = record.environment.started[:10], shortened(record.content_hash, 13)
@@ -304,6 +331,7 @@ def _games_html(record: Record) -> str:
     return rendered(
         "games.html.j2",
         title=f"Security games: {shortened(record.name, 80)}",
+        running=_running(record),
         figures=game_figures(record) | ({weights.ident: weights} if weights else {}),
         detector=detector_table(detector) if detector else None,
         detected=detector_words(detector) if detector else [],

@@ -231,7 +231,6 @@ def _intervals(front: Front, look: drawing.Style) -> list[drawing.Series]:
             size=0,
             limits=[_reach(point, across=across) for point in points],
             across=across,
-            opacity=0.5,
         )
         for points, style in parts
         for across in (False, True)

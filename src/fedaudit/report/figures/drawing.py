@@ -15,8 +15,8 @@ from fedaudit.report.grid import shortened
 from fedaudit.report.words import ORIGINS, client_name, defense_name
 from fedaudit.results.record import Curve, Histogram, Trajectory
 
-OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A7A7A")
-"""Okabe and Ito's palette; its black and yellow give way to a grey that reads on any ground."""
+OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#C2649A", "#B97800", "#2F93CC", "#7A7A7A")
+"""Okabe and Ito's hues, each with a contrast of at least 3:1 on the light and the dark card."""
 
 DASHES = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3", "longdash": "12 4"}
 MARKS = {
@@ -30,7 +30,7 @@ MARKS = {
 }
 """Marks about the middle, eight units wide; fixed strings only, so they are safe as markup."""
 
-MUTED = "#9AA3AD"
+MUTED = "#8A939E"
 """Of series beyond the few that colours can tell apart."""
 
 RESERVED = "cross"

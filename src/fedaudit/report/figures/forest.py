@@ -177,7 +177,7 @@ def _mark(track: Track, one: Mark, up: float) -> Markup:
         high = track.high if one.high is None else one.high
         limits = Markup(
             '<line x1="{:.2f}%" x2="{:.2f}%" y1="{:.1f}%" y2="{:.1f}%" stroke="{}" '
-            'stroke-width="2.5" opacity=".55"/>'
+            'stroke-width="2.5"/>'
         ).format(100 * track.at(low), 100 * track.at(high), 100 * up, 100 * up, one.look.color)
     drawing = mark(one.look.symbol, one.look.color, (track.at(one.value), up), 9.0)
     return Markup("<g><title>{}</title>{}{}</g>").format(one.said, limits, drawing)

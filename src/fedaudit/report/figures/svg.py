@@ -366,7 +366,7 @@ def _whiskers(one: drawing.Series, x: Axis, y: Axis) -> Iterator[Markup]:
         else:
             at = _percent(x.at(a))
             ends = (at, at, _percent(1 - y.at(low)), _percent(1 - y.at(high)))
-        yield Markup(form).format(*ends, one.look.color, 2 if one.across else 1.2)
+        yield Markup(form).format(*ends, one.look.color, 2 if one.across else 1.5)
 
 
 def _marks(one: drawing.Series, places: Sequence[Spot | None]) -> Iterator[Markup]:
