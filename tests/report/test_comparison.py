@@ -8,11 +8,11 @@ import pytest
 
 from fedaudit.report.figures.comparison import front_figure, hypervolume_tables
 from fedaudit.report.figures.drawing import Series
-from fedaudit.report.figures.usage import usage_figure, usage_table
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, write_comparison
 from fedaudit.report.pictures import membership_rows
 from fedaudit.report.tables.comparison import attack_tables, rows_table
+from fedaudit.report.tables.usage import usage_table
 from fedaudit.report.text.comparison import case_of, cautions, labels_of, tradeoffs
 from fedaudit.report.words import MISSING
 from fedaudit.results.comparison import NOT_SET, STRONGEST_ATTACK, Comparison, Row, Source
@@ -303,9 +303,6 @@ def test_use_of_data_is_that_of_the_clients_that_defend() -> None:
     # Rounds of 5 and 3 of 10; 4 + 2 x 2 uses of 10; one of these 8 brought back; 40 in two rounds.
     assert texts[1] == ["40.0%", "0.800", "12.5%", "20", "3 s"]
     assert table.rows[1][5].detail == "1.50 times"
-    figure = must(usage_figure(both, [plain, weak]))
-    shares = [of_kind(panel, Series)[1].y for panel in figure.choices[0].panels]
-    assert shares == [[0.5, 0.3], [0.75, 0.65], [0.4, 0.8, 1.0]]
 
 
 def test_a_filters_cosine_has_a_column_where_there_is_a_filter() -> None:
@@ -320,7 +317,7 @@ def test_a_filters_cosine_has_a_column_where_there_is_a_filter() -> None:
 
 
 def test_records_without_usage_have_no_section_of_it() -> None:
-    assert usage_figure(THREE, RECORDS) is None
+    assert usage_table(THREE, RECORDS) is None
     assert 'id="usage"' not in comparison_html(THREE, RECORDS)
 
 
@@ -335,13 +332,13 @@ def test_the_page_has_its_sections_and_every_change() -> None:
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on the PATH")
-def test_fronts_and_usage_are_drawn_and_fit_a_phone(tmp_path: Path) -> None:
+def test_fronts_are_drawn_and_fit_a_phone(tmp_path: Path) -> None:
     records = [changed(PLAIN, usage=[WHOLE]), WEAK, STRONG]
     page = tmp_path / "comparison.html"
     write_comparison(compared(records), records, page)
     notes = notes_of(dom(page, tmp_path / "profile"))
     assert is_sound(notes), notes
-    assert notes["figures"] == "4"
+    assert notes["figures"] == "1"
     (notes,) = on_phones([page.read_text(encoding="utf-8")], tmp_path)
     assert is_sound(notes), notes
     shutil.rmtree(tmp_path / "profile", ignore_errors=True)

@@ -77,7 +77,7 @@ def test_the_text_of_every_cell_is_printed(tmp_path: Path) -> None:
         check=True,
     )
     # In the order of the page, and without the breaks that narrow columns make anywhere.
-    command = ["pdftotext", "-raw", pdf, "-"]
+    command = ["pdftotext", "-raw", str(pdf), "-"]
     done = subprocess.run(command, capture_output=True, timeout=60, check=True)
     printed = re.sub(r"\s", "", done.stdout.decode())
     cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", page, re.DOTALL)

@@ -166,9 +166,10 @@ def _of_contrast(
     return Forest(
         "Attacks against guessing",
         f"members {words.against(contrast)}",
-        f"{words.listed([track.title for track in tracks])} of every attack"
-        f"{' and client' * several} on {words.contrast_meaning(contrast, figures[0].unit)}, with "
-        f"95% intervals; the dashed line is guessing. ▲ above it after correction.{caveat}"
+        f"Every attack{' and client' * several} on "
+        f"{words.contrast_meaning(contrast, figures[0].unit)}, with 95% intervals; dashed: "
+        "guessing; "
+        f"▲ above it after correction.{caveat}"
         + f" {words.plural(left, 'more row')} {'is' if left == 1 else 'are'} in the tables."
         * bool(left),
         tuple(tracks),

@@ -49,12 +49,6 @@ class Tile(NamedTuple):
     tone: str = ""
 
 
-def tiles(record: Record) -> list[Tile]:
-    """The numbers that stand at the top of a report."""
-    found = [tile for of_topic in topic_tiles(record).values() for tile in of_topic]
-    return [*found, *client_tiles(record), *utility_tile(record), _controls_tile(record)]
-
-
 def topic_tiles(record: Record) -> dict[str, list[Tile]]:
     """The numbers of each topic, the most important first.
 
@@ -283,19 +277,6 @@ def client_tiles(record: Record) -> list[Tile]:
     tone = "alarm" if claimed and best.number > claimed.number else ""
     name = "One client's contribution, epsilon at least"
     return [Tile(name, words.shown(best.number, best.metric), " · ".join(detail), tone)]
-
-
-def _controls_tile(record: Record) -> Tile:
-    checks = evidence.checks_of(record.controls)
-    if not checks.ran:
-        return Tile("Controls", "none run", "nothing vouches for the figures", "alarm")
-    tone = "alarm" if checks.failed else "good"
-    value = f"{checks.passed} of {len(checks.ran) + checks.untold}"
-    detail = "checks on the audit itself"
-    if checks.untold:
-        tone = tone if checks.failed else ""
-        detail += f"; {checks.untold} cannot tell"
-    return Tile("Controls passed", value, detail, tone)
 
 
 def game_tiles(record: Record) -> list[Tile]:

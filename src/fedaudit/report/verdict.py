@@ -266,14 +266,9 @@ def independence(record: Record) -> str:
     if record.unit == "person" or named:
         return ""
     return (
-        "Intervals and tests take audited samples as independent of each other. If several are of "
-        "one person or source, both promise too much"
-        + (
-            "."
-            if record.watched
-            else ": name that person (data.options.subject) and audit people "
-            '(audit.unit = "person").'
-        )
+        "Intervals and tests take audited samples as independent of each other."
+        + " If several are of one person, audit people (data.options.subject, "
+        'audit.unit = "person").' * (not record.watched)
     )
 
 

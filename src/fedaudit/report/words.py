@@ -222,28 +222,6 @@ PEOPLE_MEANINGS = {
 NO_FAIR_DRAW = "no fair draw: differences between clients may be part of it"
 """Mark of a contrast whose members and non-members no single draw divided."""
 
-ORIGINS = {
-    "member": "Member",
-    "other_client": "Another client's",
-    "unseen": "Unseen",
-}
-"""Origins of samples."""
-
-SIGNALS = {
-    "loss": "minus the loss",
-    "confidence": "probability of the true class",
-    "max_posterior": "largest probability of any class",
-    "posterior_std": "spread of the probabilities",
-    "minus_entropy": "minus the entropy",
-    "minus_modified_entropy": "minus the modified entropy",
-    "gradient-cosine": "gradient-update cosine",
-    "projection-residual": "minus the projection residual",
-    "gradient-norm": "minus squared gradient norm",
-    "gradient-difference-raw": "gradient difference",
-    "gradient-difference-sum": "gradient difference, rescaled",
-}
-"""Meanings of a signal's numbers: all are turned so that larger stands for members."""
-
 METRICS = {
     metric_names.AUC: "AUC",
     metric_names.EPSILON: "ε (lower bound)",
@@ -301,13 +279,6 @@ def sight_name(sight: str) -> str:
     """A thing that an adversary sees or an attack needs."""
     plain = sight.lower()
     return SIGHTS.get(plain, _as_it_is(plain))
-
-
-def signal_name(signal: str) -> str:
-    """Meaning of a signal's numbers."""
-    plain = signal.removeprefix("global_")
-    meaning = SIGNALS.get(plain, _as_it_is(plain))
-    return meaning if plain == signal else f"{meaning}, global model"
 
 
 def metric_name(metric: str) -> str:

@@ -12,8 +12,8 @@ from markupsafe import Markup
 
 from fedaudit.report.evidence import grouped
 from fedaudit.report.grid import shortened
-from fedaudit.report.words import ORIGINS, client_name, defense_name
-from fedaudit.results.record import Curve, Histogram, Trajectory
+from fedaudit.report.words import client_name, defense_name
+from fedaudit.results.record import Curve
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#C2649A", "#B97800", "#2F93CC", "#7A7A7A")
 """Okabe and Ito's hues, each with a contrast of at least 3:1 on the light and the dark card."""
@@ -70,13 +70,6 @@ def style(position: int) -> Style:
         dashes[position % len(dashes)],
         symbols[position % len(symbols)],
     )
-
-
-ORIGIN_STYLES = {
-    "member": Style(OKABE_ITO[1], "solid", "circle"),
-    "other_client": Style(OKABE_ITO[0], "dash", "square"),
-    "unseen": Style(OKABE_ITO[2], "dot", "diamond"),
-}
 
 
 def swatch(look: Style, *, marked: bool = True, lined: bool = True) -> Markup:
@@ -187,10 +180,6 @@ def round_scale(rounds: Sequence[int] = (), *, named: int = 6) -> Scale:
     if shown and len(shown) <= named:
         return Scale("Round", "d", ticks={at: f"{at:,}" for at in shown})
     return Scale("Round", "d", count=8)
-
-
-SHARES = Scale("Share", "%", from_zero=True, count=5)
-"""Axis of the share of samples in a bin."""
 
 
 @dataclass(frozen=True)
@@ -383,28 +372,6 @@ def level(ends: Sequence[Number], value: float, look: Style, name: str, hover: s
     return Series(name, [ends[0], ends[-1]], [value] * 2, look, hover)
 
 
-def outline(
-    edges: Sequence[float], amounts: Sequence[int], look: Style, name: str, shade: float = 0.14
-) -> Series:
-    """Shares of samples in bins, as one stepped outline that starts and ends on the axis."""
-    shares = [amount / sum(amounts) for amount in amounts]
-    return Series(
-        name,
-        [edges[0], *edges],
-        [0.0, *shares, 0.0],
-        look,
-        "%{y:.1%} from %{x:.3g} on",
-        steps=True,
-        shade=shade,
-    )
-
-
-def run_setting(part: Curve | Trajectory | Histogram) -> tuple[str, ...]:
-    """Setting that tells one run's panels from another's."""
+def run_setting(part: Curve) -> tuple[str, ...]:
+    """Return the setting that distinguishes one run's panels from another's."""
     return (shortened(defense_name(part.defense)), client_name(part.target), f"seed {part.seed}")
-
-
-def origin_keys(origins: Sequence[str]) -> tuple[LegendEntry, ...]:
-    """The legend of origins, in a report's order."""
-    looks = {ORIGINS[o]: look for o, look in ORIGIN_STYLES.items() if o in origins}
-    return legend(looks)

@@ -9,7 +9,7 @@ from fedaudit.report.figures import drawing
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.points import ShownPoint, defense_words, families, in_rounds, shown_points
 from fedaudit.report.words import count, plural
-from fedaudit.results.games import DISTANCE, EPOCHS, PointPlayed
+from fedaudit.results.games import DISTANCE, PointPlayed
 from fedaudit.results.record import Record
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "star")
@@ -66,30 +66,16 @@ def sweep_figure(points: Sequence[PointPlayed], config: object) -> drawing.Figur
     choices = [
         drawing.Choice(f"Success against {one.short}", (_sweep_panel(one),)) for one in found
     ]
-    choices += [
-        drawing.Choice(f"Epochs against {one.short}", (panel,))
-        for one in found
-        if (panel := _epochs_panel(one)) is not None
-    ]
     if not choices:
         return None
     return drawing.Figures(
         "games-sweeps",
-        "Points that differ in one setting only, with 95% intervals. Success: how often the server "
-        "is right (Adv); with one line also both kinds of games apart. Epochs: how long neurons "
-        "were trained until they told validation records apart, mean over targets.",
+        "Points that differ in one setting only, with 95% intervals: how often the server is right "
+        "(Adv), and, of a single line, both kinds of games.",
         tuple(choices),
-        (*drawing.legend({"Adv": _ADV}), *kinds_keys(_TPR, _TNR))
+        drawing.legend({"Adv": _ADV, "TPR": _TPR, "TNR": _TNR})
         if any(len(one.lines) == 1 for one in found)
         else (),
-    )
-
-
-def kinds_keys(tpr: drawing.Style, tnr: drawing.Style) -> tuple[drawing.LegendEntry, ...]:
-    """The legend of both kinds of games."""
-    return (
-        *drawing.legend({"TPR: “in” where the target is in the batch": tpr}, series="TPR"),
-        *drawing.legend({"TNR: “out” where it is not": tnr}, series="TNR"),
     )
 
 
@@ -150,12 +136,6 @@ def _sweep_panel(one: Sweep) -> drawing.Panel:
     played = [at.point for placed in one.lines.values() for at in placed]
     least = min(0.5, *(f.low for p in played for f in (p.adv, p.tpr, p.tnr))) - 0.04
     return _panel(one, series, drawing.Scale("Share of games", "%", (least, 1.04)), "Success")
-
-
-def _epochs_panel(one: Sweep) -> drawing.Panel | None:
-    series = _lines(one, lambda point: point.estimate(EPOCHS), "%{y:,.0f}")
-    y = drawing.Scale("Epochs", count=6, from_zero=True)
-    return _panel(one, series, y, "Epochs of training") if series else None
 
 
 def _lines(one: Sweep, figure: Figure, hover: str) -> list[drawing.Series]:
@@ -232,11 +212,10 @@ def rounds_figure(record: Record) -> drawing.Figures | None:
     )
     return drawing.Figures(
         "games-rounds",
-        "How often the server is right (Adv), with its 95% interval, where it averages the scores "
-        "of so many rounds. The solid grey line is the most that any server reaches behind this "
-        "noise; the dashed one what a neuron reaches that is silent for all other records and has "
-        "the whole of the target’s clipped gradient in its row. Several copies of a neuron share "
-        "one clipped gradient: they gain only what it would otherwise leave elsewhere.",
+        "How often the server is right (Adv), with its 95% interval, if it averages the scores of "
+        "so "
+        "many rounds. Grey: the most that any server reaches behind this noise; dashed: the most "
+        "of a neuron that is silent for all other records.",
         choices,
         keys,
     )
