@@ -6,7 +6,7 @@ import pytest
 
 from fedaudit.metrics.games import gaussian_success
 from fedaudit.report.figures.games import game_figures
-from fedaudit.report.figures.sweeps import rounds_figure
+from fedaudit.report.figures.rounds import rounds_figure
 from fedaudit.report.page import report_html
 from fedaudit.report.tables.games import points_table, rounds_table
 from fedaudit.report.text.games import game_verdict

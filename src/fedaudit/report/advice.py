@@ -133,7 +133,6 @@ def _in_force(record: Record) -> list[str]:
 
 
 def _helped(record: Record, changes: Sequence[Change], found: Auc) -> dict[str, list[Change]]:
-    """Changes that helped on the ladder and can still be made here, by kind."""
     training = record.config.get("training")
     now = training if isinstance(training, Mapping) else {}
     helped: dict[str, list[Change]] = {}
@@ -149,7 +148,6 @@ def _helped(record: Record, changes: Sequence[Change], found: Auc) -> dict[str, 
 
 
 def _lowered(helped: Mapping[str, Sequence[Change]]) -> tuple[str, ...]:
-    """A sentence for each kind of change."""
     return tuple(
         f"{_KINDS[kind]}: {'; '.join(map(_figures, changes))}." for kind, changes in helped.items()
     )

@@ -95,7 +95,6 @@ def embedded(value: object) -> str:
 
 
 def _policy(scripts: list[str]) -> str:
-    """A content policy that names the scripts by their hashes and allows nothing else."""
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
         for text in scripts
@@ -296,12 +295,10 @@ def report_html(record: Record, pictures: str = "") -> str:
 
 
 def _running(record: Record) -> tuple[str, str]:
-    """Return the name and the hash of a record, for the header of printed pages."""
     return shortened(record.name, 60), f"record {shortened(record.content_hash, 21)}"
 
 
 def _meta(record: Record, *counts: str) -> list[str]:
-    """Date, sizes and record, beside a page's title."""
     made, name = record.environment.started[:10], shortened(record.content_hash, 13)
     return [part for part in (made, *counts, f"record {name}") if part]
 

@@ -76,7 +76,6 @@ def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
 
 
 def _deletion(record: Record) -> Picture:
-    """Return the AUCs before and after deletion and of the retrained model, with the margin."""
     settings = record.config.get("unlearning")
     margin = settings.get("margin") if isinstance(settings, dict) else None
     looks = {"after": PLAIN, "retrained": DEFENDED[1], "before": BASELINE}
@@ -114,7 +113,6 @@ def _deletion(record: Record) -> Picture:
 
 
 def _epsilons(record: Record) -> Picture:
-    """Return measured and claimed epsilons on one axis: of canaries, or of one round's sum."""
     canary, client = canary_bound(record), client_epsilon(record)
     sums = [
         given_over_all_runs(record, metric)
@@ -279,7 +277,6 @@ _SINGLES = "their samples one by one"
 
 
 def _of_singles(figures: Sequence[Estimate]) -> tuple[Mark, ...]:
-    """Marks of the AUC of single samples beside that of the people whose they are."""
     return tuple(
         _mark(one, DEFENDED[0], _with_limits(f"{shortened(one.attack)}, {_SINGLES}: AUC", one))
         for one in figures
@@ -291,7 +288,6 @@ def _keys(looks: Mapping[str, Style]) -> tuple[LegendEntry, ...]:
 
 
 def _reached(lines: Sequence[Line], track: int = 0) -> list[float]:
-    """Every value and limit that is drawn in a track."""
     marks = [mark for line in lines for mark in line.marks[track]]
     reached = [limit for mark in marks for limit in (mark.value, mark.low, mark.high)]
     return [limit for limit in reached if limit is not None]
@@ -311,7 +307,6 @@ def _marks(figures: Sequence[Estimate], looks: dict[str, Style]) -> tuple[Mark, 
 
 
 def _largest(figures: Sequence[Estimate]) -> Estimate | None:
-    """The figure whose value stands beside a row: without a defense, the largest lower limit."""
     plain = [one for one in figures if one.defense == NO_DEFENSE] or list(figures)
     return max(plain, key=lambda one: (one.low or 0.0, one.value or 0.0), default=None)
 
@@ -335,7 +330,6 @@ def _baseline(value: float | None, said: str) -> list[Mark]:
 
 
 def _source_line(name: str, said: str, one: Named, look: Style) -> Line:
-    """Success of a source attack, beside what label distributions alone explain."""
     sign, limits = look_of_source(one), words.interval_of(one.success)
     marks = [_mark(one.success, look, _with_limits(f"{said}: success", one.success))]
     marks += _baseline(one.mixes, "label distributions alone")
@@ -583,5 +577,4 @@ def _alone(
     lines: Sequence[Line],
     looks: Mapping[str, Style] | None = None,
 ) -> Picture:
-    """A picture without a choice."""
     return (Forest(title, label, caption, tracks, tuple(lines[:MOST_LINES]), _keys(looks or {})),)

@@ -355,13 +355,11 @@ def without_digests(models: Iterable[BaseModel]) -> Speaker:
 
 
 def _word_before(found: re.Match[str]) -> str:
-    """The name that a digest stands behind, or its end."""
     before = found.string[max(0, found.start() - _MOST_BEFORE) : found.start()]
     return re.split(r"[\s#]", before)[-1]
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Every text of a model but those of its settings."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, BaseModel):
@@ -479,7 +477,6 @@ def cleaned(
 
 
 def _named_group(group: str, clients: Mapping[int, NamedClient]) -> str:
-    """Return the name of the client whose number a group is."""
     number = int(group) if group.isascii() and group.isdecimal() and len(group) <= 15 else -1
     return clients[number].name if number in clients else clean(group)
 
@@ -492,7 +489,6 @@ def _holds_clients(value: object) -> TypeGuard[list[int]]:
 def _cleaned(
     value: object, speak: Speaker, clients: Mapping[int, NamedClient], watched: bool
 ) -> object:
-    """The value itself where nothing in it changes."""
     if isinstance(value, str):
         return speak(value)
     if isinstance(value, BaseModel):

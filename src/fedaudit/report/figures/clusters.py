@@ -50,13 +50,11 @@ def _figure(
     keys: tuple[drawing.LegendEntry, ...],
     shape: str = "wide",
 ) -> drawing.Figures:
-    """A figure with a choice for each run."""
     made = drawing.choices_of(runs, _setting, lambda inside: panels(inside[0]))
     return drawing.Figures(f"clusters-{name}", caption, made, keys, shape)
 
 
 def _setting(run: Run) -> tuple[str, ...]:
-    """Setting that tells one run's panels from another's."""
     return (shortened(run.algorithm), shortened(defense_name(run.defense)), f"seed {run.seed}")
 
 
@@ -70,7 +68,6 @@ def _lines(
     values: Iterable[Sequence[drawing.Number | None]],
     hover: str,
 ) -> list[drawing.Series]:
-    """A line over the measured rounds for each name."""
     pairs = zip(looks.items(), values, strict=True)
     return [
         drawing.Series(name, _rounds(run), of, look, hover, marks=12) for (name, look), of in pairs
@@ -80,12 +77,10 @@ def _lines(
 def _by_round(
     run: Run, summary: str, y: drawing.Scale, series: Sequence[drawing.Drawn], title: str = ""
 ) -> drawing.Panel:
-    """A panel over the measured rounds."""
     return drawing.Panel(title, summary, drawing.round_scale(_rounds(run)), y, series)
 
 
 def _clients(most: int) -> drawing.Scale:
-    """Return an axis of whole clients: of few, halves would be marked as well."""
     return drawing.Scale("Clients", ends=(0, most), step=1 if most <= 5 else None, count=6)
 
 
@@ -145,7 +140,6 @@ def migration_panel(run: Run, group: int) -> drawing.Panel:
 def _stacked(
     choice: Sequence[int | None], shown: Sequence[ShownModel]
 ) -> dict[int, tuple[int, int]]:
-    """Heights between which the clients of each model stand in a bar."""
     ends = list(accumulate((choice.count(one.model) for one in shown), initial=0))
     return {one.model: (ends[at], ends[at + 1]) for at, one in enumerate(shown)}
 
@@ -155,7 +149,6 @@ def _ribbons(
     stacks: Sequence[dict[int, tuple[int, int]]],
     shown: Sequence[ShownModel],
 ) -> list[_Ribbon]:
-    """Flows between neighbouring rounds, stacked within each bar in the models' order."""
     order, found = [one.model for one in shown], []
     for at in range(len(used) - 1):
         flows = Counter(zip(used[at], used[at + 1], strict=True))
@@ -176,7 +169,6 @@ def _ribbons(
 
 
 def _ribbon(ribbon: _Ribbon, shown: Sequence[ShownModel]) -> drawing.Band:
-    """A bent band, strong where clients move and pale where they stay."""
     (target,) = [one for one in shown if one.model == ribbon.target]
     start, end = ribbon.at + BAR / 2, ribbon.at + 1 - BAR / 2
     shares = [step / _STEPS for step in range(_STEPS + 1)]
@@ -193,7 +185,6 @@ def _ribbon(ribbon: _Ribbon, shown: Sequence[ShownModel]) -> drawing.Band:
 def _moving(
     one: ShownModel, ribbons: Sequence[_Ribbon], shown: Sequence[ShownModel]
 ) -> drawing.Series:
-    """Texts of clients that move to a model, at invisible points in the middle of their ribbons."""
     labels = {one.model: drawing.series_name(one.label) for one in shown}
     moving = [r for r in ribbons if r.target == one.model != r.source]
     return drawing.Series(
@@ -256,7 +247,6 @@ def _limits(places: Sequence[drawing.Number], states: Sequence[ModelState]) -> d
 
 
 def _range(run: Run) -> tuple[float, float]:
-    """Range of the risks of all models of a run, with guessing and a little room."""
     known = [
         value
         for one in run.rounds
@@ -272,6 +262,5 @@ def _risk_scale(title: str, ends: tuple[float, float]) -> drawing.Scale:
 
 
 def _model_keys(record: Record) -> tuple[drawing.LegendEntry, ...]:
-    """The models of all runs: one group's model looks the same in each."""
     shown = [one for run in record.clusters for one in shown_models(run)]
     return drawing.legend({one.label: one.look for one in shown})

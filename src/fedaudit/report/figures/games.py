@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fedaudit.report.figures import drawing
+from fedaudit.report.figures.rounds import SYMBOLS, rounds_figure
 from fedaudit.report.figures.svg import tick_step
-from fedaudit.report.figures.sweeps import SYMBOLS, rounds_figure, sweep_figure
 from fedaudit.report.text.points import (
     NO_MECHANISM,
     Families,
@@ -92,7 +92,6 @@ class EpsilonAxis:
         return (value - self.least) / (self.most - self.least)
 
     def _at(self, share: float) -> float:
-        """A place on the axis, 0 at its left end and 1 where budgets end."""
         if not self.log:
             return self.least + share * (self.most - self.least)
         low, high = math.log10(self.least), math.log10(self.most)
@@ -176,7 +175,6 @@ def _way(label: str, title: str, none: str, of: Of, groups: Families) -> Way:
 
 
 def _only(groups: Families, keeps: Callable[[PointPlayed], bool]) -> Families:
-    """The lines with the points that are kept, where they have any."""
     kept = {name: [one for one in inside if keeps(one.point)] for name, inside in groups.items()}
     return {name: inside for name, inside in kept.items() if inside}
 
@@ -243,7 +241,6 @@ def success_figure(groups: Families) -> drawing.Figures:
 
 
 def _looks(names: Families) -> dict[str, drawing.Style]:
-    """Masks by dash, mechanisms by colour, both by marker."""
     colors: dict[str, int] = {}
     looks = {}
     for place, (name, inside) in enumerate(names.items()):
@@ -281,7 +278,6 @@ def _success_panel(way: Way, looks: Mapping[str, drawing.Style]) -> drawing.Pane
 
 
 def _rings(wrong: Sequence[ShownPoint], way: Way, aside: float) -> drawing.Series:
-    """A ring round each point that contradicts its epsilon."""
     return drawing.Series(
         _WRONG,
         [way.axis.place(way.of(one.point), aside=aside) for one in wrong],
@@ -295,12 +291,8 @@ def _rings(wrong: Sequence[ShownPoint], way: Way, aside: float) -> drawing.Serie
 
 
 def game_figures(record: Record) -> dict[str, drawing.Figures]:
-    """Return the figures of a record of games: against a setting or epsilon, and over rounds."""
+    """Return the figures of a record of games: against epsilon, and over rounds averaged."""
     groups = families(by_signs(shown_points(record.games)))
-    points = [one.point for inside in groups.values() for one in inside]
-    has_epsilon = any(one is not None for point in points for one in (named(point), true(point)))
-    sweep = sweep_figure(points, record.config)
-    # Without any epsilon there is nothing to draw against but the setting that was varied.
-    success = success_figure(groups) if points and (has_epsilon or not sweep) else None
-    found = [success or sweep, rounds_figure(record)]
+    success = success_figure(groups) if groups else None
+    found = [success, rounds_figure(record)]
     return {figure.ident: figure for figure in found if figure is not None}

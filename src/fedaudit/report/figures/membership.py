@@ -59,7 +59,6 @@ def roc_figure(curves: Sequence[Curve]) -> drawing.Figures | None:
 
 
 def _ranked(curves: Sequence[Curve]) -> list[str]:
-    """The attacks by the members that they find at 1% false alarms and at 0.1%, on average."""
     found = grouped(curves, lambda curve: curve.attack)
     heights = {attack: fmean(map(_heights, of)) for attack, of in found.items()}
     return sorted(heights, key=lambda attack: -heights[attack])
@@ -70,13 +69,11 @@ def _heights(curve: Curve) -> float:
 
 
 def _height(curve: Curve, rate: float) -> float:
-    """The true-positive rate at a false-positive rate or just below it."""
     points = zip(curve.fpr, curve.tpr, strict=False)
     return max((tpr for fpr, tpr in points if fpr <= rate), default=0.0)
 
 
 def _floor(curves: Iterable[Curve]) -> float:
-    """The left end of the axes: half of the smallest rate there is, at most 0.05%."""
     smallest = min((rate for curve in curves for rate in curve.fpr if rate > 0), default=1.0)
     return max(_LOWEST_RATE, min(smallest / 2, 5e-4))
 

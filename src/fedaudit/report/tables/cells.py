@@ -16,6 +16,7 @@ def estimate_table(
     rows: Callable[[Kept], Cell | str],
     columns: Callable[[Kept], tuple[str, str]],
     cell: Callable[[Kept], Cell | str | None],
+    order: Iterable[tuple[str, str]] = (),
     first: str = "Attack",
     under: Mapping[str, str] | None = None,
     notes: Footnotes | None = None,
@@ -29,6 +30,7 @@ def estimate_table(
         rows: Returns the heading of a figure's row.
         columns: Returns the heading over a figure's column, "" for none, and that of the column.
         cell: Returns a figure's cell; None leaves a dash.
+        order: Columns that come first, in this order, if a figure has them.
         first: Heading of the first column.
         under: Smaller lines below headings over columns.
         notes: Footnotes of the cells.
@@ -42,8 +44,9 @@ def estimate_table(
         line = lines.setdefault(heading, {})
         if place not in line:
             line[place] = _as_cell(cell(one))
-    overs = dict.fromkeys(over for over, _ in places)
-    ordered = [place for over in overs for place in places if place[0] == over]
+    known = [place for place in dict.fromkeys((*order, *places)) if place in places]
+    overs = dict.fromkeys(over for over, _ in known)
+    ordered = [place for over in overs for place in known if place[0] == over]
     headings = [
         Heading(
             shortened(over, 60), sum(p[0] == over for p in ordered), (under or {}).get(over, "")

@@ -59,16 +59,14 @@ def _figures(one: Clustered, label: str) -> Grid:
         (mean for mean in one.means.values() if mean.group in groups),
         key=lambda mean: (order.index(mean.metric), groups.index(mean.group)),
     )
-    # A column for every group, also where its first figures are missing.
-    ordered = sorted(means, key=lambda mean: groups.index(mean.group))
-    columns = {mean.group: ("", words.capital(shortened(mean.group, 24))) for mean in ordered}
     several = f" over these {words.plural(len(one.runs), 'run')}" if len(one.runs) > 1 else ""
     return estimate_table(
         "Figures by group" + (f" · {label}" if label else ""),
         means,
         rows=lambda mean: named(FIGURES.get(mean.metric, words.capital(mean.metric))),
-        columns=lambda mean: columns[mean.group],
+        columns=lambda mean: ("", words.capital(shortened(mean.group, 24))),
         cell=lambda mean: _mean_cell(mean, notes),
+        order=[("", words.capital(shortened(group, 24))) for group in groups],
         first="Figure",
         notes=notes,
         remark=f"{_REMARK} Intervals: Clopper-Pearson 95%, of fairness gaps bootstrap{several}; "

@@ -236,7 +236,6 @@ def _simulated(rounds: InRounds) -> str:
 
 
 def _round_name(one: ShownPoint) -> str:
-    """Its name without what columns and section say."""
     return (one.family if one.name == one.setting else one.name).removeprefix(f"{IN_ROUNDS}, ")
 
 
@@ -254,7 +253,6 @@ def _any_has(shown: Sequence[ShownPoint], metric: str) -> bool:
 
 
 def _training(point: PointPlayed, name: str) -> Cell | None:
-    """Training of a point's neurons, as far as it is known."""
     value = point.figure(_TRAINED[name])
     if value is None:
         return None

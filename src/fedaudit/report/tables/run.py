@@ -63,7 +63,6 @@ def _rank(results: list[ControlResult]) -> int:
 
 
 def _failure(one: ControlResult) -> str:
-    """Return the place, value and interval of a failed control."""
     value = words.MISSING if one.value is None else words.number(one.value)
     limits = words.interval(one.low, one.high, AUC)
     said = f"{value} ({limits})" if limits else value

@@ -131,7 +131,6 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
 
 
 def _turned(cosines: Sequence[float]) -> Cell:
-    """The mean cosine, with the clients' and seeds' range where they differ."""
     if not cosines:
         return Cell(MISSING)
     low, high = number(min(cosines)), number(max(cosines))

@@ -19,7 +19,6 @@ from fedaudit.results.record import Record
 
 
 def _leaks(members: str, others: str) -> dict[evidence.Status, str]:
-    """Return the headlines of a leak, from the largest to the smallest."""
     told = f"{members} can be distinguished from {others}"
     return {
         "strong leak": f"Strong leakage: {told}",
@@ -158,7 +157,6 @@ def member_meaning(record: Record, status: evidence.Status, figures: list[Estima
 
 
 def _affected(figures: list[Estimate]) -> str:
-    """Return under which of several defenses there is a leak."""
     affected = evidence.distinct(words.defense_name(f.defense) for f in figures if above_chance(f))
     every = evidence.distinct(words.defense_name(f.defense) for f in figures)
     if len(every) < 2:
@@ -169,7 +167,6 @@ def _affected(figures: list[Estimate]) -> str:
 
 
 def _may_be_larger(figures: list[Estimate]) -> str:
-    """Return the largest size of the leak that the upper limits allow."""
     above = [figure for figure in figures if above_chance(figure)]
     highs = [evidence.size_reached(f.high, f.metric) for f in above if f.high is not None]
     least = evidence.largest([size for figure in above if (size := evidence.size_of(figure))])

@@ -113,7 +113,6 @@ def _unsure(figures: list[Estimate]) -> list[str]:
 
 
 def _attacks(record: Record) -> list[str]:
-    """Return the attacks that were refused, failed, or ran without all that they need."""
     return [
         f"{shortened(row.name, 60)}{_FATES.get(row.status, '')}: "
         f"{words.sentence(shortened(row.note or row.uncovered, 200) or 'no reason recorded')}"
@@ -181,7 +180,6 @@ def audited(record: Record) -> str:
 
 
 def _question(record: Record, targets: list[int]) -> str:
-    """Question asked of the federation, and number of attacks tried."""
     on_clusters = f" It also asked {_of_clusters(record)}" if record.clusters else ""
     if not evidence.about_members(record) and not record.sources:
         return _of_clusters(record)
@@ -278,7 +276,6 @@ def verdict(record: Record) -> PlainVerdict:
 
 
 def _on_topics(record: Record, figures: list[Estimate]) -> dict[str, evidence.Status]:
-    """The verdict on each topic of a record, the gravest first."""
     found: dict[str, evidence.Status] = {}
     if evidence.about_members(record):
         # Of a partly defended run the defended clients decide: the defense is for them.
@@ -345,7 +342,6 @@ def _headline(record: Record, topics: Mapping[str, evidence.Status]) -> str:
 
 
 def _of_members(record: Record, status: evidence.Status, text: str) -> str:
-    """The headline on membership, by defended and undefended clients where there are both."""
     if status in ("void", "control failed"):
         return text
     sides = figures_by_side(record)
@@ -369,7 +365,6 @@ def _of_members(record: Record, status: evidence.Status, text: str) -> str:
 
 
 def _of_canaries(record: Record) -> str:
-    """The bound on one canary sample, which such a study is for."""
     bound = canary_bound(record)
     if bound is None or evidence.says_nothing(record):
         return ""
@@ -384,7 +379,6 @@ def _of_canaries(record: Record) -> str:
 
 
 def _of_deletion(record: Record) -> str:
-    """The verdict after unlearning, where all other figures are of the model before."""
     rows = unlearning_rows(record)
     if not rows or evidence.says_nothing(record):
         return ""
@@ -398,7 +392,6 @@ def _of_deletion(record: Record) -> str:
 
 
 def _of_one_sum(record: Record) -> list[str]:
-    """The bound on one client's update in one round's sum."""
     one = evidence.given_over_all_runs(record, SECURE_SUM_EPSILON)
     if one is None or evidence.says_nothing(record):
         return []
@@ -408,7 +401,6 @@ def _of_one_sum(record: Record) -> list[str]:
 
 
 def _of_one_update(record: Record) -> list[str]:
-    """The bound on one client's update by canary clients, beside what is claimed."""
     found = evidence.client_epsilon(record)
     if found.best is None or evidence.says_nothing(record):
         return []
