@@ -10,6 +10,7 @@ import pytest
 
 from fedaudit.report.figures.drawing import GREY, MUTED, OKABE_ITO
 from fedaudit.report.page import css_string, report_html
+from fedaudit.report.words import interval_of, shown
 from tests.estimates import changed
 from tests.report.records import HOSTILE, record, source, with_sources
 from tests.report.test_browser import BROWSER, FLAGS
@@ -85,3 +86,27 @@ def test_the_text_of_every_cell_is_printed(tmp_path: Path) -> None:
     for cell in cells:
         for part in re.split(r"<[^>]+>", cell):
             assert re.sub(r"\s", "", unescape(part)) in printed, part
+
+
+def test_no_figure_stands_twice_below_the_first_screen() -> None:
+    whole = with_sources(source(right=61), source(seed=2), membership=True, details=True)
+    page = report_html(whole).partition('id="asked"')[2]
+    cells = [
+        " ".join(unescape(re.sub(r"<[^>]+>", " ", cell)).split())
+        for cell in re.findall(r"<td[^>]*>(.*?)</td>", page, re.DOTALL)
+    ]
+    figures = [one for one in [*whole.findings, *whole.groups] if one.value is not None]
+    assert len(figures) > 50
+    for figure in figures:
+        limits = interval_of(figure)
+        if figure.by == "client" or not limits:
+            continue
+        found = [c for c in cells if shown(figure.value, figure.metric) in c and limits in c]
+        alike = [
+            one
+            for one in figures
+            if shown(one.value, one.metric) == shown(figure.value, figure.metric)
+            and interval_of(one) == limits
+            and one.by != "client"
+        ]
+        assert len(found) == len(alike), (figure.attack, figure.metric, figure.contrast)
