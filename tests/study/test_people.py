@@ -161,7 +161,7 @@ def test_report_and_terminal_speak_of_people(carried: Carried) -> None:
     assert "a given person's samples were among" in said.audited
     assert "Their samples one by one" in page
     assert "Most exposed people" in page
-    assert "Person " in page
+    assert ">Person<" in page
 
 
 def test_where_nobody_is_a_member_half_of_the_unseen_people_are_called_members() -> None:

@@ -35,11 +35,6 @@ class Source(NamedTuple):
     date: str
     text: str = UNCHECKED
 
-    @property
-    def cited(self) -> str:
-        """Name and date."""
-        return f"{self.name} ({self.date})"
-
 
 EDPB = Source("EDPB Opinion 28/2024", "17 December 2024")
 EDPS = Source("EDPS TechDispatch 1/2025", "June 2025")

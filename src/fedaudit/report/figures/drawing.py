@@ -202,8 +202,6 @@ class Series:
         names: Words beside marks, one a place; what would cover another is left out.
         limits: Figures whose intervals are drawn, one a place.
         across: Whether these lie along the horizontal axis.
-        shade: Opacity of the area down to zero.
-        width: Of the line.
         opacity: Of everything.
     """
 
@@ -222,8 +220,6 @@ class Series:
     names: Sequence[str] = ()
     limits: Sequence[WithLimits] = ()
     across: bool = False
-    shade: float = 0.0
-    width: Number = 2
     opacity: float = 1.0
 
     def reach(self, across: bool) -> Iterator[Number]:

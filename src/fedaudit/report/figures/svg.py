@@ -278,11 +278,6 @@ def _values(one: drawing.Series, x: Axis, y: Axis) -> Iterator[Markup]:
     places = [
         None if b is None else (x.at(a), 1 - y.at(b)) for a, b in zip(one.x, one.y, strict=True)
     ]
-    if one.shade:
-        known = [place for place in places if place is not None]
-        ground = _thousandth(1 - y.at(max(0.0, 10**y.low if y.log else y.low)))
-        path = _path(places, steps=one.steps) + f"V{ground}H{_thousandth(known[0][0])}"
-        yield _area(path, one.look.color, one.shade)
     if one.joined:
         yield _line(places, one)
     yield from _whiskers(one, x, y)
@@ -338,7 +333,7 @@ def _line(places: Sequence[Spot | None], one: drawing.Series) -> Markup:
         Markup('<path class="line" d="{}" stroke="{}" stroke-width="{}"{}/>').format(
             _path(places, steps=one.steps),
             one.look.color,
-            one.width,
+            2,
             Markup(' stroke-dasharray="{}"').format(dash) if dash else "",
         )
     )
