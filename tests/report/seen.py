@@ -9,11 +9,17 @@ from rich.console import Console
 from fedaudit.report.figures.drawing import Band, Bars, Heat, Panel, Series
 from fedaudit.report.grid import Cell, Grid
 from fedaudit.report.terminal import print_comparison, print_record
+from fedaudit.report.tiles import Tile, topic_tiles
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
 
 Kind = TypeVar("Kind", Series, Band, Bars, Heat)
 Found = TypeVar("Found")
+
+
+def tiles(record: Record) -> list[Tile]:
+    """The numbers of every topic, in the order of the first screen."""
+    return [tile for of_topic in topic_tiles(record).values() for tile in of_topic]
 
 
 def must(found: Found | None) -> Found:

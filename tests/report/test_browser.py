@@ -136,15 +136,15 @@ def is_harmless(document: str) -> bool:
 
 
 PAGES: dict[str, tuple[Callable[[], Record], int]] = {
-    # Three contrasts, two signals, three attacks, clients, classes, accuracy.
-    "members": (lambda: record(strengths=STRENGTH[:3]), 12),
-    # Accuracy, rounds, one map of two, overfitting.
-    "sources": (lambda: with_sources(source(), source(seed=2)), 5),
-    "both": (lambda: with_sources(source(), source(seed=2), membership=True), 5),
-    # Accuracy, two groups, risk and thresholds of two models, violations, loss.
-    "clusters": (lambda: with_clusters(clustered(), clustered(seed=2)), 10),
-    # Success, four mechanisms with an epsilon, one point with values of the neuron.
-    "games": (played, 7),
+    # The first picture, and two contrasts of a ROC.
+    "members": (lambda: record(strengths=STRENGTH[:3]), 3),
+    # The first picture, rounds, one map of two.
+    "sources": (lambda: with_sources(source(), source(seed=2)), 3),
+    "both": (lambda: with_sources(source(), source(seed=2), membership=True), 3),
+    # The first picture, two groups, risk of two models.
+    "clusters": (lambda: with_clusters(clustered(), clustered(seed=2)), 5),
+    # The first picture and success.
+    "games": (played, 2),
 }
 
 

@@ -3,7 +3,6 @@
 from pydantic import BaseModel
 
 from fedaudit.report.page import comparison_html, report_html
-from fedaudit.report.text.verdict import as_text
 from fedaudit.report.words import cleaned
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
@@ -47,9 +46,8 @@ def test_nor_does_a_comparison() -> None:
     assert not left_in(comparison_html(compared(records), records))
 
 
-def test_nor_does_the_terminal_or_the_verdict_in_plain_text() -> None:
+def test_nor_does_the_terminal() -> None:
     assert not left_in(printed(BAD, width=100))
-    assert not left_in(as_text(BAD))
 
 
 def test_a_record_without_them_stays_as_it_is() -> None:

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import pytest
 
 from fedaudit.report.deciding.clients import pooled_over
+from fedaudit.report.evidence import headline
 from fedaudit.report.first import First, first_screen
 from fedaudit.report.page import report_html
 from fedaudit.report.pictures import first_picture
+from fedaudit.report.text.membership import upper_bounds
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.words import cleaned
 from fedaudit.results.estimate import Estimate
@@ -88,7 +90,7 @@ def test_the_printed_limit_is_the_largest_with_its_client() -> None:
     tile = screen(record).numbers[0]
     assert tile.value == "0.550"
     assert "up to 0.700 for hospital-b" in tile.detail
-    assert "an AUC up to 0.700 for hospital-b" in printed(record) + words(report_html(record))
+    assert "an AUC up to 0.700 for hospital-b" in upper_bounds(headline(cleaned(record)))
 
 
 def test_the_limit_of_all_clients_pooled_stands_before_that_of_a_client() -> None:
@@ -97,8 +99,9 @@ def test_the_limit_of_all_clients_pooled_stands_before_that_of_a_client() -> Non
     assert tile.value == "0.510"
     assert "pooled clients" in tile.detail
     assert "up to 0.700 for hospital-b" in tile.detail
-    said = " ".join(sentence.found for part in verdict(record).found for sentence in part.sentences)
-    assert "an AUC up to 0.550 for pooled clients (0.700 for hospital-b)" in said
+    assert "an AUC up to 0.550 for pooled clients (0.700 for hospital-b)" in upper_bounds(
+        headline(cleaned(record))
+    )
 
 
 def test_limits_of_rates_name_their_client_too() -> None:
@@ -135,8 +138,7 @@ def test_a_pooled_figure_of_fewer_clients_says_so_in_bars_and_limits() -> None:
     assert pooled_over(record)("fta-l") == "over 2 of 3 audited clients"
     limit = over[1].model_copy(update={"high": 0.65})
     record = only(*figures, *few, over[0], limit)
-    said = " ".join(sentence.found for part in verdict(record).found for sentence in part.sentences)
-    assert "up to 0.650 for 2 of 3 clients pooled" in said
+    assert "up to 0.650 for 2 of 3 clients pooled" in upper_bounds(headline(record))
 
 
 @pytest.mark.parametrize(
@@ -177,10 +179,8 @@ def test_only_the_small_ones_among_clients_are_called_too_small() -> None:
     assert "hospital-b is too small to be judged alone" in headline
 
 
-def test_labels_alone_stand_next_to_the_headline_figure_and_in_its_cell() -> None:
+def test_labels_alone_stand_in_the_cell_of_a_figure() -> None:
     record = only(auc(0.65, 0.62, 0.68, target=0, significant=True, labels_alone=0.503))
-    said = " ".join(sentence.found for part in verdict(record).found for sentence in part.sentences)
-    assert "a clear leak; labels alone reach 0.503." in said
     assert "labels alone 0.503" in words(report_html(record))
 
 
@@ -192,7 +192,6 @@ def test_contrasts_without_a_fair_draw_are_marked(target: int | None) -> None:
     page = words(report_html(record))
     assert mark in page
     assert "same classes" in page
-    assert any(mark in one.against for part in verdict(record).found for one in part.sentences)
 
 
 def test_unfair_contrasts_next_to_fair_ones_are_marked_in_the_table_of_all_figures() -> None:
@@ -200,13 +199,11 @@ def test_unfair_contrasts_next_to_fair_ones_are_marked_in_the_table_of_all_figur
     unfair = auc(0.8, 0.7, 0.9, target=0, contrast="other_client", fair=False, within="class")
     page = words(report_html(only(fair, unfair)))
     assert "no fair draw: differences between clients may be part of it" in page
-    assert "all pairs" in page
 
 
 def test_fair_contrasts_are_not_marked() -> None:
     page = words(report_html(only(auc(0.65, 0.62, 0.68, target=0, significant=True))))
     assert "no fair draw" not in page
-    assert "all pairs" not in page
 
 
 def test_the_question_about_canaries_is_about_a_canary_sample() -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from fedaudit.report.figures.comparison import front_figure, hypervolume_tables
 from fedaudit.report.figures.drawing import Series
-from fedaudit.report.figures.usage import usage_figure, usage_table
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, write_comparison
 from fedaudit.report.pictures import membership_rows
 from fedaudit.report.tables.comparison import attack_tables, rows_table
+from fedaudit.report.tables.usage import usage_table
 from fedaudit.report.text.comparison import case_of, cautions, labels_of, tradeoffs
 from fedaudit.report.words import MISSING
 from fedaudit.results.comparison import NOT_SET, STRONGEST_ATTACK, Comparison, Row, Source
@@ -41,7 +41,6 @@ def test_rows_stand_in_blocks_led_by_the_undefended_row_on_the_same_clients() ->
     ]
     assert [column.text for column in table.columns] == [
         "Defense",
-        "Δ accuracy",
         "Mean over attacks",
         "Strongest attack",
         "a",
@@ -51,7 +50,7 @@ def test_rows_stand_in_blocks_led_by_the_undefended_row_on_the_same_clients() ->
 
 def test_a_cell_has_the_figure_its_interval_and_the_change_with_its_own() -> None:
     (table,) = attack_tables(THREE)["unseen"]
-    lead, weak, strong = (row[4] for row in table.rows[1:])
+    lead, weak, strong = (row[3] for row in table.rows[1:])
     assert lead.text == "▲ 0.820"
     assert strong.text == "0.550"
     # Two seeds say more than one: the defended row is as sure as the undefended one.
@@ -60,7 +59,7 @@ def test_a_cell_has_the_figure_its_interval_and_the_change_with_its_own() -> Non
     assert weak.detail.split("\n")[2:] == ["Δ −0.090 *", "(−0.110 to −0.070)"]
     assert "an interval over further runs needs 5 seeds, got 2" in table.remark
     assert strong.detail.split("\n")[1] == "Δ −0.270 *"
-    strongest = table.rows[2][3]
+    strongest = table.rows[2][2]
     assert (strongest.text, strongest.detail.split("\n")[1]) == ("0.730", "a")
     assert "Mean: over the attacks that find something undefended (a)" in table.remark
 
@@ -75,23 +74,18 @@ def test_a_mean_over_some_clients_and_runs_says_which_and_stays_in_its_block() -
     ]
     (table,) = attack_tables(compared(records))["unseen"]
     assert [text for text, _ in headings(table)] == ["no defense", "gradient-noise (sigma 0.1)"]
-    plain, defended = (row[2] for row in table.rows)
+    plain, defended = (row[1] for row in table.rows)
     assert "on client 0 alone" in plain.detail.split("\n")
     assert "on client 0 alone" in defended.detail.split("\n")
-    assert "alone" not in table.rows[0][4].detail
+    assert "alone" not in table.rows[0][3].detail
     assert plain.mark == ""
     assert dict(table.notes)[defended.mark] == "over 1 of 2 runs: the others lack it"
-
-
-def test_accuracy_is_in_brackets_where_nothing_is_defended() -> None:
-    (table,) = attack_tables(THREE)["unseen"]
-    assert [row[1].text for row in table.rows][:3] == ["(91.0%)", "(91.0%)", "−1.0 points"]
 
 
 def test_clients_outside_have_a_table_of_their_own() -> None:
     (table,) = attack_tables(THREE, "outside")["unseen"]
     assert headings(table)[0] == ("no defense", "on client 4")
-    assert [row[4].text for row in table.rows] == ["▲ 0.710", "▲ 0.730", "▲ 0.800"]
+    assert [row[3].text for row in table.rows] == ["▲ 0.710", "▲ 0.730", "▲ 0.800"]
     assert attack_tables(compared([PLAIN, PLAIN]), "outside") == {}
 
 
@@ -226,7 +220,7 @@ def test_table_terminal_picture_and_headline_show_one_strongest_attack() -> None
     accuracy = {1: 0.9, 2: 0.9}
     shown = compared([PLAIN, given("x", values, accuracy, defense=noise(0.1))])
     (table,) = attack_tables(shown)["unseen"]
-    strongest = [row[3].text for row in table.rows if row[0].text.startswith("gradient")]
+    strongest = [row[2].text for row in table.rows if row[0].text.startswith("gradient")]
     (forest,) = membership_rows(shown)
     (front,) = (f for f in shown.fronts if f.attack == STRONGEST_ATTACK and f.gain is not None)
     point = front.points[1]
@@ -303,9 +297,6 @@ def test_use_of_data_is_that_of_the_clients_that_defend() -> None:
     # Rounds of 5 and 3 of 10; 4 + 2 x 2 uses of 10; one of these 8 brought back; 40 in two rounds.
     assert texts[1] == ["40.0%", "0.800", "12.5%", "20", "3 s"]
     assert table.rows[1][5].detail == "1.50 times"
-    figure = must(usage_figure(both, [plain, weak]))
-    shares = [of_kind(panel, Series)[1].y for panel in figure.choices[0].panels]
-    assert shares == [[0.5, 0.3], [0.75, 0.65], [0.4, 0.8, 1.0]]
 
 
 def test_a_filters_cosine_has_a_column_where_there_is_a_filter() -> None:
@@ -320,7 +311,7 @@ def test_a_filters_cosine_has_a_column_where_there_is_a_filter() -> None:
 
 
 def test_records_without_usage_have_no_section_of_it() -> None:
-    assert usage_figure(THREE, RECORDS) is None
+    assert usage_table(THREE, RECORDS) is None
     assert 'id="usage"' not in comparison_html(THREE, RECORDS)
 
 
@@ -335,13 +326,13 @@ def test_the_page_has_its_sections_and_every_change() -> None:
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on the PATH")
-def test_fronts_and_usage_are_drawn_and_fit_a_phone(tmp_path: Path) -> None:
+def test_fronts_are_drawn_and_fit_a_phone(tmp_path: Path) -> None:
     records = [changed(PLAIN, usage=[WHOLE]), WEAK, STRONG]
     page = tmp_path / "comparison.html"
     write_comparison(compared(records), records, page)
     notes = notes_of(dom(page, tmp_path / "profile"))
     assert is_sound(notes), notes
-    assert notes["figures"] == "4"
+    assert notes["figures"] == "1"
     (notes,) = on_phones([page.read_text(encoding="utf-8")], tmp_path)
     assert is_sound(notes), notes
     shutil.rmtree(tmp_path / "profile", ignore_errors=True)

@@ -453,7 +453,7 @@ def test_the_gate_does_not_say_that_figures_show_nothing_where_an_attack_succeed
         "figures near guessing show nothing" not in evaluate_policy(loud, POLICY).model_dump_json()
     )
     assert "figures near guessing show nothing" not in printed(loud) + words(report_html(loud))
-    assert "gives little away" in words(report_html(quiet))
+    assert "barely learned its training data leaks little" in words(report_html(quiet))
 
 
 def test_the_gate_does_not_say_it_where_sources_are_named_above_guessing() -> None:

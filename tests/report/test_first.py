@@ -258,7 +258,7 @@ def test_games_stand_against_guessing_and_say_what_they_contradict() -> None:
     assert forest.tracks[0].guess == 0.5
     assert len(forest.lines) > 1
     assert "points" in first.controls
-    assert report_html(whole).index('class="forest ') < report_html(whole).index('id="full"')
+    assert report_html(whole).index('class="forest ') < report_html(whole).index('id="asked"')
 
 
 def test_an_epsilon_far_above_the_claimed_one_is_told_on_the_first_screen_without_a_tick() -> None:

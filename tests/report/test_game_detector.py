@@ -1,9 +1,8 @@
 """What a report of games says of planted models that a client may find."""
 
-from fedaudit.report.figures.detector import detector_table, detector_words, weights_figure
 from fedaudit.report.page import report_html
+from fedaudit.report.tables.detector import detector_table, detector_words
 from tests.report.games import NONE, detector, played, sign
-from tests.report.seen import lines, must
 
 
 def test_a_row_is_a_sign_and_each_server_has_columns_of_its_own() -> None:
@@ -50,19 +49,7 @@ def test_many_signs_are_counted_and_not_all_named() -> None:
         "honest ones (AUC of 0.950 or more): s0, s1, s2, s3 and 3 more.")  # fmt: skip
 
 
-def test_weights_are_drawn_as_shares() -> None:
-    figure = must(weights_figure(detector()))
-    assert [key.name for key in figure.keys] == ["Honest", "As published"]
-    (panel,) = figure.choices[0].panels
-    assert [line.y for line in lines(panel).values()] == [
-        [0.0, 0.75, 0.25, 0.0],
-        [0.0, 0.5, 0.5, 0.0],
-    ]
-    assert weights_figure(detector(weights=None)) is None
-
-
 def test_the_page_has_the_part_only_where_there_is_a_detector() -> None:
     page = report_html(played(NONE, detected=detector()))
     assert 'id="detector"' in page
-    assert 'data-figure="games-weights"' in page
     assert 'id="detector"' not in report_html(played(NONE))

@@ -2,22 +2,13 @@ from fedaudit.report.evidence import key_of
 from fedaudit.report.grid import Footnotes, Grid
 from fedaudit.report.tables.membership import (
     attack_tables,
-    counts_table,
-    every_figure_table,
+    classes_table,
     exposed_note,
     exposed_table,
     figure_cell,
-    groups_table,
     other_figures_table,
-    targets_table,
 )
-from fedaudit.report.tables.run import (
-    catalogue_table,
-    clients_table,
-    controls_summary,
-    controls_table,
-    utility_table,
-)
+from fedaudit.report.tables.run import clients_table, controls_table, utility_table
 from fedaudit.report.terminal import MOST_LINES
 from fedaudit.report.text.verdict import audited, verdict
 from fedaudit.report.verdict import independence
@@ -60,7 +51,9 @@ def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_says_how_many_it_needs
     notes = Footnotes()
     cell = figure_cell(figure, notes, runs={key_of(figure): [figure]})
     assert "≤ 5.0%" in cell.detail
-    assert notes.listed() == ((cell.mark, "a lower limit needs 2748 more non-members"),)
+    assert (cell.mark, notes.listed()) == ("", ())
+    (table,) = attack_tables(only(figure, changed(figure, attack="b")))
+    assert "≤: a lower limit needs 2,748 more non-members." in table.remark
 
 
 def test_attacks_are_rows_and_three_metrics_a_contrast_are_columns() -> None:
@@ -92,14 +85,14 @@ def test_a_cell_carries_value_size_interval_and_the_counts_behind_it() -> None:
         significant=True,
     )
     (grid,) = attack_tables(only(figure))
-    cell = grid.rows[0][3]
+    cell = grid.rows[0][1]
     assert cell.text == "▲ 41.2%"
     assert cell.detail == "strong\n38.0–44.5%\n412/1,000\nFP 2/1,000"
 
 
 def test_a_refused_figure_shows_a_dash_and_says_why_below_the_table() -> None:
     (grid,) = attack_tables(only(auc(0.6), auc(None, metric="tpr@0.001", note="needs 1,000 more")))
-    cell = grid.rows[0][3]
+    cell = grid.rows[0][2]
     assert (cell.text, cell.mark) == ("–", "a")
     assert grid.notes == (("a", "needs 1,000 more"),)
 
@@ -108,7 +101,6 @@ def test_figures_over_seeds_stand_in_for_those_of_single_seeds() -> None:
     both = only(auc(0.6, seed=1), auc(0.8, seed=2), auc(0.7, low=0.6, high=0.8, seed=None))
     (grid,) = attack_tables(both)
     assert texts(grid, 1) == ["▲ 0.700"]
-    assert len(every_figure_table(both).rows) == 3
 
 
 def test_without_figures_over_seeds_each_seed_has_its_table() -> None:
@@ -128,20 +120,22 @@ def test_the_triangle_follows_the_corrected_test_and_not_the_bare_interval() -> 
 
 def test_epsilon_is_shown_with_the_most_it_could_have_been() -> None:
     grid = must(other_figures_table(record()))
-    assert grid.rows[0][3].detail == "≥ 1.420\nof at most 5.610"
-
-
-def test_failed_controls_come_first() -> None:
-    failed = control("late", passed=False)
-    grid = controls_table(record(controls=(*CONTROLS, failed)))
-    assert texts(grid, 0)[0] == "late"
-    assert texts(grid, 1) == ["✗ failed", "✓ passed", "✓ passed", "✓ passed", "– not run"]
+    assert grid.rows[0][1].detail == "≥ 1.420\nof at most 5.610"
 
 
 def test_utility_over_seeds_ends_with_their_mean() -> None:
     grid = utility_table(record(seeds=(1, 2, 3), defenses=(("none", 1.0),)))
-    assert texts(grid, 1) == ["1", "2", "3", "mean of 3 seeds"]
-    assert texts(grid, 2)[-1] == "86.3%"
+    assert texts(grid, 0) == ["seed 1", "seed 2", "seed 3", "mean of 3 seeds"]
+    assert texts(grid, 1)[-1] == "86.3%"
+
+
+def test_failed_controls_come_first_with_value_and_interval() -> None:
+    failed = control("late", passed=False, value=0.7, low=0.6, high=0.8)
+    grid = controls_table(record(controls=(*CONTROLS, failed)))
+    assert texts(grid, 0)[0] == "late"
+    assert texts(grid, 1) == ["✗ failed", "✓ passed", "✓ passed", "✓ passed", "– not run"]
+    assert grid.rows[0][4].detail.endswith("0.700 (0.600–0.800)")
+    assert grid.rows[-1][4].detail == "Not requested for this study."
 
 
 def test_controls_are_summed_up_by_kind_with_all_that_was_expected() -> None:
@@ -155,41 +149,21 @@ def test_controls_are_summed_up_by_kind_with_all_that_was_expected() -> None:
         )
         for against, value in (("unseen", 0.5), ("others", 0.5), ("unseen", 0.7))
     ]
-    (row,) = controls_summary(changed(record(), controls=controls)).rows
-    assert [cell.text for cell in row[:3]] == ["blind classifier", "✗ failed", "2 of 3"]
-    assert row[3].text == "no better than chance on unseen; no better than chance on others"
-    assert row[3].detail == "failed: inputs: 0.700"
-
-
-def test_how_an_attack_is_put_together_is_told_in_words() -> None:
-    plain = record()
-    row = changed(
-        plain.attacks[0], signals=["loss", "posterior_std"], needs=["global_model", "ROUNDS"]
-    )
-    cells = catalogue_table(changed(plain, attacks=[row])).rows[0]
-    assert cells[1].text == "minus the loss, spread of the probabilities"
-    assert cells[1].full == "loss, posterior_std"
-    assert cells[4].text == "the model sent out, several rounds"
+    (row,) = controls_table(changed(record(), controls=controls)).rows
+    shown = ["blind classifier", "✗ failed", "2 of 3", "0.500–0.700"]
+    assert [cell.text for cell in row[:4]] == shown
+    assert row[4].text == "no better than chance on unseen; no better than chance on others"
+    assert row[4].detail.startswith("failed: inputs: 0.700")
 
 
 def test_columns_that_say_the_same_everywhere_are_told_once() -> None:
     grid = must(exposed_table(record()))
     assert [column.text for column in grid.columns] == [
-        "Which one",
+        "Sample",
         "Class",
-        "Seeds",
-        "Attacks that list it",
         "Non-members as high or higher",
-        "By",
     ]
     assert grid.remark.startswith("In every row: no defense, target client 0")
-
-
-def test_a_group_too_small_for_a_figure_keeps_its_row() -> None:
-    grid = must(groups_table(record(), "class"))
-    row = next(row for row in grid.rows if row[0].text == "Class 7")
-    assert [cell.text for cell in row][-2:] == ["–", "3 / 100"]
-    assert groups_table(record(details=False), "class") is None
 
 
 def test_the_terminal_prints_every_attack_without_reading_markup() -> None:
@@ -213,17 +187,13 @@ def seeds_of_a_rate(*values: float) -> list[Estimate]:
     return [auc(value, seed=seed, **counts) for seed, value in enumerate(values, 1)]
 
 
-def test_a_mean_rate_has_the_counts_of_each_seed_and_of_all_of_them() -> None:
+def test_a_mean_rate_has_the_counts_of_all_seeds() -> None:
     runs = seeds_of_a_rate(0.01, 0.02, 0.03)
     mean = auc(0.02, metric="tpr@0.001", low=0.0, high=0.05, n_members=1500, n_nonmembers=9000)
     whole = only(*runs, mean)
     (grid,) = attack_tables(whole)
     assert grid.headings[1].detail == "3 seeds, each 500 v. 3,000"
-    assert grid.rows[0][3].detail == "0–5.0%\n30/1,500\nFP 9/9,000"
-    table = must(counts_table(whole))
-    assert [cell.text for cell in table.rows[0]][3:] == ["5/500", "10/500", "15/500", "30/1,500"]
-    assert {cell.detail for cell in table.rows[0][3:6]} == {"FP 3/3,000"}
-    assert counts_table(only(*runs)) is None
+    assert grid.rows[0][1].detail == "0–5.0%\n30/1,500\nFP 9/9,000"
 
 
 def test_a_sample_that_several_attacks_list_stands_once_and_first() -> None:
@@ -242,9 +212,9 @@ def test_a_sample_that_several_attacks_list_stands_once_and_first() -> None:
         ],
     )
     grid = must(exposed_table(whole))
-    assert [[row[at].text for at in (0, 3, 4)] for row in grid.rows] == [
-        ["Sample 7", "2 of 2", "1 of 2,000"],
-        ["Sample 8", "1 of 2", "0 of 2,000"],
+    assert [[row[at].text for at in (0, 2, 3)] for row in grid.rows] == [
+        ["7", "2 of 2", "1/2,000"],
+        ["8", "1 of 2", "0/2,000"],
     ]
     assert "c had no say, being not above guessing" in exposed_note(whole)
 
@@ -262,19 +232,23 @@ def exposed(attack: str, sample: int, share: float) -> ExposedSample:
     )
 
 
-def test_only_audited_clients_have_a_risk() -> None:
-    assert targets_table(only(auc(0.6, target=0))) is None
-    grid = must(targets_table(only(auc(0.6, low=0.56, target=3), auc(0.7, low=0.65, target=0))))
-    assert [(row[0].text, row[1].text, row[1].detail) for row in grid.rows] == [
-        ("Client 0", "▲ 0.700", "clear\n≥ 0.650"),
-        ("Client 3", "▲ 0.600", "weak\n≥ 0.560"),
-    ]
+def test_a_class_too_small_for_a_figure_keeps_its_column() -> None:
+    grid = must(classes_table(record()))
+    assert [one.text for one in grid.headings[1:]] == [f"Class {at}" for at in range(10)]
+    assert grid.columns[8].text == "3/100"
+    assert [row[8].text for row in grid.rows] == ["–"] * 3
+    assert grid.rows[0][1].detail
+    assert classes_table(record(details=False)) is None
 
 
-def test_other_clients_are_named_as_those_whose_samples_members_are_told_from() -> None:
-    grid = must(groups_table(record(), "client"))
-    assert grid.columns[0].text == "Non-members of"
-    assert "target client 0" in grid.remark
+def test_every_audited_client_has_its_rows_after_those_of_all_together() -> None:
+    where = {"n_members": 10, "n_nonmembers": 20}
+    figures = [auc(0.6, target=3, **where), auc(0.7, target=0, **where)]
+    pooled = auc(0.55, target=None, within="client")
+    (grid,) = attack_tables(only(*figures, pooled))
+    names = ["pooled clients · fedmia-1", "client 0 · fedmia-1", "client 3 · fedmia-1"]
+    assert texts(grid, 0) == names
+    assert grid.rows[1][0].detail == "10 v. 20"
 
 
 def test_of_thousands_of_clients_those_without_a_row_are_summed_up() -> None:
@@ -299,13 +273,13 @@ def test_the_first_table_says_once_that_samples_are_taken_as_independent() -> No
     assert others
     said = "Intervals and tests take audited samples as independent of each other."
     assert said in first.remark
-    assert "name that person (data.options.subject)" in first.remark
+    assert "audit people (data.options.subject" in first.remark
     assert not any(said in other.remark for other in others)
 
 
 def test_a_recording_is_not_told_of_settings_that_it_has_not() -> None:
     watched = changed(only(), watched=True)
-    assert independence(watched).endswith("both promise too much.")
+    assert independence(watched).endswith("as independent of each other.")
 
 
 def test_data_that_name_people_of_one_sample_each_need_no_sentence() -> None:

@@ -18,7 +18,7 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import policy_from
 from fedaudit.pack.suppressing import suppressed
 from fedaudit.report.tables.sources import source_table
-from fedaudit.report.text.sources import on_sources, source_bullets, source_question
+from fedaudit.report.text.sources import on_sources, source_question, source_sentence
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.sources import FAIR, OWN
@@ -192,14 +192,12 @@ def test_skewed_clients_are_named_more_often_on_their_own_samples() -> None:
 
 
 def test_a_report_names_both_draws() -> None:
-    (bullet,) = source_bullets(record())
-    (sentence,) = bullet.sentences
-    assert sentence.against == "Of 28 samples, 7 of each of 4 clients"
-    assert "label distribution of an audited client, where classes reveal no" in sentence.found
-    assert "On the fair draw" in [one.text for one in source_table(record()).columns]
+    assert "Asked of 28 samples, 7 of each of 4 clients" in source_sentence(record())
+    table = source_table(record())
+    assert "On the fair draw" in [one.text for one in table.columns]
+    assert "all with the label distribution of an audited client" in table.remark
     assert "label distribution of an audited client" in source_question(record(0))
-    (alone,) = source_bullets(record(0))
-    assert "more may be named (audit.sources)" in alone.sentences[0].found
+    assert "more may be named (audit.sources)" in source_sentence(record(0))
 
 
 def test_a_gate_judges_own_samples_and_names_a_fair_draw() -> None:

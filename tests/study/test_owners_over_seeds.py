@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.core.errors import Damaged
-from fedaudit.report.text.sources import Named, label_sentence, named_in
+from fedaudit.report.text.sources import Named, named_in, source_sentence
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.read import read_record
@@ -136,7 +136,7 @@ def test_a_record_without_the_baseline_says_so() -> None:
     one = figure(run)
     assert (one.baseline, one.over_baseline) == (None, None)
     record = with_sources(run, found("other"))
-    assert "no label-distribution baseline" in label_sentence(record)
+    assert "no label-distribution baseline" in source_sentence(record)
 
 
 def test_a_baseline_without_its_test_is_shown_and_nothing_is_said_to_be_above_it() -> None:

@@ -10,7 +10,7 @@ from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.origin import Origin
 from fedaudit.report.page import report_html
 from fedaudit.report.tables.membership import attack_tables
-from fedaudit.report.text.verdict import as_text
+from fedaudit.report.text.verdict import verdict
 from fedaudit.report.verdict import independence
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
@@ -88,7 +88,7 @@ def test_a_report_asks_for_people_where_they_are_known_and_not_used(
 ) -> None:
     record, _ = one_by_one
     asked = 'audit people (audit.unit = "person")'
-    assert asked in as_text(record).splitlines()[0]
+    assert asked in verdict(record).headline
     first, *others = attack_tables(record)
     assert "DeLong 95%, people ignored" in first.remark
     assert asked in first.remark
@@ -156,14 +156,12 @@ def test_the_mean_by_person_is_that_of_the_rows_of_each() -> None:
 
 
 def test_report_and_terminal_speak_of_people(carried: Carried) -> None:
-    text, page = as_text(carried.record), report_html(carried.record)
-    assert "people whose data were trained on can be distinguished from others" in text
-    assert "a given person's samples were among" in text
-    assert "on their samples one by one, and of" in text
-    assert "One person with all of their samples" in page
-    assert "their samples one by one" in page
+    said, page = verdict(carried.record), report_html(carried.record)
+    assert "people whose data were trained on can be distinguished from others" in said.headline
+    assert "a given person's samples were among" in said.audited
+    assert "Their samples one by one" in page
     assert "Most exposed people" in page
-    assert "Person " in page
+    assert ">Person<" in page
 
 
 def test_where_nobody_is_a_member_half_of_the_unseen_people_are_called_members() -> None:

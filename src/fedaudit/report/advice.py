@@ -3,19 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fedaudit.report.figures.drawing import (
-    GREY,
-    OKABE_ITO,
-    Band,
-    Choice,
-    Drawn,
-    Figures,
-    Panel,
-    Scale,
-    Series,
-    Style,
-    legend,
-)
 from fedaudit.report.words import count, defense_name, number, percent
 from fedaudit.results.ladder import (
     FINAL_ATTACK,
@@ -58,14 +45,12 @@ class Advice(NamedTuple):
     Attributes:
         stands: Which rung this is, what is to be expected there and what was found.
         lowered: What took it down there, each with its figures; empty where nothing did.
-        drawing: The ladder with this federation on it; None for a final model.
         step: The change that took most off an AUC there, as something to do: of those that cost
             hardly any accuracy, where there are such; empty where none helped.
     """
 
     stands: str
     lowered: tuple[str, ...]
-    drawing: Figures | None
     step: str = ""
 
 
@@ -102,7 +87,7 @@ def _of_uploads(record: Record, known: Ladder) -> Advice | None:
         f"strongest of four attacks there. {_compared(record, found, expected, known.uploads)}"
     )
     helped = _helped(record, known.changes, found)
-    return Advice(stands, _lowered(helped), _drawing(known, found, gap), _step(helped))
+    return Advice(stands, _lowered(helped), _step(helped))
 
 
 def _of_final(record: Record, known: Ladder) -> Advice | None:
@@ -116,7 +101,7 @@ def _of_final(record: Record, known: Ladder) -> Advice | None:
         f"An AUC of {_range(known.final, expected)} is to be expected of its loss there, against "
         f"samples that nobody trained on. {_compared(record, found[0], expected, known.final)}"
     )
-    return Advice(stands, (), None)
+    return Advice(stands, ())
 
 
 def _range(rule: ProbitLine, expected: float) -> str:
@@ -148,7 +133,6 @@ def _in_force(record: Record) -> list[str]:
 
 
 def _helped(record: Record, changes: Sequence[Change], found: Auc) -> dict[str, list[Change]]:
-    """Changes that helped on the ladder and can still be made here, by kind."""
     training = record.config.get("training")
     now = training if isinstance(training, Mapping) else {}
     helped: dict[str, list[Change]] = {}
@@ -164,7 +148,6 @@ def _helped(record: Record, changes: Sequence[Change], found: Auc) -> dict[str, 
 
 
 def _lowered(helped: Mapping[str, Sequence[Change]]) -> tuple[str, ...]:
-    """A sentence for each kind of change."""
     return tuple(
         f"{_KINDS[kind]}: {'; '.join(map(_figures, changes))}." for kind, changes in helped.items()
     )
@@ -185,63 +168,3 @@ def _figures(one: Change) -> str:
         f"{one.data}{setting} AUC {number(one.auc[0])} → {number(one.auc[1])}, test accuracy "
         f"{percent(one.accuracy[0])} → {percent(one.accuracy[1])}"
     )
-
-
-def _drawing(known: Ladder, found: Auc, gap: float) -> Figures:
-    """Every rung as a dot, the rule with its spread, and this federation."""
-    most = max(1.1, 1.1 * gap, *(1.05 * one.gap for one in known.rungs))
-    least, spread = min(0.0, gap), known.uploads.spread
-    steps = [least + (most - least) * i / 40 for i in range(41)]
-    rule = [known.uploads.at(step) for step in steps]
-    rungs = [one for one in known.rungs if one.value >= _LOWEST]
-    series: list[Drawn] = [
-        Band("Expected", steps, _clipped(rule, -spread), _clipped(rule, spread), GREY, 0.18),
-        Series("Expected", steps, rule, _RULE, "%{y:.2f} expected at %{x:.2f}"),
-        Series(
-            _RUNGS,
-            [one.gap for one in rungs],
-            [one.value for one in rungs],
-            _RUNG,
-            "%{text}: %{y:.3f}",
-            joined=False,
-            texts=[f"{one.data}, {one.changed}" if one.changed else one.data for one in rungs],
-        ),
-        Series(
-            "This federation",
-            [gap],
-            [found.value],
-            _HERE,
-            "%{y:.3f}",
-            joined=False,
-            size=13,
-            limits=[found],
-        ),
-    ]
-    panel = Panel(
-        "",
-        f"The leak ladder: this federation at a gap of {gap:.2f} and an AUC of {found.value:.2f}.",
-        Scale("Gap of uploads, in standard deviations of the loss", ends=(least, most), count=6),
-        Scale("AUC", ends=(_LOWEST, 1.02), count=6),
-        series,
-        levels=(0.5,),
-    )
-    return Figures(
-        "ladder",
-        "Each dot is a federation of the ladder; line and band are what its rule expects, the "
-        "large mark is this federation, with its 95% interval. The dotted line is guessing.",
-        (Choice("", (panel,)),),
-        (
-            *legend({"Expected": _RULE}, marked=False),
-            *legend({_RUNGS: _RUNG, "This federation": _HERE}, lined=False),
-        ),
-    )
-
-
-_LOWEST = 0.45
-_RUNGS = "Federations of the ladder"
-_RULE, _RUNG = Style(GREY), Style(OKABE_ITO[0])
-_HERE = Style(OKABE_ITO[1], symbol="diamond")
-
-
-def _clipped(aucs: Sequence[float], shift: float) -> list[float]:
-    return [min(max(auc + shift, _LOWEST), 1.0) for auc in aucs]

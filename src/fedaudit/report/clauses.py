@@ -4,13 +4,13 @@ Questions are in words of our own. A clause is quoted only where its text could 
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from fedaudit.report.grid import Cell, Grid, Tone, tabled
+from fedaudit.report.evidence import distinct, grouped
 from fedaudit.report.text import answers, bounds, epsilons
 from fedaudit.report.text.answers import Answer, out_of_scope
-from fedaudit.report.words import cleaned, without_digests
+from fedaudit.report.words import cleaned, listed, without_digests
 from fedaudit.results.record import Record
 
 UNCHECKED = "not quoted: the text was not at hand"
@@ -34,11 +34,6 @@ class Source(NamedTuple):
     name: str
     date: str
     text: str = UNCHECKED
-
-    @property
-    def cited(self) -> str:
-        """Name and date."""
-        return f"{self.name} ({self.date})"
 
 
 EDPB = Source("EDPB Opinion 28/2024", "17 December 2024")
@@ -66,84 +61,183 @@ GUESSING = Source(
 
 
 class Row(NamedTuple):
-    """A question, who asks it, and the function of a record that answers it."""
+    """A question in short and in full, its sources, and the function that answers it."""
 
+    topic: str
     question: str
     sources: tuple[Source, ...]
     answer: Callable[[Record], Answer]
 
 
 ROWS = (
-    Row("What does this audit conclude?", (EDPB, CNIL), answers.conclusion),
     Row(
+        "verdict",
+        "What does this audit conclude?",
+        (EDPB, CNIL),
+        answers.conclusion,
+    ),
+    Row(
+        "membership of a record",
         "How likely can somebody tell that a person’s record was in the training data?",
         (EDPB, EDPS, CNIL),
         bounds.membership,
     ),
-    Row("Do attacks do better than guessing?", (GUESSING,), bounds.equivalence),
-    Row("If an attack names a record, how sure is it?", (EDPB,), bounds.flagged),
-    Row("Did attacks compare with reference models?", (EDPB, CNIL), bounds.references),
-    Row("Who is the adversary, and whose data were audited?", (EDPS, EDPB), answers.adversary),
-    Row("Was the audit itself checked?", (EDPB, CNIL), answers.controls),
     Row(
+        "bound on attack success",
+        "Do attacks do better than guessing?",
+        (GUESSING,),
+        bounds.equivalence,
+    ),
+    Row(
+        "certainty of a flagged record",
+        "If an attack names a record, how sure is it?",
+        (EDPB,),
+        bounds.flagged,
+    ),
+    Row(
+        "reference models",
+        "Did attacks compare with reference models?",
+        (EDPB, CNIL),
+        bounds.references,
+    ),
+    Row(
+        "adversary and data",
+        "Who is the adversary, and whose data were audited?",
+        (EDPS, EDPB),
+        answers.adversary,
+    ),
+    Row(
+        "checks of the audit",
+        "Was the audit itself checked?",
+        (EDPB, CNIL),
+        answers.controls,
+    ),
+    Row(
+        "parameters per record",
         "How large is the model beside its training data (parameters per training record)?",
         (CNIL,),
         answers.parameters,
     ),
-    Row("Can a record be attributed to the client that holds it?", (EDPS,), answers.attribution),
-    Row("What does a defense change, and at what cost in accuracy?", (EDPS,), answers.defenses),
     Row(
+        "client of a record",
+        "Can a record be attributed to the client that holds it?",
+        (EDPS,),
+        answers.attribution,
+    ),
+    Row(
+        "effect of a defense",
+        "What does a defense change, and at what cost in accuracy?",
+        (EDPS,),
+        answers.defenses,
+    ),
+    Row(
+        "claimed epsilon",
         "Which epsilon is claimed or proven, of what unit, adjacency and delta?",
         (NIST, OPTIMIZATION),
         epsilons.claimed_epsilon,
     ),
-    Row("Which epsilon was measured?", (NIST,), epsilons.measured_epsilon),
-    Row("How well does one round’s sum hide one client’s update?", (EDPS,), epsilons.one_sum),
-    Row("What about a person with several records?", (NIST,), answers.people),
-    Row("Are deleted records forgotten?", (EDPB,), answers.deletion),
-    Row("What if the server tampers with the model?", (EDPS,), answers.malicious_server),
-    Row("What does a client find that poisons what it sends?", (EDPS,), answers.malicious_client),
     Row(
+        "measured epsilon",
+        "Which epsilon was measured?",
+        (NIST,),
+        epsilons.measured_epsilon,
+    ),
+    Row(
+        "one round’s sum",
+        "How well does one round’s sum hide one client’s update?",
+        (EDPS,),
+        epsilons.one_sum,
+    ),
+    Row(
+        "people with several records",
+        "What about a person with several records?",
+        (NIST,),
+        answers.people,
+    ),
+    Row(
+        "deletion",
+        "Are deleted records forgotten?",
+        (EDPB,),
+        answers.deletion,
+    ),
+    Row(
+        "malicious server",
+        "What if the server tampers with the model?",
+        (EDPS,),
+        answers.malicious_server,
+    ),
+    Row(
+        "malicious client",
+        "What does a client find that poisons what it sends?",
+        (EDPS,),
+        answers.malicious_client,
+    ),
+    Row(
+        "extraction and reconstruction",
         "Can training data be extracted or reconstructed?",
         (EDPB, CNIL, MITIGATION),
         out_of_scope("fedaudit asks whether a record was trained on, and does not rebuild it."),
     ),
     Row(
+        "attribute inference",
         "Can attributes of a person be inferred?",
         (EDPB, MITIGATION),
         out_of_scope("No attack here infers attributes of people or properties of a client."),
     ),
     Row(
+        "poisoning",
         "Can a client spoil the model?",
         (EDPS,),
         out_of_scope("fedaudit measures what leaks, and not what a client can spoil."),
     ),
-    Row("Who tested, when, and in which role?", (EDPB,), answers.tester),
-    Row("What remains at risk for whoever deploys the model?", (EDPB, CNIL), bounds.residual),
+    Row(
+        "tester",
+        "Who tested, when, and in which role?",
+        (EDPB,),
+        answers.tester,
+    ),
+    Row(
+        "residual risk",
+        "What remains at risk for whoever deploys the model?",
+        (EDPB, CNIL),
+        bounds.residual,
+    ),
 )
 
 
-def clause_table(record: Record) -> Grid:
-    """The map as a table, of a record whose texts are safe to show."""
-    found = [(row, row.answer(record)) for row in ROWS]
-    quotes = [f"{one.name}: “{one.text}”" for one in (MITIGATION, OPTIMIZATION, GUESSING)]
-    return tabled(
-        "What the clauses ask",
+class ClauseSummary(NamedTuple):
+    """The map in short.
+
+    Attributes:
+        said: What it is, and where each answer is.
+        kinds: Kinds of answers with the topics that have one of that kind.
+    """
+
+    said: str
+    kinds: list[tuple[str, str]]
+
+
+def clause_summary(record: Record) -> ClauseSummary:
+    """Return which questions a record answers, for a page whose other parts have the figures."""
+    by_kind = grouped(ROWS, lambda row: row.answer(record).kind)
+    sources = distinct(source.name.partition(", ")[0] for row in ROWS for source in row.sources)
+    return ClauseSummary(
+        f"Questions of {listed(sources)}, in our words. clauses.json in a record’s pack has the "
+        "answers. No legal assessment.",
         [
-            {
-                "The question, in our words": row.question,
-                "Answer of this record": Cell(answer.text, answer.more, _tone(answer)),
-                "Asked under": "; ".join(source.cited for source in row.sources),
-            }
-            for row, answer in found
+            (name, listed(distinct(row.topic for kind in kinds for row in by_kind.get(kind, []))))
+            for name, kinds in _KINDS.items()
+            if any(kind in by_kind for kind in kinds)
         ],
-        words=("Answer of this record", "Asked under"),
-        remark=f"Quoted: {' '.join(quotes)} All others are {UNCHECKED}.",
     )
 
 
-def _tone(answer: Answer) -> Tone:
-    return "" if answer.kind in ("figure", "stated", "inconclusive") else "muted"
+_KINDS: Mapping[str, tuple[answers.Kind, ...]] = {
+    "Inconclusive": ("inconclusive",),
+    "Not tested here": ("not tested",),
+    "Not in a record": ("not stated",),
+    "Out of scope": ("out of scope",),
+}
 
 
 def clauses_json(record: Record) -> str:

@@ -326,7 +326,7 @@ def headline(record: Record) -> list[Estimate]:
     Where figures over several runs (``seed=None``) exist for an attack, its figures of single
     runs are left to the list of all figures; the same for targets.
     """
-    figures = _summarised(record.findings)
+    figures = summarised(record.findings)
     fair = [figure for figure in figures if figure.fair]
     return fair if any(figure.value is not None for figure in fair) else figures
 
@@ -412,16 +412,25 @@ def checks_of(controls: Iterable[ControlResult]) -> Checks:
 
 
 def single_samples(record: Record) -> list[Estimate]:
-    """The same of the samples of people taken one by one; none where samples are the units."""
-    return _summarised(record.of_single_samples)
+    """Return the figures of people's samples taken one by one; none if samples are the units."""
+    return summarised(record.of_single_samples)
 
 
-def _summarised(given: list[Estimate]) -> list[Estimate]:
+def summarised(figures: Iterable[Estimate], *, headline: bool = True) -> list[Estimate]:
+    """Return figures at their most summarised level: over seeds and clients where there are such.
+
+    Args:
+        figures: Figures on membership.
+        headline: True for AUCs and rates of attacks; False for all other metrics, and for
+            figures of the run itself, such as a proven epsilon.
+    """
     shown = (
-        f for f in _without_repeats(given) if f.attack and f.metric in metric_names.HEADLINE_METRICS
+        f
+        for f in _without_repeats(list(figures))
+        if (bool(f.attack) and f.metric in metric_names.HEADLINE_METRICS) == headline
     )
-    levels = grouped(shown, lambda figure: (figure.attack, figure.defense, figure.view))
-    return [figure for figures in levels.values() for figure in _most_summarised(figures)]
+    levels = grouped(shown, lambda f: (f.attack, f.defense, f.view, "" if headline else f.metric))
+    return [figure for same in levels.values() for figure in _most_summarised(same)]
 
 
 def about_members(record: Record) -> bool:

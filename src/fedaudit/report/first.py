@@ -171,7 +171,6 @@ def first_screen(record: Record, said: PlainVerdict) -> First:
 
 
 def _held(records: Sequence[Record]) -> tuple[str, bool]:
-    """Number of controls that hold, in a line, and whether all do."""
     return controls_line(records), controls_sign(records) != "✗"
 
 
@@ -261,7 +260,6 @@ def first_of_games(record: Record, said: GameVerdict) -> First:
 def _nothing_to_lower(
     comparison: Comparison, plain: evidence.Status | None, records: Sequence[Record]
 ) -> First:
-    """The first screen of a comparison whose undefended rows have no attack above guessing."""
     found = f"the verdict is “{plain}”"
     if holds_defenses(comparison):
         found = "no membership attack is above guessing" + (f" (“{plain}”)" if plain else "")
@@ -283,7 +281,6 @@ def _nothing_to_lower(
 
 
 def _picture_of(comparison: Comparison) -> Picture:
-    """None where the front of membership, of which the headline speaks, stands in its place."""
     return () if comparison.fronts else comparison_picture(comparison)
 
 
@@ -363,7 +360,6 @@ def _steps_of(comparison: Comparison, best: TradeOff | None, *, failed: bool) ->
 
 
 def _bargain(one: TradeOff) -> str:
-    """Leakage that a row takes away, with its limits, and its cost in accuracy."""
     limits = (
         ""
         if one.low is None or one.high is None
@@ -373,7 +369,6 @@ def _bargain(one: TradeOff) -> str:
 
 
 def _price(one: TradeOff) -> str:
-    """The share of what the model has learned above guessing that a row costs."""
     before, after = (words.percent(1 - error) for error in _errors(one))
     accuracy = f"accuracy {before} to {after}"
     if one.error <= 0:
@@ -388,7 +383,6 @@ def _errors(one: TradeOff) -> tuple[float, float]:
 
 
 def _numbers_of(one: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
-    """Change of the leakage and of accuracy of a row, and what leaks undefended."""
     against = words.against(one.contrast)
     left = max(one.undefended + one.leakage, 0.0)
     limits = _interval(one.low, one.high) or "no interval"

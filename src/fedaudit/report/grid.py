@@ -84,7 +84,6 @@ class Footnotes:
 
 
 def _letters(number: int) -> str:
-    """a, b, ..., z, aa, ab, ..."""
     letters = ""
     while number >= 0:
         letters = chr(ord("a") + number % 26) + letters

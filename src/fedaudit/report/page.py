@@ -24,39 +24,47 @@ from fedaudit.core.files import (
 from fedaudit.core.locking import alone_in
 from fedaudit.report import words
 from fedaudit.report.advice import advice
-from fedaudit.report.clauses import CAVEAT, clause_table
+from fedaudit.report.clauses import clause_summary
 from fedaudit.report.evidence import about_members, attacks_tried, says_nothing
 from fedaudit.report.figures.clusters import cluster_figures
 from fedaudit.report.figures.comparison import front_figure, hypervolume_tables, tradeoff_figure
-from fedaudit.report.figures.detector import detector_table, detector_words, weights_figure
 from fedaudit.report.figures.drawing import Figures
 from fedaudit.report.figures.forest import forest_drawn
 from fedaudit.report.figures.games import game_figures
-from fedaudit.report.figures.membership import membership_figures
+from fedaudit.report.figures.membership import roc_figure
 from fedaudit.report.figures.sources import source_figures
 from fedaudit.report.figures.svg import drawn, hovering, symbols
-from fedaudit.report.figures.usage import usage_figure, usage_table
 from fedaudit.report.first import first_of_comparison, first_of_games, first_screen
-from fedaudit.report.grid import Grid, clean, shortened
+from fedaudit.report.grid import clean, shortened
 from fedaudit.report.reproducing import reproducing
-from fedaudit.report.tables.clusters import cluster_section, risk_sizes_table
+from fedaudit.report.tables.clusters import cluster_section
 from fedaudit.report.tables.comparison import comparison_section
+from fedaudit.report.tables.detector import detector_table, detector_words
 from fedaudit.report.tables.games import certificates_table, points_table, rounds_table
-from fedaudit.report.tables.membership import membership_section
+from fedaudit.report.tables.membership import membership_section, targets_of
 from fedaudit.report.tables.run import run_section
 from fedaudit.report.tables.sources import kind_of, source_section
 from fedaudit.report.tables.unlearning import unlearning_section
+from fedaudit.report.tables.usage import usage_table
 from fedaudit.report.text.comparison import cautions
-from fedaudit.report.text.games import CERTIFICATES, game_verdict
+from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.tiles import game_tiles, tiles
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.record import Record, record_json
 
 
-def rendered(template: str, *, figures: Mapping[str, Figures], **values: object) -> str:
-    """A template filled in, with the page's script and what figures tell under the pointer."""
+def rendered(
+    template: str, *, figures: Mapping[str, Figures], running: Sequence[str], **values: object
+) -> str:
+    """Return a template filled in, with the page's script and the values of its figures.
+
+    Args:
+        template: The template's file name.
+        figures: The page's figures by name.
+        running: Texts at the top left and in the middle of every printed page.
+        values: Values of the template's other names.
+    """
     scripts = {"guard": _file("guard.js"), "page": _file("page.js")}
     data = {
         name: [[hovering(panel) for panel in choice.panels] for choice in figure.choices]
@@ -71,6 +79,7 @@ def rendered(template: str, *, figures: Mapping[str, Figures], **values: object)
             scripts={name: Markup(text) for name, text in scripts.items()},
             data=Markup(embedded(data)),
             figures=figures,
+            running=running,
             symbols=symbols(),
             **values,
         )
@@ -86,7 +95,6 @@ def embedded(value: object) -> str:
 
 
 def _policy(scripts: list[str]) -> str:
-    """A content policy that names the scripts by their hashes and allows nothing else."""
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
         for text in scripts
@@ -116,8 +124,18 @@ def _environment_of_templates() -> Environment:
     environment.filters["forest"] = forest_drawn
     environment.filters["client"] = words.client_name
     environment.filters["sight"] = words.sight_name
+    environment.filters["css_string"] = css_string
     environment.filters["paragraph"] = lambda text: words.capital(words.sentence(text))
     return environment
+
+
+def css_string(text: str) -> Markup:
+    """Return a text as a CSS string in which no character can end the string or the element."""
+    return Markup('"{}"').format(
+        Markup("").join(
+            char if char.isascii() and char.isalnum() else f"\\{ord(char):06x}" for char in text
+        )
+    )
 
 
 def write_page(path: Path, document: str) -> None:
@@ -213,16 +231,15 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     )
     verdicts = [verdict(record) for record in records]
     drawn = front_figure(comparison) or tradeoff_figure(comparison)
-    used = usage_figure(comparison, records)
-    figures = {figure.ident: figure for figure in (drawn, used) if figure is not None}
+    figures = {drawn.ident: drawn} if drawn else {}
     named_ = [(record.name, said) for record, said in zip(records, verdicts, strict=True)]
     return rendered(
         "comparison.html.j2",
         title=f"Comparison of {words.plural(len(records), 'audit')}",
+        running=(f"Comparison of {words.plural(len(records), 'audit')}", ""),
         first=first_of_comparison(comparison, records, verdicts),
         figures=figures,
         tradeoff=drawn,
-        used=used,
         usage=usage_table(comparison, records),
         hypervolumes=hypervolume_tables(comparison),
         verdicts=named_ if len(records) <= MOST_VERDICTS else [],
@@ -247,22 +264,19 @@ def report_html(record: Record, pictures: str = "") -> str:
     record = words.cleaned(record, words.without_digests([record]))
     if record.kind == "games":
         return _games_html(record)
-    figures, known = figures_of(record), advice(record)
-    if known and known.drawing:
-        figures[known.drawing.ident] = known.drawing
     kind, said = kind_of(record), verdict(record)
     return rendered(
         "report.html.j2",
         title=f"{kind}: {shortened(record.name, 80)}",
+        running=_running(record),
         kind=kind,
         on_membership=about_members(record),
         sources=source_section(record),
         clusters=cluster_section(record),
-        figures=figures,
+        figures=figures_of(record),
         record=record,
         verdict=said,
         first=first_screen(record, said),
-        tiles=tiles(record),
         meta=_meta(
             record,
             words.plural(record.federation_size, "client"),
@@ -270,48 +284,44 @@ def report_html(record: Record, pictures: str = "") -> str:
             words.plural(len(record.seeds), "seed"),
         ),
         unlearning=unlearning_section(record),
-        advice=known,
+        advice=advice(record),
         pictures=pictures,
+        targets=targets_of(record),
         **membership_section(record),
         **run_section(record),
-        clauses=clause_table(record),
-        caveat=CAVEAT,
+        clauses=clause_summary(record),
         again=reproducing(record),
     )
 
 
+def _running(record: Record) -> tuple[str, str]:
+    return shortened(record.name, 60), f"record {shortened(record.content_hash, 21)}"
+
+
 def _meta(record: Record, *counts: str) -> list[str]:
-    """Date, sizes and record, beside a page's title."""
     made, name = record.environment.started[:10], shortened(record.content_hash, 13)
     return [part for part in (made, *counts, f"record {name}") if part]
 
 
 def figures_of(record: Record) -> dict[str, Figures]:
     """Every figure that the record has data for, by its name in the document."""
-    found = [*membership_figures(record), *source_figures(record), *cluster_figures(record)]
+    found = [roc_figure(record.curves), *source_figures(record), *cluster_figures(record)]
     return {figure.ident: figure for figure in found if figure is not None}
 
 
-MOST_ROWS = 40
-"""Rows of certificates up to which their table stands open."""
-
-
 def _games_html(record: Record) -> str:
-    certificates = certificates_table(record)
-    detector = record.detection
-    weights = weights_figure(detector) if detector else None
     said = game_verdict(record)
+    detector = record.detection
     return rendered(
         "games.html.j2",
         title=f"Security games: {shortened(record.name, 80)}",
-        figures=game_figures(record) | ({weights.ident: weights} if weights else {}),
+        running=_running(record),
+        figures=game_figures(record),
         detector=detector_table(detector) if detector else None,
         detected=detector_words(detector) if detector else [],
         record=record,
         verdict=said,
         first=first_of_games(record, said),
-        tiles=game_tiles(record),
-        sizes=_games_sizes_table(),
         meta=_meta(
             record,
             words.plural(len(record.points), "point"),
@@ -320,20 +330,7 @@ def _games_html(record: Record) -> str:
         about=clean(str(record.config.get("about", ""))),
         points=points_table(record),
         rounds=rounds_table(record),
-        certificates=certificates,
-        certificates_open=certificates is not None and len(certificates.rows) <= MOST_ROWS,
-        certified=CERTIFICATES,
-        clauses=clause_table(record),
-        caveat=CAVEAT,
+        certificates=certificates_table(record),
+        clauses=clause_summary(record),
         again=reproducing(record),
-    )
-
-
-def _games_sizes_table() -> Grid:
-    """Thresholds of success by word: as for a model’s risk, which is the same figure."""
-    return risk_sizes_table(
-        "Words for the server’s success",
-        "Adv",
-        "The lower limit of the interval decides, at the point behind a mechanism where it "
-        "is highest; it is not corrected for the number of points.",
     )

@@ -2,12 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 
-from fedaudit.core.metric_names import AUC, rate_of
+from fedaudit.core.metric_names import (
+    AUC,
+    SECURE_SUM_EPSILON,
+    SECURE_SUM_EPSILON_IF_GAUSSIAN,
+    rate_of,
+)
 from fedaudit.report import words
 from fedaudit.report.deciding.clients import are_several, name_of
 from fedaudit.report.evidence import (
     by_contrast,
+    client_epsilon,
     distinct,
+    given_over_all_runs,
     grouped,
     labels_among,
     leading,
@@ -17,7 +24,7 @@ from fedaudit.report.evidence import (
     single_samples,
     tone_of,
 )
-from fedaudit.report.figures.drawing import LegendEntry, Style, WithLimits, legend
+from fedaudit.report.figures.drawing import OKABE_ITO, LegendEntry, Style, WithLimits, legend
 from fedaudit.report.figures.forest import (
     BASELINE,
     DEFENDED,
@@ -28,6 +35,7 @@ from fedaudit.report.figures.forest import (
     Picture,
     Track,
     half_track,
+    number_track,
     percent_track,
 )
 from fedaudit.report.grid import cut_within, shortened
@@ -36,13 +44,17 @@ from fedaudit.report.text.clusters import Clustered, clustered_of, group_names, 
 from fedaudit.report.text.comparison import clients_of, labels_of, strongest_entry, tradeoffs
 from fedaudit.report.text.points import ShownPoint, contradicted, epsilon, families, shown_points
 from fedaudit.report.text.sources import Named, labels_of_named, look_of_source, on_sources
-from fedaudit.report.verdict import figures_by_side
+from fedaudit.report.verdict import canary_bound, figures_by_side
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison
 from fedaudit.results.doubts import NOT_RELIED_ON
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.metrics import MODEL_ESTIMATE, MODEL_RISK, TEST_ACCURACY, VIOLATIONS
 from fedaudit.results.record import Record
+from fedaudit.results.unlearning import unlearning_rows
+
+ACCEPTS = Style(OKABE_ITO[2], symbol="circle")
+ACCEPTS_LESS = Style(OKABE_ITO[1], symbol="triangle-down")
 
 MOST_LINES = 20
 """Rows of a picture at most; the tables have the others."""
@@ -59,7 +71,90 @@ def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
         return ()
     made = {"membership": _membership, "sources": _sources, "clusters": _clusters}
     parts = [made[topic](record) for topic in topics or made]
-    return tuple(forest for part in parts for forest in part)
+    # What a study of deletion, canaries or a round's sum was made for comes first.
+    return tuple(f for part in (_deletion(record), _epsilons(record), *parts) for f in part)
+
+
+def _deletion(record: Record) -> Picture:
+    settings = record.config.get("unlearning")
+    margin = settings.get("margin") if isinstance(settings, dict) else None
+    looks = {"after": PLAIN, "retrained": DEFENDED[1], "before": BASELINE}
+    lines = []
+    for row in unlearning_rows(record):
+        points = {"after": row.after, "retrained": row.retrained, "before": row.before}
+        marks = tuple(
+            _mark(one, looks[name], _with_limits(f"{shortened(one.attack)} {name}: AUC", one))
+            for name, one in points.items()
+        )
+        told = f"retrained {words.value_of(row.retrained)}, before {words.value_of(row.before)}"
+        middle = row.retrained.number
+        lines.append(
+            Line(
+                shortened(row.after.attack, 30),
+                (marks,),
+                (words.value_of(row.after),),
+                (told,),
+                band=(middle - margin, middle + margin) if isinstance(margin, float) else None,
+            )
+        )
+    if not lines:
+        return ()
+    return _alone(
+        "Deleted samples before and after deletion",
+        "after deletion",
+        "AUC of each attack on deleted against unseen samples, with 95% intervals. Deleted samples "
+        "are forgotten if the AUC after deletion is within the margin (grey band) of the model "
+        "that "
+        "was retrained without them.",
+        (half_track("AUC", _reached(lines), shares=False),),
+        lines,
+        looks,
+    )
+
+
+def _epsilons(record: Record) -> Picture:
+    canary, client = canary_bound(record), client_epsilon(record)
+    sums = [
+        given_over_all_runs(record, metric)
+        for metric in (SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN)
+    ]
+    measured: list[tuple[str, Estimate | None]] = []
+    claimed: list[tuple[str, Estimate | None]] = []
+    if canary is not None:
+        measured = [
+            ("Measured, one canary sample", canary.measured),
+            ("If the mechanism is Gaussian", canary.if_gaussian),
+            ("If scores are normal", canary.if_normal),
+        ]
+        claimed = [("Proven", canary.claimed)]
+    elif client.best is not None:
+        measured = [("Measured, from coins", client.coins), ("If Gaussian", client.gaussian)]
+        claimed = [("Claimed, as audited", client.claimed), ("Claimed, as deployed", client.alone)]
+    elif sums[0] is not None:
+        measured = [("Measured, one round’s sum", sums[0]), ("If noise is normal", sums[1])]
+    rows = [(name, one, True) for name, one in measured if one is not None]
+    rows += [(name, one, False) for name, one in claimed if one is not None]
+    if not rows:
+        return ()
+    most = 1.3 * max(one.number for _, one, _ in rows)
+    lines = [_epsilon_line(name, one, is_bound) for name, one, is_bound in rows]
+    return _alone(
+        "Epsilon: measured against claimed",
+        "epsilon",
+        "A measured epsilon is a lower bound: the line to its right is what it leaves possible. A "
+        "claimed one is an upper bound. A measured bound above a claim refutes it.",
+        (number_track("ε", most),),
+        lines,
+        {"measured at least": PLAIN, "claimed at most": DEFENDED[0]},
+    )
+
+
+def _epsilon_line(name: str, one: Estimate, is_bound: bool) -> Line:
+    text = words.number(one.number)
+    low, high = (one.number, None) if is_bound else (None, one.number)
+    mark = Mark(one.number, low, high, PLAIN if is_bound else DEFENDED[0], f"{name}: {text}")
+    most = "" if one.ceiling is None else f"at most {words.number(one.ceiling)} could be shown"
+    return Line(name, ((mark,),), (f"{'≥' if is_bound else '≤'} {text}",), (most,))
 
 
 def _membership(record: Record) -> Picture:
@@ -166,9 +261,10 @@ def _of_contrast(
     return Forest(
         "Attacks against guessing",
         f"members {words.against(contrast)}",
-        f"{words.listed([track.title for track in tracks])} of every attack"
-        f"{' and client' * several} on {words.contrast_meaning(contrast, figures[0].unit)}, with "
-        f"95% intervals; the dashed line is guessing. ▲ above it after correction.{caveat}"
+        f"Every attack{' and client' * several} on "
+        f"{words.contrast_meaning(contrast, figures[0].unit)}, with 95% intervals; dashed: "
+        "guessing; "
+        f"▲ above it after correction.{caveat}"
         + f" {words.plural(left, 'more row')} {'is' if left == 1 else 'are'} in the tables."
         * bool(left),
         tuple(tracks),
@@ -181,7 +277,6 @@ _SINGLES = "their samples one by one"
 
 
 def _of_singles(figures: Sequence[Estimate]) -> tuple[Mark, ...]:
-    """Marks of the AUC of single samples beside that of the people whose they are."""
     return tuple(
         _mark(one, DEFENDED[0], _with_limits(f"{shortened(one.attack)}, {_SINGLES}: AUC", one))
         for one in figures
@@ -193,7 +288,6 @@ def _keys(looks: Mapping[str, Style]) -> tuple[LegendEntry, ...]:
 
 
 def _reached(lines: Sequence[Line], track: int = 0) -> list[float]:
-    """Every value and limit that is drawn in a track."""
     marks = [mark for line in lines for mark in line.marks[track]]
     reached = [limit for mark in marks for limit in (mark.value, mark.low, mark.high)]
     return [limit for limit in reached if limit is not None]
@@ -213,7 +307,6 @@ def _marks(figures: Sequence[Estimate], looks: dict[str, Style]) -> tuple[Mark, 
 
 
 def _largest(figures: Sequence[Estimate]) -> Estimate | None:
-    """The figure whose value stands beside a row: without a defense, the largest lower limit."""
     plain = [one for one in figures if one.defense == NO_DEFENSE] or list(figures)
     return max(plain, key=lambda one: (one.low or 0.0, one.value or 0.0), default=None)
 
@@ -237,7 +330,6 @@ def _baseline(value: float | None, said: str) -> list[Mark]:
 
 
 def _source_line(name: str, said: str, one: Named, look: Style) -> Line:
-    """Success of a source attack, beside what label distributions alone explain."""
     sign, limits = look_of_source(one), words.interval_of(one.success)
     marks = [_mark(one.success, look, _with_limits(f"{said}: success", one.success))]
     marks += _baseline(one.mixes, "label distributions alone")
@@ -289,14 +381,19 @@ def _clusters(record: Record) -> Picture:
     return _alone(
         "Membership risk by model",
         "membership risk by model",
-        "Balanced accuracy of membership inference on each group’s model, with 95% intervals (the "
-        "dashed line is guessing), and the clients that accept less risk than their model has.",
+        "Balanced accuracy of membership inference on each group’s model, with 95% intervals; "
+        "dashed: guessing. Small marks: the risk that each of its clients accepts.",
         (
             half_track("Risk of the model", _reached(lines), shares=True),
             percent_track("Clients above what they accept", [1.0], guess=None),
         ),
         lines,
-        {"measured": PLAIN, "estimated by the server": BASELINE},
+        {
+            "measured": PLAIN,
+            "estimated by the server": BASELINE,
+            "a client accepts": ACCEPTS,
+            "accepts less: a violation": ACCEPTS_LESS,
+        },
     )
 
 
@@ -309,6 +406,13 @@ def _model_line(one: Clustered, name: str, study: str) -> Line | None:
     label = " · ".join(filter(None, (f"{words.capital(shortened(name, 24))}’s model", study)))
     marks = [_mark(risk, PLAIN, _with_limits(f"{label}: risk", risk))]
     marks += _baseline(None if guess is None else guess.value, f"{label}: estimated")
+    marks += [
+        Mark(accepted, None, None, look, f"{words.client_name(client)} accepts {text}", 4.0)
+        for client, accepted, group in zip(run.clients, run.thresholds, run.group, strict=True)
+        if run.group_names[group] == name
+        for look in (ACCEPTS_LESS if accepted < risk.number else ACCEPTS,)
+        for text in (words.percent(accepted),)
+    ]
     leak = risk_size(risk)
     clients = sum(run.group_names[group] == name for group in run.group)
     share = above.number / clients if above is not None and clients else None
@@ -473,5 +577,4 @@ def _alone(
     lines: Sequence[Line],
     looks: Mapping[str, Style] | None = None,
 ) -> Picture:
-    """A picture without a choice."""
     return (Forest(title, label, caption, tracks, tuple(lines[:MOST_LINES]), _keys(looks or {})),)

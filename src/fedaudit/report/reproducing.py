@@ -27,7 +27,6 @@ def study_file(config: Mapping[str, object]) -> str:
 
 
 def _table(values: Mapping[str, object], path: tuple[str, ...]) -> Iterator[str]:
-    """A table's settings first, then the tables inside it, as TOML wants them."""
     for key, value in values.items():
         if value is not None and not _stands_alone(value):
             yield f"{_key(key)} = {_inline(value)}"
@@ -42,7 +41,6 @@ def _table(values: Mapping[str, object], path: tuple[str, ...]) -> Iterator[str]
 
 
 def _stands_alone(value: object) -> bool:
-    """True where a value gets headings of its own: a table, or a list of tables only."""
     if isinstance(value, list):
         return bool(value) and all(isinstance(entry, dict) for entry in value)
     return isinstance(value, dict)
@@ -119,7 +117,6 @@ MOST_SETTINGS = 500_000
 
 
 def _with_points(record: Record) -> Mapping[str, object]:
-    """The settings of games, with a variant for each point that has a name."""
     varied = {
         point.label: {name: _value(text) for name, text in point.settings.items()}
         for point in record.points
@@ -129,7 +126,6 @@ def _with_points(record: Record) -> Mapping[str, object]:
 
 
 def _environment(record: Record) -> list[tuple[str, str]]:
-    """Environment of a record, as names and values."""
     made = record.environment
     seeds = ("Seeds", ", ".join(str(seed) for seed in record.seeds))
     settings = [seeds, ("Evaluation", record.evaluation)] if record.kind != "games" else []
@@ -154,7 +150,6 @@ def _duration(seconds: float) -> str:
 
 
 def _size(value: object) -> int:
-    """Characters of all texts of a JSON value, about."""
     if isinstance(value, dict):
         return sum(len(str(key)) + _size(inner) for key, inner in value.items())
     if isinstance(value, list):
@@ -163,7 +158,6 @@ def _size(value: object) -> int:
 
 
 def _value(text: str) -> object:
-    """A setting as it was before it became a text."""
     if text in ("inf", "-inf", "nan"):
         return float(text)
     if len(text) > _LONGEST_VALUE:

@@ -47,7 +47,6 @@ def print_record(record: Record, console: Console | None = None) -> None:
 
 
 def _print_games(record: Record, console: Console | None) -> None:
-    """Contradictions of claims come first."""
     said = game_verdict(record)
     first = first_of_games(record, said)
     warnings = (*said.contradictions, *first.beside, *poor_fits(shown_points(record.games)))
@@ -92,7 +91,6 @@ def _print(
 def _lines(
     first: First, picture: Picture, warnings: Sequence[str], width: int, most: int
 ) -> list[str]:
-    """Verdict, warnings, numbers, controls, rows as far as they fit, and what to do next."""
     head = textwrap.wrap(
         f"{first.status.upper()}: {first.headline}.", width, subsequent_indent="  "
     )
@@ -116,7 +114,6 @@ def _lines(
 
 
 def _one_a_topic(picture: Picture) -> Picture:
-    """Of each topic the first choice: the others are in the report."""
     return tuple({forest.title: forest for forest in picture[::-1]}.values())[::-1]
 
 

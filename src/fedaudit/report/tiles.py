@@ -49,12 +49,6 @@ class Tile(NamedTuple):
     tone: str = ""
 
 
-def tiles(record: Record) -> list[Tile]:
-    """The numbers that stand at the top of a report."""
-    found = [tile for of_topic in topic_tiles(record).values() for tile in of_topic]
-    return [*found, *client_tiles(record), *utility_tile(record), _controls_tile(record)]
-
-
 def topic_tiles(record: Record) -> dict[str, list[Tile]]:
     """The numbers of each topic, the most important first.
 
@@ -100,7 +94,6 @@ def canary_tile(record: Record) -> list[Tile]:
 
 
 def _membership_tiles(figures: list[Estimate]) -> list[Tile]:
-    """The leading AUC and the leading rate, that with the larger word first."""
     figures = relied_on(figures) or figures
     found = evidence.leading(figures)
     auc = next((figure for figure in found if figure.metric == metric_names.AUC), None)
@@ -143,7 +136,6 @@ def _identified_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | N
 
 
 def _larger_limits(best: Estimate, figures: list[Estimate], shown: Callable[[float], str]) -> str:
-    """Return the upper limits of other clients that are above that of a figure, by name."""
     if not are_several(figures):
         return ""
     limits = largest_limits([f for f in figures if f.contrast == best.contrast], best.metric)
@@ -156,7 +148,6 @@ def _larger_limits(best: Estimate, figures: list[Estimate], shown: Callable[[flo
 
 
 def _source_tiles(record: Record) -> list[Tile]:
-    """Attack success rate, and its excess over what label distributions explain."""
     named = on_sources(record)
     best = strongest_on_sources(named)
     if best is None:
@@ -178,12 +169,10 @@ def _source_tiles(record: Record) -> list[Tile]:
 
 
 def _sized(size: evidence.Size | None, otherwise: str) -> tuple[str, str]:
-    """The size of a leak in words, and the colour that goes with it."""
     return (evidence.a_leak(size), evidence.tone_of(size)) if size else (otherwise, "")
 
 
 def _cluster_tiles(record: Record) -> list[Tile]:
-    """Of every algorithm and defense: who uses a model that is too risky, and how risky one is."""
     studies = clustered_of(record)
     found = []
     for one in studies:
@@ -207,7 +196,6 @@ def _cluster_tile(name: str, mean: Estimate, said: str, label: str, tone: str) -
 
 
 def _judged(figure: Estimate) -> tuple[str, str]:
-    """The finding in words, and the colour that goes with it."""
     size = evidence.size_of(figure)
     if figure.doubt:
         return NOT_RELIED_ON, ""
@@ -283,19 +271,6 @@ def client_tiles(record: Record) -> list[Tile]:
     tone = "alarm" if claimed and best.number > claimed.number else ""
     name = "One client's contribution, epsilon at least"
     return [Tile(name, words.shown(best.number, best.metric), " · ".join(detail), tone)]
-
-
-def _controls_tile(record: Record) -> Tile:
-    checks = evidence.checks_of(record.controls)
-    if not checks.ran:
-        return Tile("Controls", "none run", "nothing vouches for the figures", "alarm")
-    tone = "alarm" if checks.failed else "good"
-    value = f"{checks.passed} of {len(checks.ran) + checks.untold}"
-    detail = "checks on the audit itself"
-    if checks.untold:
-        tone = tone if checks.failed else ""
-        detail += f"; {checks.untold} cannot tell"
-    return Tile("Controls passed", value, detail, tone)
 
 
 def game_tiles(record: Record) -> list[Tile]:

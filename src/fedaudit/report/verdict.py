@@ -149,7 +149,6 @@ def wrong_sign(figures: Sequence[Estimate]) -> list[Estimate]:
 
 
 def _high_among(figure: Estimate, count: int) -> float:
-    """Return the upper 95 % limit of one of several AUCs, such that all hold at once."""
     value, high = figure.number, figure.high if figure.high is not None else 1.0
     if not 0 < value <= high < 1:
         return high
@@ -266,14 +265,9 @@ def independence(record: Record) -> str:
     if record.unit == "person" or named:
         return ""
     return (
-        "Intervals and tests take audited samples as independent of each other. If several are of "
-        "one person or source, both promise too much"
-        + (
-            "."
-            if record.watched
-            else ": name that person (data.options.subject) and audit people "
-            '(audit.unit = "person").'
-        )
+        "Intervals and tests take audited samples as independent of each other."
+        + " If several are of one person, audit people (data.options.subject, "
+        'audit.unit = "person").' * (not record.watched)
     )
 
 
@@ -311,7 +305,6 @@ def failures_beside(record: Record, status: evidence.Status) -> list[str]:
 
 
 def _about_each(controls: Iterable[ControlResult]) -> list[str]:
-    """Return the attacks or clients whose figures controls are about, each once."""
     return evidence.distinct(_about(one) or shortened(one.control, 40) for one in controls)
 
 
@@ -320,7 +313,6 @@ MOST_FAILED = 3
 
 
 def _control_name(control: ControlResult) -> str:
-    """Return a control's name with the client and the attack that it is about."""
     about = _about(control)
     named = clients_named(control.clients) if control.clients else ""
     said = "; ".join(filter(None, (about, named)))

@@ -222,28 +222,6 @@ PEOPLE_MEANINGS = {
 NO_FAIR_DRAW = "no fair draw: differences between clients may be part of it"
 """Mark of a contrast whose members and non-members no single draw divided."""
 
-ORIGINS = {
-    "member": "Member",
-    "other_client": "Another client's",
-    "unseen": "Unseen",
-}
-"""Origins of samples."""
-
-SIGNALS = {
-    "loss": "minus the loss",
-    "confidence": "probability of the true class",
-    "max_posterior": "largest probability of any class",
-    "posterior_std": "spread of the probabilities",
-    "minus_entropy": "minus the entropy",
-    "minus_modified_entropy": "minus the modified entropy",
-    "gradient-cosine": "gradient-update cosine",
-    "projection-residual": "minus the projection residual",
-    "gradient-norm": "minus squared gradient norm",
-    "gradient-difference-raw": "gradient difference",
-    "gradient-difference-sum": "gradient difference, rescaled",
-}
-"""Meanings of a signal's numbers: all are turned so that larger stands for members."""
-
 METRICS = {
     metric_names.AUC: "AUC",
     metric_names.EPSILON: "ε (lower bound)",
@@ -301,13 +279,6 @@ def sight_name(sight: str) -> str:
     """A thing that an adversary sees or an attack needs."""
     plain = sight.lower()
     return SIGHTS.get(plain, _as_it_is(plain))
-
-
-def signal_name(signal: str) -> str:
-    """Meaning of a signal's numbers."""
-    plain = signal.removeprefix("global_")
-    meaning = SIGNALS.get(plain, _as_it_is(plain))
-    return meaning if plain == signal else f"{meaning}, global model"
 
 
 def metric_name(metric: str) -> str:
@@ -384,13 +355,11 @@ def without_digests(models: Iterable[BaseModel]) -> Speaker:
 
 
 def _word_before(found: re.Match[str]) -> str:
-    """The name that a digest stands behind, or its end."""
     before = found.string[max(0, found.start() - _MOST_BEFORE) : found.start()]
     return re.split(r"[\s#]", before)[-1]
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Every text of a model but those of its settings."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, BaseModel):
@@ -508,7 +477,6 @@ def cleaned(
 
 
 def _named_group(group: str, clients: Mapping[int, NamedClient]) -> str:
-    """Return the name of the client whose number a group is."""
     number = int(group) if group.isascii() and group.isdecimal() and len(group) <= 15 else -1
     return clients[number].name if number in clients else clean(group)
 
@@ -521,7 +489,6 @@ def _holds_clients(value: object) -> TypeGuard[list[int]]:
 def _cleaned(
     value: object, speak: Speaker, clients: Mapping[int, NamedClient], watched: bool
 ) -> object:
-    """The value itself where nothing in it changes."""
     if isinstance(value, str):
         return speak(value)
     if isinstance(value, BaseModel):

@@ -143,7 +143,6 @@ def pooled_over(record: Record) -> Callable[[str], str]:
 
 
 def _pooled_clients(figures: Iterable[Estimate], attack: str) -> int:
-    """Return the number of clients with both members and non-members for an attack."""
     return len(
         clients_of(
             one for one in figures if one.attack == attack and one.n_members and one.n_nonmembers

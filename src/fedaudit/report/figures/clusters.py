@@ -1,4 +1,4 @@
-"""Figures of clustered learning: migration between models, risk, thresholds, violations, loss."""
+"""Figures of clustered learning: migration between models, and risk by round."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,13 +10,10 @@ from fedaudit.report.grid import shortened
 from fedaudit.report.text.clusters import (
     Run,
     ShownModel,
-    above,
-    expected_above,
     shown_models,
-    surely_above,
 )
-from fedaudit.report.words import capital, client_name, count, defense_name, percent, plural
-from fedaudit.results.clusters import ModelState, choices, clients_of, groups_by_size, used_by
+from fedaudit.report.words import capital, count, defense_name, percent, plural
+from fedaudit.results.clusters import ModelState, choices, clients_of, groups_by_size
 from fedaudit.results.record import Record
 
 BAR = 0.34
@@ -32,13 +29,7 @@ _STEPS = 8
 _TRUE = drawing.Style(drawing.OKABE_ITO[3])
 _ESTIMATED = drawing.Style(drawing.OKABE_ITO[2], "dash", "square")
 _TOLD = drawing.Style(drawing.OKABE_ITO[4], "dot", "diamond")
-_SURELY = drawing.Style(drawing.OKABE_ITO[6], "dashdot", "triangle-up")
 _GUESS = drawing.Style(drawing.GREY, "dot")
-_ACCEPTED = drawing.Style(drawing.GREY)
-_LESS = drawing.Style(drawing.OKABE_ITO[3], symbol="triangle-down")
-
-_ACCEPTS_MORE, _ACCEPTS_LESS = "Accepts this risk", "Accepts less: a violation"
-_SURE = "Sure: by the lower limit"
 
 
 def cluster_figures(record: Record) -> list[drawing.Figures | None]:
@@ -48,9 +39,6 @@ def cluster_figures(record: Record) -> list[drawing.Figures | None]:
     return [
         migration_figure(record),
         risk_figure(record),
-        thresholds_figure(record),
-        violations_figure(record),
-        loss_figure(record),
     ]
 
 
@@ -62,13 +50,11 @@ def _figure(
     keys: tuple[drawing.LegendEntry, ...],
     shape: str = "wide",
 ) -> drawing.Figures:
-    """A figure with a choice for each run."""
     made = drawing.choices_of(runs, _setting, lambda inside: panels(inside[0]))
     return drawing.Figures(f"clusters-{name}", caption, made, keys, shape)
 
 
 def _setting(run: Run) -> tuple[str, ...]:
-    """Setting that tells one run's panels from another's."""
     return (shortened(run.algorithm), shortened(defense_name(run.defense)), f"seed {run.seed}")
 
 
@@ -82,7 +68,6 @@ def _lines(
     values: Iterable[Sequence[drawing.Number | None]],
     hover: str,
 ) -> list[drawing.Series]:
-    """A line over the measured rounds for each name."""
     pairs = zip(looks.items(), values, strict=True)
     return [
         drawing.Series(name, _rounds(run), of, look, hover, marks=12) for (name, look), of in pairs
@@ -92,15 +77,11 @@ def _lines(
 def _by_round(
     run: Run, summary: str, y: drawing.Scale, series: Sequence[drawing.Drawn], title: str = ""
 ) -> drawing.Panel:
-    """A panel over the measured rounds."""
     return drawing.Panel(title, summary, drawing.round_scale(_rounds(run)), y, series)
 
 
-def _clients(
-    title: str, most: int, ends: tuple[drawing.Number, drawing.Number] | None = None
-) -> drawing.Scale:
-    """An axis of whole clients: of few, halves would be marked as well."""
-    return drawing.Scale(title, ends=ends, step=1 if most <= 5 else None, count=6, from_zero=True)
+def _clients(most: int) -> drawing.Scale:
+    return drawing.Scale("Clients", ends=(0, most), step=1 if most <= 5 else None, count=6)
 
 
 class _Ribbon(NamedTuple):
@@ -119,12 +100,10 @@ def migration_figure(record: Record) -> drawing.Figures:
     late = any(run.joined for run in record.clusters)
     return _figure(
         "migration",
-        "Each bar holds the clients of one group after a measured round, by the model that they "
-        "last trained, stacked from the bottom in the legend’s order. Pale bands are clients that "
-        "keep their model until the next bar, strong ones clients that change to the model whose "
-        "colour they have. "
-        + ("Clients that have not taken part yet are in no bar. " if late else "")
-        + "Groups have scales of their own. The table of rounds has the numbers.",
+        "Clients of a group after each measured round, by the model that they last trained. Pale "
+        "bands keep their model, strong ones change to the model whose colour they have."
+        + " Clients that have not taken part yet are in no bar."
+        * late,
         record.clusters,
         lambda run: [migration_panel(run, group) for group in groups_by_size(run)],
         _model_keys(record),
@@ -153,7 +132,7 @@ def migration_panel(run: Run, group: int) -> drawing.Panel:
         f"{name}: {plural(len(places), 'client')}",
         f"Clients of {name} by model, round by round; at the end: {parts}.",
         drawing.Scale("Measured round", ends=(-0.4, len(rounds) - 0.6), ticks=ticks, grid=False),
-        _clients("Clients", len(places), (0, len(places))),
+        _clients(len(places)),
         series,
     )
 
@@ -161,7 +140,6 @@ def migration_panel(run: Run, group: int) -> drawing.Panel:
 def _stacked(
     choice: Sequence[int | None], shown: Sequence[ShownModel]
 ) -> dict[int, tuple[int, int]]:
-    """Heights between which the clients of each model stand in a bar."""
     ends = list(accumulate((choice.count(one.model) for one in shown), initial=0))
     return {one.model: (ends[at], ends[at + 1]) for at, one in enumerate(shown)}
 
@@ -171,7 +149,6 @@ def _ribbons(
     stacks: Sequence[dict[int, tuple[int, int]]],
     shown: Sequence[ShownModel],
 ) -> list[_Ribbon]:
-    """Flows between neighbouring rounds, stacked within each bar in the models' order."""
     order, found = [one.model for one in shown], []
     for at in range(len(used) - 1):
         flows = Counter(zip(used[at], used[at + 1], strict=True))
@@ -192,7 +169,6 @@ def _ribbons(
 
 
 def _ribbon(ribbon: _Ribbon, shown: Sequence[ShownModel]) -> drawing.Band:
-    """A bent band, strong where clients move and pale where they stay."""
     (target,) = [one for one in shown if one.model == ribbon.target]
     start, end = ribbon.at + BAR / 2, ribbon.at + 1 - BAR / 2
     shares = [step / _STEPS for step in range(_STEPS + 1)]
@@ -209,7 +185,6 @@ def _ribbon(ribbon: _Ribbon, shown: Sequence[ShownModel]) -> drawing.Band:
 def _moving(
     one: ShownModel, ribbons: Sequence[_Ribbon], shown: Sequence[ShownModel]
 ) -> drawing.Series:
-    """Texts of clients that move to a model, at invisible points in the middle of their ribbons."""
     labels = {one.model: drawing.series_name(one.label) for one in shown}
     moving = [r for r in ribbons if r.target == one.model != r.source]
     return drawing.Series(
@@ -237,9 +212,9 @@ def risk_figure(record: Record) -> drawing.Figures | None:
         looks["Announced to clients"] = _TOLD
     return _figure(
         "risk",
-        "Membership risk of each model, round by round: balanced accuracy of the attack, 50% being "
-        "a guess. The true risk is on the model’s real members, with its 95% interval; the "
-        "estimate is made without them. Where the two part, clients decide on a wrong number.",
+        "Membership risk of each model by round (balanced accuracy; 50% is guessing). The true "
+        "risk, "
+        "with its 95% interval, is on the model’s real members; the estimate is made without them.",
         record.clusters,
         lambda run: [_risk_panel(run, shown, _range(run)) for shown in shown_models(run)],
         (*drawing.legend(looks), *drawing.legend({"Guessing": _GUESS}, marked=False)),
@@ -272,7 +247,6 @@ def _limits(places: Sequence[drawing.Number], states: Sequence[ModelState]) -> d
 
 
 def _range(run: Run) -> tuple[float, float]:
-    """Range of the risks of all models of a run, with guessing and a little room."""
     known = [
         value
         for one in run.rounds
@@ -287,129 +261,6 @@ def _risk_scale(title: str, ends: tuple[float, float]) -> drawing.Scale:
     return drawing.Scale(title, "%", (min(ends[0], 0.48), max(ends[1], 0.6)), count=7)
 
 
-def thresholds_figure(record: Record) -> drawing.Figures | None:
-    """For each model what its clients accept, in order, against its risk at the end."""
-    used = [model for run in record.clusters for model in used_by(run, None)]
-    if not any(model is not None and model.risk is not None for model in used):
-        return None
-    return _figure(
-        "thresholds",
-        "The clients of each model at the end, ordered by the highest risk that they accept. "
-        "Those below the line of the model’s true risk use a model that is riskier than they "
-        "accept; below the band, its 95% interval, that is sure.",
-        record.clusters,
-        _threshold_panels,
-        (
-            *drawing.legend({_ACCEPTS_MORE: _ACCEPTED, _ACCEPTS_LESS: _LESS}),
-            *drawing.legend({"True risk of the model": _TRUE}, marked=False, series="True risk"),
-        ),
-    )
-
-
-def _threshold_panels(run: Run) -> list[drawing.Panel]:
-    chosen = choices(run)
-    least, most = _range(run)
-    ends = (min(least, *run.thresholds) - 0.01, max(most, *run.thresholds) + 0.01)
-    used = [shown for shown in shown_models(run) if shown.model in chosen]
-    return [_threshold_panel(run, shown, ends) for shown in used]
-
-
-def _threshold_panel(run: Run, shown: ShownModel, ends: tuple[float, float]) -> drawing.Panel:
-    state = run.rounds[-1].models[shown.model]
-    theirs = sorted(
-        (threshold, client)
-        for threshold, client, choice in zip(run.thresholds, run.clients, choices(run), strict=True)
-        if choice == shown.model
-    )
-    risk, across = state.risk, (0, len(theirs) + 1)
-    less = [risk is not None and risk > threshold for threshold, _ in theirs]
-    series: list[drawing.Drawn] = []
-    if risk is not None:
-        series = [
-            _limits(across, [state, state]),
-            drawing.level(across, risk, _TRUE, "True risk", "%{y:.1%}"),
-        ]
-    for look, name, violates in (
-        (_ACCEPTED, _ACCEPTS_MORE, False),
-        (_LESS, _ACCEPTS_LESS, True),
-    ):
-        kept = [at for at, one in enumerate(less) if one == violates]
-        series.append(
-            drawing.Series(
-                name,
-                [at + 1 for at in kept],
-                [theirs[at][0] for at in kept],
-                look,
-                "%{text} accepts %{y:.1%}",
-                joined=False,
-                size=8 if violates else 5,
-                texts=[client_name(theirs[at][1]) for at in kept],
-            )
-        )
-    told = f"{count(sum(less))} of {count(len(theirs))} accept less"
-    return drawing.Panel(
-        f"{shown.label}: {told}",
-        f"Thresholds of the clients of {shown.label}; {told}.",
-        _clients("Clients, those who accept least first", len(theirs), across),
-        _risk_scale("Risk accepted", ends),
-        series,
-    )
-
-
-def violations_figure(record: Record) -> drawing.Figures | None:
-    """Number of clients use a model that is riskier than they accept, round by round."""
-    runs = [run for run in record.clusters if len(run.rounds) > 1]
-    if not runs:
-        return None
-    looks = {"By the true risk": _TRUE, _SURE: _SURELY, "By the estimates": _ESTIMATED}
-
-    def panels(run: Run) -> tuple[drawing.Panel, ...]:
-        counts = [
-            [how(run, one) for one in run.rounds] for how in (above, surely_above, expected_above)
-        ]
-        lines = _lines(run, looks, counts, "%{y} clients in round %{x}")
-        y = _clients("Clients", max(map(max, counts)))
-        return (_by_round(run, "Violations round by round.", y, lines),)
-
-    return _figure(
-        "violations",
-        "Clients whose model’s membership risk is above what they accept, after each measured "
-        "round.",
-        runs,
-        panels,
-        drawing.legend(looks),
-    )
-
-
-def loss_figure(record: Record) -> drawing.Figures | None:
-    """Convergence: each model's loss on test samples like its clients', round by round."""
-    runs = [
-        run
-        for run in record.clusters
-        if sum(any(m.loss is not None for m in one.models) for one in run.rounds) > 1
-    ]
-    if not runs:
-        return None
-
-    def panels(run: Run) -> tuple[drawing.Panel, ...]:
-        shown = shown_models(run)
-        losses = [[state.models[one.model].loss for state in run.rounds] for one in shown]
-        looks = {one.label: one.look for one in shown}
-        lines = _lines(run, looks, losses, "%{y:.3f} after round %{x}")
-        y = drawing.Scale("Loss", count=6, from_zero=True)
-        return (_by_round(run, "Loss of each model by round.", y, lines),)
-
-    return _figure(
-        "loss",
-        "Convergence: mean loss of each model on test samples like its clients’, after each "
-        "measured round. A gap is a round in which nobody trained it.",
-        runs,
-        panels,
-        _model_keys(record),
-    )
-
-
 def _model_keys(record: Record) -> tuple[drawing.LegendEntry, ...]:
-    """The models of all runs: one group's model looks the same in each."""
     shown = [one for run in record.clusters for one in shown_models(run)]
     return drawing.legend({one.label: one.look for one in shown})

@@ -108,7 +108,6 @@ def front_figure(comparison: Comparison) -> drawing.Figures | None:
 
 
 def _looks(fronts: Sequence[Front]) -> dict[str, drawing.Style]:
-    """A colour for each of the defenses with the best trade-offs, and a mark a coalition."""
     costs: dict[str, float] = {}
     for front in _defended(fronts):
         if (front.metric, front.attack) == (fronts[0].metric, fronts[0].attack):
@@ -137,12 +136,10 @@ def leakage_name(metric: str) -> str:
 
 
 def _short_name(metric: str) -> str:
-    """The same for a choice, which is cut on a phone where it is long."""
     return "Advantage" if metric == AUC else words.metric_name(metric)
 
 
 def _groups(fronts: Sequence[Front]) -> dict[tuple[str, str], list[Front]]:
-    """Fronts by metric and attack: the strongest attack first, metrics in the report's order."""
 
     def order(key: tuple[str, str]) -> tuple[int, bool]:
         known = list(HEADLINE_METRICS)
@@ -231,7 +228,6 @@ def _intervals(front: Front, look: drawing.Style) -> list[drawing.Series]:
             size=0,
             limits=[_reach(point, across=across) for point in points],
             across=across,
-            opacity=0.5,
         )
         for points, style in parts
         for across in (False, True)
@@ -246,14 +242,12 @@ def _reach(point: FrontPoint, *, across: bool) -> _Reach:
 
 
 def _cost(dots: drawing.Series) -> float:
-    """The least sum of leakage and error of a defense, to which a muted one comes last."""
     muted = 2.0 * (dots.look.color == drawing.MUTED)
     pairs = zip(dots.x, dots.y, dots.names, strict=True)
     return muted + min((float(x) + float(y or 0) for x, y, name in pairs if name), default=2.0)
 
 
 def _short_names(fronts: Sequence[Front]) -> list[str]:
-    """Defenses with as much of who uses them, and how, as tells them apart."""
     names = [front.family for front in fronts]
     ways: tuple[Callable[[Front], str], ...] = (case_name, lambda f: settings_text(f.settings))
     for more in ways:
@@ -350,7 +344,6 @@ def _area(front: Front | None) -> Cell | None:
 
 
 def _even(limit: float | None) -> float | None:
-    """Of a share of the unit square, more than three decimals say nothing."""
     return None if limit is None else round(limit, 3)
 
 

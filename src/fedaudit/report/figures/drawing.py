@@ -12,11 +12,11 @@ from markupsafe import Markup
 
 from fedaudit.report.evidence import grouped
 from fedaudit.report.grid import shortened
-from fedaudit.report.words import ORIGINS, client_name, defense_name
-from fedaudit.results.record import Curve, Histogram, Trajectory
+from fedaudit.report.words import client_name, defense_name
+from fedaudit.results.record import Curve
 
-OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A7A7A")
-"""Okabe and Ito's palette; its black and yellow give way to a grey that reads on any ground."""
+OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#C2649A", "#B97800", "#2F93CC", "#7A7A7A")
+"""Okabe and Ito's hues, each with a contrast of at least 3:1 on the light and the dark card."""
 
 DASHES = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3", "longdash": "12 4"}
 MARKS = {
@@ -30,7 +30,7 @@ MARKS = {
 }
 """Marks about the middle, eight units wide; fixed strings only, so they are safe as markup."""
 
-MUTED = "#9AA3AD"
+MUTED = "#8A939E"
 """Of series beyond the few that colours can tell apart."""
 
 RESERVED = "cross"
@@ -70,13 +70,6 @@ def style(position: int) -> Style:
         dashes[position % len(dashes)],
         symbols[position % len(symbols)],
     )
-
-
-ORIGIN_STYLES = {
-    "member": Style(OKABE_ITO[1], "solid", "circle"),
-    "other_client": Style(OKABE_ITO[0], "dash", "square"),
-    "unseen": Style(OKABE_ITO[2], "dot", "diamond"),
-}
 
 
 def swatch(look: Style, *, marked: bool = True, lined: bool = True) -> Markup:
@@ -189,10 +182,6 @@ def round_scale(rounds: Sequence[int] = (), *, named: int = 6) -> Scale:
     return Scale("Round", "d", count=8)
 
 
-SHARES = Scale("Share", "%", from_zero=True, count=5)
-"""Axis of the share of samples in a bin."""
-
-
 @dataclass(frozen=True)
 class Series:
     """Values at places, as a line, as marks or both.
@@ -213,8 +202,6 @@ class Series:
         names: Words beside marks, one a place; what would cover another is left out.
         limits: Figures whose intervals are drawn, one a place.
         across: Whether these lie along the horizontal axis.
-        shade: Opacity of the area down to zero.
-        width: Of the line.
         opacity: Of everything.
     """
 
@@ -233,8 +220,6 @@ class Series:
     names: Sequence[str] = ()
     limits: Sequence[WithLimits] = ()
     across: bool = False
-    shade: float = 0.0
-    width: Number = 2
     opacity: float = 1.0
 
     def reach(self, across: bool) -> Iterator[Number]:
@@ -383,28 +368,6 @@ def level(ends: Sequence[Number], value: float, look: Style, name: str, hover: s
     return Series(name, [ends[0], ends[-1]], [value] * 2, look, hover)
 
 
-def outline(
-    edges: Sequence[float], amounts: Sequence[int], look: Style, name: str, shade: float = 0.14
-) -> Series:
-    """Shares of samples in bins, as one stepped outline that starts and ends on the axis."""
-    shares = [amount / sum(amounts) for amount in amounts]
-    return Series(
-        name,
-        [edges[0], *edges],
-        [0.0, *shares, 0.0],
-        look,
-        "%{y:.1%} from %{x:.3g} on",
-        steps=True,
-        shade=shade,
-    )
-
-
-def run_setting(part: Curve | Trajectory | Histogram) -> tuple[str, ...]:
-    """Setting that tells one run's panels from another's."""
+def run_setting(part: Curve) -> tuple[str, ...]:
+    """Return the setting that distinguishes one run's panels from another's."""
     return (shortened(defense_name(part.defense)), client_name(part.target), f"seed {part.seed}")
-
-
-def origin_keys(origins: Sequence[str]) -> tuple[LegendEntry, ...]:
-    """The legend of origins, in a report's order."""
-    looks = {ORIGINS[o]: look for o, look in ORIGIN_STYLES.items() if o in origins}
-    return legend(looks)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from fedaudit.report.figures.drawing import OKABE_ITO, LegendEntry, Style
-from fedaudit.report.figures.svg import mark
+from fedaudit.report.figures.svg import mark, tick_step
 from fedaudit.report.grid import shortened
 
 PLAIN = Style(OKABE_ITO[0], "solid", "circle")
@@ -23,13 +23,14 @@ BASELINE = Style("#7A7A7A", "solid", "diamond-open")
 
 
 class Mark(NamedTuple):
-    """A figure in a track: its value, its limits, how it looks and what it is."""
+    """A figure in a track: its value, its limits, how it looks, what it is, and its size."""
 
     value: float
     low: float | None
     high: float | None
     look: Style
     said: str
+    size: float = 9.0
 
 
 class Track(NamedTuple):
@@ -63,6 +64,7 @@ class Line(NamedTuple):
         values: For each track a figure as text.
         limits: Its limits as text.
         tone: Colour of the first value, as in tables.
+        band: Ends of a band in the first track, such as the margin of a comparison.
     """
 
     label: str
@@ -70,6 +72,7 @@ class Line(NamedTuple):
     values: tuple[str, ...]
     limits: tuple[str, ...]
     tone: str = ""
+    band: tuple[float, float] | None = None
 
 
 class Forest(NamedTuple):
@@ -115,6 +118,14 @@ def half_track(title: str, values: Sequence[float], *, shares: bool) -> Track:
     return Track(title, low, 1.0, 0.5, ticks)
 
 
+def number_track(title: str, most: float) -> Track:
+    """Return a track of numbers from 0 to somewhat more than the largest."""
+    step = tick_step(1.15 * most or 1.0, 5)
+    high = step * (int(1.15 * most / step) + 1)
+    places = [at * step for at in range(round(high / step) + 1)]
+    return Track(title, 0.0, high, None, tuple((at, f"{at:g}") for at in places))
+
+
 def forest_drawn(forest: Forest) -> Markup:
     """The rows as HTML: text at its own size, and a drawing that follows the width."""
     head = Markup("").join(
@@ -140,7 +151,10 @@ def forest_drawn(forest: Forest) -> Markup:
 def _row(line: Line, tracks: Sequence[Track]) -> Markup:
     cells = Markup("").join(
         Markup('<span class="ft">{}</span><span class="fv {}">{}<small>{}</small></span>').format(
-            _track(track, marks), line.tone if place == 0 else "", value, limits
+            _track(track, marks, line.band if place == 0 else None),
+            line.tone if place == 0 else "",
+            value,
+            limits,
         )
         for place, (track, marks, value, limits) in enumerate(
             zip(tracks, line.marks, line.values, line.limits, strict=True)
@@ -149,8 +163,13 @@ def _row(line: Line, tracks: Sequence[Track]) -> Markup:
     return Markup('<div class="frow"><span class="fl">{}</span>{}</div>').format(line.label, cells)
 
 
-def _track(track: Track, marks: Sequence[Mark]) -> Markup:
-    parts = [
+def _track(track: Track, marks: Sequence[Mark], band: tuple[float, float] | None) -> Markup:
+    parts = []
+    if band is not None:
+        left, right = (100 * track.at(end) for end in band)
+        shape = '<rect class="band" x="{:.2f}%" width="{:.2f}%" y="0" height="100%"/>'
+        parts.append(Markup(shape).format(left, right - left))
+    parts += [
         Markup('<line class="grid" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="100%"/>').format(
             100 * track.at(at)
         )
@@ -160,10 +179,10 @@ def _track(track: Track, marks: Sequence[Mark]) -> Markup:
         at = 100 * track.at(track.guess)
         line = '<line class="guess" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="100%"/>'
         parts.append(Markup(line).format(at))
-    # A few settings stand below each other in a row, and baselines lie under all of them.
-    own = [one for one in marks if one.look != BASELINE]
-    for one in [one for one in marks if one.look == BASELINE][::-1] + own[::-1]:
-        up = 0.5 if one.look == BASELINE or len(own) > 4 else (own.index(one) + 0.5) / len(own)
+    # A few settings stand below each other in a row; baselines and small marks lie under them.
+    own = [one for one in marks if one.look != BASELINE and one.size >= 9]
+    for one in [one for one in marks if one not in own][::-1] + own[::-1]:
+        up = 0.5 if one not in own or len(own) > 4 else (own.index(one) + 0.5) / len(own)
         parts.append(_mark(track, one, up))
     return Markup('<svg width="100%" height="100%" overflow="visible">{}</svg>').format(
         Markup("").join(parts)
@@ -177,9 +196,9 @@ def _mark(track: Track, one: Mark, up: float) -> Markup:
         high = track.high if one.high is None else one.high
         limits = Markup(
             '<line x1="{:.2f}%" x2="{:.2f}%" y1="{:.1f}%" y2="{:.1f}%" stroke="{}" '
-            'stroke-width="2.5" opacity=".55"/>'
+            'stroke-width="2.5"/>'
         ).format(100 * track.at(low), 100 * track.at(high), 100 * up, 100 * up, one.look.color)
-    drawing = mark(one.look.symbol, one.look.color, (track.at(one.value), up), 9.0)
+    drawing = mark(one.look.symbol, one.look.color, (track.at(one.value), up), one.size)
     return Markup("<g><title>{}</title>{}{}</g>").format(one.said, limits, drawing)
 
 

@@ -1,4 +1,4 @@
-"""Figures of security games: success and epsilon, kinds of games, neuron values."""
+"""Figure of security games: success against epsilon."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fedaudit.report.figures import drawing
+from fedaudit.report.figures.rounds import SYMBOLS, rounds_figure
 from fedaudit.report.figures.svg import tick_step
-from fedaudit.report.figures.sweeps import SYMBOLS, kinds_keys, rounds_figure, sweep_figure
-from fedaudit.report.grid import shortened
 from fedaudit.report.text.points import (
     NO_MECHANISM,
     Families,
@@ -19,8 +18,8 @@ from fedaudit.report.text.points import (
     families,
     shown_points,
 )
-from fedaudit.report.words import count, percent
-from fedaudit.results.games import PREDICTED_NEGATIVES, PointPlayed, Rate, Spread
+from fedaudit.report.words import count
+from fedaudit.results.games import PointPlayed
 from fedaudit.results.record import Record
 
 _WIDE = 20.0
@@ -93,7 +92,6 @@ class EpsilonAxis:
         return (value - self.least) / (self.most - self.least)
 
     def _at(self, share: float) -> float:
-        """A place on the axis, 0 at its left end and 1 where budgets end."""
         if not self.log:
             return self.least + share * (self.most - self.least)
         low, high = math.log10(self.least), math.log10(self.most)
@@ -129,36 +127,6 @@ def epsilon_axis(values: Sequence[float | None], *, title: str, none: str) -> Ep
     return EpsilonAxis(title, 0.0, most * 1.08, False, none, bare)
 
 
-class Printed(NamedTuple):
-    """A figure that stands in the paper's text.
-
-    Attributes:
-        mechanism: That it is of.
-        label: In a legend; names the data.
-        epsilons: First and last claimed epsilon that it is said of.
-        adv: The success.
-        said: How it is said.
-    """
-
-    mechanism: str
-    label: str
-    epsilons: tuple[float, float]
-    adv: float
-    said: str
-
-
-PRINTED = (
-    Printed("bitrand", "AMI paper, BitRand, CelebA: ≥ 67%", (3.0, 4.0), 0.67, "at least 67%"),
-    Printed("bitrand", "AMI paper, BitRand, ImageNet: ≥ 58%", (3.0, 4.0), 0.58, "at least 58%"),
-    Printed("bitrand", "AMI paper, BitRand, CIFAR-10: ≥ 62%", (3.0, 4.0), 0.62, "at least 62%"),
-    Printed("bitrand", "AMI paper, BitRand, all three: ≥ 77%", (5.0, 10.0), 0.77, "at least 77%"),
-    Printed("bitrand", "AMI paper, BitRand, all three: ~99%", (9.0, 10.0), 0.99, "near 99%"),
-    Printed("ome", "AMI paper, OME, CelebA, CIFAR-10: ~90%", (1.0, 10.0), 0.9, "about 90%"),
-    Printed("ome", "AMI paper, OME, ImageNet: > 95%", (1.0, 10.0), 0.95, "more than 95%"),
-)
-"""Section 5 and appendix D of the paper. Its figures draw curves without numbers."""
-
-
 NEAR = 20.0
 """Epsilons up to here, which papers speak of, have a view of their own beside much larger ones."""
 
@@ -186,57 +154,43 @@ def true(point: PointPlayed) -> float | None:
     return point.actual_epsilon
 
 
-def ways(groups: Families, *, all_placed: bool = False) -> list[Way]:
-    """The axes that a reader can choose between; one only without any epsilon.
-
-    Args:
-        groups: What is drawn.
-        all_placed: Leave out points that have no epsilon of the kind.
-    """
+def ways(groups: Families) -> list[Way]:
+    """Return the axes that a reader can choose between; one only without any epsilon."""
     ways = [
-        _way(_NAMED, "claimed ε (nats)", "none", named, groups, all_placed),
-        _way(_TRUE, "actual ε (nats)", "no bound", true, groups, all_placed),
+        _way(_NAMED, "claimed ε (nats)", "none", named, groups),
+        _way(_TRUE, "actual ε (nats)", "no bound", true, groups),
     ]
     few = _only(groups, lambda point: (named(point) or 0.0) <= NEAR)
     budgets = [e for inside in few.values() for one in inside if (e := named(one.point))]
     if ways[0].axis.log and max(budgets, default=0.0) > 1 and ways[0].axis.most > 2 * NEAR:
         label = f"{_NAMED}, up to {NEAR:g}"
-        ways.insert(0, _way(label, "claimed ε (nats)", "none", named, few, all_placed))
+        ways.insert(0, _way(label, "claimed ε (nats)", "none", named, few))
     placed = [way for way in ways if not way.axis.bare]
-    return placed or [_way(_NAMED, "claimed ε (nats)", "none", named, groups, False)]
+    return placed or [_way(_NAMED, "claimed ε (nats)", "none", named, groups)]
 
 
-def _way(label: str, title: str, none: str, of: Of, groups: Families, all_placed: bool) -> Way:
-    if all_placed:
-        groups = _only(groups, lambda point: of(point) is not None)
+def _way(label: str, title: str, none: str, of: Of, groups: Families) -> Way:
     values = [of(one.point) for inside in groups.values() for one in inside]
     return Way(label, epsilon_axis(values, title=title, none=none), of, groups)
 
 
 def _only(groups: Families, keeps: Callable[[PointPlayed], bool]) -> Families:
-    """The lines with the points that are kept, where they have any."""
     kept = {name: [one for one in inside if keeps(one.point)] for name, inside in groups.items()}
     return {name: inside for name, inside in kept.items() if inside}
 
 
-def dots(
-    inside: Sequence[ShownPoint],
-    look: drawing.Style,
-    name: str,
-    way: Way,
-    aside: float,
-    figure: Callable[[PointPlayed], Rate],
-    said: str,
+def _dots(
+    inside: Sequence[ShownPoint], look: drawing.Style, name: str, way: Way, aside: float
 ) -> drawing.Series:
-    """Points of one line with their intervals; those without an epsilon are not joined."""
-    values = [figure(one.point) for one in inside]
+    """Return the points of a line with their intervals; those without an epsilon are not joined."""
+    values = [one.point.adv for one in inside]
     budgets = [way.of(one.point) for one in inside]
     return drawing.Series(
         name,
         [way.axis.place(budget, aside=aside) for budget in budgets],
         [value.value for value in values],
         look,
-        f"%{{text}}: {said} %{{y:.1%}}",
+        "%{text}: right in %{y:.1%}",
         joined=None not in budgets,
         marks=len(inside),
         texts=[drawing.series_name(one.name) for one in inside],
@@ -244,66 +198,11 @@ def dots(
     )
 
 
-def left_out(number: int, kind: str) -> str:
-    """That some did not fit; empty where all did.
-
-    Args:
-        number: How many did not.
-        kind: What they are: "line" or "panel".
-    """
+def left_out(number: int) -> str:
+    """Return how many lines did not fit; empty if all did."""
     if number <= 0:
         return ""
-    return f" {count(number)} more {kind}{'s' * (number > 1)} would not fit; the table has them."
-
-
-_SPREAD = {
-    "The target": drawing.Style(drawing.OKABE_ITO[1]),
-    "Other records": drawing.Style(drawing.OKABE_ITO[0], "dash"),
-}
-
-
-def spread_figure(record: Record) -> drawing.Figures | None:
-    """Spread of the neuron's values for the target and for others; a choice a point."""
-    choices = tuple(
-        drawing.Choice(shortened(one.name, 80), (_spread_panel(shortened(one.name), spread),))
-        for one in shown_points(record.games)
-        if (spread := one.point.spread) is not None
-    )
-    if not choices:
-        return None
-    return drawing.Figures(
-        "games-spread",
-        "Values of the first target’s neuron on fresh randomised copies of the target and on other "
-        "records, as a share of each. The neuron fires right of the dotted line at zero. The less "
-        "the two overlap there, the surer the server; one record of the others right of it is "
-        "enough to spoil a batch.",
-        choices,
-        drawing.legend(_SPREAD, marked=False),
-    )
-
-
-def _spread_panel(name: str, spread: Spread) -> drawing.Panel:
-    amounts = {"Other records": spread.of_others, "The target": spread.of_target}
-    series = [
-        drawing.outline(spread.edges, found, _SPREAD[said], said)
-        for said, found in amounts.items()
-        if sum(found)
-    ]
-    others, own = (percent(_right_of_zero(spread.edges, found)) for found in amounts.values())
-    return drawing.Panel(
-        name,
-        f"Values of the neuron for {name}: about {own} of the target’s copies and {others} "
-        "of other records above zero.",
-        drawing.Scale("Value of the neuron", count=7),
-        drawing.SHARES,
-        series,
-        uprights=(0.0,),
-    )
-
-
-def _right_of_zero(edges: Sequence[float], amounts: Sequence[int]) -> float:
-    above = sum(a for left, a in zip(edges, amounts, strict=False) if left >= 0)
-    return above / sum(amounts) if sum(amounts) else 0.0
+    return f" {count(number)} more line{'s' * (number > 1)} would not fit; the table has them."
 
 
 MOST_LINES_OF_SUCCESS = 14
@@ -312,17 +211,9 @@ MOST_LINES_OF_SUCCESS = 14
 _GUESS = drawing.Style(drawing.GREY, "dot")
 _CEILING = drawing.Style(drawing.GREY)
 _REFUTED = drawing.Style("#C3362B", symbol="circle-open")
-_PRINTED = "#8A6FB0"
 
 _COLORS = drawing.OKABE_ITO[:6]
 _GUESSING, _HONEST, _WRONG = "Guessing", "Most under an honest ε", "Contradicts the claimed ε"
-
-_PAPER_CAPTION = (
-    " Marks of the AMI paper are what its text says, for its own data, batches and neurons, which "
-    "are not those here: CelebA (batches of 20), ImageNet (64) and CIFAR-10 (100). ≥ is a lower "
-    "end. The paper’s published code gives all records of a batch the same noise under BitRand, "
-    "as “shared mask” does."
-)
 
 
 def success_figure(groups: Families) -> drawing.Figures:
@@ -331,32 +222,25 @@ def success_figure(groups: Families) -> drawing.Figures:
     looks = _looks(drawn)
     points = [one.point for inside in drawn.values() for one in inside]
     looked = ways(drawn)
-    papers = _papers(points, looked[0].axis)
-    choices = tuple(
-        drawing.Choice(way.label, (_success_panel(way, looks, papers),)) for way in looked
-    )
+    choices = tuple(drawing.Choice(way.label, (_success_panel(way, looks),)) for way in looked)
     wrong = any(contradicted(point) for point in points)
     keys = (
         *drawing.legend(looks),
         *drawing.legend({_HONEST: _CEILING, _GUESSING: _GUESS}, marked=False),
         *drawing.legend({_WRONG: _REFUTED} if wrong else {}, lined=False),
-        *drawing.legend({paper.label: look for paper, look in papers.items()}),
     )
     return drawing.Figures(
         "games-success",
-        "How often the server is right (Adv), with its 95% interval. The grey line is the most "
-        "that any server reaches against a mechanism that keeps the epsilon on the axis, "
-        "e^ε / (1 + e^ε). Without a mechanism there is no epsilon: that success is a level across "
-        "the figure. Points at one epsilon are set a little apart."
-        + (_PAPER_CAPTION if papers else "")
-        + left_out(len(groups) - len(drawn), "line"),
+        "How often the server is right (Adv), with its 95% interval. Grey: the most that any "
+        "server "
+        "reaches against a mechanism that keeps the epsilon on the axis, e^ε / (1 + e^ε)."
+        + left_out(len(groups) - len(drawn)),
         choices,
         keys,
     )
 
 
 def _looks(names: Families) -> dict[str, drawing.Style]:
-    """Masks by dash, mechanisms by colour, both by marker."""
     colors: dict[str, int] = {}
     looks = {}
     for place, (name, inside) in enumerate(names.items()):
@@ -370,17 +254,13 @@ def _looks(names: Families) -> dict[str, drawing.Style]:
     return looks
 
 
-def _success_panel(
-    way: Way, looks: Mapping[str, drawing.Style], papers: Mapping[Printed, drawing.Style]
-) -> drawing.Panel:
+def _success_panel(way: Way, looks: Mapping[str, drawing.Style]) -> drawing.Panel:
     axis, drawn = way.axis, way.groups
     ends, steps = axis.ends(), axis.steps()
     series: list[drawing.Drawn] = [drawing.level(ends, 0.5, _GUESS, _GUESSING, "%{y:.0%}")]
     if not axis.bare:
         most = [1 / (1 + math.exp(-step)) for step in steps]
         series.append(drawing.Series(_HONEST, steps, most, _CEILING, "at most %{y:.2%}"))
-    if way.of is named:
-        series += [_printed(paper, look, axis) for paper, look in papers.items()]
     middle, apart = (len(drawn) - 1) / 2, min(0.012, 0.05 / len(drawn))
     for place, (name, inside) in enumerate(drawn.items()):
         aside = (place - middle) * apart
@@ -388,9 +268,7 @@ def _success_panel(
             series += [
                 drawing.level(ends, one.point.adv.value, looks[name], name) for one in inside
             ]
-        series.append(
-            dots(inside, looks[name], name, way, aside, lambda point: point.adv, "right in")
-        )
+        series.append(_dots(inside, looks[name], name, way, aside))
         wrong = [one for one in inside if contradicted(one.point)]
         series += [_rings(wrong, way, aside)] if wrong else []
     low = min(one.point.adv.low for inside in drawn.values() for one in inside)
@@ -400,7 +278,6 @@ def _success_panel(
 
 
 def _rings(wrong: Sequence[ShownPoint], way: Way, aside: float) -> drawing.Series:
-    """A ring round each point that contradicts its epsilon."""
     return drawing.Series(
         _WRONG,
         [way.axis.place(way.of(one.point), aside=aside) for one in wrong],
@@ -413,85 +290,9 @@ def _rings(wrong: Sequence[ShownPoint], way: Way, aside: float) -> drawing.Serie
     )
 
 
-def _papers(points: Sequence[PointPlayed], axis: EpsilonAxis) -> dict[Printed, drawing.Style]:
-    """Marks of the paper for the mechanisms that were played, as far as the axis goes."""
-    there = {point.mechanism for point in points if point.claimed_epsilon is not None}
-    found = [one for one in PRINTED if one.mechanism in there and one.epsilons[0] < axis.most]
-    dashes = ("solid", "dash", "dot", "dashdot", "longdash")
-    return {
-        one: drawing.Style(_PRINTED, dashes[at % len(dashes)], SYMBOLS[-1 - at % len(SYMBOLS)])
-        for at, one in enumerate(found)
-    }
-
-
-def _printed(paper: Printed, look: drawing.Style, axis: EpsilonAxis) -> drawing.Series:
-    return drawing.Series(
-        paper.label,
-        [axis.place(min(at, axis.most)) for at in paper.epsilons],
-        [paper.adv] * 2,
-        look,
-        f"{paper.said} (ε {paper.epsilons[0]:g} to {paper.epsilons[1]:g})",
-        marks=2,
-        width=1.2,
-        opacity=0.85,
-    )
-
-
-MOST_PANELS = 12
-_TPR = drawing.Style(drawing.OKABE_ITO[1])
-_TNR = drawing.Style(drawing.OKABE_ITO[0], "dash", "square")
-_PREDICTED = drawing.Style(drawing.GREY, "dot", "diamond")
-
-
 def game_figures(record: Record) -> dict[str, drawing.Figures]:
-    """Every figure that a record of games has data for, by its name in the document."""
+    """Return the figures of a record of games: against epsilon, and over rounds averaged."""
     groups = families(by_signs(shown_points(record.games)))
-    points = [one.point for inside in groups.values() for one in inside]
-    sweep = sweep_figure(points, record.config)
-    found = [sweep, spread_figure(record), rounds_figure(record)]
-    budgets = [one for point in points for one in (named(point), true(point))]
-    # Without any epsilon there is nothing to draw against but what was turned.
-    if (points and sweep is None) or any(one is not None for one in budgets):
-        found += [success_figure(groups), kinds_figure(groups)]
+    success = success_figure(groups) if groups else None
+    found = [success, rounds_figure(record)]
     return {figure.ident: figure for figure in found if figure is not None}
-
-
-def kinds_figure(groups: Families) -> drawing.Figures:
-    """TPR and TNR against epsilon, a panel for each mechanism."""
-    drawn = dict(list(groups.items())[:MOST_PANELS])
-    choices = tuple(
-        drawing.Choice(way.label, tuple(_kinds_panel(name, way) for name in way.groups))
-        for way in ways(drawn, all_placed=True)
-    )
-    return drawing.Figures(
-        "games-kinds",
-        "Both kinds of games apart, with their 95% intervals. A TPR of 100% beside a TNR of 0% is "
-        "a server that always says “in”. The dotted line is the TNR if each target’s neuron "
-        "fired for every other record by itself, as often as it did; the TNR is above it where "
-        "records of a batch share their noise. Points without such an epsilon stand in the table "
-        "only." + left_out(len(groups) - len(drawn), "panel"),
-        choices,
-        (*kinds_keys(_TPR, _TNR), *drawing.legend({"Predicted TNR": _PREDICTED})),
-    )
-
-
-def _kinds_panel(name: str, way: Way) -> drawing.Panel:
-    inside = way.groups[name]
-    predicted = drawing.Series(
-        "Predicted TNR",
-        [way.axis.place(way.of(one.point)) for one in inside],
-        [one.point.figure(PREDICTED_NEGATIVES) for one in inside],
-        _PREDICTED,
-        "%{y:.1%}",
-        marks=20,
-    )
-    series = [
-        predicted,
-        dots(inside, _TNR, "TNR", way, 0.006, lambda point: point.tnr, "TNR"),
-        dots(inside, _TPR, "TPR", way, -0.006, lambda point: point.tpr, "TPR"),
-    ]
-    said, y = (
-        f"TPR and TNR of {shortened(name)}.",
-        drawing.Scale("Share of games", "%", (-0.04, 1.04)),
-    )
-    return drawing.Panel(shortened(name), said, way.axis.scale(), y, series)

@@ -161,7 +161,6 @@ def _axis(given: drawing.Scale, series: Sequence[drawing.Drawn], *, across: bool
 def _span(
     given: drawing.Scale, series: Sequence[drawing.Drawn], across: bool
 ) -> tuple[drawing.Number, drawing.Number]:
-    """Range that an axis has to hold, with a little room."""
     reached = [_number(value) for one in series for value in one.reach(across)]
     values = [math.log10(v) for v in reached if v > 0] if given.log else reached
     low, high = min(values, default=0.0), max(values, default=1.0)
@@ -174,7 +173,6 @@ def _span(
 def _ticks(
     given: drawing.Scale, low: drawing.Number, high: drawing.Number
 ) -> Mapping[drawing.Number, str]:
-    """Values with their texts."""
     if given.ticks is not None:
         first, last = sorted((low, high))
         return {
@@ -202,7 +200,6 @@ def tick_step(span: drawing.Number, most: int, form: str = "") -> float:
 
 
 def _tick_text(value: drawing.Number, step: drawing.Number, form: str) -> str:
-    """A tick with as many decimals as its step needs."""
     scale = 100 if form == "%" else 1
     decimals = max(0, -math.floor(math.log10(step * scale) + 1e-9))
     # Adding zero turns a negative zero into one.
@@ -278,15 +275,9 @@ def _trace(one: drawing.Drawn, x: Axis, y: Axis) -> Markup:
 
 
 def _values(one: drawing.Series, x: Axis, y: Axis) -> Iterator[Markup]:
-    """Area, line, intervals and marks, each upon those before."""
     places = [
         None if b is None else (x.at(a), 1 - y.at(b)) for a, b in zip(one.x, one.y, strict=True)
     ]
-    if one.shade:
-        known = [place for place in places if place is not None]
-        ground = _thousandth(1 - y.at(max(0.0, 10**y.low if y.log else y.low)))
-        path = _path(places, steps=one.steps) + f"V{ground}H{_thousandth(known[0][0])}"
-        yield _area(path, one.look.color, one.shade)
     if one.joined:
         yield _line(places, one)
     yield from _whiskers(one, x, y)
@@ -311,7 +302,6 @@ def _areas(one: drawing.Band, x: Axis, y: Axis) -> Iterator[Markup]:
 
 
 def _path(points: Sequence[Spot | None], *, steps: bool = False) -> str:
-    """Straight or stepped lines between places, broken where there is none."""
     found: list[str] = []
     before: tuple[str, str] | None = None
     for place in points:
@@ -332,7 +322,6 @@ def _path(points: Sequence[Spot | None], *, steps: bool = False) -> str:
 
 
 def _box(inside: Markup) -> Markup:
-    """Paths in a box that is stretched to the panel, and cut off at its edges."""
     return Markup(
         '<svg viewBox="0 0 {0} {0}" width="100%" height="100%" preserveAspectRatio="none">{1}</svg>'
     ).format(SIDE, inside)
@@ -344,7 +333,7 @@ def _line(places: Sequence[Spot | None], one: drawing.Series) -> Markup:
         Markup('<path class="line" d="{}" stroke="{}" stroke-width="{}"{}/>').format(
             _path(places, steps=one.steps),
             one.look.color,
-            one.width,
+            2,
             Markup(' stroke-dasharray="{}"').format(dash) if dash else "",
         )
     )
@@ -366,7 +355,7 @@ def _whiskers(one: drawing.Series, x: Axis, y: Axis) -> Iterator[Markup]:
         else:
             at = _percent(x.at(a))
             ends = (at, at, _percent(1 - y.at(low)), _percent(1 - y.at(high)))
-        yield Markup(form).format(*ends, one.look.color, 2 if one.across else 1.2)
+        yield Markup(form).format(*ends, one.look.color, 2 if one.across else 1.5)
 
 
 def _marks(one: drawing.Series, places: Sequence[Spot | None]) -> Iterator[Markup]:
@@ -433,7 +422,6 @@ def _names(panel: drawing.Panel, x: Axis, y: Axis) -> Iterator[Markup]:
 
 
 def _box_of(name: str, place: Spot, side: tuple[str, int, int], wide: int) -> Box:
-    """The room that a name takes in a panel."""
     length = _LETTER * len(name)
     left = place[0] * wide + side[1] - length * {"start": 0, "end": 1, "middle": 0.5}[side[0]]
     foot = place[1] * _HIGH + side[2] + 2
@@ -441,7 +429,6 @@ def _box_of(name: str, place: Spot, side: tuple[str, int, int], wide: int) -> Bo
 
 
 def _free(box: Box, wide: int, taken: Sequence[Box]) -> bool:
-    """True where a box lies in the panel and on no other one."""
     left, top, right, foot = box
     inside = left >= 0 and right <= wide and top >= 0 and foot <= _HIGH
     return inside and not any(
@@ -472,7 +459,6 @@ def _rect(left: float, top: float, width: float, height: float, color: str) -> M
 
 
 def _heat(one: drawing.Heat) -> Markup:
-    """Fields of one hue by value, with the counts written in where there are few."""
     many, gap = len(one.names), 0.06 * one.apart
     fields, labels = [], []
     for down, row in enumerate(one.shares):
@@ -492,7 +478,6 @@ def _heat(one: drawing.Heat) -> Markup:
 
 
 def _shade(share: float) -> str:
-    """A colour between the two nearest of the hues."""
     place = min(max(share, 0.0), 1.0) * (len(_HUES) - 1)
     below = min(int(place), len(_HUES) - 2)
     first, last, part = _HUES[below], _HUES[below + 1], place - below

@@ -12,7 +12,7 @@ from fedaudit.report.first import First, first_of_games, first_screen
 from fedaudit.report.grid import shortened
 from fedaudit.report.reproducing import reproducing, study_file
 from fedaudit.report.summary.figures import NOTHING, Figure, figures_of
-from fedaudit.report.summary.glossary import explained
+from fedaudit.report.summary.glossary import explained, signal_name
 from fedaudit.report.tables.sources import kind_of
 from fedaudit.report.text.bounds import residual
 from fedaudit.report.text.games import game_verdict
@@ -423,7 +423,7 @@ def _of_attacks(record: Record, figures: list[Figure]) -> str:
     named = {figure.attack for figure in figures}
     descriptions = [
         f"{shortened(row.name, 60)} uses "
-        f"{shortened(words.listed([words.signal_name(item) for item in row.signals]), 160)}"
+        f"{shortened(words.listed([signal_name(item) for item in row.signals]), 160)}"
         f"{f' ({shortened(row.source, 80)})' * bool(row.source)}"
         for row in record.attacks
         if row.name in named and row.signals

@@ -2,6 +2,28 @@
 
 import re
 
+_SIGNALS = {
+    "loss": "minus the loss",
+    "confidence": "probability of the true class",
+    "max_posterior": "largest probability of any class",
+    "posterior_std": "spread of the probabilities",
+    "minus_entropy": "minus the entropy",
+    "minus_modified_entropy": "minus the modified entropy",
+    "gradient-cosine": "gradient-update cosine",
+    "projection-residual": "minus the projection residual",
+    "gradient-norm": "minus squared gradient norm",
+    "gradient-difference-raw": "gradient difference",
+    "gradient-difference-sum": "gradient difference, rescaled",
+}
+
+
+def signal_name(signal: str) -> str:
+    """Return what the values of a signal are; larger values stand for members."""
+    plain = signal.removeprefix("global_")
+    meaning = _SIGNALS.get(plain, plain.replace("_", " "))
+    return meaning if plain == signal else f"{meaning}, global model"
+
+
 _TERMS: tuple[tuple[str, str, str], ...] = (
     (
         "Adversary, view",

@@ -1,10 +1,70 @@
-"""Cells of tables: a figure with its limits, and its change against another."""
+"""Tables of figures, and cells with a figure, its interval and its change."""
 
-from fedaudit.report.evidence import Look
-from fedaudit.report.grid import Cell, below
+from collections.abc import Callable, Iterable, Mapping
+
+from fedaudit.report.evidence import Kept, Look
+from fedaudit.report.grid import EMPTY, Cell, Column, Footnotes, Grid, Heading, below, shortened
 from fedaudit.report.words import further_of, interval_of, is_share, signed, span, value_of
 from fedaudit.results.comparison import Difference
 from fedaudit.results.estimate import Estimate
+
+
+def estimate_table(
+    caption: str,
+    estimates: Iterable[Kept],
+    *,
+    rows: Callable[[Kept], Cell | str],
+    columns: Callable[[Kept], tuple[str, str]],
+    cell: Callable[[Kept], Cell | str | None],
+    order: Iterable[tuple[str, str]] = (),
+    first: str = "Attack",
+    under: Mapping[str, str] | None = None,
+    notes: Footnotes | None = None,
+    remark: str = "",
+) -> Grid:
+    """Return a table of figures, in the order in which their rows and columns first appear.
+
+    Args:
+        caption: What the table shows.
+        estimates: The figures; the first of a place fills it.
+        rows: Returns the heading of a figure's row.
+        columns: Returns the heading over a figure's column, "" for none, and that of the column.
+        cell: Returns a figure's cell; None leaves a dash.
+        order: Columns that come first, in this order, if a figure has them.
+        first: Heading of the first column.
+        under: Smaller lines below headings over columns.
+        notes: Footnotes of the cells.
+        remark: A sentence below the table.
+    """
+    places: dict[tuple[str, str], None] = {}
+    lines: dict[Cell, dict[tuple[str, str], Cell]] = {}
+    for one in estimates:
+        heading, place = _as_cell(rows(one)), columns(one)
+        places.setdefault(place)
+        line = lines.setdefault(heading, {})
+        if place not in line:
+            line[place] = _as_cell(cell(one))
+    known = [place for place in dict.fromkeys((*order, *places)) if place in places]
+    overs = dict.fromkeys(over for over, _ in known)
+    ordered = [place for over in overs for place in known if place[0] == over]
+    headings = [
+        Heading(
+            shortened(over, 60), sum(p[0] == over for p in ordered), (under or {}).get(over, "")
+        )
+        for over in overs
+    ]
+    return Grid(
+        caption,
+        (Column(first), *(Column(shortened(name, 60), True) for _, name in ordered)),
+        tuple((head, *(line.get(p, EMPTY) for p in ordered)) for head, line in lines.items()),
+        headings=(Heading("", 1), *headings) if any(overs) else (),
+        notes=notes.listed() if notes else (),
+        remark=remark.strip(),
+    )
+
+
+def _as_cell(value: Cell | str | None) -> Cell:
+    return EMPTY if value is None else Cell(value) if isinstance(value, str) else value
 
 
 def measured(
@@ -14,14 +74,14 @@ def measured(
     mark: str = "",
     unbounded: str = "no interval",
 ) -> Cell | None:
-    """A figure with its word, its interval, and what further runs would give.
+    """Return the cell of a figure: its value, size, interval, and the interval for further runs.
 
     Args:
-        figure: None leaves the cell empty.
+        figure: None gives no cell.
         look: Its sign, colour and word.
         more: Further lines.
-        mark: Of a footnote.
-        unbounded: What stands in the place of an interval.
+        mark: Letter of a footnote.
+        unbounded: Text in the place of a missing interval.
     """
     if figure is None:
         return None
@@ -30,7 +90,7 @@ def measured(
 
 
 def star(change: Difference) -> str:
-    """ " *" where the interval of a change leaves out 0: for these runs, else for further ones."""
+    """Return " *" if a change's interval excludes 0: for these runs, else for further ones."""
     limits = change if change.low is not None or change.further is None else change.further
     if limits.low is None or limits.high is None:
         return ""
@@ -38,12 +98,12 @@ def star(change: Difference) -> str:
 
 
 def change_text(change: Difference, metric: str) -> str:
-    """A change with its sign and unit, and a star."""
+    """Return a change with its sign and unit, and a star."""
     return f"{signed(change.value, metric)}{' points' * is_share(metric)}{star(change)}"
 
 
 def change_limits(change: Difference, metric: str) -> str:
-    """Limits of a change for these runs and for further ones, a line each; empty without any."""
+    """Return a change's limits for these runs and for further ones, a line each."""
     lines = []
     if change.low is not None and change.high is not None:
         lines.append(f"({span(change.low, change.high, metric)})")

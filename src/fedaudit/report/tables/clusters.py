@@ -1,18 +1,16 @@
-"""Tables of clustered learning: figures by group, models at the end, round by round, by seed."""
+"""Tables of clustered learning: figures by group, and models at the end."""
 
 from collections.abc import Iterator, Sequence
 
 from fedaudit.report import words
-from fedaudit.report.evidence import Look, distinct
+from fedaudit.report.evidence import Look
 from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, below, named, shortened, tabled
-from fedaudit.report.tables.cells import measured
-from fedaudit.report.tables.run import words_table
+from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.report.text.clusters import (
-    RISK,
     Clustered,
     Run,
     above,
-    cluster_bullets,
+    cluster_sentence,
     clustered_of,
     columns_of_groups,
     label_of,
@@ -42,15 +40,9 @@ FIGURES = {
 """Names of figures; fairness gaps go by their own names."""
 
 _REMARK = (
-    "Risk: balanced accuracy of membership inference on the model’s real members; 50% is "
-    "guessing. Violations: clients whose model’s risk is above what they accept; by chance: "
-    "how many there would be by noise alone, were every true risk 50%."
-)
-_MORE = (
-    " Sure violations: by the risk’s lower limit. Error of the estimate: distance of the server’s "
-    "estimate from the true risk, mean over clients. Agreement: adjusted Rand index, 1 for the "
-    "groups themselves, 0 as by chance. Fairness gaps are absolute, so that equal treatment too "
-    "gives one above 0."
+    "Risk: balanced accuracy of membership inference on the model’s real members; 50% is guessing. "
+    "Violations: clients whose model’s risk is above what they accept; sure: by its lower limit; "
+    "by chance: if every true risk were 50%. Agreement: adjusted Rand index."
 )
 
 
@@ -61,24 +53,24 @@ def cluster_table(record: Record) -> list[Grid]:
 
 
 def _figures(one: Clustered, label: str) -> Grid:
-    groups, notes = columns_of_groups(one), Footnotes()
-    gaps = [figure for figure, _ in one.means if figure not in FIGURES]
-    rows: list[Filled] = []
-    further = []
-    for figure in distinct([*FIGURES, *gaps]):
-        means = [one.mean(figure, group) for group in groups]
-        if any(means):
-            cells = {
-                words.capital(group): _mean_cell(mean, notes)
-                for group, mean in zip(groups, means, strict=True)
-            }
-            rows.append({"Figure": named(FIGURES.get(figure, words.capital(figure))), **cells})
-            further += [mean.further for mean in means if mean]
-    return tabled(
-        "Who is served how, and at what risk" + (f" · {label}" if label else ""),
-        rows,
+    notes, groups = Footnotes(), columns_of_groups(one)
+    order = [*FIGURES, *(figure for figure, _ in one.means if figure not in FIGURES)]
+    means = sorted(
+        (mean for mean in one.means.values() if mean.group in groups),
+        key=lambda mean: (order.index(mean.metric), groups.index(mean.group)),
+    )
+    several = f" over these {words.plural(len(one.runs), 'run')}" if len(one.runs) > 1 else ""
+    return estimate_table(
+        "Figures by group" + (f" · {label}" if label else ""),
+        means,
+        rows=lambda mean: named(FIGURES.get(mean.metric, words.capital(mean.metric))),
+        columns=lambda mean: ("", words.capital(shortened(mean.group, 24))),
+        cell=lambda mean: _mean_cell(mean, notes),
+        order=[("", words.capital(shortened(group, 24))) for group in groups],
+        first="Figure",
         notes=notes,
-        remark=f"{_REMARK}{_MORE} Intervals: {_method(one)}.{words.about_runs(further)}",
+        remark=f"{_REMARK} Intervals: Clopper-Pearson 95%, of fairness gaps bootstrap{several}; "
+        f"numbers of clients have none.{words.about_runs(mean.further for mean in means)}",
     )
 
 
@@ -90,45 +82,15 @@ def _mean_cell(mean: Estimate | None, notes: Footnotes) -> Cell | None:
     return measured(mean, look, mark=notes.mark(mean.note), unbounded="")
 
 
-def _method(one: Clustered) -> str:
-    several = f" over these {words.plural(len(one.runs), 'run')}" if len(one.runs) > 1 else ""
-    return (
-        f"Clopper-Pearson 95%, of fairness gaps bootstrap{several}; numbers of clients are counted "
-        "and have none"
-    )
-
-
-def risk_sizes_table(
-    caption: str = "Words for the risk of a model",
-    heading: str = "Balanced accuracy",
-    decides: str = "The lower limit of the interval decides; it is not corrected for the number of "
-    "models.",
-) -> Grid:
-    """Thresholds of a share of right answers of two by word."""
-    return words_table(
-        caption,
-        {
-            heading: lambda one, how: (
-                f"{how} {words.percent(0.5 + one.share / 2) if one.share else '50%'}"
-            )
-        },
-        decides,
-    )
-
-
 def models_table(record: Record) -> Grid:
     """Every model at the end of every run: who trains it, its risk, and who accepts less."""
     return tabled(
         "The models at the end",
         [row for run in record.clusters for row in _model_rows(run)],
         varying=_RUN,
-        remark="Clients by group are below their number. Told: the risk that clients were told "
-        "before they chose. Estimated: by the server after the round, with its distance from the "
-        "true risk in points, and by how large shadow models; scaled down are those that have "
-        "fewer samples than the model’s clients, since the server has too few. True risk: on real "
-        "members, with Clopper-Pearson limits and the number of samples. Accept less: clients of "
-        "the model whose threshold is below its true risk. Loss and accuracy: on test samples like "
-        "its clients’.",
+        remark="Estimated: by the server after the round, with its error in points and the size of "
+        "shadow models. True risk: on real members, with Clopper-Pearson limits. Accept less: "
+        "clients whose threshold is below the true risk.",
     )
 
 
@@ -147,7 +109,7 @@ def _model_rows(run: Run) -> Iterator[Filled]:
             "Model": shown_.label,
             **_of_run(run),
             "Clients": Cell(words.count(size), by_group(run, used, shown_.model)),
-            "Told": words.given(state.told),
+            "Announced": words.given(state.told),
             "Estimated": _estimate(state),
             "True risk": _risk(state),
             "Accept less": f"{words.count(above(run, last, shown_.model))} of {words.count(size)}",
@@ -190,73 +152,12 @@ def _risk(state: ModelState) -> Cell | None:
     )
 
 
-def cluster_rounds_table(record: Record) -> Grid:
-    """Every model after every measured round."""
-    rows: list[Filled] = []
-    for run in record.clusters:
-        for state in run.rounds:
-            used = choices(run, state)
-            for one in shown_models(run):
-                model, size = state.models[one.model], used.count(one.model)
-                groups = by_group(run, used, one.model).replace("\n", ", ")
-                rows.append(
-                    {
-                        "Round": str(state.round),
-                        **_of_run(run),
-                        "Model": one.label,
-                        "Clients": Cell(words.count(size), groups),
-                        "Told": words.given(model.told),
-                        "Estimated": words.given(model.estimated),
-                        "True risk": _risk(model),
-                        "Accept less": words.count(above(run, state, one.model)),
-                        "Loss": words.given(model.loss, words.number),
-                    }
-                )
-    return tabled("Round by round", rows, words=("Model",), varying=_RUN)
-
-
-def cluster_seeds_table(record: Record) -> Grid | None:
-    """Every run by itself; None where each study has one."""
-    studies = clustered_of(record)
-    if all(len(one.runs) == 1 for one in studies):
-        return None
-    figures = (
-        metrics.ACCURACY,
-        metrics.CLIENT_RISK,
-        metrics.VIOLATIONS,
-        metrics.SURE_VIOLATIONS,
-        metrics.EXPECTED_VIOLATIONS,
-        metrics.MOVED,
-    )
-    rows = [
-        {**_of_run(run), **{FIGURES[f]: _of_seed(one, f, run.seed) for f in figures}}
-        for one in studies
-        for run in one.runs
-    ]
-    return tabled("Seed by seed", rows, words=("Seed",), varying=("Defense",))
-
-
-def _of_seed(one: Clustered, figure: str, seed: int) -> str | None:
-    return next(
-        (words.shown(run.number, figure) for run in one.runs_of(figure) if run.seed == seed), None
-    )
-
-
 def cluster_section(record: Record) -> dict[str, object] | None:
-    """Sentences and tables of the section; None where no clients choose between models.
-
-    Notes say why figures are missing.
-    """
+    """Return the section on clusters; None where no clients choose between models."""
     if not record.clusters:
         return None
-    notes = distinct(run.fairness_note for run in record.clusters if run.fairness_note)
     return {
-        "found": cluster_bullets(record),
-        "risk": RISK,
+        "said": cluster_sentence(record),
         "figures": cluster_table(record),
         "models": models_table(record),
-        "rounds": cluster_rounds_table(record),
-        "seeds": cluster_seeds_table(record),
-        "notes": [f"No fairness gaps: {words.sentence(shortened(note, 300))}" for note in notes],
-        "sizes": risk_sizes_table(),
     }

@@ -1,27 +1,13 @@
 """Tables of records side by side: rows, attacks, sources, clusters, utility."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import NamedTuple
 
 from fedaudit.core import metric_names
 from fedaudit.report import evidence
-from fedaudit.report.evidence import grouped
-from fedaudit.report.grid import (
-    EMPTY,
-    Cell,
-    Filled,
-    Footnotes,
-    Grid,
-    Heading,
-    clean,
-    columns_of,
-    named,
-    shortened,
-    tabled,
-)
-from fedaudit.report.tables.cells import change_limits, change_text, measured
+from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, clean, named, shortened, tabled
+from fedaudit.report.tables.cells import change_limits, change_text, estimate_table, measured
 from fedaudit.report.tables.clusters import FIGURES
 from fedaudit.report.text.comparison import (
     case_of,
@@ -62,7 +48,7 @@ from fedaudit.results.record import Record
 def comparison_section(
     comparison: Comparison, records: Sequence[Record], verdicts: Sequence[str]
 ) -> dict[str, object]:
-    """Tables of a comparison; None where it has nothing for one.
+    """Return the tables of a comparison; None where it has nothing for one.
 
     Args:
         comparison: The comparison.
@@ -81,7 +67,7 @@ def comparison_section(
 
 
 def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
-    """Rows of a comparison: each one's defense, who uses it, what else differs, and the verdict.
+    """Return the rows of a comparison: defense, who uses it, what else differs, and the verdict.
 
     Args:
         comparison: The comparison.
@@ -100,11 +86,11 @@ def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
     return tabled("What is compared", rows, words=(*names, "Verdict", "Record"))
 
 
-STAR = "* the interval of the change leaves out 0, without correction for the number of cells."
+STAR = "* the interval of the change excludes 0, without correction for the number of cells."
 
 
 def attack_tables(comparison: Comparison, part: str = "inside") -> dict[str, list[Grid]]:
-    """For each contrast, a table of defenses by attacks for every metric.
+    """Return for each contrast a table of defenses by attacks for every metric.
 
     Args:
         comparison: The comparison.
@@ -122,14 +108,6 @@ def attack_tables(comparison: Comparison, part: str = "inside") -> dict[str, lis
     return found
 
 
-class _Line(NamedTuple):
-    """A line of a table: a row of the comparison, or the undefended one on others' clients."""
-
-    row: int
-    entries: dict[str, AttackEntry]
-    reference: bool = False
-
-
 def _attack_table(
     comparison: Comparison, entries: Sequence[AttackEntry], contrast: str, metric: str
 ) -> Grid:
@@ -138,60 +116,58 @@ def _attack_table(
     single = sum(attack not in OF_SEVERAL for attack in given) < 2
     shown = [attack for attack in given if not (single and attack in OF_SEVERAL)]
     attacks = sorted(shown, key=(*OF_SEVERAL, *shown).index)
-    labels, notes = labels_of(comparison), Footnotes()
-    costs = {one.row: one for one in comparison.on("utility")}
-    rows: list[Filled] = []
-    for line in _lines(comparison, entries):
-        heading = heading_of(comparison.rows[line.row], labels[line.row])
-        if line.reference:
-            first = next(iter(line.entries.values()))
-            heading = replace(heading, detail=f"on {on_clients(clients_of(first))}")
-        rows.append(
-            {
-                "Defense": heading,
-                "Δ accuracy": cost_cell(costs.get(line.row), plain=line.reference),
-                **{
-                    attack.capitalize() if attack in OF_SEVERAL else attack: _cell(
-                        line.entries.get(attack), notes
-                    )
-                    for attack in attacks
-                },
-            }
-        )
-    return tabled(
+    headings, notes = _headings(comparison), Footnotes()
+
+    def heading(entry: AttackEntry) -> Cell:
+        if entry.part == "reference":
+            return replace(headings[entry.row], detail=f"on {on_clients(clients_of(entry))}")
+        return headings[entry.row]
+
+    return estimate_table(
         f"{metric_name(metric)}: members {against(contrast)}",
-        rows,
+        [one for line in _blocks(comparison, entries) for one in line if one.attack in shown],
+        rows=heading,
+        columns=lambda one: ("", _attack_name(one.attack)),
+        cell=lambda one: _cell(one, notes),
+        order=[("", _attack_name(attack)) for attack in attacks],
+        first="Defense",
         notes=notes,
         remark=_remark(comparison, entries),
     )
 
 
-def _line(entries: Sequence[AttackEntry], *, reference: bool = False) -> _Line:
-    return _Line(entries[0].row, {entry.attack: entry for entry in entries}, reference)
+def _attack_name(attack: str) -> str:
+    return attack.capitalize() if attack in OF_SEVERAL else attack
 
 
-def _lines(comparison: Comparison, entries: Sequence[AttackEntry]) -> list[_Line]:
-    """Rows in blocks of the same clients, each led by the undefended row on these clients."""
+def _headings(comparison: Comparison) -> list[Cell]:
+    """Return a heading for each row that no other row has: rows with one heading would merge."""
+    labels = labels_of(comparison)
+    short = [heading_of(row, label) for row, label in zip(comparison.rows, labels, strict=True)]
+    return [
+        one if short.count(one) == 1 else named(label, limit=160)
+        for one, label in zip(short, labels, strict=True)
+    ]
+
+
+def _blocks(comparison: Comparison, entries: Sequence[AttackEntry]) -> list[list[AttackEntry]]:
+    """Return rows in blocks of the same clients, led by the undefended row on these clients."""
     kind = (entries[0].contrast, entries[0].metric)
-    references = grouped(
+    references = evidence.grouped(
         (e for e in comparison.entries if e.part == "reference" and (e.contrast, e.metric) == kind),
         lambda entry: (entry.row, clients_of(entry)),
     )
-    blocks: dict[tuple[int, tuple[int, ...]], list[_Line]] = {}
-    for row, mine in grouped(entries, lambda entry: entry.row).items():
+    blocks: dict[tuple[int, tuple[int, ...]], list[list[AttackEntry]]] = {}
+    for row, mine in evidence.grouped(entries, lambda entry: entry.row).items():
         base = comparison.rows[row].base
         leads = base is None or comparison.rows[row].family == NO_DEFENSE
         place = (row if leads or base is None else base, clients_of(mine[0]))
         lead = references.get(place)
-        if place not in blocks:
-            blocks[place] = [_line(lead, reference=True)] if lead and not leads else []
-        blocks[place].append(_line(mine))
+        blocks.setdefault(place, [lead] if lead and not leads else []).append(mine)
     return [line for lines in blocks.values() for line in lines]
 
 
-def _cell(entry: AttackEntry | None, notes: Footnotes) -> Cell | None:
-    if entry is None:
-        return None
+def _cell(entry: AttackEntry, notes: Footnotes) -> Cell | None:
     if entry.value is None:
         return Cell(MISSING, "not given", "muted", notes.mark(entry.note), clean(entry.note))
     figure = Estimate(
@@ -212,101 +188,75 @@ def _cell(entry: AttackEntry | None, notes: Footnotes) -> Cell | None:
 
 
 def _change(change: Difference | None, metric: str) -> tuple[str, ...]:
-    """Lines below a figure about its change."""
     if change is None:
         return ()
     return (f"Δ {change_text(change, metric)}", change_limits(change, metric))
 
 
-def _change_cell(change: Difference) -> Cell:
-    """A change of the test accuracy."""
-    return Cell(
-        change_text(change, metrics.TEST_ACCURACY), change_limits(change, metrics.TEST_ACCURACY)
-    )
-
-
-def cost_cell(accuracy: FigureEntry | None, *, plain: bool) -> Cell | None:
-    """The change of accuracy, or the accuracy itself in brackets where nothing is defended."""
-    if accuracy is None:
-        return None
-    if accuracy.change is None or plain:
-        shown = measured(accuracy.figure, unbounded="")
-        return shown and replace(shown, text=f"({shown.text})")
-    return _change_cell(accuracy.change)
-
-
 def _remark(comparison: Comparison, entries: Sequence[AttackEntry]) -> str:
     changes = [entry.change for entry in entries if entry.change is not None]
-    methods = dict.fromkeys(entry.method for entry in entries if entry.method)
     parts = [
-        "▲ above guessing for at least one audited client by the corrected test, and by the "
-        "interval too (△: by the test alone); the word is the size of the leak."
+        "▲ above chance for at least one audited client by the corrected test and the interval, △ "
+        "by the test alone; the word is the size of the leak."
     ]
-    parts += _about_averages(entries)
-    if comparison.on("utility"):
-        parts.append("In brackets: the accuracy itself, where nothing is defended.")
-    if changes:
-        how = listed([shortened(m, 80) for m in dict.fromkeys(c.method for c in changes)][:3])
-        parts.append(
-            f"Δ: change against {_against(comparison)}, on the same clients ({how}). {STAR}"
-        )
-    if methods:
-        parts.append(f"Intervals: {listed([shortened(method, 80) for method in methods][:3])}.")
-    parts.append(about_runs(entry.further for entry in entries).strip())
-    return " ".join(part for part in parts if part)
-
-
-def _about_averages(entries: Sequence[AttackEntry]) -> list[str]:
-    """Which attacks the mean and the strongest attack of a table are made of."""
-    means = [entry for entry in entries if entry.attack == EVERY_ATTACK]
-    behind = evidence.distinct(name for entry in means for name in entry.attacks)
-    found = []
+    behind = evidence.distinct(n for e in entries if e.attack == EVERY_ATTACK for n in e.attacks)
     if behind:
-        found.append(
+        parts.append(
             f"Mean: over the attacks that find something undefended ({listed(behind)}), client by "
             "client."
         )
-    names = [name for entry in entries for name in entry.attacks]
-    if any(name.endswith(f", {MIRRORED}") for name in names):
-        found.append(
-            "Mirrored: undefended the AUC is below 0.5 beyond chance; it is read as 1 − AUC in all "
-            "rows."
-        )
+    if any(name.endswith(f", {MIRRORED}") for entry in entries for name in entry.attacks):
+        parts.append("Mirrored: undefended below 0.5 beyond chance, so read as 1 − AUC.")
     if len({entry.attack for entry in entries} - set(OF_SEVERAL)) > 1:
-        found.append(
-            "Strongest attack: the one with the largest figure over the runs of a row, on each "
-            "client; its upper limit is the largest of all attacks'."
+        parts.append(
+            "Strongest attack: the largest figure of a row on each client, with the largest upper "
+            "limit of all attacks."
         )
-    return found
+    if changes:
+        parts.append(f"{_about_changes(comparison, changes)} on the same clients. {STAR}")
+    parts += [_methods(entry.method for entry in entries)]
+    return " ".join(filter(None, (*parts, about_runs(e.further for e in entries).strip())))
 
 
-def _against(comparison: Comparison) -> str:
+def _about_changes(comparison: Comparison, changes: Iterable[Difference | None]) -> str:
+    """Return what changes are against, and how their intervals were made."""
+    how = evidence.distinct(shortened(one.method, 80) for one in changes if one is not None)
     bases = {row.base for row in comparison.rows if row.base is not None}
-    if all(comparison.rows[base].family == NO_DEFENSE for base in bases) and len(bases) > 1:
-        return "the undefended row of the same settings (the first row, for undefended ones)"
+    base = "the undefended row of the same settings, or else the first row"
     if bases == {0}:
-        return "the first row"
-    return "the undefended row of the same settings, or else the first row"
+        base = "the first row"
+    elif len(bases) > 1 and all(comparison.rows[at].family == NO_DEFENSE for at in bases):
+        base = "the undefended row of the same settings (the first row, for undefended ones)"
+    return f"Δ: change against {base} ({listed(how[:3])}),"
+
+
+def _methods(methods: Iterable[str]) -> str:
+    found = evidence.distinct(shortened(method, 80) for method in methods if method)
+    return f"Intervals: {listed(found[:3])}." if found else ""
 
 
 def utility_table(comparison: Comparison) -> Grid:
-    """Test accuracy of each row, with the change against its base."""
+    """Return the test accuracy of each row, with the change against its base."""
     labels, accuracies = labels_of(comparison), comparison.on("utility")
+    changes = [one.change for one in accuracies if one.change]
     rows = [
         {
             "Defense": heading_of(comparison.rows[one.row], labels[one.row]),
             "Test accuracy": measured(one.figure, unbounded=""),
-            "Change": None if one.change is None else _change_cell(one.change),
+            "Change": None
+            if one.change is None
+            else Cell(
+                change_text(one.change, metrics.TEST_ACCURACY),
+                change_limits(one.change, metrics.TEST_ACCURACY),
+            ),
         }
         for one in accuracies
     ]
-    methods = dict.fromkeys(one.figure.method for one in accuracies)
-    changes = dict.fromkeys(one.change.method for one in accuracies if one.change)
-    how = f" Change against {_against(comparison)}: {listed(list(changes)[:3])}." if changes else ""
+    how = f" {_about_changes(comparison, changes)} on the same clients." if changes else ""
     return tabled(
         "Utility",
         rows,
-        remark=f"Intervals: {listed([shortened(m, 80) for m in methods][:3])}.{how} {STAR}"
+        remark=f"{_methods(one.figure.method for one in accuracies)}{how} {STAR}"
         + about_runs(one.figure.further for one in accuracies),
     )
 
@@ -320,28 +270,24 @@ _ONE_UPDATE = {
 
 
 def client_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
-    """Claimed and measured epsilon of one client's update, row by row; None without canaries."""
+    """Return claimed and measured epsilon of one client's update; None without canaries."""
     labels, rows = labels_of(comparison), list[Filled]()
     for at, row in enumerate(comparison.rows):
-        record = records[row.source]
         found = {
-            name: evidence.over_all_runs(record, metric) for name, metric in _ONE_UPDATE.items()
+            name: evidence.over_all_runs(records[row.source], metric)
+            for name, metric in _ONE_UPDATE.items()
         }
-        if not any(one is not None and _is_of(one.defense, row) for one in found.values()):
-            continue
-        used = [one for one in record.where(topic="utility") if _is_of(one.defense, row)]
-        cells: Filled = {
-            name: None if one is None else MISSING if one.value is None else number(one.value)
-            for name, one in found.items()
-        }
-        accuracy = _accuracy(used, metrics.TEST_ACCURACY)
-        rows.append({"Defense": heading_of(row, labels[at]), **cells, "Test accuracy": accuracy})
+        if any(one is not None and _is_of(one.defense, row) for one in found.values()):
+            cells: Filled = {
+                name: None if one is None else MISSING if one.value is None else number(one.value)
+                for name, one in found.items()
+            }
+            rows.append({"Defense": heading_of(row, labels[at]), **cells})
     if not rows:
         return None
     remark = (
-        "By canary clients: one client's update, it or zero in its place, to whoever has the first "
-        "and the last global model. Measured ones are lower limits at 95%: one above the claim "
-        "refutes it, one below proves nothing. – where nothing is claimed or a bound is refused."
+        "By canary clients: one client's update or zero in its place, to whoever has the first and "
+        "the last global model. Measured ones are 95% lower limits: one above the claim refutes it."
     )
     return tabled("One client's update", rows, remark=remark)
 
@@ -350,19 +296,15 @@ _FORMAL = {
     "Formal ε, training": metric_names.FORMAL_EPSILON,
     "Formal ε, one round": metric_names.FORMAL_EPSILON_OF_A_ROUND,
 }
-_REMARK = (
-    "▲ owners are named more often than label distributions explain, by a test that is corrected "
-    "over the source attacks of one record, and by the interval; the word is the size of what is "
-    "beyond them. ▷ more often than by guessing, and label distributions may be all of it. Mixes: "
-    "what would be right if a sample's owner depended on its class alone. Δ: change of success "
-    "against the row that it is held against, over the seeds that both have; both intervals of a "
-    "seed are "
-    f"combined, which errs on the wide side. Accuracies are means over seeds. {STAR}"
+_SIGNS = (
+    "▲ above label distributions, ▷ above guessing; the word is the size of what is beyond label "
+    "distributions, which alone explain the share given below. Δ: change of success over shared "
+    f"seeds. Accuracies are means over seeds. {STAR}"
 )
 
 
 def source_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
-    """Success of each source attack, row by row; None where no record has any."""
+    """Return the success of each source attack, row by row; None where no record has any."""
     of_row = [
         {one.success.attack: one for one in attacks_of(comparison, at)}
         for at in range(len(comparison.rows))
@@ -371,32 +313,42 @@ def source_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid
     attacks = evidence.distinct(attack for found in of_row for attack in found)
     if not attacks:
         return None
-    costs, labels = {one.row: one for one in comparison.on("utility")}, labels_of(comparison)
-    budgets = [_budgets(records[row.source], row) for row in comparison.rows]
-    formal = [name for name in _FORMAL if any(name in found for found in budgets)]
+    labels = labels_of(comparison)
+    budgets = [
+        {
+            name: next(
+                (f for f in records[row.source].where(metric=metric) if _is_of(f.defense, row)),
+                None,
+            )
+            for name, metric in _FORMAL.items()
+        }
+        for row in comparison.rows
+    ]
+    formal = [name for name in _FORMAL if any(found[name] for found in budgets)]
     rows: list[Filled] = []
     for at, row in enumerate(comparison.rows):
         if not of_row[at]:
             continue
         utility = records[row.source].where(topic="utility")
         used = [one for one in utility if _is_of(one.defense, row)]
-        cost = None if row.base is None else cost_cell(costs.get(at), plain=False)
         rows.append(
             {
                 "Defense": heading_of(row, labels[at]),
                 "Train accuracy": _accuracy(used, metrics.TRAIN_ACCURACY),
                 "Test accuracy": _accuracy(used, metrics.TEST_ACCURACY),
-                "Δ accuracy": cost,
-                **{name: _budget(budgets[at].get(name)) for name in formal},
+                **{name: _budget(budgets[at][name]) for name in formal},
                 **{
-                    attack: _attack_cell(of_row[at].get(attack), changes.get((at, attack)))
+                    attack: _source_cell(of_row[at].get(attack), changes.get((at, attack)))
                     for attack in attacks
                 },
             }
         )
     further = about_runs(one.success.further for found in of_row for one in found.values())
-    remark = _REMARK + further + (_budget_remark(budgets) if formal else "")
-    return tabled("Attack success rate", rows, remark=remark)
+    return tabled(
+        "Attack success rate",
+        rows,
+        remark=_SIGNS + further + (_budget_remark(budgets) if formal else ""),
+    )
 
 
 def _is_of(defense: str, row: Row) -> bool:
@@ -404,7 +356,7 @@ def _is_of(defense: str, row: Row) -> bool:
 
 
 def attacks_of(comparison: Comparison, row: int) -> list[Named]:
-    """The source attacks that a row of a comparison has."""
+    """Return the source attacks that a row of a comparison has."""
     return named_in(
         one.figure for one in comparison.figures if one.row == row and one.figure.topic == "source"
     )
@@ -415,16 +367,11 @@ def _accuracy(used: Sequence[Estimate], metric: str) -> str | None:
     return percent(fmean(values)) if values else None
 
 
-def _attack_cell(one: Named | None, change: Difference | None) -> Cell | None:
+def _source_cell(one: Named | None, change: Difference | None) -> Cell | None:
     if one is None:
         return None
-    lines = (f"mixes {percent(one.mixes)}", *_change(change, metrics.SUCCESS_RATE))
+    lines = (f"labels {percent(one.mixes)}", *_change(change, metrics.SUCCESS_RATE))
     return measured(one.success, look_of_source(one), *lines)
-
-
-def _budgets(record: Record, row: Row) -> dict[str, Estimate]:
-    found = {f.metric: f for f in record.findings if _is_of(f.defense, row)}
-    return {name: found[metric] for name, metric in _FORMAL.items() if metric in found}
 
 
 def _budget(budget: Estimate | None) -> str | None:
@@ -433,16 +380,13 @@ def _budget(budget: Estimate | None) -> str | None:
     return "none proven" if budget.value is None else number(budget.value)
 
 
-def _budget_remark(budgets: Sequence[Mapping[str, Estimate]]) -> str:
-    """Method and basis of the formal guarantees."""
-    given = [budget for found in budgets for budget in found.values()]
-    said = evidence.distinct(
-        f"{shortened(one.method, 60)}; {shortened(one.note, 100)}" for one in given if one.method
-    )
+def _budget_remark(budgets: Sequence[dict[str, Estimate | None]]) -> str:
+    given = [one for found in budgets for one in found.values() if one and one.method]
+    said = evidence.distinct(f"{shortened(o.method, 60)}; {shortened(o.note, 100)}" for o in given)
     return (
-        " Formal ε: what is proven. Of the training: against somebody who sees all rounds, as this "
-        "adversary does. Of one round: against somebody who sees that round's upload and no other, "
-        f"which is what SIA's Table IV prints ({', '.join(said[:4])})."
+        " Formal ε: of the training, against an adversary who sees all rounds; of one round, "
+        "against "
+        f"one who sees that round's upload and no other ({', '.join(said[:4])})."
     )
 
 
@@ -471,80 +415,51 @@ TABLES = {
     ),
 }
 """The figures of each table; those of no table, which are the fairness gaps, have one more."""
-
 FAIRNESS = "Fairness gaps between groups: 0 is equal treatment"
 
 
 def cluster_comparison(comparison: Comparison) -> list[Grid]:
-    """A table for each kind of figure, a row for each row of the comparison that has any."""
+    """Return a table for each kind of figure, a row for each row of the comparison."""
+    entries = comparison.on("clusters")
     placed = {figure for figures in TABLES.values() for figure in figures}
-    gaps = evidence.distinct(
-        one.figure.metric for one in comparison.on("clusters") if one.figure.metric not in placed
-    )
-    tables = {**TABLES, FAIRNESS: tuple(gaps)}
-    found = [_table(comparison, name, figures) for name, figures in tables.items()]
-    return [grid for grid in found if grid is not None]
-
-
-def _table(comparison: Comparison, caption: str, figures: Sequence[str]) -> Grid | None:
-    entries = {
-        (one.row, one.figure.metric, one.figure.group): one
-        for one in comparison.on("clusters")
-        if one.figure.metric in figures
-    }
-    if not entries:
-        return None
-    keys = sorted(
-        evidence.distinct((figure, group) for _, figure, group in entries),
-        key=lambda key: figures.index(key[0]),
-    )
+    gaps = evidence.distinct(e.figure.metric for e in entries if e.figure.metric not in placed)
     labels = labels_of(comparison)
-    algorithms = {one.row: one.figure.algorithm for one in comparison.on("clusters")}
-    rows = [
-        (
-            named(algorithms[at], shortened(labels[at], 160)),
-            *(_cluster_cell(entries.get((at, *key))) for key in keys),
+    tables = {
+        name: [one for figure in figures for one in entries if one.figure.metric == figure]
+        for name, figures in {**TABLES, FAIRNESS: tuple(gaps)}.items()
+    }
+    return [
+        estimate_table(
+            name,
+            found,
+            rows=lambda one: named(one.figure.algorithm, shortened(labels[one.row], 160)),
+            columns=lambda one: (
+                FIGURES.get(one.figure.metric, capital(shortened(one.figure.metric))),
+                "Everybody"
+                if one.figure.group == EVERYBODY
+                else capital(shortened(one.figure.group, 24)),
+            ),
+            cell=lambda one: measured(
+                one.figure,
+                evidence.Look(),
+                *_change(one.change, one.figure.metric),
+                unbounded="",
+            ),
+            first="Study",
+            remark=_cluster_remark(comparison, found),
         )
-        for at in evidence.distinct(row for row, _, _ in entries)
+        for name, found in tables.items()
+        if found
     ]
-    columns = [_column(figure, group) for figure, group in keys]
-    return Grid(
-        caption,
-        columns_of("Study", *columns, numeric=columns),
-        tuple(rows),
-        headings=_headings(keys),
-        remark=_cluster_remark(list(entries.values())),
-    )
 
 
-def _headings(keys: Sequence[tuple[str, str]]) -> tuple[Heading, ...]:
-    """A heading over the groups of each figure, where there are several."""
-    spans = [
-        (f, sum(figure == f for figure, _ in keys)) for f in evidence.distinct(f for f, _ in keys)
-    ]
-    over = [Heading(FIGURES.get(figure, capital(shortened(figure))), n) for figure, n in spans]
-    return (Heading("", 1), *over) if len(over) > 1 else ()
-
-
-def _column(figure: str, group: str) -> str:
-    return "Everybody" if group == EVERYBODY else capital(shortened(group, 24))
-
-
-def _cluster_cell(entry: FigureEntry | None) -> Cell:
-    if entry is None:
-        return EMPTY
-    lines = _change(entry.change, entry.figure.metric)
-    return measured(entry.figure, evidence.Look(), *lines, unbounded="") or EMPTY
-
-
-def _cluster_remark(entries: Sequence[FigureEntry]) -> str:
-    methods = evidence.distinct(one.figure.method for one in entries if one.figure.method)
-    changes = evidence.distinct(one.change.method for one in entries if one.change is not None)
+def _cluster_remark(comparison: Comparison, entries: Sequence[FigureEntry]) -> str:
+    changes = [one.change for one in entries if one.change is not None]
     notes = evidence.distinct(one.figure.note for one in entries if one.figure.note)
-    made = f"Intervals: {', '.join(shortened(method, 80) for method in methods[:3])}."
-    parts = [made * bool(methods) + about_runs(one.figure.further for one in entries)]
-    if changes:
-        how = ", ".join(shortened(method, 80) for method in changes[:3])
-        parts.append(f"Δ: change against the row that it is held against ({how}). {STAR}")
-    parts += [f"{capital(shortened(note, 200))}." for note in notes[:3]]
-    return " ".join(part.strip() for part in parts if part)
+    parts = [
+        _methods(one.figure.method for one in entries),
+        about_runs(one.figure.further for one in entries).strip(),
+        f"{_about_changes(comparison, changes)} paired by seed. {STAR}" if changes else "",
+        *(f"{capital(shortened(note, 200))}." for note in notes[:3]),
+    ]
+    return " ".join(filter(None, parts))

@@ -37,29 +37,20 @@ from fedaudit.results.record import Record
 _NO_BOUND = Cell("no bound", tone="muted")
 
 _REMARK = (
-    "Adv: mean of TPR, the share of games with the target in which “in” was said, and TNR, the "
-    "share of games without it in which “out” was said; 50% is guessing. Intervals: "
-    "Clopper-Pearson, 95%. ε is of one record, in nats. Proven: the success refutes every "
-    "smaller ε. Below a actual ε: how many times the claimed one it is."
+    "Adv: mean of TPR and TNR, the shares of games with and without the target in which the "
+    "server is right; 50% is guessing. Intervals: Clopper-Pearson, 95%. ε is of one record, in "
+    "nats. Lower bound: the success refutes every smaller ε. Adv at most: (e^ε + δ) / (1 + e^ε). "
+    "Predicted TNR: if the neuron fired for other records independently."
 )
-
 _ROUNDS = (
-    "Each game is a round of FedSGD: the client is sent the planted model and answers with a "
-    "gradient, which the server scores by the target’s own. Scores of rounds are averaged, of one "
-    "batch with fresh noise. At most: what no server exceeds behind this noise, where one record "
-    "in another’s place moves a clipped sum by two clips. Noise leaves: what is to be expected of "
-    "neurons that are silent for all other records, with their share of the target’s gradient. "
-    "Sign: the success if the server could see the neuron’s sign. Share: how much of the target’s "
-    "gradient, by length, lies in the planted rows. Simulated: where a defense ends in normal "
-    "noise, the rest of it is simulated once, and the noise of all rounds is drawn for the mean "
-    "score, which it reaches as one normal number. Intervals: Clopper-Pearson, 95%."
+    "Each game is a round of FedSGD. Scores of rounds are averaged. At most: for any server behind "
+    "this noise. Noise leaves: the success to be expected. Sign: the success if the server saw the "
+    "neuron’s sign. Share: of the target’s gradient in the planted rows. Simulated: the rest of a "
+    "defense that ends in normal noise is simulated once. Intervals: Clopper-Pearson, 95%."
 )
-
 _TRAINING = (
-    " Fit: how well neurons tell the rows apart that they were trained on (AUC); any "
-    "rows can be learned by heart. Held out: the same of fresh copies of targets and other "
-    "records. Epochs: mean over targets until validation records were told apart, with its 95% "
-    "interval (Student’s t), and from which to which."
+    " Fit and held out: AUC of neurons on the rows that they were trained on, and on fresh ones. "
+    "Epochs: mean over targets until validation records were told apart (95%, Student’s t)."
 )
 
 
@@ -73,19 +64,14 @@ def points_table(record: Record) -> Grid:
         [_point_row(one) | {name: _training(one.point, name) for name in trained} for one in shown],
         headings=(
             Heading("", 1),
-            Heading("Right", 1),
+            Heading("Success rate", 1),
             Heading("ε of one record", 3),
             Heading("Adv at most", 2),
             Heading("Games", 3),
             Heading("Neuron fires for", 2),
             *last,
         ),
-        remark=f"{_REMARK} At most: (e^ε + δ) / (1 + e^ε), which no server exceeds against a "
-        "mechanism that keeps that ε but for a probability δ; δ is 0 for most. Predicted TNR: the "
-        "mean over targets of (1 − how often the neuron fires for another record) to the power "
-        "of the batch’s size. The TNR is above it where records of a batch share their noise."
-        + _TRAINING
-        * bool(trained),
+        remark=_REMARK + _TRAINING * bool(trained),
     )
 
 
@@ -94,11 +80,11 @@ def _point_row(one: ShownPoint) -> dict[str, Cell | str | None]:
     return {
         "Point": named(one.name, "" if one.name == one.setting else one.setting),
         "Adv": _share(point.adv),
-        "Named": given(point.claimed_epsilon, epsilon),
-        "True": _actual(point),
-        "Proven": _proven(point),
-        "if the named holds": _most_named(point),
-        "if the true holds": percent(point.most),
+        "Claimed ε": given(point.claimed_epsilon, epsilon),
+        "Actual ε": _actual(point),
+        "Lower bound": _proven(point),
+        "at the claimed ε": _most_named(point),
+        "at the actual ε": percent(point.most),
         "TPR": _rate(point.tpr),
         "TNR": _rate(point.tnr),
         "Predicted TNR": given(point.figure(PREDICTED_NEGATIVES)),
@@ -124,9 +110,11 @@ def certificates_table(record: Record) -> Grid | None:
             Heading("Signs of both means", 2, "failure probability"),
             Heading("Share of games won", 2, "95% confidence"),
         ),
-        remark="Failure probability: that of either mean is δ, and that one of the two fails at "
-        "most twice as much. “Guessing”: the signs of the means are “certified” as printed, at "
-        "0.01 or less, while the certified success in games reaches no more than 60%.",
+        remark="The signs of means certify no game. Printed: with the range of the sample drawn, "
+        "as in "
+        "the AMI paper, which certifies nothing. “Guessing”: printed as certified at 0.01 or less "
+        "while the certified success in games is at most 60%. The share won is certified for this "
+        "target and neuron, not for others.",
     )
 
 
@@ -163,8 +151,8 @@ def _actual(point: PointPlayed) -> Cell:
 def _proven(point: PointPlayed) -> Cell:
     text = epsilon(point.proven_epsilon)
     if overtaken(point):
-        return Cell(text, "> true", "alarm")
-    return Cell(text, "> named", "alarm") if point.refuted else Cell(text)
+        return Cell(text, "> actual", "alarm")
+    return Cell(text, "> claimed", "alarm") if point.refuted else Cell(text)
 
 
 def _most_named(point: PointPlayed) -> Cell | None:
@@ -209,7 +197,12 @@ def rounds_table(record: Record) -> Grid | None:
     return tabled(
         "Games in rounds",
         [_round_row(one, rounds, record) for one, rounds in played],
-        headings=(Heading("", 1), Heading("Right", 4), Heading("Games", 2), Heading("Server", 3)),
+        headings=(
+            Heading("", 1),
+            Heading("Success rate", 4),
+            Heading("Games", 2),
+            Heading("Server", 3),
+        ),
         remark=_ROUNDS,
     )
 
@@ -243,7 +236,6 @@ def _simulated(rounds: InRounds) -> str:
 
 
 def _round_name(one: ShownPoint) -> str:
-    """Its name without what columns and section say."""
     return (one.family if one.name == one.setting else one.name).removeprefix(f"{IN_ROUNDS}, ")
 
 
@@ -261,7 +253,6 @@ def _any_has(shown: Sequence[ShownPoint], metric: str) -> bool:
 
 
 def _training(point: PointPlayed, name: str) -> Cell | None:
-    """Training of a point's neurons, as far as it is known."""
     value = point.figure(_TRAINED[name])
     if value is None:
         return None

@@ -1,117 +1,73 @@
-"""Tables of what stands around the figures: controls, utility, clients, the attacks’ make-up."""
+"""Tables next to the figures: controls, utility, clients."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from statistics import fmean
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import words
-from fedaudit.report.evidence import SIZES, Threshold, checks_of, distinct, grouped
-from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, Tone, named, shortened, tabled
+from fedaudit.report.evidence import checks_of, distinct, grouped
+from fedaudit.report.grid import Cell, Filled, Grid, Tone, below, named, shortened, tabled
+from fedaudit.report.tables.cells import estimate_table
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import GENERALISATION_GAP, TEST_ACCURACY, TRAIN_ACCURACY
-from fedaudit.results.record import AttackRow, ClientRow, ControlResult, OtherClients, Record
+from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Record
 
 
 def run_section(record: Record) -> dict[str, object]:
-    """Tables of what stands around the figures; None for parts that the record has not."""
+    """Return the tables next to the figures; None for parts that the record does not have."""
     return {
-        "sizes": sizes_table(),
-        "catalogue": catalogue_table(record),
-        "controls": controls_summary(record) if record.controls else None,
-        "every_control": controls_table(record) if record.controls else None,
+        "controls": controls_table(record) if record.controls else None,
         "utility": utility_table(record) if record.where(topic="utility") else None,
         "clients": clients_table(record) if record.clients else None,
     }
 
 
-_RANK: dict[bool | None, int] = {False: 0, True: 1, None: 2}
-
-
-_PASSED: dict[bool | None, tuple[str, Tone]] = {
+_PASSED: Mapping[bool | None, tuple[str, Tone]] = {
     True: ("✓ passed", "good"),
     False: ("✗ failed", "alarm"),
     None: ("– not run", "muted"),
 }
-
-
-def sizes_table() -> Grid:
-    """Thresholds of a leak by word; the same for every report."""
-    return words_table(
-        "Words for the size of a leak",
-        {
-            "AUC": lambda one, least: f"{least} {one.auc:g}",
-            "TPR at 1% FPR": lambda one, least: f"{least} {words.percent(one.percent_rate)}",
-            "TPR at 0.1% FPR": lambda one, least: f"{least} {words.percent(one.thousandth_rate)}",
-        },
-        "A leak has the largest word that the lower limit of its interval reaches, since a "
-        "reader looks at the largest of many figures, whose value errs upward. A rate "
-        "that its exact test finds above guessing is a trace at least. “No leak shown” needs every "
-        "upper limit below “clear”.",
-    )
-
-
-def words_table(
-    caption: str, least: Mapping[str, Callable[[Threshold, str], str]], remark: str
-) -> Grid:
-    """Thresholds by word.
-
-    Args:
-        caption: What they are of.
-        least: For each figure the text of a threshold, given "above" for the first, else "from".
-        remark: What decides.
-    """
-    return tabled(
-        caption,
-        [
-            {"Word": one.word, **{name: text(one, how) for name, text in least.items()}}
-            for one, how in zip(SIZES, ("above", "from", "from", "from"), strict=True)
-        ],
-        remark=f"{remark} The thresholds are conventions of this report, not of law.",
-    )
+MOST_FAILED = 12
+"""Failed controls of one kind that are listed; of more, their number is given."""
 
 
 def controls_table(record: Record) -> Grid:
-    """The checks that the figures mean what they say; failed ones first."""
-    notes = Footnotes()
-    some = any(_where(control) for control in record.controls)
+    """Return the controls by kind, failed ones first: how many passed, values, each failure."""
     rows: list[Filled] = []
-    for control in sorted(record.controls, key=lambda control: _RANK[control.passed]):
-        limits = words.interval(control.low, control.high, AUC)
-        value = words.MISSING if control.value is None else words.number(control.value)
-        row: dict[str, Cell | str | None] = {
-            "Control": named(control.control),
-            "Result": _passed(control.passed),
-            "Value": Cell(value, limits, mark=notes.mark(control.note)),
-            "Expected": shortened(control.expected, 160),
-        }
-        rows.append(row | ({"Where": _where(control) or words.MISSING} if some else {}))
-    return tabled("Controls", rows, words=("Result", "Expected", "Where"), notes=notes)
-
-
-def _passed(passed: bool | None) -> Cell:
-    text, tone = _PASSED[passed]
-    return Cell(text, tone=tone)
-
-
-def controls_summary(record: Record) -> Grid:
-    """The controls by kind: how many passed, and every one that did not."""
-    rows: list[Filled] = []
-    for kind, results in grouped(record.controls, lambda one: one.control).items():
+    kinds = grouped(record.controls, lambda one: one.control)
+    for kind, results in sorted(kinds.items(), key=lambda pair: _rank(pair[1])):
         checks = checks_of(results)
-        expected = distinct(shortened(control.expected, 120) for control in results)
-        what = "; ".join(
-            f"{_where(one)}: {words.number(one.value or 0.0)}" for one in checks.failed
-        )
-        what = shortened(f"failed: {what}", 300) if what else ""
+        text, tone = _PASSED[not checks.failed if checks.ran else None]
+        values = [one.value for one in checks.ran if one.value is not None]
+        lines = [_failure(one) for one in checks.failed[:MOST_FAILED]]
+        more = len(checks.failed) - MOST_FAILED
+        lines += [f"and {words.count(more)} more"] * (more > 0)
+        lines += distinct(shortened(one.note, 200) for one in results if one.passed is None)[:3]
+        expected = distinct(shortened(one.expected, 120) for one in results)
         rows.append(
             {
                 "Control": named(kind),
-                "Result": _passed(not checks.failed if checks.ran else None),
-                "Passed": f"{checks.passed} of {len(checks.ran)}",
-                "Expected, and what failed": Cell("; ".join(expected[:3]), what),
+                "Result": Cell(text, tone=tone),
+                "Passed": f"{checks.passed} of {len(checks.ran)}"
+                + f", {checks.untold} not run" * bool(checks.untold),
+                "Values": words.from_to(values, "–", text=words.number) if values else None,
+                "Expected, and what failed": Cell("; ".join(expected[:3]), below(*lines)),
             }
         )
     return tabled("Controls", rows, words=("Result", "Passed", "Expected, and what failed"))
+
+
+def _rank(results: list[ControlResult]) -> int:
+    checks = checks_of(results)
+    return 0 if checks.failed else 1 if checks.ran else 2
+
+
+def _failure(one: ControlResult) -> str:
+    value = words.MISSING if one.value is None else words.number(one.value)
+    limits = words.interval(one.low, one.high, AUC)
+    said = f"{value} ({limits})" if limits else value
+    where = _where(one)
+    return f"failed: {f'{where}: ' if where else ''}{said}"
 
 
 def _where(control: ControlResult) -> str:
@@ -124,72 +80,54 @@ def _where(control: ControlResult) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def utility_table(record: Record) -> Grid:
-    """Utility of the trained models, seed by seed, and their mean where there are several."""
-    rows: list[Filled] = []
-    figures = record.where(topic="utility")
-    for defense, own in grouped(figures, lambda one: one.defense).items():
-        of_seeds = grouped(own, lambda one: one.seed).values()
-        runs = [{one.metric: one for one in of_seed} for of_seed in of_seeds]
-        rows += [_utility_row(run) for run in runs]
-        if len(runs) > 1:
-            rows.append(_mean_utility(defense, runs))
-    methods = words.listed(distinct(one.method for one in figures if one.method))
-    return tabled(
-        "Utility of the trained model",
-        rows,
-        words=("Seed",),
-        remark=f"Intervals: {methods}; for a mean, the lowest and highest seed.",
-    )
-
-
 _UTILITY = {
-    "Test accuracy": TEST_ACCURACY,
-    "Train accuracy": TRAIN_ACCURACY,
-    "Gap": GENERALISATION_GAP,
+    TEST_ACCURACY: "Test accuracy",
+    TRAIN_ACCURACY: "Train accuracy",
+    GENERALISATION_GAP: "Gap",
 }
 
 
-def _columns(run: Mapping[str, Estimate]) -> dict[str, str]:
-    """Metrics by heading: accuracies, or another task's measure on test and training samples."""
-    if TEST_ACCURACY in run:
-        return {heading: metric for heading, metric in _UTILITY.items() if metric in run}
-    return {words.capital(metric): metric for metric in run}
+def utility_table(record: Record) -> Grid:
+    """Return the utility of the trained models seed by seed, and the mean of several seeds."""
+    figures = record.where(topic="utility")
+    accuracies = [one for one in figures if one.metric in _UTILITY]
+    shown = accuracies or figures
+    rows: list[Estimate] = []
+    for own in grouped(shown, lambda one: one.defense).values():
+        rows += own
+        for same in grouped(own, lambda one: one.metric).values():
+            rows += [_mean(same)] if len({one.seed for one in same}) > 1 else []
+    several = len({one.defense for one in shown}) > 1
+    methods = words.listed(distinct(one.method for one in shown if one.method))
+    return estimate_table(
+        "Utility of the trained model",
+        rows,
+        rows=lambda one: Cell(
+            " · ".join(
+                [shortened(words.defense_name(one.defense))] * several
+                + [one.note if one.seed is None else f"seed {one.seed}"]
+            )
+        ),
+        columns=lambda one: ("", _UTILITY.get(one.metric, words.capital(one.metric))),
+        cell=lambda one: Cell(words.shown(one.number, one.metric), words.interval_of(one)),
+        first="Run",
+        remark=f"Intervals: {methods}{_OF_MEANS * any(one.seed is None for one in rows)}.",
+    )
 
 
-def _utility_row(run: Mapping[str, Estimate]) -> Filled:
-    first = next(iter(run.values()))
-    cells = {
-        name: Cell(words.shown(run[metric].number, metric), words.interval_of(run[metric]))
-        for name, metric in _columns(run).items()
-    }
-    return {
-        "Defense": named(words.defense_name(first.defense)),
-        "Seed": str(first.seed),
-        **cells,
-        "Test samples": words.count(max(one.samples for one in run.values())),
-    }
+_OF_MEANS = "; of a mean, the lowest and highest seed"
 
 
-def _mean_utility(defense: str, runs: Sequence[Mapping[str, Estimate]]) -> Filled:
-    def mean(metric: str) -> Cell:
-        values = [run[metric].number for run in runs if metric in run]
-        return Cell(
-            words.shown(fmean(values), metric), words.interval(min(values), max(values), metric)
-        )
-
-    return {
-        "Defense": named(words.defense_name(defense)),
-        "Seed": f"mean of {words.plural(len(runs), 'seed')}",
-        **{name: mean(metric) for name, metric in _columns(runs[0]).items()},
-        "Test samples": words.count(sum(max(one.samples for one in run.values()) for run in runs)),
-    }
+def _mean(runs: list[Estimate]) -> Estimate:
+    values = [one.number for one in runs]
+    update = {"seed": None, "value": fmean(values), "low": min(values), "high": max(values)}
+    return runs[0].model_copy(update={**update, "note": f"mean of {len(runs)} seeds"})
 
 
 def clients_table(record: Record) -> Grid:
-    """Each client's size, the audited samples it holds, and its label distribution.
+    """Return each client's size, its audited samples, and its label distribution.
 
-    The clients of a large federation that have no row in the record share the last one.
+    Clients of a large federation without a row in the record share the last one.
     """
     others = record.other_clients
     rows: list[tuple[str, ClientRow | OtherClients]] = [
@@ -203,7 +141,7 @@ def clients_table(record: Record) -> Grid:
                 "Client": name,
                 "Samples": words.count(row.samples),
                 "Audited": words.MISSING if row.audited is None else words.count(row.audited),
-                "Classes held": f"{sum(amount > 0 for amount in row.class_counts)}/"
+                "Classes": f"{sum(amount > 0 for amount in row.class_counts)}/"
                 f"{len(row.class_counts)}",
                 "Largest class": _largest_class(row.class_counts),
             }
@@ -214,41 +152,6 @@ def clients_table(record: Record) -> Grid:
 
 def _largest_class(counts: list[int]) -> str:
     total = sum(counts)
-    return (
-        f"{words.percent(max(counts) / total)} (class {counts.index(max(counts))})"
-        if total
-        else words.MISSING
-    )
-
-
-def _signals(row: AttackRow) -> Cell:
-    """Signals in words; the signals' own names stand beside them."""
-    meant = ", ".join(words.signal_name(signal) for signal in row.signals)
-    return Cell(shortened(meant, 160), full=shortened(", ".join(row.signals), 160))
-
-
-def catalogue_table(record: Record) -> Grid:
-    """Parts of each attack, and those that were refused or failed."""
-    notes = Footnotes()
-    rows: list[Filled] = [
-        {
-            "Attack": named(row.name),
-            "Signal": _signals(row),
-            "Over clients": shortened(row.over_clients, 80),
-            "Over rounds": shortened(row.over_rounds, 80),
-            "Needs": shortened(", ".join(words.sight_name(need) for need in row.needs), 120),
-            "Status": Cell(
-                "run" if row.status == "run" else f"✗ {row.status}",
-                tone="" if row.status == "run" else "alarm",
-                mark=notes.mark(row.note or row.uncovered),
-            ),
-            "Source": shortened(row.source, 120),
-        }
-        for row in record.attacks
-    ]
-    return tabled(
-        "How each attack is put together",
-        rows,
-        words=("Signal", "Over clients", "Over rounds", "Needs", "Status", "Source"),
-        notes=notes,
-    )
+    if not total:
+        return words.MISSING
+    return f"{words.percent(max(counts) / total)} (class {counts.index(max(counts))})"

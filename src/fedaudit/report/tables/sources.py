@@ -1,42 +1,45 @@
-"""Tables of source inference: all attacks, selective prediction, membership first, and details."""
+"""Tables of source inference: all attacks, and attacks that answer for some samples only."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from fedaudit.report import words
-from fedaudit.report.evidence import about_members, distinct, grouped
-from fedaudit.report.grid import Cell, Filled, Grid, named, shortened, tabled
-from fedaudit.report.tables.cells import measured
-from fedaudit.report.tables.run import words_table
+from fedaudit.report.evidence import SIZES, about_members, distinct
+from fedaudit.report.grid import Cell, Grid, named, tabled
+from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.report.text.sources import (
     SAME_LABELS,
     Named,
-    Run,
-    asked_in,
-    label_sentence,
     labels_of_named,
     look_of_source,
     on_sources,
-    source_bullets,
+    source_sentence,
 )
 from fedaudit.results.estimate import Estimate, Test
 from fedaudit.results.guessing import alpha_of
 from fedaudit.results.record import Record
-from fedaudit.results.sources import LABEL_BASELINE, LABELS
+
+
+def source_section(record: Record) -> dict[str, object] | None:
+    """Return the section on sources; None if a record has no source inference."""
+    if not record.sources:
+        return None
+    return {
+        "said": source_sentence(record),
+        "attacks": source_table(record),
+        "answers": answers_table(record),
+    }
+
 
 _SIGNS = (
-    "▲ owners are named more often than label distributions explain; the word is the size of "
-    "what is "
-    "beyond them by its lower limit. ▷ more often than by guessing alone, and label "
-    "distributions may be "
-    "all of it. Both need the interval and the test. △ more often than by guessing by the test "
-    "alone: in at least one seed, but the interval leaves open how much. p-values are one-sided, "
-    "corrected by Holm's method over the rows of this table ({rows}), and held to {share}; "
-    "alone: before that."
+    "▲ above label distributions; the word is the size of the excess by its lower limit. ▷ above "
+    "guessing, and label distributions may be all of it. △ above guessing by the test alone. "
+    "p-values: Holm over the {rows} rows, tested at {share}; alone: before the correction."
 )
 
 
 def source_table(record: Record) -> Grid:
-    """All source attacks: success, baselines, and the excess over label distributions."""
+    """Return all source attacks: success, baselines, and the excess over label distributions."""
     found = on_sources(record)
     other = any(one.on_fair_draw is not None for one in found)
     return tabled(
@@ -45,62 +48,50 @@ def source_table(record: Record) -> Grid:
             {
                 "Attack": named(label, limit=80),
                 "Attack success rate": measured(
-                    one.success,
-                    look_of_source(one),
-                    words.plural(len(one.runs), "seed")
-                    if len(one.runs) > 1
-                    else asked_in(one.success),
+                    one.success, look_of_source(one), asked_in(one.success)
                 ),
-                **({_FAIR_DRAW: _fair_cell(one)} if other else {}),
+                **({_FAIR_DRAW: measured(one.on_fair_draw)} if other else {}),
                 "Guessing": words.percent(one.chance),
                 "Shuffled owners": f"≤ {words.percent(_null_high(one.success))}",
                 "Label baseline": _baseline_cell(one),
                 "Label distributions alone": words.percent(one.mixes),
                 "Beyond them, points": measured(one.excess),
-                "p: guessing": _p_cell(_test_of(one.success)),
-                "p: label distributions": _p_cell(_test_of(one.excess)),
-                "p: label baseline": _p_cell(_test_of(one.over_baseline)),
+                "p: guessing": _p_cell(one.success),
+                "p: label distributions": _p_cell(one.excess),
+                "p: label baseline": _p_cell(one.over_baseline),
             }
-            for one, label in _labelled(record)
+            for one, label in zip(found, labels_of_named(found), strict=True)
         ],
-        remark=_how(found)
-        + _FAIR_REMARK * other
-        + "".join(f"{text} " for text in dict.fromkeys(one.older_level for one in found) if text)
-        + _SIGNS.format(share=words.percent(alpha_of(record)), rows=len(found)),
+        remark=_how(found, other)
+        + _SIGNS.format(share=words.percent(alpha_of(record)), rows=len(found))
+        + f" Words from {', '.join(f'{one.word} {one.share:.0%}' for one in SIZES[1:])} of what "
+        "label distributions leave open.",
     )
 
 
 _FAIR_DRAW = "On the fair draw"
-_FAIR_REMARK = (
-    f"{_FAIR_DRAW}: success on samples {SAME_LABELS}, where classes reveal no client. All other "
-    "columns, verdicts and gates are on random samples of each client's own data. "
-)
 
 
-def _fair_cell(one: Named) -> Cell | str | None:
-    return words.MISSING if one.on_fair_draw is None else measured(one.on_fair_draw)
+def asked_in(success: Estimate) -> str:
+    """Return the samples whose owner was named, of all: "58/120"."""
+    if not success.samples:
+        return ""
+    return f"{words.count(round(success.number * success.samples))}/{words.count(success.samples)}"
 
 
-def _labelled(record: Record) -> list[tuple[Named, str]]:
-    """Every attack with a name that sets it apart."""
-    found = on_sources(record)
-    return list(zip(found, labels_of_named(found), strict=True))
-
-
-def _how(found: Sequence[Named]) -> str:
-    methods = distinct(one.success.method for one in found)
-    several = any(len(one.runs) > 1 for one in found)
-    means = (
-        " Figures are means over seeds, and p-values of the seeds are combined by Fisher's method."
+def _how(found: Sequence[Named], other: bool) -> str:
+    methods = ", ".join(distinct(one.success.method for one in found))
+    parts = [f"Intervals: {methods}."]
+    if any(len(one.runs) > 1 for one in found):
+        parts.append("Means over seeds; p-values combined by Fisher's method.")
+    parts.append(words.about_runs(one.success.further for one in found).strip())
+    parts.append(
+        "Shuffled owners: 95% of shuffles stay below. Label baseline: names the client of whose "
+        "data the sample's class is the largest share."
     )
-    return (
-        f"Intervals: {', '.join(methods)}.{means if several else ''}"
-        f"{words.about_runs(one.success.further for one in found)} Shuffled owners: 95% of "
-        "shuffles of the owners among all samples stay below. Label baseline (of the "
-        "label-distribution baseline): the client of whose data the sample's class is the largest "
-        "share, without a look at any model. Label distributions alone: what "
-        "would be right if a sample's owner depended on its class alone. "
-    )
+    if other:
+        parts.append(f"{_FAIR_DRAW}: success on samples {SAME_LABELS}.")
+    return " ".join(filter(None, (*parts, *distinct(one.older_level for one in found)))) + " "
 
 
 def _null_high(success: Estimate) -> float:
@@ -114,247 +105,79 @@ def _baseline_cell(one: Named) -> Cell | None:
     return Cell(words.percent(one.baseline), f"attack {words.points(one.over_baseline.number)}")
 
 
-def _p_cell(test: Test) -> Cell | None:
+def _p_cell(figure: Estimate | None) -> Cell | None:
+    test = _test_of(figure)
     if test.p_value is None or test.adjusted is None:
         return None
     return Cell(words.number(test.adjusted), f"alone {words.number(test.p_value)}")
-
-
-def source_sizes_table() -> Grid:
-    """Thresholds of a source leak by word."""
-    heading = "Beyond label distributions, of what they leave open"
-    return words_table(
-        "Words for the size of a leak of sources",
-        {heading: lambda one, how: f"{how} {words.percent(one.share) if one.share else 0}"},
-        "Where label distributions alone name 40% of owners and an attack 55%, it names 15 of the "
-        "60 that they leave open: 25%. The lower limit of the interval decides.",
-    )
-
-
-def answers_table(record: Record) -> Grid | None:
-    """Selective prediction: accuracy on answers at a least chance."""
-    leasts = sorted({one.least for run in record.sources for one in run.answers})
-    if not leasts:
-        return None
-    return tabled(
-        "Selective prediction: accuracy on the samples that are answered",
-        [
-            {
-                "Attack": named(label, limit=80),
-                **{
-                    f"Chance from {words.percent(least)}": _answer_cell(one, least)
-                    for least in leasts
-                },
-            }
-            for one, label in _labelled(record)
-        ],
-        remark="The adversary names nobody unless a client's chance, as the attack has it, "
-        f"reaches the column's heading. Below: right / named of all.{_summed(record)}",
-    )
-
-
-def _answer_cell(one: Named, least: float) -> Cell | None:
-    found = [part for run in one.runs for part in run.answers if part.least == least]
-    if not found:
-        return None
-    right, answered = (sum(part.right for part in found), sum(part.answered for part in found))
-    return _share_cell(right, answered, f" of {words.count(sum(run.samples for run in one.runs))}")
-
-
-def _share_cell(right: int, total: int, more: str = "") -> Cell:
-    """A share above its counts."""
-    share = words.percent(right / total) if total else words.MISSING
-    return Cell(share, f"{words.count(right)}/{words.count(total)}{more}")
-
-
-def chained_table(record: Record) -> Grid | None:
-    """Membership first, and owners only of samples that are called members; None without any."""
-    rates = sorted({one.fpr for run in record.sources for one in run.chained})
-    if not rates:
-        return None
-    return tabled(
-        "Membership first, then the source of those called members",
-        [
-            {"Attack": named(label, limit=80)}
-            | {name: cell for rate in rates for name, cell in _chained_cells(one, rate).items()}
-            for one, label in _labelled(record)
-        ],
-        remark="For an adversary that does not know whether anybody trained on a sample. The "
-        "per cent in a heading are of samples of nobody: so many may be called members; below "
-        "stands the share that was. A guess at the owner would be right as often as in the table "
-        f"above.{_summed(record)}",
-    )
-
-
-def _chained_cells(one: Named, rate: float) -> Filled:
-    found = [(part, run) for run in one.runs for part in run.chained if part.fpr == rate]
-    first, then = (
-        f"Called members at {words.percent(rate)}",
-        f"Of these at {words.percent(rate)}, owner named",
-    )
-    if not found:
-        return {first: None, then: None}
-    called, right = (sum(p.called for p, _ in found), sum(p.right for p, _ in found))
-    asked = sum(run.samples for _, run in found)
-    reached = sum(part.realised_fpr for part, _ in found) / len(found)
-    return {
-        first: _share_cell(called, asked, f"\nFPR {words.percent(reached)}"),
-        then: _share_cell(right, called),
-    }
-
-
-def _summed(record: Record) -> str:
-    several = any(len(one.runs) > 1 for one in on_sources(record))
-    return " Counts are summed over seeds." * several
-
-
-ORACLE = "Oracle round"
-_ORACLE_REMARK = (
-    "Each round alone. Oracle round: the best one, chosen afterwards by somebody who knows the "
-    "answers; no adversary can, so it is an upper end and not the attack's success."
-)
-
-
-def seeds_table(record: Record) -> Grid | None:
-    """Every run by itself; None where each attack has one."""
-    if all(len(one.runs) == 1 for one in on_sources(record)):
-        return None
-    of = grouped(record.on_sources, lambda one: (one.attack, one.defense, one.view, one.seed))
-    figures = {at: {one.against: one for one in same} for at, same in of.items()}
-    return tabled(
-        "Seed by seed",
-        [
-            _seed_row(run, figures[run.attack, run.defense, run.view, run.seed])
-            for run in record.sources
-        ],
-        words=("Seed",),
-        varying=_SETTING,
-        remark="Intervals: Clopper-Pearson 95%. p-values are not corrected here.",
-    )
-
-
-def _seed_row(run: Run, figures: Mapping[str, Estimate]) -> Filled:
-    success = figures[""]
-    labels, baseline = (_test_of(figures.get(one)) for one in (LABELS, LABEL_BASELINE))
-    return {
-        **_where(run),
-        "Attack success rate": measured(success, unbounded=""),
-        "Right": asked_in(success),
-        "Shuffled owners": f"≤ {words.percent(_null_high(success))}",
-        "Label baseline": words.given(baseline.level),
-        "Label distributions alone": words.given(labels.level),
-        "p: guessing": words.given(_test_of(success).p_value, words.number),
-        "p: label distributions": words.given(labels.p_value, words.number),
-        "p: label baseline": words.given(baseline.p_value, words.number),
-    }
 
 
 def _test_of(figure: Estimate | None) -> Test:
     return (None if figure is None else figure.test()) or Test()
 
 
-_SETTING = ("Defense", "View")
+class _Share(NamedTuple):
+    """A share of the samples that an attack answers for, with its counts."""
+
+    label: str
+    column: tuple[str, str]
+    right: int
+    total: int
+    more: str
+
+    @property
+    def cell(self) -> Cell:
+        """The share above its counts."""
+        share = words.percent(self.right / self.total) if self.total else words.MISSING
+        counts = f"{words.count(self.right)}/{words.count(self.total)}"
+        return Cell(share, f"{counts}{self.more}")
 
 
-def _where(run: Run) -> Filled:
-    return {
-        "Attack": named(run.attack),
-        "Defense": named(words.defense_name(run.defense)),
-        "View": named(run.view),
-        "Seed": str(run.seed),
-    }
+def answers_table(record: Record) -> Grid | None:
+    """Return the success on the samples that an attack answers for; None without such counts.
 
-
-def rounds_table(record: Record) -> Grid | None:
-    """Success in each measured round alone, with the oracle round apart; None without any."""
-    rows = [row for run in record.sources if run.by_round for row in _round_rows(run)]
-    if not rows:
+    An adversary may name a client only at a least chance, or ask first whether a sample is a
+    member. Counts are summed over seeds.
+    """
+    found = on_sources(record)
+    shares = [
+        share
+        for one, label in zip(found, labels_of_named(found), strict=True)
+        for share in _shares(one, label)
+    ]
+    if not shares:
         return None
-    return tabled(
-        "Success by round",
-        rows,
-        words=("Round",),
-        varying=(*_SETTING, "Seed"),
-        remark=_ORACLE_REMARK,
+    return estimate_table(
+        "Source inference: attacks that answer for some samples only",
+        sorted(shares, key=lambda one: one.column),
+        rows=lambda one: named(one.label, limit=80),
+        columns=lambda one: one.column,
+        cell=lambda one: one.cell,
+        remark="The adversary names a client at a least chance, as the attack has it, or only for "
+        "samples called members at a false-positive rate. Below: right of those answered.",
     )
 
 
-def _round_rows(run: Run) -> Iterator[Filled]:
-    for index, success in zip(run.rounds, run.by_round, strict=True):
-        yield {**_where(run), "Round": str(index), "Attack success rate": words.percent(success)}
-    best = max(range(len(run.rounds)), key=lambda at: run.by_round[at])
-    oracle = Cell(f"{ORACLE} ({run.rounds[best]})", tone="muted")
-    highest = Cell(words.percent(run.by_round[best]), tone="muted")
-    yield {**_where(run), "Round": oracle, "Attack success rate": highest}
-
-
-def owners_table(record: Record) -> Grid:
-    """Each client's samples: how many are said to be its own, and whose the others."""
-    return tabled(
-        "Client by client",
-        [row for run in record.sources for row in _owner_rows(run)],
-        words=("Said to be another's",),
-        varying=("Attack", *_SETTING, "Seed"),
-        remark="Named: samples of the client that are said to be its own. Overfitting: training "
-        "less test accuracy of the client's model in the last measured round, in points.",
-    )
-
-
-def _owner_rows(run: Run) -> Iterator[Filled]:
-    for at, (client, row) in enumerate(zip(run.clients, run.confusion, strict=True)):
-        others = sorted(
-            (-amount, other)
-            for other, amount in zip(run.clients, row, strict=True)
-            if amount and other != client
-        )
-        said = ", ".join(f"{other}: {words.count(-amount)}" for amount, other in others)
-        yield {
-            "From": words.client_heading(client),
-            **_where(run),
-            "Named": _share_cell(row[at], sum(row)),
-            "Overfitting": words.points(run.overfitting[at]) if run.overfitting else words.MISSING,
-            "Said to be another's": shortened(said, 400) or "none",
-        }
-
-
-def source_classes_table(record: Record) -> Grid | None:
-    """Success class by class, seeds summed; None where no class is told apart."""
-    rows: list[Filled] = []
-    for one, label in _labelled(record):
-        parts = [part for run in one.runs for part in run.classes]
-        for klass in sorted({part.label for part in parts}):
-            mine = [part for part in parts if part.label == klass]
-            share = _share_cell(sum(p.right for p in mine), sum(p.samples for p in mine))
-            rows.append(
-                {
-                    "Class": f"Class {klass}",
-                    "Attack": named(label, limit=80),
-                    "Attack success rate": share,
-                }
-            )
-    return tabled("Class by class", rows, words=("Attack",)) if rows else None
-
-
-def source_section(record: Record) -> dict[str, object] | None:
-    """Sentences and tables of the section; None where a record says nothing of sources."""
-    if not record.sources:
-        return None
-    return {
-        "found": source_bullets(record),
-        "labels": label_sentence(record),
-        "attacks": source_table(record),
-        "answers": answers_table(record),
-        "chained": chained_table(record),
-        "seeds": seeds_table(record),
-        "rounds": rounds_table(record),
-        "owners": owners_table(record),
-        "classes": source_classes_table(record),
-        "sizes": source_sizes_table(),
-    }
+def _shares(one: Named, label: str) -> Iterator[_Share]:
+    asked = words.count(sum(run.samples for run in one.runs))
+    for least in sorted({part.least for run in one.runs for part in run.answers}):
+        parts = [part for run in one.runs for part in run.answers if part.least == least]
+        right, answered = sum(p.right for p in parts), sum(p.answered for p in parts)
+        column = ("Answers at a chance from", words.percent(least))
+        yield _Share(label, column, right, answered, f" of {asked}")
+    for rate in sorted({part.fpr for run in one.runs for part in run.chained}):
+        chained = [(p, run.samples) for run in one.runs for p in run.chained if p.fpr == rate]
+        called, right = sum(p.called for p, _ in chained), sum(p.right for p, _ in chained)
+        reached = sum(part.realised_fpr for part, _ in chained) / len(chained)
+        over = f"Membership first, FPR {words.percent(rate)}"
+        more = f"\nFPR {words.percent(reached)}"
+        samples = sum(count for _, count in chained)
+        yield _Share(label, (over, "Called members"), called, samples, more)
+        yield _Share(label, (over, "Owner named"), right, called, "")
 
 
 def kind_of(record: Record) -> str:
-    """Kind of audit of a record, as a heading."""
+    """Return the kind of audit of a record, as a heading."""
     topics = ["membership"] * about_members(record)
     topics += ["source"] * bool(record.sources) + ["cluster"] * bool(record.clusters)
     return f"{words.capital(words.listed(topics))} audit"

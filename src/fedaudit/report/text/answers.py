@@ -209,7 +209,6 @@ def defenses(record: Record) -> Answer:
 
 
 def _row(record: Record, defense: str) -> str:
-    """The largest leak and the accuracy under one defense."""
     best = strongest((one for one in headline(record) if one.defense == defense), metric_names.AUC)
     named = [one for one in on_sources(record) if one.success.defense == defense]
     source = strongest_on_sources(named)

@@ -287,7 +287,6 @@ def _of(record: Record, bound: Bound) -> str:
 
 
 def _mean_of(record: Record, bound: Bound) -> str:
-    """The mean that the second limit is of: of all models, or of those that have the figure."""
     means = [f for f in _every(record, bound.figure.metric) if _limit(f) == bound.mean]
     some = [_some_seeds(one) for one in means if _some_seeds(one)]
     return f"the {some[0]}" if some else "their mean"
@@ -303,7 +302,6 @@ def _none(record: Record, metrics: Sequence[str], why: str) -> Answer:
 
 
 def _refused(figures: Sequence[Estimate]) -> list[Estimate]:
-    """Those refused for want of samples, a mean before the runs behind it."""
     found = [one for one in figures if one.value is None and _WANTING in one.note]
     summary = [one for one in found if one.seed is None] or found
     return sorted(summary, key=lambda one: words.contrast_order(one.contrast))
@@ -314,7 +312,6 @@ _WANTING = "inconclusive"
 
 
 def _reasons(refused: Sequence[Estimate]) -> str:
-    """The note of each kind of non-members, once."""
     said = distinct(f"{words.against(one.contrast)}: {shortened(one.note, 120)}" for one in refused)
     rest = len(said) - MOST_NAMED
     more = [f"{words.count(rest)} more such"] if rest > 0 else []
@@ -322,7 +319,6 @@ def _reasons(refused: Sequence[Estimate]) -> str:
 
 
 def _in_pairs(best: Estimate, figures: Sequence[Estimate]) -> str:
-    """An AUC in plain words."""
     known = above_chance(best)
     said = "above guessing" if known else "not shown above guessing, corrected for all figures"
     said = "not tested against guessing" if known is None else said
@@ -344,7 +340,6 @@ def _left_out(bound: Bound) -> str:
 
 
 def _place(figure: Estimate, figures: list[Estimate]) -> str:
-    """Attack, non-members, view, and whatever tells the figure from the others."""
     label = label_among(figure, figures)
     parts = [_against(figure), f"view “{shortened(figure.view)}”"]
     mean = figure.seed is None and "over seeds" not in label
@@ -359,7 +354,6 @@ def _some_seeds(figure: Estimate) -> str:
 
 
 def _short_place(figure: Estimate, figures: list[Estimate]) -> str:
-    """Attack, non-members, and what tells the figure from the others."""
     return ", ".join(filter(None, (_against(figure), label_among(figure, figures))))
 
 
@@ -373,5 +367,4 @@ def _up(share: float) -> str:
 
 
 def _above(value: float) -> str:
-    """An upper limit in three decimals, rounded up likewise."""
     return f"{math.ceil(round(1000 * value, 6)) / 1000:.3f}"

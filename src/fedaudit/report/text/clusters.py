@@ -9,14 +9,12 @@ from typing import NamedTuple, TypeAlias
 from fedaudit.report import evidence, words
 from fedaudit.report.figures.drawing import Style, style
 from fedaudit.report.grid import shortened
-from fedaudit.report.text.membership import Bullet, Sentence
 from fedaudit.results import metrics
 from fedaudit.results.clusters import (
     EVERYBODY,
     ClusterResult,
     ClusterRound,
     choices,
-    clients_of,
     groups_by_size,
     models_of_groups,
 )
@@ -131,22 +129,7 @@ def label_of(one: Clustered, many: tuple[Clustered, ...]) -> str:
 
 def above(run: Run, state: ClusterRound, model: int | None = None) -> int:
     """Clients whose model's risk is above what they accept after a round; of one model's."""
-    return _over(run, state, [one.risk for one in state.models], model)
-
-
-def surely_above(run: Run, state: ClusterRound) -> int:
-    """Those for whom even the lower limit of that risk is."""
-    return _over(run, state, [one.low for one in state.models])
-
-
-def expected_above(run: Run, state: ClusterRound) -> int:
-    """As the server's estimates have it."""
-    return _over(run, state, [one.estimated for one in state.models])
-
-
-def _over(
-    run: Run, state: ClusterRound, risks: list[float | None], model: int | None = None
-) -> int:
+    risks = [one.risk for one in state.models]
     pairs = zip(choices(run, state), run.thresholds, strict=True)
     return sum(
         choice is not None
@@ -179,177 +162,42 @@ def gravest_size(studies: Iterable[Clustered]) -> evidence.Size | None:
 
 
 def in_words(mean: Estimate) -> str:
-    """ "12.4 (95% interval 9.1–15.7)"."""
+    """Return "12.4 (95% interval 9.1–15.7)"."""
     limits = words.interval_of(mean)
     return words.value_of(mean) + (f" (95% interval {limits})" if limits else "")
 
 
-RISK = (
-    "A model’s membership risk is the balanced accuracy of an attack that tells samples it was "
-    "trained on from others: 50% is guessing."
-)
-
-
-def cluster_bullets(record: Record) -> tuple[Bullet, ...]:
-    """Findings about models and their clients: a bullet for each algorithm and defense."""
-    studies = clustered_of(record)
-    return tuple(
-        Bullet(words.capital(label_of(one, studies)) or "Clustered learning", sentences(one))
-        for one in studies
-    )
-
-
-def sentences(one: Clustered) -> tuple[Sentence, ...]:
-    """Violations, risks, estimates, movement and accuracy, in this order."""
-    parts = (
-        ("Violations", violations_sentence(one)),
-        ("Risk", risk_sentence(one)),
-        ("Estimated against true risk", estimate_sentence(one)),
-        ("Who went where", movement_sentence(one)),
-        ("Accuracy", accuracy_sentence(one)),
-    )
-    return tuple(Sentence(name, said) for name, said in parts if said)
-
-
-def violations_sentence(one: Clustered) -> str:
-    """Number of clients use a model that is riskier than they accept."""
-    mean, sure = one.mean(metrics.VIOLATIONS), one.mean(metrics.SURE_VIOLATIONS)
-    if mean is None:
-        return ""
-    total = words.count(len(one.runs[0].clients))
-    use = "client uses" if total == "1" else "clients use"
-    said = (
-        f"{in_words(mean)} of {total} {use} a model whose membership risk is above what they "
-        f"accept{_over_seeds(one)}."
-    )
-    if sure is not None and mean.number:
-        number = words.amount(sure.number) if sure.number else "none"
-        said += f" Even the lower limit of that risk is for {number} of them."
-    floor = one.mean(metrics.CHANCE_VIOLATIONS)
-    if floor is not None:
-        said += (
-            f" Noise alone would put {words.amount(floor.number)} there, were the true risk of "
-            "every model 50%."
-        )
-    if len(group_names(one)) > 1:
-        parts = [
-            f"{words.amount(found.number)} of {words.count(size)} of the {_name(name)}"
-            for name, size in _sizes(one)
-            if (found := one.mean(metrics.VIOLATIONS, name)) is not None
+def cluster_sentence(record: Record) -> str:
+    """Return the sentence of the section on clusters: what qualifies its figures."""
+    said = []
+    for one in clustered_of(record):
+        if one.mean(metrics.ESTIMATE_ERROR) is None:
+            said.append("The server estimated no risk, so that no client could have been warned.")
+        down = [
+            f"{words.count(model.shadow_samples)} for {words.count(model.samples)}"
+            for model in one.runs[0].rounds[-1].models
+            if 0 < model.shadow_samples < model.samples
         ]
-        said += f" By group: {words.listed(parts)}."
-    return said
-
-
-def risk_sentence(one: Clustered) -> str:
-    """The true risk of each group's model."""
-    found = [(n, mean) for n in group_names(one) if (mean := one.mean(metrics.MODEL_RISK, n))]
-    if not found:
-        return ""
-    parts = [f"{_model_of(one, name)} {in_words(mean)}" for name, mean in found]
-    notes = [f" {words.capital(words.sentence(mean.note))}" for _, mean in found if mean.note]
-    return f"{words.capital(words.listed(parts))}; guessing gives 50%.{notes[0] if notes else ''}"
-
-
-def estimate_sentence(one: Clustered) -> str:
-    """Accuracy of the server's estimates, without hiding where they mislead."""
-    error = one.mean(metrics.ESTIMATE_ERROR)
-    if error is None:
-        return "the server estimated no risk, so that nobody could have been warned."
-    parts = []
-    for name in group_names(one):
-        guess, truth = one.mean(metrics.MODEL_ESTIMATE, name), one.mean(metrics.MODEL_RISK, name)
-        if guess is not None and truth is not None:
-            parts.append(
-                f"{_model_of(one, name)}: {words.percent(guess.number)} estimated, "
-                f"{words.percent(truth.number)} true ({_side(guess, truth)})"
+        if down:
+            said.append(
+                "The server has too few samples: its shadow models are trained on "
+                f"{words.listed(down)} samples, and small ones overstate the risk."
             )
-    expected, real = one.mean(metrics.EXPECTED_VIOLATIONS), one.mean(metrics.VIOLATIONS)
-    counts = ""
-    if expected is not None and real is not None:
-        counts = (
-            f" Going by the estimates, {words.amount(expected.number)} clients would be above what "
-            f"they accept; by the true risks {words.amount(real.number)} are."
-        )
-    return _scaled(one) + (
-        f"the server’s estimates are off by {100 * error.number:.1f} points in the mean over "
-        f"clients. {words.capital('; '.join(parts))}.{counts}"
-    )
-
-
-def _scaled(one: Clustered) -> str:
-    """Says so where shadow models are smaller than what they stand for."""
-    down = [
-        f"{words.count(model.shadow_samples)} for {words.count(model.samples)}"
-        for model in one.runs[0].rounds[-1].models
-        if 0 < model.shadow_samples < model.samples
-    ]
-    if not down:
-        return ""
-    first = f" in seed {one.runs[0].seed}" if len(one.runs) > 1 else ""
-    return (
-        f"scaled down, since the server has too few samples: shadow models are trained on "
-        f"{words.listed(down)} samples{first}, and small ones overstate. By them "
-    )
-
-
-def _side(guess: Estimate, truth: Estimate) -> str:
-    """True where an estimate lies within the interval of the truth."""
-    if truth.low is None or truth.high is None:
-        return "no interval"
-    if truth.low <= guess.number <= truth.high:
-        return "within its interval"
-    return "too high" if guess.number > truth.high else "too low"
-
-
-def movement_sentence(one: Clustered) -> str:
-    """Models used at the end, and changes on the way."""
-    parts = []
-    if len(group_names(one)) > 1:
-        parts = [
-            f"{words.amount(mean.number)} of {words.count(size)} clients of the {_name(name)} use "
-            f"{_model_of(one, name)}"
-            for name, size in _sizes(one)
-            if (mean := one.mean(metrics.OWN_MODEL, name)) is not None
+        most = max(choices(run).count(None) for run in one.runs)
+        if most:
+            said.append(
+                f"{'Up to ' * (len(one.runs) > 1)}{words.count(most)} of "
+                f"{words.count(len(one.runs[0].clients))} took part in no round and count among "
+                "no model’s clients."
+            )
+        noted = [one.mean(metrics.MODEL_RISK, name) for name in group_names(one)]
+        said += [words.capital(words.sentence(risk.note)) for risk in noted if risk and risk.note]
+        said += [
+            f"No fairness gaps: {words.sentence(shortened(run.fairness_note, 300))}"
+            for run in one.runs
+            if run.fairness_note
         ]
-    moved, last = one.mean(metrics.MOVED), one.mean(metrics.MOVED_AT_THE_END)
-    if moved is None or last is None:
-        return f"{words.listed(parts)} at the end.{_absent(one)}" if parts else ""
-    changed = (
-        f"{words.amount(moved.number)} of {words.count(len(one.runs[0].clients))} changed model "
-        f"between measured rounds, {words.amount(last.number)} of them before the last one."
-    )
-    agreement = one.mean(metrics.AGREEMENT)
-    near = ""
-    if agreement is not None:
-        near = (
-            f" Models and groups agree by {agreement.number:.2f} (adjusted Rand index: 1 is the "
-            "groups themselves, 0 chance)."
-        ).replace("-", "−")
-    said = f"{words.listed(parts)} at the end. {changed}" if parts else changed
-    return said + near + _absent(one)
-
-
-def _absent(one: Clustered) -> str:
-    """Clients that took part in no round so far, who are in no model."""
-    most = max(choices(run).count(None) for run in one.runs)
-    if not most:
-        return ""
-    upto = "Up to " if len(one.runs) > 1 else ""
-    return (
-        f" {upto}{words.count(most)} of {words.count(len(one.runs[0].clients))} took part in no "
-        "round: their samples are in no model, and they count among no model’s clients."
-    )
-
-
-def accuracy_sentence(one: Clustered) -> str:
-    """Accuracy of each group's clients with the models that they chose."""
-    found = [
-        f"{_name(name)} {in_words(mean)}"
-        for name in (EVERYBODY, *group_names(one))
-        if (mean := one.mean(metrics.ACCURACY, name)) is not None
-    ]
-    return f"{words.listed(list(dict.fromkeys(found)))}." if found else ""
+    return " ".join(evidence.distinct(said))
 
 
 def cluster_headline(studies: Sequence[Clustered]) -> str:
@@ -365,7 +213,7 @@ def cluster_headline(studies: Sequence[Clustered]) -> str:
             said = f" ({'; '.join(notes)})" if notes else ""
             parts.append(f"{words.amount(mean.number)} of {total}{said}")
     if not parts:
-        return "Nobody’s membership risk was measured"
+        return "No model’s membership risk was measured"
     mean_ = "On average " if any(len(one.runs) > 1 for one in studies) else ""
     return f"{mean_}{words.listed(parts)} use a model riskier than they accept"
 
@@ -383,14 +231,10 @@ def cluster_meaning(studies: Sequence[Clustered]) -> str:
     """Consequences of the models' risk, and their limits."""
     size = gravest_size(studies)
     if size is None:
-        return (
-            "That the measure used here tells members apart is not shown for any of the groups’ "
-            "models. Another attack may do better than this one."
-        )
+        return "No group’s model is shown to reveal its members. Another attack may do better."
     return (
         f"By its lower limit a model’s risk is {evidence.a_leak(size)}. A client that accepts "
-        "less than its model’s risk gets less protection than it asked for. The risk is that of "
-        "one attack: another may do better."
+        "less gets less protection than it asked for. Another attack may do better."
     )
 
 
@@ -403,22 +247,3 @@ def cluster_question(studies: Sequence[Clustered]) -> str:
         f"one was trained on be told from others ({words.listed(measures)}; guessing is right for "
         "50%), and is that more than its clients accept?"
     )
-
-
-def _over_seeds(one: Clustered) -> str:
-    return f", on average over {words.plural(len(one.runs), 'seed')}" if len(one.runs) > 1 else ""
-
-
-def _sizes(one: Clustered) -> list[tuple[str, int]]:
-    run = one.runs[0]
-    return [(run.group_names[g], len(clients_of(run, g))) for g in groups_by_size(run)]
-
-
-def _name(group: str) -> str:
-    return shortened(group, 40)
-
-
-def _model_of(one: Clustered, group: str) -> str:
-    if len(group_names(one)) == 1:
-        return "the model of most clients"
-    return f"the {_name(group)}’s model"

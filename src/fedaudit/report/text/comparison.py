@@ -160,7 +160,6 @@ def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
 
 
 def _without_tuned(comparison: Comparison) -> list[str]:
-    """Heuristic defenses are to be held against DP-SGD at a strength that keeps the model good."""
     families = [row.family for row in comparison.rows]
     if all(family == NO_DEFENSE for family in families) or any("dp-sgd" in f for f in families):
         return []

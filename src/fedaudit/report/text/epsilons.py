@@ -78,7 +78,6 @@ def claimed_epsilon(record: Record) -> Answer:
 
 
 def _unit(one: Estimate) -> tuple[str, str]:
-    """Unit and observer of a claimed or proven epsilon."""
     noted = shortened(one.note.rpartition("unit: ")[2], 200)
     of_update = one.metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE)
     unit = _ALL_UPDATES if of_update else noted or "not stated"
@@ -86,7 +85,6 @@ def _unit(one: Estimate) -> tuple[str, str]:
 
 
 def _held(record: Record) -> list[str]:
-    """Each measured bound on one client's update beside the claim under the same defense."""
     claims = [f for f in record.where(metric=CLAIMED_CLIENT_EPSILON) if f.value is not None]
     found = list[str]()
     for one in evidence.client_epsilon(record).measured:
@@ -110,7 +108,6 @@ _UNREFUTED = "below the claim: not refuted, not confirmed"
 
 
 def _terms(one: Estimate) -> str:
-    """Unit, adjacency and delta of an epsilon, as far as the record has them."""
     of_update = one.metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE)
     renyi = one.method.startswith("Renyi accountant")
     adjacency = "one unit there or not" if renyi else "as the unit says"

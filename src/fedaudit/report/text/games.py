@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from fedaudit.report.evidence import Status, status_between
 from fedaudit.report.grid import shortened
-from fedaudit.report.text.membership import Sentence
 from fedaudit.report.text.points import (
     ShownPoint,
     behind_mechanism,
@@ -21,7 +20,6 @@ from fedaudit.report.text.points import (
     overtaken,
     provable,
     right_in,
-    rounds_words,
     short,
     shown_points,
     times_named,
@@ -29,7 +27,7 @@ from fedaudit.report.text.points import (
     without_mechanism,
 )
 from fedaudit.report.words import capital, count, from_to, listed, percent, plural
-from fedaudit.results.games import CLAIMED_SUCCESS, DISTANCE, PointPlayed
+from fedaudit.results.games import CLAIMED_SUCCESS, PointPlayed
 from fedaudit.results.record import Record
 
 
@@ -101,17 +99,16 @@ def poor_fits(shown: Sequence[ShownPoint]) -> list[str]:
     warnings = []
     if poor:
         warnings.append(
-            f"At {_named(poor)} neurons do not even tell apart what they were trained on: a low "
-            "success there shows a server that trained them badly, or noise that hides all, and no "
-            "more. More epochs (neuron.epochs), another step size (neuron.lr) or more copies of "
-            "the target (game.copies) may do better."
+            f"At {_named(poor)} neurons do not even tell apart what they were trained on, so that "
+            "a "
+            "low success is no sign of protection. More epochs (neuron.epochs), another step size "
+            "(neuron.lr) or more copies of the target (game.copies) may do better."
         )
     if by_heart:
         warnings.append(
-            f"At {_named(by_heart)} neurons tell apart what they were trained on and much less of "
-            "what they were not: they have learned their rows by heart. A server with more copies "
-            "of the target (game.copies) or more records of its own (game.background) may do "
-            "better, so that a low success there is no sign of protection."
+            f"At {_named(by_heart)} neurons have memorised the rows that they were trained on, so "
+            "that a low success is no sign of protection. More copies of the target (game.copies) "
+            "or more records of the server (game.background) may do better."
         )
     return warnings
 
@@ -125,34 +122,6 @@ def _named(shown: Sequence[ShownPoint]) -> str:
 MOST_SAID = 8
 """Of sentences of one kind; the tables have the others."""
 
-CERTIFICATES = (
-    (
-        "Means, by the range that must hold",
-        "Certifies, but for the failure probability given, that the neuron’s mean value is above "
-        "zero over randomised copies of the target and at most zero over other records. It "
-        "certifies no game: a mean may have the right sign while nearly every batch holds a record "
-        "that makes the neuron fire. The range comes from interval bounds through the network.",
-    ),
-    (
-        "Means, as printed in the AMI paper",
-        "Says the same, with the range of the very sample that was drawn. It certifies nothing: "
-        "values beyond that sample are possible, so the probability is too small. It stands here "
-        "for the comparison alone.",
-    ),
-    (
-        "Games",
-        "Certifies with 95% confidence between which limits the success against this target lies, "
-        "with this neuron and batches of independent records like those counted. It certifies "
-        "neither other targets nor a neuron that is trained anew.",
-    ),
-    (
-        "Played",
-        "What was won of this target’s own games. It certifies nothing by itself: these are few "
-        "games, so the share may lie outside of the certified limits by chance.",
-    ),
-)
-"""Each certificate by name, with what it certifies and what it does not."""
-
 
 class GameVerdict(NamedTuple):
     """The verdict of a report of games.
@@ -162,7 +131,6 @@ class GameVerdict(NamedTuple):
         look: The verdict whose colour it has.
         headline: In one sentence.
         played: What was played.
-        found: For each mechanism how surely the server tells.
         contradictions: Points whose success refutes an epsilon; the gravest warnings.
         claims: Mechanisms whose actual epsilon is not the claimed one.
         meaning: What follows.
@@ -173,7 +141,6 @@ class GameVerdict(NamedTuple):
     look: Status
     headline: str
     played: str
-    found: tuple[Sentence, ...]
     contradictions: tuple[str, ...]
     claims: tuple[str, ...]
     meaning: str
@@ -190,7 +157,6 @@ def game_verdict(record: Record) -> GameVerdict:
         look="strong leak" if refuted else status,
         headline=_headline(shown, refuted),
         played=_played(record.games),
-        found=_found(shown),
         contradictions=_at_most_some([contradiction(one) for one in refuted]),
         claims=_at_most_some(claims_of(shown)),
         meaning=_meaning(shown),
@@ -242,42 +208,13 @@ def _played(points: Sequence[PointPlayed]) -> str:
     )
 
 
-def _found(shown: Sequence[ShownPoint]) -> tuple[Sentence, ...]:
-    found = [
-        Sentence(shortened(name, 80), _family_sentence(inside))
-        for name, inside in families(shown).items()
-    ]
-    if len(found) > MOST_SAID:
-        rest = f"{plural(len(found) - MOST_SAID, 'more row')} of points in the table below."
-        found = [*found[:MOST_SAID], Sentence("Others", rest)]
-    return tuple(found)
-
-
-def _family_sentence(inside: Sequence[ShownPoint]) -> str:
-    ends = [inside[0].point, inside[-1].point][: len(inside)]
-    told = [right_in(point.adv) + _under(point) for point in ends]
-    return f"right in {' and in '.join(told)}."
-
-
-def _under(point: PointPlayed) -> str:
-    """Under which epsilon, or after how many rounds."""
-    if point.rounds is None:
-        return "" if point.claimed_epsilon is None else f" at ε {epsilon(point.claimed_epsilon)}"
-    most = f", where noise allows {percent(point.most)}" if point.figure(DISTANCE) else ""
-    return f" after {rounds_words(point.rounds)}{most}"
-
-
 def _meaning(shown: Sequence[ShownPoint]) -> str:
     if _status(behind_mechanism(shown) or shown) in ("no leak shown", "inconclusive"):
-        return (
-            "That the server tells who was in a batch is not shown here. Another neuron, another "
-            "target or more rounds may do better."
-        )
+        return "No server is shown to learn who was in a batch. Another neuron may do better."
     return (
-        "One tampered model and one answer are enough: a server with this success learns whose "
-        "records a client trains on, whatever the model is said to be for. Clients that answer a "
-        "server which they do not trust need a mechanism whose success here stays near 50%, and "
-        "whose actual epsilon allows no more."
+        "A server with this success learns from one tampered model and one answer whose records a "
+        "client trains on. Clients that do not trust the server need a mechanism whose success "
+        "here stays near 50%, and whose actual epsilon allows no more."
     )
 
 
@@ -299,9 +236,9 @@ def _limits(shown: Sequence[ShownPoint]) -> list[str]:
         )
     if in_rounds(shown):
         found.append(
-            "Points in rounds show one server’s plan. What noise allows is for any server: a "
-            "neuron that is silent for all other records uses half of the distance that a record "
-            "in another’s place can make. Where no bound is given, nothing is proven."
+            "Points in rounds show one server’s plan; what noise allows is for any server. Where "
+            "no "
+            "bound is given, nothing is proven."
         )
     again = [p for one in shown if (p := one.point).targets < p.tpr.total + p.tnr.total]
     those = ", and for these targets: each was asked about in several games" if again else ""

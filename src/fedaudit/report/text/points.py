@@ -198,7 +198,6 @@ def _shown_in_rounds(
 
 
 def _varying(points: Sequence[PointPlayed]) -> dict[str, set[str]]:
-    """For each mechanism the settings in which its points differ."""
     found = {}
     for mechanism, same in grouped(points, lambda point: point.mechanism).items():
         names = {name for point in same for name in point.settings} - _TOLD

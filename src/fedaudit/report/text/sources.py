@@ -5,8 +5,6 @@ from typing import NamedTuple, TypeAlias
 
 from fedaudit.report import evidence, words
 from fedaudit.report.grid import shortened
-from fedaudit.report.text.membership import Bullet, Sentence
-from fedaudit.results.doubts import NOT_RELIED_ON
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
@@ -76,7 +74,7 @@ class Named(NamedTuple):
 
 
 def on_sources(record: Record) -> tuple[Named, ...]:
-    """Every source attack of a record, those without a defense first."""
+    """Return every source attack of a record, those without a defense first."""
     figures = [one for one in record.on_sources if one.seed is None]
     fair = {
         (one.attack, one.defense, one.view): one
@@ -93,7 +91,7 @@ def on_sources(record: Record) -> tuple[Named, ...]:
 
 
 def named_in(figures: Iterable[Estimate], answers: Sequence[Run] = ()) -> list[Named]:
-    """The attacks that figures are of, with their answers in each run."""
+    """Return the attacks that figures are of, with their answers in each run."""
     of = evidence.grouped(figures, lambda one: (one.attack, one.defense, one.view))
     found = {key: {one.against: one for one in same} for key, same in of.items()}
     runs = evidence.grouped(answers, lambda run: (run.attack, run.defense, run.view))
@@ -105,7 +103,7 @@ def named_in(figures: Iterable[Estimate], answers: Sequence[Run] = ()) -> list[N
 
 
 def labels_of_named(named: Sequence[Named]) -> list[str]:
-    """A name for each: the attack, and its defense and view where these differ."""
+    """Return a name for each: the attack, and its defense and view where these differ."""
     parts = [
         (
             shortened(one.success.attack, 60),
@@ -122,24 +120,24 @@ def labels_of_named(named: Sequence[Named]) -> list[str]:
 
 
 def strongest_on_sources(named: Sequence[Named]) -> Named | None:
-    """The one with the largest excess by its lower limit, else the highest success."""
+    """Return the one with the largest excess by its lower limit, else the highest success."""
     return max(named, key=_shown, default=None)
 
 
 def excess_size(figure: Named) -> evidence.Size | None:
-    """Size of the leak that is shown at least beyond label distributions; None where none is."""
+    """Return the size of the leak that is shown at least beyond label distributions."""
     if not figure.above_mixes:
         return None
     return evidence.size_reached_by(beyond(evidence.least_of(figure.excess), figure.mixes))
 
 
 def beyond(excess: float, level: float) -> float:
-    """An excess over a level, as a share of what that level leaves open."""
+    """Return an excess over a level, as a share of what that level leaves open."""
     return excess / (1 - level) if level < 1 else 0.0
 
 
 def most_beyond(figure: Named) -> float:
-    """Upper limit of a success, as a share of what guessing leaves open.
+    """Return the upper limit of a success, as a share of what guessing leaves open.
 
     Against guessing and not against label distributions, so that "no leak shown" covers both.
     """
@@ -147,7 +145,7 @@ def most_beyond(figure: Named) -> float:
 
 
 def look_of_source(figure: Named) -> evidence.Look:
-    """Marking of a success in tables."""
+    """Return the marking of a success in tables."""
     if figure.success.doubt:
         return evidence.DOUBTED
     if not figure.above_guessing:
@@ -182,34 +180,31 @@ SOURCE_HEADLINES: Mapping[evidence.Status, str] = {
     "no leak shown": "No leak of sources shown by the attacks that were run",
 }
 
+_DO_NOT_PROMISE = "do not promise that sources stay hidden."
 SOURCE_MEANINGS: Mapping[evidence.Status, str] = {
-    "strong leak": "Somebody with this view can name the client that many training samples are "
-    "from, where label distributions alone would not give it away. Treat the source of a sample as "
-    "disclosed to that adversary unless a defense brings it down.",
-    "clear leak": "Somebody with this view names the client that a training sample is from clearly "
-    "more often than label distributions alone allow. Do not rely on sources staying hidden from "
-    "that adversary unless a defense brings this down.",
-    "weak leak": "Somebody with this view names a few owners that label distributions alone would "
-    "not give away. Whether that can be borne depends on the data; it is no ground for promising "
-    "that sources stay hidden.",
-    "trace of a leak": "Hardly any owner is named that label distributions alone would not give "
-    "away. The trace is real all the same, and no ground for promising that sources stay hidden.",
-    "above guessing": "Which classes a client holds may be all that gives its samples away. Where "
-    "that is itself a secret, it is a leak all the same.",
+    "strong leak": "An adversary with this view names the client of many training samples, where "
+    "label distributions alone would not reveal it. Treat the source of a sample as disclosed.",
+    "clear leak": "An adversary with this view names the client of a training sample clearly more "
+    f"often than label distributions allow: {_DO_NOT_PROMISE}",
+    "weak leak": "An adversary with this view names a few owners that label distributions alone "
+    f"would not reveal: {_DO_NOT_PROMISE}",
+    "trace of a leak": "Barely any owner is named that label distributions alone would not reveal. "
+    f"It is a leak all the same: {_DO_NOT_PROMISE}",
+    "above guessing": "The classes that a client holds may be all that identifies its samples. "
+    "Where these are a secret, it is a leak all the same.",
     "inconclusive": "The intervals on sources are too wide to tell a leak from none. That is not a "
-    "sign of safety. More audited samples of each client narrow them, and more seeds where they "
-    "are over seeds.",
+    "sign of safety. More audited samples of each client narrow them, and more seeds.",
     "no leak shown": "These attacks do not name owners more often than guessing here.",
 }
 
 
 def wrong_side(named: Sequence[Named]) -> list[Named]:
-    """Return attacks that are right less often than a guess: their scores may be turned round."""
+    """Return attacks that are right less often than a guess: their scores may be inverted."""
     return [one for one in named if evidence.highest_of(one.success) < one.chance]
 
 
 def source_status(named: Sequence[Named]) -> evidence.Status:
-    """The verdict on sources alone."""
+    """Return the verdict on sources alone."""
     size = evidence.largest([found for figure in named if (found := excess_size(figure))])
     if size is not None:
         return evidence.LEAKS[size]
@@ -223,19 +218,18 @@ def source_status(named: Sequence[Named]) -> evidence.Status:
 
 
 def source_meaning(status: evidence.Status, named: Sequence[Named]) -> str:
-    """Consequences of the verdict on sources, and their limits."""
+    """Return what follows from the verdict on sources, and what does not."""
     if status != "no leak shown":
         return SOURCE_MEANINGS[status]
     highs = [evidence.highest_of(one.success) for one in named]
     return (
         f"{SOURCE_MEANINGS[status]} What could still be hidden: owners named in up to "
-        f"{words.percent(max(highs))} of cases. This is a measurement, not a proof: a stronger "
-        "attack may exist."
+        f"{words.percent(max(highs))} of cases. This is a measurement, not a proof."
     )
 
 
 def source_question(record: Record) -> str:
-    """Question that was asked: "120 samples, 12 of each of 10 clients"; seeds together."""
+    """Return what was asked: "120 samples, 12 of each of 10 clients"; seeds together."""
     samples = words.from_to([run.samples for run in record.sources], "–")
     each = words.from_to([run.samples // len(run.clients) for run in record.sources], "–")
     clients = words.from_to([len(run.clients) for run in record.sources], "–")
@@ -244,142 +238,49 @@ def source_question(record: Record) -> str:
 
 
 def source_attacks_tried(record: Record) -> int:
-    """Number of source attacks gave answers."""
+    """Return the number of source attacks that gave answers."""
     return len({run.attack for run in record.sources})
 
 
 def guessing(record: Record) -> str:
-    """Success of a guess, in per cent."""
+    """Return the success of a guess, in per cent."""
     chances = sorted({words.percent(run.chance) for run in record.sources})
     return "–".join(chances)
 
 
-def source_bullets(record: Record) -> tuple[Bullet, ...]:
-    """Findings of source inference: a bullet for each defense and view."""
-    settings = evidence.grouped(
-        on_sources(record), lambda one: (one.success.defense, one.success.view)
-    )
-    found = []
-    for (defense, view), inside in settings.items():
-        parts = ["Source inference"]
-        parts += [words.defense_name(defense)] if len({d for d, _ in settings}) > 1 else []
-        parts += [f"view: {view}"] if len({v for _, v in settings}) > 1 else []
-        label = ", ".join(shortened(part, 60) for part in parts)
-        against = f"Of {source_question(record)}"
-        found.append(Bullet(label, (Sentence(against, _sentence(max(inside, key=_shown))),)))
-    return tuple(found)
-
-
-def _sentence(best: Named) -> str:
-    """The strongest attack beside guessing and what label distributions give."""
-    sentences = (
-        _success_sentence(best),
-        _mixes_sentence(best),
-        best.older_level,
-        draw_sentence(best),
-        _absent(best),
-    )
-    return " ".join(filter(None, sentences))
-
-
-def _success_sentence(best: Named) -> str:
-    name = shortened(best.success.attack, 60)
-    seeds = f" on average over {words.plural(len(best.runs), 'seed')}" if len(best.runs) > 1 else ""
-    rate = f"{words.percent(best.success.number)} ({limits_in_words(best.success)})"
-    guess = words.percent(best.chance)
-    if best.above_guessing:
-        return (
-            f"the strongest attack, {name}, names the owner of {rate}{seeds}; a guess is right for "
-            f"{guess}."
-        )
-    if best.success.doubt:
-        return (
-            f"{name} names the owner of {rate}{seeds}; a guess is right for {guess}. The figure is "
-            f"{NOT_RELIED_ON}."
-        )
-    tested = ", by the test more in at least one seed" if best.success.significant else ""
-    return (
-        f"no attack is shown to name owners more often than guessing; the highest is {name} with "
-        f"{rate}{seeds}{tested}, a guess is right for {guess}."
-    )
-
-
-def _mixes_sentence(best: Named) -> str:
-    level = (
-        f"The clients' different label distributions alone explain {words.percent(best.mixes)}: so "
-        "many of its answers would be right if a sample's owner depended on its class alone."
-    )
-    rest = f"{words.points(best.excess.number)} points ({limits_in_words(best.excess)})"
-    size = excess_size(best)
-    if size is not None:
-        return f"{level} The rest, {rest}, is shown to be above that: {evidence.a_leak(size)}."
-    return f"{level} The rest, {rest}, is not shown to be above that."
-
-
-def draw_sentence(best: Named) -> str:
-    """Success on samples of the other draw, or the limits of the only one; empty for neither."""
-    if best.on_fair_draw is not None:
-        fair = best.on_fair_draw
-        return (
-            f"Of samples {SAME_LABELS}, where classes reveal no client, it names the owner of "
-            f"{words.percent(fair.number)} ({limits_in_words(fair)})."
-        )
-    if best.success.contrast == FAIR:
-        return (
-            "In these samples classes reveal no client. Of random samples of each client's own "
-            "data, which source inference is usually asked about, more may be named "
-            "(audit.sources)."
-        )
-    return ""
-
-
-def _absent(best: Named) -> str:
-    """Meaning of silence where some clients never took part in a measured round."""
-    counts = [(len(run.absent), len(run.clients)) for run in best.runs]
-    gone, of = max(counts)
-    if not gone:
-        return ""
-    most = "up to " if len(set(counts)) > 1 else ""
-    return (
-        f"No measured round shows a model of {most}{words.count(gone)} of "
-        f"{words.plural(of, 'client')}: none of their samples can be named, whatever a longer look "
-        "would give away."
-    )
-
-
-def label_sentence(record: Record) -> str:
-    """Label-distribution baseline in a sentence, for the attack that shows most."""
+def source_sentence(record: Record) -> str:
+    """Return the sentence of the section on sources: what was asked, and what qualifies it."""
     best = strongest_on_sources(on_sources(record))
     if best is None:
         return ""
-    baseline = best.baseline
-    if baseline is None:
-        return (
-            "This record has no label-distribution baseline: the version that made it took the "
-            "client with the largest count of the sample's class, which is too weak."
+    parts = [f"Asked of {source_question(record)}: whose sample is it?", best.older_level]
+    if best.on_fair_draw is None and best.success.contrast == FAIR:
+        parts.append(
+            "In these samples classes reveal no client. Of random samples of each client's own "
+            "data more may be named (audit.sources)."
         )
-    return (
-        "Naming the client of whose data the sample's class is the largest share, without a look "
-        f"at any model (the label-distribution baseline), is right for {words.percent(baseline)}."
-    )
+    absent = max((len(run.absent) for one in on_sources(record) for run in one.runs), default=0)
+    if absent:
+        parts.append(
+            f"No measured round shows a model of {words.plural(absent, 'client')}, whose samples "
+            "could not be named."
+        )
+    if best.baseline is None:
+        parts.append("This record, of an earlier version, has no label-distribution baseline.")
+    return " ".join(filter(None, parts))
 
 
 def limits_in_words(figure: Estimate) -> str:
-    """ "95% interval 39.1–57.6%"; of a difference in percentage points."""
+    """Return "95% interval 39.1–57.6%"; of a difference in percentage points."""
     limits = words.interval_of(figure)
     return f"95% interval {limits}" if limits else "no interval"
 
 
 def source_audited(record: Record) -> str:
-    """Question of source inference, for the verdict on a record that is about membership too."""
+    """Return what was asked of sources, for a record that is about membership too."""
     tried = source_attacks_tried(record)
     return (
         f"It also asked of {source_question(record)}: which client is it from? "
         f"{words.plural(tried, 'attack was', 'attacks were')} tried; a guess is right for "
         f"{guessing(record)}."
     )
-
-
-def asked_in(success: Estimate) -> str:
-    """Samples whose owner was named, of all: "58/120"."""
-    return f"{words.count(round(success.number * success.samples))}/{words.count(success.samples)}"

@@ -10,7 +10,6 @@ from fedaudit.report.deciding.clients import scope_of
 from fedaudit.report.deciding.membership import member_status
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.clusters import (
-    cluster_bullets,
     cluster_headline,
     cluster_meaning,
     cluster_question,
@@ -19,14 +18,10 @@ from fedaudit.report.text.clusters import (
 )
 from fedaudit.report.text.membership import (
     BESIDE_OTHERS,
-    CANARY_HEADLINES,
     HARDLY_LEARNED,
     HEADLINES,
-    PEOPLE_HEADLINES,
+    HEADLINES_OF_UNITS,
     UNLEARNED,
-    Bullet,
-    against_single_samples,
-    bullets,
     member_meaning,
 )
 from fedaudit.report.text.sources import (
@@ -35,7 +30,6 @@ from fedaudit.report.text.sources import (
     on_sources,
     source_attacks_tried,
     source_audited,
-    source_bullets,
     source_meaning,
     source_question,
     source_status,
@@ -68,7 +62,7 @@ from fedaudit.results.unlearning import most_left, unlearning_rows
 MOST_BELOW = 3
 """Figures below guessing that are named; of more, their number stands."""
 
-_FATES = {"refused": "was refused", "failed": "was tried and failed"}
+_FATES = {"refused": " was refused", "failed": " was tried and failed"}
 _NEEDS = re.compile(
     r"(?:0 of \d+ seeds gave this figure(?:, and a mean needs two)?: )?"
     r"inconclusive: needs ([\d,]+) more non-members"
@@ -86,43 +80,26 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
 
 
 def _refused(figures: list[Estimate]) -> list[str]:
-    """One point for each metric, and within it one for each kind of reason."""
+    """Return a point for each metric and reason that no cell of a table has."""
     refused = [figure for figure in figures if figure.value is None]
-    missing = evidence.grouped(refused, lambda figure: (figure.metric, _reason(figure)))
+    missing = evidence.grouped(
+        refused,
+        lambda figure: (
+            figure.metric,
+            "" if needs_more(figure) else shortened(figure.note, 200) or "no reason recorded",
+        ),
+    )
     return [
         f"{words.metric_name(metric)}: {words.plural(len(found), 'figure')} not given. "
-        f"{words.sentence(reason) if reason else _more_needed(found)}"
+        + (words.sentence(reason) if reason else "It needs more non-members.")
         for (metric, reason), found in missing.items()
     ]
 
 
-def _reason(figure: Estimate) -> str:
-    """Why a figure was refused; empty where it is for want of non-members."""
-    if _NEEDS.fullmatch(figure.note):
-        return ""
-    return shortened(figure.note, 200) or "no reason recorded"
-
-
-def _more_needed(figures: list[Estimate]) -> str:
-    """ "Against unseen samples it needs 852 more non-members, against mixed 701." """
-    parts = [
-        f"against {_non_members(contrast, figures[0].unit)} {'it needs ' * (not place)}"
-        f"{words.from_to(map(_lacking, found))}"
-        f"{' more non-members' * (not place)}"
-        for place, (contrast, found) in enumerate(evidence.by_contrast(figures).items())
-    ]
-    return words.capital(words.listed(parts)) + "."
-
-
-def _lacking(figure: Estimate) -> int:
-    """Non-members that a figure needs in addition."""
+def needs_more(figure: Estimate) -> str:
+    """Return how many more non-members a refused figure needs; "" if that is not its reason."""
     found = _NEEDS.fullmatch(figure.note)
-    return int(found[1].replace(",", "")) if found else 0
-
-
-def _non_members(contrast: str, unit: str) -> str:
-    named = " people" if unit == "person" else " samples"
-    return words.contrast_name(contrast).lower() + named * (contrast != "mixed")
+    return found[1] if found else ""
 
 
 def _unsure(figures: list[Estimate]) -> list[str]:
@@ -130,18 +107,17 @@ def _unsure(figures: list[Estimate]) -> list[str]:
     if not alone:
         return []
     return [
-        f"{words.plural(alone, 'figure')} marked △: the corrected test says that members score "
-        "higher, of several runs in at least one, but the interval still holds guessing. How large "
-        "that leak is needs more audited samples."
+        f"{words.plural(alone, 'figure')} marked △: the corrected test finds a leak, but the "
+        "interval includes chance. Its size needs more audited samples."
     ]
 
 
 def _attacks(record: Record) -> list[str]:
     return [
-        f"{shortened(row.name, 60)} {_FATES[row.status]}: "
-        f"{words.sentence(shortened(row.note, 200) or 'no reason recorded')}"
+        f"{shortened(row.name, 60)}{_FATES.get(row.status, '')}: "
+        f"{words.sentence(shortened(row.note or row.uncovered, 200) or 'no reason recorded')}"
         for row in record.attacks
-        if row.status != "run"
+        if row.status != "run" or row.note or row.uncovered
     ]
 
 
@@ -154,9 +130,8 @@ def _below(figures: list[Estimate]) -> list[str]:
     left = len(below) - len(told)
     more = [words.plural(left, "further figure")] * (left > 0)
     return [
-        f"Members rank below non-members, and not above them, with {words.listed([*told, *more])}. "
-        "This is reported as it is, since turning a score round after the fact would be choosing "
-        "the answer."
+        f"Members rank below non-members with {words.listed([*told, *more])}. This is reported as "
+        "it is: inverting a score afterwards would be choosing the answer."
     ]
 
 
@@ -205,7 +180,6 @@ def audited(record: Record) -> str:
 
 
 def _question(record: Record, targets: list[int]) -> str:
-    """Question asked of the federation, and number of attacks tried."""
     on_clusters = f" It also asked {_of_clusters(record)}" if record.clusters else ""
     if not evidence.about_members(record) and not record.sources:
         return _of_clusters(record)
@@ -247,11 +221,7 @@ def _asked(targets: list[int]) -> str:
         return "them"
     if len(targets) > _MOST_NAMED:
         return f"{words.count(len(targets))} of them in turn"
-    return _by_number(targets) + " in turn" * (len(targets) > 1)
-
-
-def _by_number(clients: list[int]) -> str:
-    return clients_named(clients)
+    return clients_named(targets) + " in turn" * (len(targets) > 1)
 
 
 MOST_WARNED = 3
@@ -268,7 +238,6 @@ class PlainVerdict(NamedTuple):
         warning: Why nothing follows from the figures about attacks and defenses; empty where
             the models learned.
         audited: What was audited, and against whom.
-        found: What was found, setting by setting.
         meaning: What follows from it, and what does not.
         controls: Whether the checks passed.
         open: What could not be concluded, point by point.
@@ -280,7 +249,6 @@ class PlainVerdict(NamedTuple):
     headline: str
     warning: str
     audited: str
-    found: tuple[Bullet, ...]
     meaning: str
     controls: str
     open: tuple[str, ...]
@@ -300,7 +268,6 @@ def verdict(record: Record) -> PlainVerdict:
         _headline(record, judged),
         learning_warning(record),
         audited(record),
-        () if status == "void" else _found(record, figures),
         _meanings(record, judged, figures),
         _controls(record.controls),
         open_points(record, figures),
@@ -308,15 +275,7 @@ def verdict(record: Record) -> PlainVerdict:
     )
 
 
-def _found(record: Record, figures: list[Estimate]) -> tuple[Bullet, ...]:
-    # Of clusters one sentence each: the others stand in their section.
-    short = [Bullet(b.label, b.sentences[:2]) for b in cluster_bullets(record)]
-    beside = against_single_samples(record)
-    return (*bullets(figures), *beside, *source_bullets(record), *short)
-
-
 def _on_topics(record: Record, figures: list[Estimate]) -> dict[str, evidence.Status]:
-    """The verdict on each topic of a record, the gravest first."""
     found: dict[str, evidence.Status] = {}
     if evidence.about_members(record):
         # Of a partly defended run the defended clients decide: the defense is for them.
@@ -365,7 +324,7 @@ def _headline(record: Record, topics: Mapping[str, evidence.Status]) -> str:
             text = SOURCE_HEADLINES[status]
         else:
             beside = BESIDE_OTHERS if len(topics) > 1 else {}
-            people = _HEADLINES_OF.get(unit_of(record), {})
+            people = HEADLINES_OF_UNITS.get(unit_of(record), {})
             text = beside.get(status, people.get(status, HEADLINES[status]))
             text = _of_members(record, status, text)
         texts.append(text)
@@ -382,11 +341,7 @@ def _headline(record: Record, topics: Mapping[str, evidence.Status]) -> str:
     return ". ".join(dict.fromkeys(filter(None, said)))
 
 
-_HEADLINES_OF = {"person": PEOPLE_HEADLINES, "canary sample": CANARY_HEADLINES}
-
-
 def _of_members(record: Record, status: evidence.Status, text: str) -> str:
-    """The headline on membership, by defended and undefended clients where there are both."""
     if status in ("void", "control failed"):
         return text
     sides = figures_by_side(record)
@@ -410,7 +365,6 @@ def _of_members(record: Record, status: evidence.Status, text: str) -> str:
 
 
 def _of_canaries(record: Record) -> str:
-    """The bound on one canary sample, which such a study is for."""
     bound = canary_bound(record)
     if bound is None or evidence.says_nothing(record):
         return ""
@@ -425,7 +379,6 @@ def _of_canaries(record: Record) -> str:
 
 
 def _of_deletion(record: Record) -> str:
-    """The verdict after unlearning, where all other figures are of the model before."""
     rows = unlearning_rows(record)
     if not rows or evidence.says_nothing(record):
         return ""
@@ -439,7 +392,6 @@ def _of_deletion(record: Record) -> str:
 
 
 def _of_one_sum(record: Record) -> list[str]:
-    """The bound on one client's update in one round's sum."""
     one = evidence.given_over_all_runs(record, SECURE_SUM_EPSILON)
     if one is None or evidence.says_nothing(record):
         return []
@@ -449,7 +401,6 @@ def _of_one_sum(record: Record) -> list[str]:
 
 
 def _of_one_update(record: Record) -> list[str]:
-    """The bound on one client's update by canary clients, beside what is claimed."""
     found = evidence.client_epsilon(record)
     if found.best is None or evidence.says_nothing(record):
         return []
@@ -502,21 +453,6 @@ def _meanings(
     if "clusters" in topics:
         parts.append(cluster_meaning(clustered_of(record)))
     return " ".join(parts)
-
-
-def as_text(record: Record) -> str:
-    """The verdict as plain text, for a terminal or a mail."""
-    whole = verdict(record)
-    lines = [whole.headline + ".", ""]
-    lines += [f"Warning: {whole.warning}", ""] if whole.warning else []
-    lines += [whole.audited, ""]
-    for bullet in whole.found:
-        lines += [f"{bullet.label}:"] if bullet.label else []
-        lines += [f"- {said.against}: {said.found}" for said in bullet.sentences]
-    lines += ["", whole.meaning, "", whole.controls]
-    if whole.open:
-        lines += ["", "Not concluded:", *(f"- {point}" for point in whole.open)]
-    return "\n".join(lines) + "\n"
 
 
 def _judged(record: Record, topics: dict[str, evidence.Status]) -> dict[str, evidence.Status]:

@@ -1,10 +1,9 @@
-"""Figures of the use of training data in a comparison, and of what that costs a client."""
+"""Table of the use of training data in a comparison, and of what that costs a client."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from fedaudit.report.figures import drawing
 from fedaudit.report.grid import Cell, Filled, Grid, named, tabled
 from fedaudit.report.text.comparison import labels_of
 from fedaudit.report.words import MISSING, number, percent
@@ -78,19 +77,6 @@ def shares_by_round(parts: Sequence[UsageRow]) -> list[float]:
     return found
 
 
-def shares_of_all(parts: Sequence[UsageRow]) -> list[float]:
-    """Share of all samples together that any client trains on, round by round."""
-    total = max(sum(one.samples for one in parts), 1)
-    return [sum(one.distinct[at] for one in parts) / total for at in _rounds(parts)]
-
-
-def shares_used_at_most(parts: Sequence[UsageRow]) -> list[float]:
-    """Share of samples that are used 0 times over the run, at most once, at most twice, ..."""
-    longest = max(len(one.times_used) for one in parts)
-    total = sum(sum(one.times_used) for one in parts) or 1
-    return [sum(sum(one.times_used[: at + 1]) for one in parts) / total for at in range(longest)]
-
-
 def _rounds(parts: Sequence[UsageRow]) -> range:
     return range(min(len(one.distinct) for one in parts))
 
@@ -99,71 +85,16 @@ def _sum(times: Sequence[int]) -> int:
     return sum(at * samples for at, samples in enumerate(times))
 
 
-_CAPTION = (
-    "Training data that are used: of the clients that defend (of all where none does, or in the "
-    "middle panel), means over clients and seeds. A sample that is used less often leaves less to "
-    "be found."
-)
 _REMARK = (
     "Means over the clients that defend and over seeds. Brought back: of all uses, those of "
-    "samples that the defense had left out before. Extra bytes: sent and received beside model and "
-    "upload. Local time: seconds of training on the machine of each record, and how many times "
-    "those of the same clients in the row that it is held against; records made on other machines "
-    "or beside other work cannot be compared in it."
+    "samples that the defense had left out before. Extra bytes: beside model and upload. Local "
+    "time: seconds of training, and in multiples of the undefended row; not comparable between "
+    "machines."
 )
 _FILTERED = (
     " Cosine: between what a filter of one's own is given and what it sends, mean over rounds; 1 "
     "where it leaves the direction as it is."
 )
-
-
-def usage_figure(comparison: Comparison, records: Sequence[Record]) -> drawing.Figures | None:
-    """Samples used in each round, and how often each is used over the run; a line a row."""
-    usage = usage_by_row(comparison, records)
-    if not any(usage.values()):
-        return None
-    labels = labels_of(comparison)
-    looks = {labels[row]: drawing.style(place) for place, row in enumerate(usage)}
-    rows = {labels[row]: parts for row, parts in usage.items() if own(parts)}
-
-    def by_round(title: str, summary: str, shares: Mapping[str, Sequence[float]]) -> drawing.Panel:
-        hover = "%{y:.1%} in round %{x}"
-        lines = [
-            drawing.Series(name, range(1, len(values) + 1), values, looks[name], hover, marks=6)
-            for name, values in shares.items()
-        ]
-        return drawing.Panel(title, summary, drawing.round_scale(), _USED, lines)
-
-    at_most = {name: shares_used_at_most(own(parts)) for name, parts in rows.items()}
-    hover = "%{y:.1%} of samples used at most %{x} times"
-    panels = (
-        by_round(
-            "A client's own, round by round",
-            "Share of its samples that a client trains on in each round.",
-            {name: shares_by_round(own(parts)) for name, parts in rows.items()},
-        ),
-        by_round(
-            "The federation's, round by round",
-            "Share of all samples that any client trains on in each round.",
-            {name: shares_of_all(parts) for name, parts in rows.items()},
-        ),
-        drawing.Panel(
-            "Used at most so often over the run",
-            "Share of a client's samples that are used at most so many times over the run.",
-            drawing.Scale("Times used", "d", count=6),
-            _USED,
-            [
-                drawing.Series(
-                    name, range(len(values)), values, looks[name], hover, steps=True, marks=6
-                )
-                for name, values in at_most.items()
-            ],
-        ),
-    )
-    return drawing.Figures("usage", _CAPTION, (drawing.Choice("", panels),), drawing.legend(looks))
-
-
-_USED = drawing.Scale("Share of samples", "%", from_zero=True)
 
 
 def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
@@ -200,7 +131,6 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
 
 
 def _turned(cosines: Sequence[float]) -> Cell:
-    """The mean cosine, with the clients' and seeds' range where they differ."""
     if not cosines:
         return Cell(MISSING)
     low, high = number(min(cosines)), number(max(cosines))

@@ -1,8 +1,7 @@
-"""Signs of a planted neuron that a client can look for: table, sentences, weights."""
+"""Signs of a planted neuron that a client can look for: table and sentences."""
 
 from collections.abc import Mapping
 
-from fedaudit.report.figures import drawing
 from fedaudit.report.grid import EMPTY, Cell, Grid, Heading, columns_of, named, shortened
 from fedaudit.report.words import count, interval, listed, number, percent, plural
 from fedaudit.results.detector import (
@@ -59,14 +58,13 @@ def detector_table(found: Detection) -> Grid:
             *(Heading(_server(server), 2, _right(found, server)) for server in servers),
             Heading("", 1),
         ),
-        remark="AUC: how often a planted model looks more suspicious than an honest one; 0.500 is "
-        "guessing, and below it the sign points the wrong way. Its 95% interval draws whole "
-        "federations, whose models are alike; there is none where no draw changes it. Own: targets "
-        "that the client has; others’: targets that it does not. Found: at a threshold that 5% of "
-        "the honest models of other federations exceed, of one model from each of "
-        f"{plural(found.judged, 'federation')}, as false alarms are; Clopper-Pearson, 95%. "
-        f"Below a heading: how often that server is right in games. Models: "
-        f"{shortened(found.federation, 200)}; "
+        remark="AUC: how often a planted model looks more suspicious than an honest one, with a "
+        "95% "
+        "interval over federations. Own and others’: targets that the client has and has not. "
+        "Found: at a threshold that 5% of the honest models of other federations exceed, in "
+        f"{plural(found.judged, 'federation')}; Clopper-Pearson, 95%. Below a heading: the "
+        "server’s "
+        f"success in games. Models: {shortened(found.federation, 200)}; "
         f"{count(found.honest)} honest models, {count(found.planted)} of each server, looked at "
         f"with {count(found.own)} records of the client’s own.",
     )
@@ -90,39 +88,6 @@ def detector_words(found: Detection) -> list[str]:
         )
         sentences.append(f"{_server(server)}: {said}")
     return sentences
-
-
-def weights_figure(found: Detection) -> drawing.Figures | None:
-    """Weights of the units that servers take, before and after."""
-    drawn = [one for one in found.weights.outlines if sum(one.counts)] if found.weights else []
-    if found.weights is None or not drawn:
-        return None
-    edges, looks, series = found.weights.edges, {}, []
-    for one, color, dash in zip(drawn, drawing.OKABE_ITO, _DASHES, strict=False):
-        name = _server(one.server) if one.server else "Honest"
-        looks[name] = drawing.Style(color, dash)
-        series.append(drawing.outline(edges, one.counts, looks[name], name))
-    summary = f"Weights of {listed(list(looks))} in the first layer."
-    return drawing.Figures(
-        "games-weights",
-        "Weights of the first layer’s units that a neuron takes, in the last honest model of the "
-        "first federation and with a neuron planted in it; weights beyond the ends are in the "
-        "outer bins. The AMI paper shows such histograms (Fig. 14) and finds them alike.",
-        (
-            drawing.Choice(
-                "",
-                (
-                    drawing.Panel(
-                        "", summary, drawing.Scale("Weight", count=9), drawing.SHARES, series
-                    ),
-                ),
-            ),
-        ),
-        drawing.legend(looks, marked=False),
-    )
-
-
-_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "solid")
 
 
 def _cells(found: Mapping[str, Estimate] | None) -> tuple[Cell, Cell]:

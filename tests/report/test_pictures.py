@@ -1,0 +1,86 @@
+"""The first picture answers the question of its kind."""
+
+import re
+
+import pytest
+
+from fedaudit.core.metric_names import (
+    CLAIMED_CLIENT_EPSILON,
+    CLIENT_EPSILON,
+    FORMAL_EPSILON,
+    SECURE_SUM_EPSILON,
+)
+from fedaudit.report.figures.forest import forest_drawn
+from fedaudit.report.page import report_html
+from fedaudit.report.pictures import first_picture
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import Record
+from tests.estimates import changed, estimate
+from tests.report.clustered import with_clusters
+from tests.report.records import record, unlearned
+from tests.report.test_cluster_report import tiny
+
+CANARIES = {"audit": {"draw": "canaries"}}
+
+
+def bound(metric: str, value: float, **rest: object) -> Estimate:
+    given = {"metric": metric, "value": value, "contrast": "unseen", "seed": None}
+    return estimate({**given, "method": "Renyi accountant, delta 1e-05", **rest})
+
+
+def of(*figures: Estimate, **config: object) -> Record:
+    plain = record(strengths=(1.0,), details=False, defenses=(("none", 1.0),))
+    kept = [one for one in plain.estimates if one.metric != "epsilon"]
+    return changed(plain, estimates=[*kept, *figures], config=config)
+
+
+def test_deletion_has_before_after_and_retrained_on_one_axis_with_the_margin() -> None:
+    whole = of(*unlearned("not forgotten"), unlearning={"method": "ascent", "margin": 0.05})
+    forest = first_picture(whole)[0]
+    assert forest.title == "Deleted samples before and after deletion"
+    (line,) = forest.lines
+    assert [mark.value for mark in line.marks[0]] == [0.52, 0.5, 0.7]
+    assert line.band == pytest.approx((0.45, 0.55))
+    band = re.search(r'class="band" x="([\d.]+)%" width="([\d.]+)%"', forest_drawn(forest))
+    assert band is not None
+    low, high = forest.tracks[0].low, forest.tracks[0].high
+    assert float(band[1]) == pytest.approx(100 * (0.45 - low) / (high - low), abs=0.01)
+    assert [key.name for key in forest.keys] == ["after", "retrained", "before"]
+    assert "Deleted samples before and after deletion" in report_html(whole)
+
+
+def test_canary_samples_have_measured_and_proven_epsilon_on_one_axis() -> None:
+    measured = bound("epsilon", 1.4, attack="fedmia-2", seed=1, ceiling=5.6)
+    whole = of(measured, bound(FORMAL_EPSILON, 8.0), **CANARIES)
+    forest = first_picture(whole)[0]
+    assert [(line.label, line.values[0]) for line in forest.lines] == [
+        ("Measured, one canary sample", "≥ 1.400"),
+        ("Proven", "≤ 8.000"),
+    ]
+    assert "at most 5.600 could be shown" in forest.lines[0].limits[0]
+    lower, upper = (line.marks[0][0] for line in forest.lines)
+    assert (lower.low, lower.high) == (1.4, None)
+    assert (upper.low, upper.high) == (None, 8.0)
+    assert forest.tracks[0].high > 8.0
+
+
+def test_canary_clients_and_sums_have_their_own_epsilons() -> None:
+    clients = of(bound(CLIENT_EPSILON, 1.5), bound(CLAIMED_CLIENT_EPSILON, 2.0))
+    names = [line.label for line in first_picture(clients)[0].lines]
+    assert names == ["Measured, from coins", "Claimed, as audited"]
+    sums = first_picture(of(bound(SECURE_SUM_EPSILON, 3.9)))[0]
+    assert [line.label for line in sums.lines] == ["Measured, one round’s sum"]
+
+
+def test_a_record_without_such_bounds_opens_with_its_attacks() -> None:
+    assert first_picture(of())[0].title == "Attacks against guessing"
+
+
+def test_clusters_have_what_their_clients_accept_beside_the_risk_of_their_model() -> None:
+    (forest,) = first_picture(with_clusters(tiny([0, 0, 0, 0, 1, 1])))
+    majority = forest.lines[0]
+    small = [mark for mark in majority.marks[0] if mark.size < 9]
+    assert [mark.value for mark in small] == [0.51, 0.6, 0.7, 0.8]
+    looks = [mark.look.symbol for mark in small]
+    assert looks == ["triangle-down", "circle", "circle", "circle"]
+    assert "accepts less: a violation" in [key.name for key in forest.keys]

@@ -1,0 +1,112 @@
+"""The printed report: its header, its cells, and colours that can be told from the ground."""
+
+import re
+import shutil
+import subprocess
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from fedaudit.report.figures.drawing import GREY, MUTED, OKABE_ITO
+from fedaudit.report.page import css_string, report_html
+from fedaudit.report.words import interval_of, shown
+from tests.estimates import changed
+from tests.report.records import HOSTILE, record, source, with_sources
+from tests.report.test_browser import BROWSER, FLAGS
+
+CARDS = {"light": "#ffffff", "dark": "#1a2027"}
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted(map(luminance, (one, other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("card", CARDS.values(), ids=CARDS)
+def test_lines_of_intervals_have_a_contrast_of_three_to_one(card: str) -> None:
+    assert card in report_html(record(details=False))
+    for colour in (*OKABE_ITO, GREY, MUTED):
+        assert contrast(colour, card) >= 3, colour
+
+
+def test_interval_lines_are_not_transparent() -> None:
+    page = report_html(record(details=False))
+    lines = re.findall(r'<line [^>]*stroke="#[^>]*>', page)
+    assert lines
+    assert not any("opacity" in line for line in lines)
+
+
+def test_a_printed_page_has_name_hash_and_number_in_its_header() -> None:
+    page = report_html(changed(record(details=False), name="mine"))
+    (rule,) = re.findall(r"@page \{ @top-left.*?\} \}", page, re.DOTALL)
+    assert '@top-left { content: "mine"; }' in rule
+    assert "9f2c9f2c" in rule
+    assert 'content: "page " counter(page) " of " counter(pages)' in rule
+
+
+def test_a_name_in_the_header_cannot_end_its_string_or_element() -> None:
+    text = css_string(HOSTILE + '";}\n\\')
+    assert not set("<>;}\n") & set(text)
+    assert text.count('"') == 2
+    assert css_string("a b") == '"a\\000020b"'
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.skipif(
+    BROWSER is None or shutil.which("pdftotext") is None,
+    reason="there is no Chromium or no pdftotext on the PATH",
+)
+def test_the_text_of_every_cell_is_printed(tmp_path: Path) -> None:
+    page = report_html(with_sources(source(), source(seed=2), membership=True, details=True))
+    file, pdf = tmp_path / "report.html", tmp_path / "report.pdf"
+    file.write_text(page, encoding="utf-8")
+    flags = [*FLAGS, "--no-pdf-header-footer", f"--user-data-dir={tmp_path / 'profile'}"]
+    subprocess.run(
+        [str(BROWSER), *flags, f"--print-to-pdf={pdf}", file.as_uri()],
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    # In the order of the page, and without the breaks that narrow columns make anywhere.
+    command = ["pdftotext", "-raw", str(pdf), "-"]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    printed = re.sub(r"\s", "", done.stdout.decode())
+    cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", page, re.DOTALL)
+    assert len(cells) > 100
+    for cell in cells:
+        for part in re.split(r"<[^>]+>", cell):
+            assert re.sub(r"\s", "", unescape(part)) in printed, part
+
+
+def test_no_figure_stands_twice_below_the_first_screen() -> None:
+    whole = with_sources(source(right=61), source(seed=2), membership=True, details=True)
+    page = report_html(whole).partition('id="asked"')[2]
+    cells = [
+        " ".join(unescape(re.sub(r"<[^>]+>", " ", cell)).split())
+        for cell in re.findall(r"<td[^>]*>(.*?)</td>", page, re.DOTALL)
+    ]
+    figures = [one for one in [*whole.findings, *whole.groups] if one.value is not None]
+    assert len(figures) > 50
+    for figure in figures:
+        limits = interval_of(figure)
+        if figure.by == "client" or not limits:
+            continue
+        found = [c for c in cells if shown(figure.value, figure.metric) in c and limits in c]
+        alike = [
+            one
+            for one in figures
+            if shown(one.value, one.metric) == shown(figure.value, figure.metric)
+            and interval_of(one) == limits
+            and one.by != "client"
+        ]
+        assert len(found) == len(alike), (figure.attack, figure.metric, figure.contrast)
