@@ -34,7 +34,7 @@ from fedaudit.observe.views import VIEWS, View
 from fedaudit.signals.base import Signal
 
 _HEADING = re.compile(
-    r"^(Args|Attributes|Parameters|Raises|Returns|Yields|Source|Differs):\s*(.*)$"
+    r"^(Args|Attributes|Examples|Parameters|Raises|Returns|Yields|Source|Differs):\s*(.*)$"
 )
 _NAMED = re.compile(r"^(\w+): (.*)$")
 _ROLE = re.compile(r":\w+:`~?(?:\.?fedaudit[\w.]*\.)?([^`]+)`")
