@@ -11,12 +11,16 @@ from fedaudit.metrics.roc import SplitScores, halves, sides
 
 
 class OptimisticAccuracy(NamedTuple):
-    """A balanced accuracy whose threshold was chosen on the very samples it is measured on.
+    """Balanced accuracy at a threshold chosen on the same samples.
 
     Attributes:
         value: (TPR + TNR) / 2 at the best threshold; at least 0.5 even without any signal.
-        threshold: The lowest score that is flagged; None where flagging nobody is best.
-        note: The warning to print beside it.
+        threshold: The lowest score that is flagged; None if flagging no sample is best.
+        note: Warning to print next to the value.
+
+    Examples:
+        >>> best_balanced_accuracy([0.9, 0.4, 0.6, 0.1], [True, True, False, False]).note
+        'optimistic: threshold chosen on the same samples'
     """
 
     value: float
@@ -25,17 +29,22 @@ class OptimisticAccuracy(NamedTuple):
 
 
 class HeldOutAccuracy(NamedTuple):
-    """A balanced accuracy at a threshold that was chosen on other samples.
+    """Balanced accuracy at a threshold chosen on other samples.
 
     Attributes:
         value: (TPR + TNR) / 2 on the evaluation half.
         low: Lower limit.
         high: Upper limit.
         realised_fpr: False-positive rate on the evaluation half.
-        threshold: The lowest score that is flagged; None where flagging nobody is best.
+        threshold: The lowest score that is flagged; None if flagging no sample is best.
         n_members: Members in the evaluation half.
         n_nonmembers: Non-members in the evaluation half.
-        method: How the interval was made.
+        method: How the interval was computed.
+
+    Examples:
+        >>> scores, is_member = np.arange(40), np.arange(40) >= 20
+        >>> held_out_balanced_accuracy(scores, is_member, rng=np.random.default_rng(0)).value
+        0.9
     """
 
     value: float
@@ -55,7 +64,7 @@ class CountedAccuracy(NamedTuple):
         value: (TPR + TNR) / 2.
         low: Lower limit.
         high: Upper limit.
-        method: How the interval was made.
+        method: How the interval was computed.
     """
 
     value: float
@@ -99,15 +108,21 @@ def counted_balanced_accuracy(
 def balanced_accuracy(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, *, threshold: float | None
 ) -> float:
-    """(TPR + TNR) / 2 when samples that score at least ``threshold`` are called members.
+    """Compute the balanced accuracy, (TPR + TNR) / 2, at a threshold fixed in advance.
+
+    Samples that score at least ``threshold`` are called members.
 
     Args:
-        scores: One a sample, larger for likelier members.
-        is_member: The truth, one a sample.
-        threshold: The lowest score that is flagged, fixed in advance; None flags nobody.
+        scores: One score per sample, larger for likelier members.
+        is_member: Whether each sample is a member.
+        threshold: The lowest score that is flagged, fixed in advance; None flags no sample.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
+
+    Examples:
+        >>> balanced_accuracy([0.9, 0.4, 0.6, 0.1], [True, True, False, False], threshold=0.3)
+        0.75
     """
     split = sides(scores, is_member)
     tpr, fpr = (_flagged(side, threshold) / len(side) for side in split)
@@ -115,12 +130,17 @@ def balanced_accuracy(
 
 
 def best_balanced_accuracy(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> OptimisticAccuracy:
-    """The largest balanced accuracy over all thresholds, in hindsight.
+    """Compute the largest balanced accuracy over all thresholds, in hindsight.
 
-    Optimistic by construction: for parity with published tables, never for a claim.
+    It is optimistic by construction. Use it to reproduce published tables, never for a claim.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
+
+    Examples:
+        >>> best = best_balanced_accuracy([0.9, 0.4, 0.6, 0.1], [True, True, False, False])
+        >>> best.value, best.threshold
+        (0.75, 0.9)
     """
     return _best(sides(scores, is_member))
 
@@ -132,18 +152,24 @@ def held_out_balanced_accuracy(
     rng: np.random.Generator,
     confidence: float = 0.95,
 ) -> HeldOutAccuracy:
-    """Balanced accuracy on one half of the samples, at the threshold best on the other.
+    """Compute the balanced accuracy on one half of the samples, at the other half's best threshold.
 
     The limits are those of ``counted_balanced_accuracy``.
 
     Args:
-        scores: One a sample, larger for likelier members.
-        is_member: The truth, one a sample.
+        scores: One score per sample, larger for likelier members.
+        is_member: Whether each sample is a member.
         rng: Draws the halves.
         confidence: Two-sided confidence, in (0, 1).
 
     Raises:
         BadInput: Fewer than two samples on a side, or bad scores.
+
+    Examples:
+        >>> scores, is_member = np.arange(40), np.arange(40) >= 20
+        >>> held_out = held_out_balanced_accuracy(scores, is_member, rng=np.random.default_rng(0))
+        >>> held_out.n_members, held_out.value, round(held_out.low, 3)
+        (10, 0.9, 0.523)
     """
     require_confidence(confidence)
     calibration, evaluation = halves(sides(scores, is_member), rng=rng)

@@ -21,7 +21,7 @@ _FALSE_ALARM = 1e-6
 
 
 class PermutationNull(NamedTuple):
-    """Distribution of an attack's AUC when membership has nothing to do with it.
+    """Distribution of an attack's AUC under shuffled membership.
 
     Attributes:
         auc: The AUC with the true membership.
@@ -30,8 +30,13 @@ class PermutationNull(NamedTuple):
         high: Upper end.
         p_value: One-sided: how often a permutation reaches the true AUC, never 0.
         permutations: Number of permutations.
-        alarms: Permutations whose 95 % interval left 0.5 out; a twentieth is expected.
-        method: How the range was made.
+        alarms: Permutations whose 95 % interval excluded 0.5; a twentieth is expected.
+        method: How the range was computed.
+
+    Examples:
+        >>> rng, is_member = np.random.default_rng(0), np.arange(40) < 20
+        >>> permuted_membership(rng.normal(size=40), is_member, rng=rng, permutations=100).passed
+        True
     """
 
     auc: float
@@ -59,21 +64,27 @@ def permuted_membership(
     permutations: int = 1_000,
     confidence: float = 0.95,
 ) -> PermutationNull:
-    """The AUC when membership is shuffled among the same scores.
+    """Compute the distribution of the AUC when membership is shuffled among the same scores.
 
-    Shuffled membership has an AUC of 0.5 by construction. What can fail is the interval: on
-    scores with many ties, or few members, it may leave 0.5 out more often than it promises, and
-    then would call noise a leak.
+    Shuffled membership has an AUC of 0.5 by construction. What can fail is the interval. On scores
+    with many ties, or with few members, it may exclude 0.5 more often than it promises, and would
+    then call noise a leak.
 
     Args:
-        scores: One a sample, larger for likelier members.
-        is_member: The truth, one a sample.
+        scores: One score per sample, larger for likelier members.
+        is_member: Whether each sample is a member.
         rng: Draws the permutations.
         permutations: Number of permutations, at least 20.
         confidence: Share of permutations within the range, in (0, 1).
 
     Raises:
         BadInput: Too few permutations, or bad scores.
+
+    Examples:
+        >>> rng, is_member = np.random.default_rng(0), np.arange(40) < 20
+        >>> null = permuted_membership(is_member * 1.0, is_member, rng=rng, permutations=99)
+        >>> null.auc, null.p_value
+        (1.0, 0.01)
     """
     require_confidence(confidence)
     if permutations < 20:
@@ -110,12 +121,16 @@ FEWEST = 4
 
 @dataclass(frozen=True)
 class BlindClassifier:
-    """Settings of the classifiers that see a sample's input, and no model at all.
+    """Settings of the classifiers that see a sample's input and no model.
 
     Attributes:
-        components: Principal components kept of the standardised inputs.
+        components: Number of principal components kept of the standardised inputs.
         trained_on: Share of each side that the classifiers learn from; the rest is scored.
-        most_samples: A larger sample is reduced to this many, at random on each side.
+        most_samples: Most samples used; more are reduced to this many, at random on each side.
+
+    Examples:
+        >>> BlindClassifier(components=10)
+        BlindClassifier(components=10, trained_on=0.5, most_samples=4000)
     """
 
     components: int = 50
@@ -131,18 +146,24 @@ class _Scored(NamedTuple):
 
 
 class BlindResult(NamedTuple):
-    """Membership inference by inputs alone, without a model.
+    """Result of membership inference from inputs alone, without a model.
 
     Attributes:
-        classifier: "linear" or "trees", whichever separated better.
+        classifier: "linear" or "trees": the one that separated better.
         auc: Its AUC on samples that it has not seen.
         low: Lower limit, corrected for having two classifiers.
         high: Upper limit.
-        method: How the interval was made.
+        method: How the interval was computed.
         shifted: The lower limit is above 0.5: members and non-members differ before any
             training, so no attack on them measures membership alone.
         n_members: Members scored.
         n_nonmembers: Non-members scored.
+
+    Examples:
+        >>> is_member = np.arange(80) < 40
+        >>> features = np.column_stack([is_member, np.arange(80) % 7])
+        >>> blind_classifier(features, is_member, rng=np.random.default_rng(0)).shifted
+        True
     """
 
     classifier: str
@@ -164,16 +185,16 @@ def blind_classifier(
     settings: BlindClassifier = BlindClassifier(),
     confidence: float = 0.95,
 ) -> BlindResult:
-    """Tells members from non-members by their inputs alone, as well as two classifiers can.
+    """Train two classifiers to separate members from non-members by their inputs alone.
 
-    A sound audit gives about 0.5. A linear classifier and a forest of shallow trees learn from
-    one part of the samples and score the other. Cross-validation would use every sample twice,
-    but the folds' scores are not independent: on 40 exchangeable draws of MNIST its DeLong
-    z-scores had a spread of 1.1 to 1.5 instead of 1, which alarms without cause.
+    A sound audit gives an AUC of about 0.5. A linear classifier and a forest of shallow trees learn
+    from one part of the samples and score the other. Cross-validation would use every sample twice,
+    but the scores of its folds are not independent. On 40 exchangeable draws of MNIST its DeLong
+    z-scores had a spread of 1.1 to 1.5 instead of 1, which causes false alarms.
 
     Args:
         features: The inputs, one row a sample.
-        is_member: The truth, one a sample.
+        is_member: Whether each sample is a member.
         rng: Draws the sample, the two parts and the classifiers' seeds.
         labels: Class indices; a label distribution that differs between the sides is a shift too.
         settings: Sizes.
@@ -181,6 +202,13 @@ def blind_classifier(
 
     Raises:
         BadInput: Inputs that are not finite, or fewer than four samples on a side.
+
+    Examples:
+        >>> is_member = np.arange(80) < 40
+        >>> features = np.column_stack([is_member, np.arange(80) % 7])
+        >>> blind = blind_classifier(features, is_member, rng=np.random.default_rng(0))
+        >>> blind.auc, blind.shifted
+        (1.0, True)
 
     Source: Das, Zhang and Tramèr 2024, Blind baselines beat membership inference attacks.
     """
@@ -304,15 +332,14 @@ def redraw(
     *,
     rng: np.random.Generator,
 ) -> Float[np.ndarray, "rounds clients samples"]:
-    """Measurements as they look when non-members are drawn anew for every round and client.
+    """Redraw the non-members of each round and client, to reproduce a published flaw.
 
-    Members keep their places; at each round and client the non-members' values are dealt out
-    again among the non-members, without replacement. What is then taken for one non-member
-    is another sample at every client and in every round. That is wrong twice: a rule over
-    clients compares the target with other clients *on other samples*, and a mean over rounds
-    averages *different* samples, so that non-members' scores shrink towards their common mean
-    while members' keep their spread. Members stand out even where nobody was trained on
-    them. For parity with published tables only, never for a finding.
+    Members keep their positions. At each round and client the non-members' values are permuted
+    among the non-members, so that one position holds another sample each time. This is wrong in two
+    ways. A rule over clients compares the target with other clients *on other samples*. A mean over
+    rounds averages *different* samples, so that non-members' scores shrink towards their common
+    mean while members' scores keep their spread. Members then stand out even if no client was
+    trained on them. Use it to reproduce published tables only, never for a finding.
 
     Args:
         values: Measurements of a signal.
@@ -321,6 +348,13 @@ def redraw(
 
     Raises:
         BadInput: The mask has another length than the samples axis.
+
+    Examples:
+        >>> values = np.arange(6.0).reshape(1, 1, 6)
+        >>> is_member = np.array([True, True, False, False, False, False])
+        >>> dealt = redraw(values, is_member, rng=np.random.default_rng(0))
+        >>> dealt[0, 0, :2].tolist(), sorted(dealt[0, 0, 2:].tolist())
+        ([0.0, 1.0], [2.0, 3.0, 4.0, 5.0])
 
     Source: FedMIA's published code, where the non-member indices are drawn inside the loop
         over rounds and clients. The paper does not mention it.

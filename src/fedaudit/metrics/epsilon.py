@@ -20,12 +20,16 @@ from fedaudit.metrics.roc import sides
 
 
 class EpsilonBound(NamedTuple):
-    """A lower bound on epsilon.
+    """Lower bound on epsilon.
 
     Attributes:
         value: With the stated error probability, the true epsilon is at least this.
-        ceiling: What a perfect attack on as many samples would have given.
-        method: How it was made, with delta and confidence.
+        ceiling: The bound that a perfect attack on as many samples would have given.
+        method: How the bound was computed, with delta and confidence.
+
+    Examples:
+        >>> round(one_run_bound(Guesses(made=100, correct=90, samples=200)).ceiling, 3)
+        3.493
     """
 
     value: float
@@ -41,6 +45,11 @@ class Counts(NamedTuple):
         members: All members.
         false_positives: Non-members flagged.
         nonmembers: All non-members.
+
+    Examples:
+        >>> counts = Counts(true_positives=90, members=100, false_positives=5, nonmembers=100)
+        >>> round(clopper_pearson_epsilon(counts).value, 3)
+        1.988
     """
 
     true_positives: int
@@ -52,10 +61,11 @@ class Counts(NamedTuple):
 def clopper_pearson_epsilon(
     counts: Counts, *, delta: float = 0.0, alpha: float = 0.05
 ) -> EpsilonBound:
-    """Epsilon bound from the error rates of one rule with a threshold fixed in advance.
+    """Compute a lower bound on epsilon from the error rates of one rule.
 
-    Valid for independent runs (or games) with one sample each. Samples of one training run
-    are not independent: there the figure is indicative only; see ``one_run_epsilon``.
+    The threshold of the rule is fixed in advance. The bound is valid for independent runs (or
+    games) with one sample each. Samples of one training run are not independent, and the figure is
+    then indicative only; see ``one_run_epsilon``.
 
     Args:
         counts: Outcomes of the rule.
@@ -66,6 +76,12 @@ def clopper_pearson_epsilon(
     Raises:
         BadInput: Counts, delta or alpha out of range.
 
+    Examples:
+        >>> counts = Counts(true_positives=90, members=100, false_positives=5, nonmembers=100)
+        >>> bound = clopper_pearson_epsilon(counts)
+        >>> round(bound.value, 3), round(bound.ceiling, 3)
+        (1.988, 3.281)
+
     Source: Jagielski, Ullman and Oprea 2020, after Kairouz, Oh and Viswanath 2015.
     """
     require_error(delta, alpha)
@@ -75,10 +91,11 @@ def clopper_pearson_epsilon(
 
 
 def gaussian_epsilon(counts: Counts, *, delta: float, alpha: float = 0.05) -> EpsilonBound:
-    """Epsilon bound for a mechanism whose trade-off is that of two shifted normals.
+    """Compute a lower bound on epsilon for a mechanism with a Gaussian trade-off.
 
-    Much higher than ``clopper_pearson_epsilon`` at the same counts, but only as true as the
-    assumption that the mechanism is Gaussian (DP-SGD over many rounds nearly is).
+    The trade-off is that of two shifted normal distributions. The bound is much higher than that of
+    ``clopper_pearson_epsilon`` at the same counts. It rests on the assumption that the mechanism is
+    Gaussian (DP-SGD over many rounds nearly is).
 
     Args:
         counts: Outcomes of a rule fixed in advance, over independent runs or games.
@@ -87,6 +104,12 @@ def gaussian_epsilon(counts: Counts, *, delta: float, alpha: float = 0.05) -> Ep
 
     Raises:
         BadInput: Counts, delta or alpha out of range.
+
+    Examples:
+        >>> counts = Counts(true_positives=90, members=100, false_positives=5, nonmembers=100)
+        >>> bound = gaussian_epsilon(counts, delta=1e-5)
+        >>> round(bound.value, 3), round(bound.ceiling, 3)
+        (10.879, 21.12)
 
     Source: Dong, Roth and Su 2022, Corollary 2.13; Nasr et al. 2023.
     """
@@ -167,12 +190,16 @@ _LARGEST = 100.0
 
 
 class Guesses(NamedTuple):
-    """An attack's guesses about samples that were each included by a fair coin.
+    """Guesses of an attack about samples that were each included by a fair coin.
 
     Attributes:
-        made: Guesses made; the attack may abstain on the others.
-        correct: How many were right.
-        samples: All samples that a coin was tossed for.
+        made: Guesses that the attack made; it may abstain on the other samples.
+        correct: Number of correct guesses.
+        samples: Number of samples whose membership a coin decided.
+
+    Examples:
+        >>> round(one_run_bound(Guesses(made=100, correct=90, samples=200)).value, 3)
+        1.631
     """
 
     made: int
@@ -188,21 +215,27 @@ def one_run_epsilon(
     delta: float = 0.0,
     alpha: float = 0.05,
 ) -> EpsilonBound:
-    """Epsilon bound from a single training run, when each sample was included by a fair coin.
+    """Compute a lower bound on epsilon from one run that included each sample by a fair coin.
 
-    The ``guesses / 2`` highest scores are guessed members, the ``guesses / 2`` lowest
-    non-members, and the attack abstains on the rest. Ties at the edges count against it.
+    The ``guesses / 2`` highest scores are guessed members, the ``guesses / 2`` lowest non-members,
+    and the attack abstains on the rest. Ties at the edges count against it.
 
     Args:
-        scores: One a sample, larger for likelier members.
-        is_member: How the coins fell: member, or unseen by everybody.
+        scores: One score per sample, larger for likelier members.
+        is_member: How the coins fell: True for a member, False for a sample that no client saw.
         guesses: Number of guesses, even, fixed before looking at the scores.
         delta: The delta of the claim, in [0, 1).
         alpha: Probability that the bound is wrong, in (0, 1).
 
     Raises:
-        BadInput: An odd number of guesses, more guesses than samples, membership that fair
-            coins would hardly give, or bad scores.
+        BadInput: An odd number of guesses, more guesses than samples, membership that is
+            implausible for fair coins, or bad scores.
+
+    Examples:
+        >>> scores, is_member = np.arange(100), np.arange(100) >= 50
+        >>> bound = one_run_epsilon(scores, is_member, guesses=40)
+        >>> round(bound.value, 3), round(bound.ceiling, 3)
+        (2.554, 2.554)
 
     Source: Steinke, Nasr and Jagielski 2023, main result with abstentions (p_value_DP_audit).
     """
@@ -256,7 +289,7 @@ def count_guesses(scores: npt.ArrayLike, is_member: npt.ArrayLike, guesses: int)
 
 
 def one_run_bound(guesses: Guesses, *, delta: float = 0.0, alpha: float = 0.05) -> EpsilonBound:
-    """Epsilon bound from counts of guesses made in a single training run.
+    """Compute a lower bound on epsilon from counts of guesses made in a single training run.
 
     Args:
         guesses: Guesses, by a rule fixed in advance, about samples included by fair coins.
@@ -265,6 +298,11 @@ def one_run_bound(guesses: Guesses, *, delta: float = 0.0, alpha: float = 0.05) 
 
     Raises:
         BadInput: Counts, delta or alpha out of range.
+
+    Examples:
+        >>> bound = one_run_bound(Guesses(made=100, correct=90, samples=200))
+        >>> round(bound.value, 3), round(bound.ceiling, 3)
+        (1.631, 3.493)
 
     Source: Steinke, Nasr and Jagielski 2023, main result with abstentions (p_value_DP_audit).
     """
@@ -290,9 +328,10 @@ def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
 
 
 def one_run_gaussian_bound(guesses: Guesses, *, delta: float, alpha: float = 0.05) -> EpsilonBound:
-    """Epsilon bound from a single run for a mechanism at least as private as a Gaussian one.
+    """Compute a lower bound on epsilon from one run of a mechanism with a Gaussian trade-off.
 
-    Closer to the truth than ``one_run_bound``, but only as true as that assumption.
+    The mechanism is assumed to be at least as private as a Gaussian one. The bound is closer to the
+    true epsilon than that of ``one_run_bound``, and rests on this assumption.
 
     Args:
         guesses: Guesses, by a rule fixed in advance, about samples included by fair coins.
@@ -301,6 +340,11 @@ def one_run_gaussian_bound(guesses: Guesses, *, delta: float, alpha: float = 0.0
 
     Raises:
         BadInput: Counts, delta or alpha out of range.
+
+    Examples:
+        >>> bound = one_run_gaussian_bound(Guesses(made=100, correct=90, samples=200), delta=1e-5)
+        >>> round(bound.value, 3), round(bound.ceiling, 3)
+        (3.144, 7.147)
 
     Source: Mahloujifar, Melis and Chaudhuri 2024, Auditing f-differential privacy in one run,
         the recursion for guesses with abstention.

@@ -34,26 +34,27 @@ def evaluate(
     contrasts: Sequence[str] = tuple(CONTRASTS),
     strata: npt.ArrayLike | None = None,
 ) -> list[Evaluated]:
-    """All headline figures of one attack on one target client, contrast by contrast.
+    """Compute all headline figures of one attack on one target client, for each contrast.
 
-    For each contrast: the AUC, the true-positive rate at each false-positive rate, and the
-    balanced accuracy at a held-out threshold. A contrast without samples gives one refused
-    AUC that says so; a rate that the sample cannot show is refused by name. Limits of a rate
-    allow for the threshold, which rests on the same non-members.
+    For each contrast these are the AUC, the true-positive rate at each false-positive rate, and the
+    balanced accuracy at a held-out threshold. A contrast without samples gives one refused AUC with
+    the reason. A rate that the samples cannot show is refused by name. Limits of a rate allow for
+    the error of its threshold, which is set on the same non-members.
 
     Args:
-        scores: One a sample, larger for likelier members.
-        origin: Booleans, True for members and False for unseen samples, or where each sample comes
-            from: ``Origin`` values, their names, or their numbers if a 2 is among these.
+        scores: One score per sample, larger for likelier members.
+        origin: Booleans, True for members and False for unseen samples, or the origin of each
+            sample: ``Origin`` values, their names, or their numbers if a 2 is among these.
         fprs: False-positive rates to report at, each in (0, 1].
         seed: Seed of the split behind the balanced accuracy, 0 or larger.
         confidence: Confidence of every interval, in (0, 1).
         origin_codes: Whether numbers are ``Origin`` values even if no 2 is among them. Without,
-            0 and 1 alone are refused, since 1 often stands for a member.
+            0 and 1 alone are refused, since 1 often means a member.
         contrasts: Kinds of non-members to compare with, of ``CONTRASTS``.
-        strata: Compares each member with non-members of its own stratum only, such as the client
-            whose coin decided about both. The AUC is that of pairs within strata; rates and the
-            balanced accuracy use scores that are scaled within each stratum.
+        strata: The stratum of each sample, such as the client whose coin decided about it. Each
+            member is then compared with non-members of its stratum only. The AUC is that of pairs
+            within strata; rates and the balanced accuracy use scores that are scaled within each
+            stratum.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, an origin is unknown or ambiguous, one of
@@ -61,9 +62,10 @@ def evaluate(
 
     Examples:
         >>> from fedaudit import evaluate
-        >>> found = evaluate([0.9, 0.8, 0.1, 0.2], [True, True, False, False], fprs=(0.5,))
-        >>> next(one.value for one in found if (one.contrast, one.metric) == ("unseen", "auc"))
-        1.0
+        >>> figures = evaluate([0.9, 0.8, 0.1, 0.2], [True, True, False, False], fprs=(0.5,))
+        >>> unseen = [figure for figure in figures if figure.contrast == "unseen"]
+        >>> unseen[0].metric, unseen[0].value
+        ('auc', 1.0)
     """
     require_confidence(confidence)
     _refuse_unknown(contrasts)
@@ -103,7 +105,7 @@ def estimates(
     Args:
         name: Of the metric, for the record.
         metric: What is taken.
-        scores: One a sample, larger for likelier members.
+        scores: One score per sample, larger for likelier members.
         origin: As in :func:`evaluate`.
         rng: Draws samples anew.
         confidence: Of the interval.

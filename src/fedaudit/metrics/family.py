@@ -13,11 +13,15 @@ from fedaudit.metrics.roc import SplitScores, sides
 
 
 class Holm(NamedTuple):
-    """A family of tests after correction; entries are None where no test was made.
+    """Tests of a family after Holm's correction; entries are None for tests that were refused.
 
     Attributes:
         adjusted: Smallest family-wise error at which each test would be significant.
-        significant: Whether it is at the error chosen.
+        significant: Whether each test is significant at the chosen error.
+
+    Examples:
+        >>> holm([0.01, None, 0.04, 0.03]).significant
+        (True, None, False, False)
     """
 
     adjusted: tuple[float | None, ...]
@@ -25,15 +29,19 @@ class Holm(NamedTuple):
 
 
 def above_chance(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
-    """One-sided p-value of "members do not score higher", the Mann-Whitney test.
+    """Compute the one-sided p-value of "members do not score higher", the Mann-Whitney test.
 
-    Exact for a handful of samples without ties, otherwise normal with the tie correction. Where few
-    scores differ from the most frequent one, so that a normal tail is too thin at the small errors
-    of a corrected family, members beyond that score are counted instead (Fisher's exact test). All
-    scores equal gives 1.
+    The test is exact for a handful of samples without ties, otherwise normal with the tie
+    correction. If few scores differ from the most frequent one, a normal tail is too thin at the
+    small errors of a corrected family. Members beyond that score are then counted instead (Fisher's
+    exact test). If all scores are equal, the p-value is 1.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
+
+    Examples:
+        >>> round(above_chance([0.9, 0.8, 0.7, 0.2], [True, True, True, False]), 3)
+        0.25
     """
     members, nonmembers = sides(scores, is_member)
     if members.min() == members.max() == nonmembers.min() == nonmembers.max():
@@ -45,12 +53,12 @@ def above_chance(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
 
 
 def rate_above_chance(true_positives: int, members: int, *, allowed: int, nonmembers: int) -> float:
-    """One-sided p-value of a true-positive rate where at most so many false positives are allowed.
+    """Compute the one-sided p-value of a true-positive rate at a number of allowed false positives.
 
-    If members and non-members are scored alike, every order of all samples is equally likely;
-    so many members lie above the non-member that comes after the allowed ones exactly if, of
-    the first ``true_positives + allowed`` samples, at most ``allowed`` are non-members. Exact
-    without ties; ties make it larger than it need be.
+    If members and non-members are scored alike, every order of all samples is equally likely. At
+    least ``true_positives`` members lie above the non-member after the allowed ones exactly if, of
+    the first ``true_positives + allowed`` samples, at most ``allowed`` are non-members. The p-value
+    is exact without ties; ties make it larger than necessary.
 
     Args:
         true_positives: Members flagged.
@@ -60,6 +68,10 @@ def rate_above_chance(true_positives: int, members: int, *, allowed: int, nonmem
 
     Raises:
         BadInput: Counts that do not fit together.
+
+    Examples:
+        >>> round(rate_above_chance(5, 100, allowed=1, nonmembers=100), 3)
+        0.106
     """
     if not (0 <= true_positives <= members and 0 <= allowed <= nonmembers):
         raise BadInput(
@@ -71,12 +83,16 @@ def rate_above_chance(true_positives: int, members: int, *, allowed: int, nonmem
 
 
 def combined(p_values: Sequence[float]) -> float:
-    """One p-value for the same test in several independent runs.
-
-    Source: Fisher, Statistical Methods for Research Workers, 1925, section 21.1.
+    """Combine the p-values of the same test in several independent runs into one.
 
     Raises:
         BadInput: No p-values, or one out of range.
+
+    Examples:
+        >>> round(combined([0.04, 0.10, 0.20]), 3)
+        0.027
+
+    Source: Fisher, Statistical Methods for Research Workers, 1925, section 21.1.
     """
     if not p_values or not all(0 <= p <= 1 for p in p_values):
         raise BadInput(f"p-values to combine are shares in [0, 1], at least one, got {p_values}")
@@ -88,18 +104,22 @@ def combined(p_values: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float | None], *, alpha: float = 0.05) -> Holm:
-    """Controls the chance of any false finding in a family of tests, however they depend.
+    """Control the chance of any false finding in a family of tests, however they depend.
 
-    The family is everything a reader could pick the largest from: attacks, contrasts, target
-    clients, rounds, defenses. Without it, eight attacks on ten clients show "leakage" almost
-    always.
+    The family is everything that a reader could pick the largest from: attacks, contrasts, target
+    clients, rounds, defenses. Without the correction, eight attacks on ten clients show "leakage"
+    almost always.
 
     Args:
-        p_values: One a test, in any order; None for a test that was refused.
+        p_values: One p-value per test, in any order; None for a test that was refused.
         alpha: Family-wise error, in (0, 1).
 
     Raises:
         BadInput: A p-value or alpha out of range.
+
+    Examples:
+        >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03]).adjusted]
+        [0.03, 0.06, 0.06]
 
     Source: Holm, A simple sequentially rejective multiple test procedure, 1979.
     """

@@ -13,16 +13,20 @@ from fedaudit.metrics.truth import as_truth
 
 
 class GroupAuc(NamedTuple):
-    """The AUC within one group.
+    """AUC within one group, such as a class or a client.
 
     Attributes:
         group: The group's number (class index, client).
-        value: The AUC; None where a side has fewer than two samples.
-        low: Lower limit; None likewise.
-        high: Upper limit; None likewise.
+        value: The AUC; None if a side has fewer than two samples.
+        low: Lower limit; None in the same case.
+        high: Upper limit; None in the same case.
         n_members: Members in the group.
         n_nonmembers: Non-members in the group.
-        method: How the limits were made; empty where there are none.
+        method: How the limits were computed; empty without limits.
+
+    Examples:
+        >>> auc_by_group([3, 1, 2, 0], [True, True, False, False], groups=np.zeros(4, int))[0].value
+        0.75
     """
 
     group: int
@@ -35,11 +39,15 @@ class GroupAuc(NamedTuple):
 
 
 class SingledOut(NamedTuple):
-    """A member that an attack singles out.
+    """Member that an attack singles out.
 
     Attributes:
-        position: Where the sample stands in the scores given.
+        position: Index of the sample in the scores.
         above_nonmembers: Share of non-members that it scores above.
+
+    Examples:
+        >>> most_exposed([3, 1, 2, 0], [True, True, False, False], top=1)
+        [SingledOut(position=0, above_nonmembers=1.0)]
     """
 
     position: int
@@ -53,16 +61,22 @@ def auc_by_group(
     groups: Int[np.ndarray, " grouped"],
     confidence: float = 0.95,
 ) -> list[GroupAuc]:
-    """Members against non-members of the same group, such as a class, for every group.
+    """Compute the AUC of members against non-members of the same group, for every group.
 
     Args:
-        scores: One a sample, larger for likelier members.
-        is_member: The truth, one a sample.
+        scores: One score per sample, larger for likelier members.
+        is_member: Whether each sample is a member.
         groups: Each sample's group.
         confidence: Confidence of each interval, in (0, 1); not corrected for their number.
 
     Raises:
         BadInput: Lengths differ or a score is NaN.
+
+    Examples:
+        >>> scores, is_member = np.arange(8), np.arange(8) % 2 == 1
+        >>> classes = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+        >>> [group.value for group in auc_by_group(scores, is_member, groups=classes)]
+        [0.75, 0.75]
     """
     values, truth = _grouped(scores, is_member, groups)
     return [
@@ -79,16 +93,22 @@ def auc_by_owner(
     owners: Int[np.ndarray, " grouped"],
     confidence: float = 0.95,
 ) -> list[GroupAuc]:
-    """All members against one other client's samples, for every owner of non-members.
+    """Compute the AUC of all members against the non-members of one owner, for every owner.
 
     Args:
-        scores: One a sample, larger for likelier members.
-        is_member: The truth, one a sample.
-        owners: The client that owns each sample; -1 for nobody.
+        scores: One score per sample, larger for likelier members.
+        is_member: Whether each sample is a member.
+        owners: The client that owns each sample; -1 for samples of no client.
         confidence: Confidence of each interval, in (0, 1); not corrected for their number.
 
     Raises:
         BadInput: Lengths differ or a score is NaN.
+
+    Examples:
+        >>> scores, owners = [0.9, 0.8, 0.7, 0.6, 0.95, 0.5], np.array([0, 0, 1, 1, 2, 2])
+        >>> clients = auc_by_owner(scores, owners == 0, owners=owners)
+        >>> [(client.group, client.value) for client in clients]
+        [(1, 1.0), (2, 0.5)]
     """
     values, truth = _grouped(scores, is_member, owners)
     return [
@@ -101,10 +121,16 @@ def auc_by_owner(
 def above_nonmembers(
     scores: npt.ArrayLike, is_member: npt.ArrayLike
 ) -> Float[np.ndarray, " members"]:
-    """For each member, in order: the share of non-members that score strictly below it.
+    """Compute, for each member, the share of non-members that score strictly below it.
+
+    The shares are in the order of the members.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
+
+    Examples:
+        >>> above_nonmembers([0.9, 0.4, 0.6, 0.1], [True, True, False, False]).tolist()
+        [1.0, 0.5]
     """
     members, nonmembers = sides(scores, is_member)
     return np.searchsorted(np.sort(nonmembers), members, side="left") / len(nonmembers)
@@ -113,15 +139,19 @@ def above_nonmembers(
 def most_exposed(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, *, top: int = 20
 ) -> list[SingledOut]:
-    """The members that stand out most among non-members, the most exposed first.
+    """Return the members that score above most non-members, the most exposed first.
 
     Args:
-        scores: One a sample, larger for likelier members.
-        is_member: The truth, one a sample.
-        top: How many at most.
+        scores: One score per sample, larger for likelier members.
+        is_member: Whether each sample is a member.
+        top: Most members to return.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
+
+    Examples:
+        >>> [member.position for member in most_exposed([3, 1, 2, 0], [True, True, False, False])]
+        [0, 1]
     """
     shares = above_nonmembers(scores, is_member)
     positions = np.flatnonzero(as_truth(is_member, len(as_scores(scores))))

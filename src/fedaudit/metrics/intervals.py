@@ -29,19 +29,28 @@ _LEAST_ERROR = 1e-12
 
 
 class ConfidenceLimits(NamedTuple):
-    """Lower and upper limit."""
+    """Lower and upper confidence limit.
+
+    Examples:
+        >>> [round(limit, 3) for limit in clopper_pearson(9, 10)]
+        [0.555, 0.997]
+    """
 
     low: float
     high: float
 
 
 class Limited(NamedTuple):
-    """A figure with the limits that one sample gave.
+    """Figure with the limits that one sample gave.
 
     Attributes:
         value: The figure.
         low: Its lower limit.
         high: Its upper limit.
+
+    Examples:
+        >>> averaged([Limited(0.6, low=0.5, high=0.7), Limited(0.7, low=0.6, high=0.8)])
+        ConfidenceLimits(low=0.55, high=0.75)
     """
 
     value: float
@@ -66,14 +75,18 @@ LimitsAt = Callable[[Float[np.ndarray, " errors"]], LimitsByError]
 
 
 class SeedMean(NamedTuple):
-    """A figure's mean over independent runs.
+    """Mean of a figure over independent runs, with its interval.
 
     Attributes:
         value: The mean.
-        low: Lower limit; None where the runs show no spread to build an interval from.
-        high: Upper limit; None likewise.
-        method: How the interval was made.
+        low: Lower limit; None if the runs show no spread to build an interval from.
+        high: Upper limit; None in the same case.
+        method: How the interval was computed.
         seeds: Number of runs.
+
+    Examples:
+        >>> round(over_further_runs([0.61, 0.63, 0.60, 0.64, 0.62]).value, 3)
+        0.62
     """
 
     value: float
@@ -95,7 +108,9 @@ def require_confidence(confidence: float) -> None:
 
 
 def lower_limit(count: float | int, total: float | int, *, confidence: float = 0.95) -> float:
-    """Lower limit that the true share lies below with probability at most 1 - confidence.
+    """Compute the one-sided lower confidence limit of a share.
+
+    The true share lies below it with probability at most 1 - confidence.
 
     Args:
         count: Successes among ``total``; fractional where half-successes are counted.
@@ -104,6 +119,10 @@ def lower_limit(count: float | int, total: float | int, *, confidence: float = 0
 
     Raises:
         BadInput: No trials, or more successes than trials.
+
+    Examples:
+        >>> round(lower_limit(9, 10), 3)
+        0.606
 
     Source: Clopper and Pearson, The use of confidence or fiducial limits, 1934.
     """
@@ -115,7 +134,7 @@ def lower_limit(count: float | int, total: float | int, *, confidence: float = 0
 
 
 def counted_limits(count: float | int, total: float | int) -> LimitsAt:
-    """Clopper-Pearson limits of a share at any errors.
+    """Return a function that gives the Clopper-Pearson limits of a share at any errors.
 
     Args:
         count: Successes among ``total``.
@@ -123,6 +142,11 @@ def counted_limits(count: float | int, total: float | int) -> LimitsAt:
 
     Raises:
         BadInput: No trials, or more successes than trials.
+
+    Examples:
+        >>> limits = counted_limits(9, 10)(np.array([0.025]))
+        >>> limits.low.round(3).tolist(), limits.high.round(3).tolist()
+        ([0.555], [0.997])
     """
     _require_count(count, total)
 
@@ -138,9 +162,14 @@ def counted_limits(count: float | int, total: float | int) -> LimitsAt:
 
 
 def upper_limit(count: float | int, total: float | int, *, confidence: float = 0.95) -> float:
-    """Upper limit that the true share lies above with probability at most 1 - confidence.
+    """Compute the one-sided upper confidence limit of a share.
 
-    Arguments, refusals and source are those of :func:`lower_limit`.
+    The true share lies above it with probability at most 1 - confidence. Arguments, refusals and
+    source are those of :func:`lower_limit`.
+
+    Examples:
+        >>> round(upper_limit(1, 10), 3)
+        0.394
     """
     require_confidence(confidence)
     _require_count(count, total)
@@ -152,7 +181,7 @@ def upper_limit(count: float | int, total: float | int, *, confidence: float = 0
 def clopper_pearson(
     count: float | int, total: float | int, *, confidence: float = 0.95
 ) -> ConfidenceLimits:
-    """Exact two-sided interval for a share, each side with half of the error.
+    """Compute the exact two-sided interval of a share, each side with half of the error.
 
     Args:
         count: Successes among ``total``.
@@ -161,6 +190,11 @@ def clopper_pearson(
 
     Raises:
         BadInput: No trials, or more successes than trials.
+
+    Examples:
+        >>> low, high = clopper_pearson(9, 10)
+        >>> round(low, 3), round(high, 3)
+        (0.555, 0.997)
 
     Source: Clopper and Pearson, The use of confidence or fiducial limits, 1934.
     """
@@ -172,17 +206,22 @@ def clopper_pearson(
 
 
 def summed(runs: Sequence[Limited]) -> ConfidenceLimits:
-    """Limits of the mean of these runs' figures, where the runs are independent.
+    """Compute limits of the mean of independent runs' figures by summing their squared errors.
 
-    Each run's distance from its limit stands for its standard error on that side, and the squares
-    are summed. It holds for figures without bias whose errors cancel from run to run; for others
-    there is :func:`held_together`. Of one run, its own limits.
+    Each run's distance from its limit is taken as its standard error on that side, and the squares
+    are summed. This holds for figures without bias whose errors cancel from run to run. For others
+    use :func:`held_together`. For one run, the limits are its own.
 
     Args:
         runs: The figure in each run, with limits of one confidence; at least one.
 
     Raises:
         BadInput: No runs.
+
+    Examples:
+        >>> low, high = summed([Limited(0.6, 0.5, 0.7), Limited(0.7, 0.6, 0.8)])
+        >>> round(low, 3), round(high, 3)
+        (0.579, 0.721)
 
     Source: Zou and Donner, Construction of confidence limits about effect measures, 2008, Eq. (4),
         for a mean instead of a difference.
@@ -195,17 +234,22 @@ def summed(runs: Sequence[Limited]) -> ConfidenceLimits:
 
 
 def averaged(parts: Sequence[Limited]) -> ConfidenceLimits:
-    """Limits of the mean of figures that may depend on each other in any way.
+    """Compute limits of the mean of figures that may depend on each other in any way.
 
-    The standard error of a mean is at most the mean of the standard errors, so that the means of
-    the limits are wide enough where errors are nearly normal: clients or attacks of one run,
-    accuracies on one set of test samples. Of one figure, its own limits.
+    The standard error of a mean is at most the mean of the standard errors. The means of the limits
+    are therefore wide enough if errors are nearly normal: clients or attacks of one run, accuracies
+    on one set of test samples. For one figure, the limits are its own.
 
     Args:
         parts: Each figure with limits of one confidence; at least one.
 
     Raises:
         BadInput: No figures.
+
+    Examples:
+        >>> low, high = averaged([Limited(0.6, 0.5, 0.7), Limited(0.7, 0.6, 0.8)])
+        >>> round(low, 3), round(high, 3)
+        (0.55, 0.75)
     """
     _require_some(len(parts))
     return ConfidenceLimits(fmean(part.low for part in parts), fmean(part.high for part in parts))
@@ -217,12 +261,13 @@ def held_together(
     confidence: float = 0.95,
     within: tuple[float, float] = (0.0, 1.0),
 ) -> ConfidenceLimits:
-    """Limits of the mean of these runs' figures from limits that need not be centred or tight.
+    """Combine limits of independent runs' figures into limits of their mean.
 
-    Limits at every error are a p-value for every value: the error at which a limit passes it. The
-    runs' p-values are combined by their product, as Fisher does, and by the least of them; the
-    limit is the smallest (largest) mean of values that neither rejects. That holds for any valid
-    limits of independent runs, however skewed or cautious they are. Of one run, its own limits.
+    The runs' limits need not be centred or tight. Limits at every error are a p-value for every
+    value: the error at which a limit passes it. The runs' p-values are combined by their product,
+    as in Fisher's method, and by the smallest of them. The limit is the smallest (largest) mean of
+    values that neither rejects. This holds for any valid limits of independent runs, however skewed
+    or conservative they are. For one run, the limits are its own.
 
     Args:
         runs: For each run its limits at any errors; at least one run.
@@ -231,6 +276,11 @@ def held_together(
 
     Raises:
         BadInput: No runs, or no such confidence.
+
+    Examples:
+        >>> low, high = held_together([counted_limits(30, 100), counted_limits(40, 100)])
+        >>> round(low, 3), round(high, 3)
+        (0.274, 0.433)
 
     Source: Fisher, Statistical Methods for Research Workers, 1925, section 21.1, inverted.
     """
@@ -311,9 +361,9 @@ def over_further_runs(
     confidence: float = 0.95,
     within: tuple[float, float] = (-math.inf, math.inf),
 ) -> SeedMean:
-    """Interval for further runs of this procedure: the mean over runs, by Student's t.
+    """Compute the mean over runs with Student's t interval for further runs of the procedure.
 
-    Samples of one run share one model, so the runs, not the samples, are the units here.
+    Samples of one run share one model, so that the units are runs and not samples.
 
     Args:
         values: The figure in each run, at least five.
@@ -322,6 +372,11 @@ def over_further_runs(
 
     Raises:
         BadInput: Fewer than five runs, or a value that is not finite.
+
+    Examples:
+        >>> mean = over_further_runs([0.61, 0.63, 0.60, 0.64, 0.62])
+        >>> round(mean.value, 3), round(mean.low, 3), round(mean.high, 3)
+        (0.62, 0.6, 0.64)
     """
     if len(values) < FEWEST_RUNS:
         raise BadInput(f"{too_few_runs(len(values))}; run more seeds, or ask what these runs gave")
@@ -369,9 +424,9 @@ def bootstrap_over_seeds(
     confidence: float = 0.95,
     resamples: int = 10_000,
 ) -> SeedMean:
-    """Mean over runs with a percentile bootstrap that draws whole runs.
+    """Compute the mean over runs with a percentile bootstrap that draws whole runs.
 
-    For figures too skewed for Student's t (a rate near 0). With few runs the percentiles are
+    Use it for figures too skewed for Student's t (a rate near 0). With few runs the percentiles are
     far too narrow, so ten are required; below that use ``over_further_runs``.
 
     Args:
@@ -382,6 +437,12 @@ def bootstrap_over_seeds(
 
     Raises:
         BadInput: Fewer than ten runs, or a value that is not finite.
+
+    Examples:
+        >>> values = [0.0, 0.0, 0.0, 0.0, 0.0, 0.01, 0.02, 0.03, 0.04, 0.10]
+        >>> mean = bootstrap_over_seeds(values, rng=np.random.default_rng(0))
+        >>> round(mean.value, 3), mean.low < 0.02 < mean.high
+        (0.02, True)
     """
     require_confidence(confidence)
     runs = _units(values, least=10, units="seeds", way_out="use over_further_runs")

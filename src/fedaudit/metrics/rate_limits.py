@@ -45,10 +45,14 @@ class RateLimits(NamedTuple):
     """Limits of the true-positive rate at a false-positive rate.
 
     Attributes:
-        low: Lower limit; 0 where no threshold is sure to keep the false-positive rate.
+        low: Lower limit; 0 if no threshold is certain to keep the false-positive rate.
         high: Upper limit.
-        method: How they were made, with their level.
-        needs: How many more non-members any lower limit above 0 takes; 0 where there are enough.
+        method: How the limits were computed, with their level.
+        needs: Non-members missing for a lower limit above 0; 0 if there are enough.
+
+    Examples:
+        >>> rate_limits([0.9, 0.4, 0.6, 0.1], [True, True, False, False], 0.01).needs
+        372
     """
 
     low: float
@@ -73,20 +77,27 @@ class Rank(NamedTuple):
 def rate_limits(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float, *, confidence: float = 0.95
 ) -> RateLimits:
-    """Two-sided limits of the true-positive rate at a false-positive rate.
+    """Compute two-sided limits of the true-positive rate at a false-positive rate.
 
-    What is bounded is the largest share of all members that a threshold finds which flags at
-    most a share ``fpr`` of all non-members, equal scores being flagged together. Members and
-    non-members are independent draws; nothing else is assumed, neither shape nor continuity.
+    The limits bound the largest share of all members that a threshold flags if it flags at most a
+    share ``fpr`` of all non-members. Equal scores are flagged together. Members and non-members are
+    independent draws; nothing else is assumed, neither shape nor continuity.
 
     Args:
-        scores: One a sample, larger for likelier members; may be infinite.
-        is_member: The truth, one a sample.
+        scores: One score per sample, larger for likelier members; may be infinite.
+        is_member: Whether each sample is a member.
         fpr: The false-positive rate, in (0, 1].
         confidence: Two-sided, in (0, 1); each side has half of the error.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, a side is empty, or a share is out of range.
+
+    Examples:
+        >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
+        >>> scores = rng.normal(is_member, 1)
+        >>> low, high = rate_limits(scores, is_member, 0.1)[:2]
+        >>> round(low, 3), round(high, 3)
+        (0.097, 0.694)
 
     Source: the number of non-members above the threshold of a true rate a is binomial (n, a), so
         that their order statistics bound it (Wilks, Determination of sample sizes for setting
@@ -105,20 +116,27 @@ def rate_limits(
 def limits_at_threshold(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float, *, confidence: float = 0.95
 ) -> ConfidenceLimits:
-    """Two-sided limits of the share of members above the threshold that was used.
+    """Compute two-sided limits of the share of members above the threshold that was used.
 
-    They take the threshold as given, which these non-members set: how far its true
-    false-positive rate may be from ``fpr`` is not in them (``true_fpr_range`` says), and they hold
-    the rate at ``fpr`` itself far less often than they say.
+    The limits take the threshold as given, although the same non-members set it. They do not
+    include the error of its false-positive rate (see ``true_fpr_range``). They contain the
+    true-positive rate at ``fpr`` itself far less often than their confidence.
 
     Args:
-        scores: One a sample, larger for likelier members; may be infinite.
-        is_member: The truth, one a sample.
+        scores: One score per sample, larger for likelier members; may be infinite.
+        is_member: Whether each sample is a member.
         fpr: Largest false-positive rate that the threshold was allowed, in [0, 1].
         confidence: Two-sided, in (0, 1).
 
     Raises:
         BadInput: Lengths differ, a score is NaN, a side is empty, or a share is out of range.
+
+    Examples:
+        >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
+        >>> scores = rng.normal(is_member, 1)
+        >>> low, high = limits_at_threshold(scores, is_member, 0.1)
+        >>> round(low, 3), round(high, 3)
+        (0.179, 0.446)
 
     Source: Clopper and Pearson 1934.
     """
@@ -130,16 +148,24 @@ def limits_at_threshold(
 def lower_rate_limit(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float, *, confidence: float = 0.95
 ) -> float:
-    """One-sided limit that the true-positive rate lies below with at most 1 - confidence.
+    """Compute a one-sided lower limit of the true-positive rate at a false-positive rate.
+
+    The rate lies below the limit with probability at most 1 - confidence.
 
     Args:
-        scores: One a sample, larger for likelier members; may be infinite.
-        is_member: The truth, one a sample.
+        scores: One score per sample, larger for likelier members; may be infinite.
+        is_member: Whether each sample is a member.
         fpr: The false-positive rate, in (0, 1].
         confidence: One-sided, in (0, 1).
 
     Raises:
         BadInput: As ``rate_limits``.
+
+    Examples:
+        >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
+        >>> scores = rng.normal(is_member, 1)
+        >>> round(lower_rate_limit(scores, is_member, 0.1), 3)
+        0.105
     """
     return _lower_of_sides(sides(scores, is_member), fpr, confidence=confidence)
 
@@ -147,23 +173,38 @@ def lower_rate_limit(
 def upper_rate_limit(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float, *, confidence: float = 0.95
 ) -> float:
-    """One-sided limit that the true-positive rate lies above with at most 1 - confidence.
+    """Compute a one-sided upper limit of the true-positive rate at a false-positive rate.
 
-    Arguments and refusals are those of :func:`lower_rate_limit`.
+    The rate lies above the limit with probability at most 1 - confidence. Arguments and refusals
+    are those of :func:`lower_rate_limit`.
+
+    Examples:
+        >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
+        >>> scores = rng.normal(is_member, 1)
+        >>> round(upper_rate_limit(scores, is_member, 0.1), 3)
+        0.681
     """
     return _upper_of_sides(sides(scores, is_member), fpr, confidence=confidence)
 
 
 def limits_of_rate(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> LimitsAt:
-    """Limits of the true-positive rate at any errors, for runs whose limits are held together.
+    """Return a function that gives limits of the true-positive rate at any errors.
+
+    Pass the functions of several runs to ``held_together``.
 
     Args:
-        scores: One a sample, larger for likelier members; may be infinite.
-        is_member: The truth, one a sample.
+        scores: One score per sample, larger for likelier members; may be infinite.
+        is_member: Whether each sample is a member.
         fpr: The false-positive rate, in (0, 1].
 
     Raises:
         BadInput: As ``rate_limits``; of the rate, once limits are asked for.
+
+    Examples:
+        >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
+        >>> scores = rng.normal(is_member, 1)
+        >>> limits_of_rate(scores, is_member, 0.1)(np.array([0.025, 0.05])).low.round(3).tolist()
+        [0.097, 0.105]
     """
     split = sides(scores, is_member)
     members, nonmembers = (np.sort(side) for side in split)
@@ -209,9 +250,9 @@ def _ranks(
 
 
 def n_to_bound(fpr: float, *, confidence: float) -> int:
-    """Fewest non-members with which a rate can have a lower limit above 0.
+    """Compute the fewest non-members with which a rate can have a lower limit above 0.
 
-    Fewer leave it open whether the threshold of this false-positive rate lies above all of them.
+    With fewer, the threshold of this false-positive rate may lie above all of them.
 
     Args:
         fpr: The false-positive rate, in (0, 1].
@@ -219,6 +260,10 @@ def n_to_bound(fpr: float, *, confidence: float) -> int:
 
     Raises:
         BadInput: A share is out of range.
+
+    Examples:
+        >>> n_to_bound(0.01, confidence=0.975)
+        374
     """
     _require(fpr, confidence)
     if fpr == 1:

@@ -19,14 +19,18 @@ from fedaudit.metrics.roc import allowed_false_positives, halves, sides
 
 
 class Share(NamedTuple):
-    """A counted share with its exact interval.
+    """Counted share with its exact interval.
 
     Attributes:
         value: The share.
         low: Lower limit.
         high: Upper limit.
-        hits: Samples counted.
-        total: Out of so many.
+        hits: Samples counted, out of ``total``.
+        total: All samples.
+
+    Examples:
+        >>> share(9, 10).value
+        0.9
     """
 
     value: float
@@ -41,9 +45,14 @@ class CalibratedTpr(NamedTuple):
 
     Attributes:
         tpr: True-positive rate with its interval.
-        fpr: False-positive rate really reached, with its interval.
+        fpr: False-positive rate that was reached, with its interval.
         threshold: Samples are flagged when they score above this.
-        method: How intervals and threshold were made.
+        method: How intervals and threshold were computed.
+
+    Examples:
+        >>> scores, is_member = np.arange(80), np.arange(80) >= 40
+        >>> calibrated_tpr(scores, is_member, 0.1, rng=np.random.default_rng(0)).tpr.value
+        1.0
     """
 
     tpr: Share
@@ -53,20 +62,29 @@ class CalibratedTpr(NamedTuple):
 
 
 def share(count: int, total: int, *, confidence: float = 0.95) -> Share:
-    """A counted share with its Clopper-Pearson interval.
+    """Compute a counted share with its Clopper-Pearson interval.
 
     Raises:
         BadInput: A total of 0, or more counted than there are.
+
+    Examples:
+        >>> counted = share(9, 10)
+        >>> counted.value, round(counted.low, 3), round(counted.high, 3)
+        (0.9, 0.555, 0.997)
     """
     low, high = clopper_pearson(count, total, confidence=confidence)
     return Share(count / total, low, high, count, total)
 
 
 def n_needed(fpr: float) -> int:
-    """Fewest non-members with which this false-positive rate allows one false positive.
+    """Compute the fewest non-members with which a false-positive rate allows one false positive.
 
     Raises:
         BadInput: The rate is not in (0, 1].
+
+    Examples:
+        >>> n_needed(0.01)
+        100
     """
     if not 0 < fpr <= 1:
         raise BadInput(f"a false-positive rate to judge at is a share in (0, 1], got {fpr}")
@@ -75,22 +93,31 @@ def n_needed(fpr: float) -> int:
 
 
 def inconclusive(fpr: float, n_nonmembers: int) -> str | None:
-    """Reason why a rate at this false-positive rate cannot be given, or None where it can.
+    """Return the reason why a rate at this false-positive rate is refused, or None if it is not.
 
     Raises:
         BadInput: The rate is not in (0, 1].
+
+    Examples:
+        >>> inconclusive(0.01, n_nonmembers=60)
+        'inconclusive: needs 40 more non-members'
     """
     missing = n_needed(fpr) - n_nonmembers
     return f"inconclusive: needs {missing} more non-members" if missing > 0 else None
 
 
 def n_to_certify(fpr: float, false_positives: int = 0, *, confidence: float = 0.95) -> int:
-    """Fewest non-members that certify a false-positive rate, given so many false positives.
+    """Compute the fewest non-members that certify a false-positive rate.
 
-    Certified means that the one-sided Clopper-Pearson limit is at most ``fpr``.
+    Certified means that the one-sided Clopper-Pearson limit, at the given number of false
+    positives, is at most ``fpr``.
 
     Raises:
         BadInput: The rate is not in (0, 1).
+
+    Examples:
+        >>> n_to_certify(0.01), n_to_certify(0.01, false_positives=2)
+        (299, 628)
     """
     if not 0 < fpr < 1:
         raise BadInput(f"a false-positive rate to certify is between 0 and 1, got {fpr}")
@@ -105,18 +132,23 @@ def n_to_certify(fpr: float, false_positives: int = 0, *, confidence: float = 0.
 
 
 def true_fpr_range(fpr: float, n_nonmembers: int, *, confidence: float = 0.95) -> ConfidenceLimits:
-    """Range of the true false-positive rate behind an empirical one.
+    """Compute the range of the true false-positive rate at an empirical threshold.
 
     A threshold just above the (k+1)-th best of n non-members has a true false-positive rate
     distributed as Beta(k + 1, n - k), whatever the scores' distribution (ties make it lower).
 
     Args:
-        fpr: The empirical rate that the threshold was set at, on these non-members.
-        n_nonmembers: Non-members that it was set on.
+        fpr: The empirical rate at which the threshold was set, on these non-members.
+        n_nonmembers: Number of non-members on which the threshold was set.
         confidence: Probability of the range, in (0, 1).
 
     Raises:
         BadInput: The rate is no share, or there are no non-members.
+
+    Examples:
+        >>> low, high = true_fpr_range(0.01, n_nonmembers=1000)
+        >>> round(low, 4), round(high, 4)
+        (0.0055, 0.0183)
     """
     require_confidence(confidence)
     if n_nonmembers < 1:
@@ -137,15 +169,15 @@ def calibrated_tpr(
     rng: np.random.Generator,
     confidence: float = 0.95,
 ) -> CalibratedTpr:
-    """True-positive rate for a claim: threshold from one half of the samples, rates on the other.
+    """Compute the true-positive rate on one half of the samples, at a threshold from the other.
 
-    The threshold is the lowest calibration non-member that keeps the *expected*
-    false-positive rate on fresh non-members at or below ``fpr`` (split conformal), so it
-    leaves one false positive fewer than the empirical rate would allow.
+    Use it for claims. The threshold is the lowest calibration non-member that keeps the *expected*
+    false-positive rate on fresh non-members at or below ``fpr`` (split conformal), so that it
+    allows one false positive fewer than the empirical rate would.
 
     Args:
-        scores: One a sample, larger for likelier members.
-        is_member: The truth, one a sample.
+        scores: One score per sample, larger for likelier members.
+        is_member: Whether each sample is a member.
         fpr: False-positive rate aimed at, in (0, 1).
         rng: Draws the halves.
         confidence: Confidence of each of the two intervals, in (0, 1).
@@ -153,6 +185,12 @@ def calibrated_tpr(
     Raises:
         BadInput: Too few non-members for this rate ("inconclusive: needs N more"), or bad
             scores.
+
+    Examples:
+        >>> scores, is_member = np.arange(80), np.arange(80) >= 40
+        >>> rates = calibrated_tpr(scores, is_member, 0.1, rng=np.random.default_rng(0))
+        >>> rates.tpr.value, round(rates.tpr.low, 3)
+        (1.0, 0.832)
     """
     split = sides(scores, is_member)
     if not 0 < fpr < 1:

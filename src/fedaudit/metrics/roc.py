@@ -124,15 +124,19 @@ def within_side(ranks: Float[np.ndarray, " side"]) -> Float[np.ndarray, " side"]
 
 @dataclass(frozen=True)
 class Roc:
-    """A ROC curve: one point for each distinct score, and one before them all.
+    """ROC curve with one point for each distinct score, and one before them all.
 
     Attributes:
         fpr: Share of non-members flagged at each threshold, rising from 0 to 1.
         tpr: Share of members flagged.
         thresholds: A sample is flagged when its score is at least this. The first is
-            infinite and stands for flagging nobody, even where a score is infinite.
+            infinite and flags no sample, even if a score is infinite.
         n_members: Members behind ``tpr``.
         n_nonmembers: Non-members behind ``fpr``.
+
+    Examples:
+        >>> roc_curve([0.9, 0.4, 0.6, 0.1], [True, True, False, False]).thresholds.tolist()
+        [inf, 0.9, 0.6, 0.4, 0.1]
     """
 
     fpr: Float[np.ndarray, " points"]
@@ -143,14 +147,18 @@ class Roc:
 
 
 class TprAtFpr(NamedTuple):
-    """The largest true-positive rate among rules whose false-positive rate is low enough.
+    """Largest true-positive rate among thresholds whose false-positive rate is low enough.
 
     Attributes:
         tpr: True-positive rate.
-        realised_fpr: False-positive rate really reached; at most what was asked for.
-        threshold: The lowest score that is flagged; None where nobody is.
+        realised_fpr: False-positive rate that was reached; at most the requested rate.
+        threshold: The lowest score that is flagged; None if no sample is flagged.
         true_positives: Members flagged.
         false_positives: Non-members flagged.
+
+    Examples:
+        >>> tpr_at_fpr([0.9, 0.4, 0.6, 0.1], [True, True, False, False], 0.5).tpr
+        1.0
     """
 
     tpr: float
@@ -161,14 +169,21 @@ class TprAtFpr(NamedTuple):
 
 
 def roc_curve(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> Roc:
-    """The exact ROC curve; samples with equal scores are flagged together.
+    """Compute the exact ROC curve; samples with equal scores are flagged together.
 
     Args:
-        scores: One a sample, larger for likelier members; may be infinite.
+        scores: One score per sample, larger for likelier members; may be infinite.
         is_member: Whether each sample is a member: booleans or origins, as in ``evaluate``.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
+
+    Examples:
+        >>> curve = roc_curve([0.9, 0.4, 0.6, 0.1], [True, True, False, False])
+        >>> curve.fpr.tolist()
+        [0.0, 0.0, 0.5, 0.5, 1.0]
+        >>> curve.tpr.tolist()
+        [0.0, 0.5, 0.5, 1.0, 1.0]
     """
     split = sides(scores, is_member)
     levels = np.unique(np.concatenate(split))[::-1]
@@ -182,12 +197,16 @@ def roc_curve(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> Roc:
 
 
 def auc(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
-    """Chance that a random member scores above a random non-member, ties counting half.
+    """Compute the chance that a random member scores above a random non-member, ties counting half.
 
-    Never flipped: an attack below 0.5 is reported as it is.
+    It is never flipped: an attack below 0.5 is reported as it is.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
+
+    Examples:
+        >>> auc([0.9, 0.4, 0.6, 0.1], [True, True, False, False])
+        0.75
     """
     members, nonmembers = ranked(sides(scores, is_member))
     n = len(members)
@@ -212,20 +231,24 @@ def allowed_false_positives(fpr: float, n_nonmembers: int) -> int:
 
 
 def tpr_at_fpr(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> TprAtFpr:
-    """True-positive rate at the last ROC point whose false-positive rate is at most ``fpr``.
+    """Compute the true-positive rate at the last ROC point with at most this false-positive rate.
 
-    Ties are grouped and nothing is interpolated, so the realised rate may be lower. The
-    threshold comes from the non-members that it is then judged by, which favours the attack
-    when they are few: read it with ``rate_limits``, or use ``calibrated_tpr`` for claims about one
-    threshold.
+    Ties are grouped and nothing is interpolated, so the realised rate may be lower. The threshold
+    is set and judged on the same non-members, which favours the attack if they are few. Report it
+    with ``rate_limits``, or use ``calibrated_tpr`` for claims about one threshold.
 
     Args:
-        scores: One a sample, larger for likelier members.
+        scores: One score per sample, larger for likelier members.
         is_member: Whether each sample is a member: booleans or origins, as in ``evaluate``.
         fpr: Largest false-positive rate allowed, in [0, 1].
 
     Raises:
         BadInput: Lengths differ, a score is NaN, a side is empty, or the rate is no share.
+
+    Examples:
+        >>> point = tpr_at_fpr([0.9, 0.4, 0.6, 0.1], [True, True, False, False], 0.1)
+        >>> point.tpr, point.realised_fpr, point.threshold
+        (0.5, 0.0, 0.9)
     """
     members, nonmembers = sides(scores, is_member)
     allowed = allowed_false_positives(fpr, len(nonmembers))
@@ -247,11 +270,11 @@ def tpr_at_fpr(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> T
 
 
 def thin(roc: Roc, points: int) -> Roc:
-    """A curve of at most so many points that looks the same on logarithmic axes.
+    """Reduce a curve to fewer points that look the same on logarithmic axes.
 
-    Only the top of each vertical run is kept (draw it as steps). Half of the budget goes to
-    the lowest false-positive rates, which stay complete; the rest is spaced evenly in the
-    logarithm of the false-positive rate up to 1.
+    Only the top of each vertical run is kept (draw it as steps). Half of the points go to the
+    lowest false-positive rates, which stay complete. The rest are spaced evenly in the logarithm of
+    the false-positive rate up to 1.
 
     Args:
         roc: The full curve.
@@ -259,6 +282,11 @@ def thin(roc: Roc, points: int) -> Roc:
 
     Raises:
         BadInput: Fewer than 10 points asked for.
+
+    Examples:
+        >>> curve = roc_curve(np.arange(1000), np.arange(1000) % 2 == 1)
+        >>> len(curve.fpr), len(thin(curve, 20).fpr) <= 20
+        (1001, True)
     """
     if points < 10:
         raise BadInput(f"a thinned curve needs at least 10 points, got {points}")

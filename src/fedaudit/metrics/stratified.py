@@ -58,13 +58,20 @@ def stratified_auc(
     each, and includes what the AUCs of strata differ by.
 
     Args:
-        scores: One a sample, larger for likelier members; only their order within a stratum counts.
-        is_member: The truth, one a sample.
+        scores: One score per sample, larger for likelier members; only their order within a
+            stratum counts.
+        is_member: Whether each sample is a member.
         strata: The stratum of each sample, such as the client whose coin decided about it.
         confidence: Two-sided confidence, in (0, 1).
 
     Raises:
         BadInput: Lengths differ, a score is NaN, or no stratum has both members and non-members.
+
+    Examples:
+        >>> clients = [0, 0, 1, 1]
+        >>> interval = stratified_auc([0.3, 0.2, 0.9, 0.8], [True, False, True, False], clients)
+        >>> interval.value, round(interval.low, 3)
+        (1.0, 0.158)
 
     Source: van Elteren 1960 (comparison within strata); DeLong, DeLong and Clarke-Pearson 1988.
     Differs: Strata are weighted by their pairs. The interval is made on the logit scale, and where
@@ -102,11 +109,16 @@ def stratified_above_chance(
 
     Args:
         scores: As in :func:`stratified_auc`.
-        is_member: The truth, one a sample.
+        is_member: Whether each sample is a member.
         strata: The stratum of each sample.
 
     Raises:
         BadInput: As in :func:`stratified_auc`.
+
+    Examples:
+        >>> scores, is_member = np.arange(12), np.arange(12) % 2 == 1
+        >>> round(stratified_above_chance(scores, is_member, np.arange(12) // 4), 3)
+        0.132
 
     Source: van Elteren 1960.
     Differs: Strata are weighted by their pairs, as in :func:`stratified_auc`. Where few scores
@@ -133,14 +145,18 @@ def scaled_within(
 ) -> Float[np.ndarray, " samples"]:
     """Scale scores by the median and the median absolute deviation of their stratum.
 
-    Membership is not used, so that where a fair coin decided about it, members and non-members stay
-    exchangeable. Infinite scores stay infinite. Where over half of a stratum's scores are equal the
+    Membership is not used, so that if a fair coin decided about it, members and non-members stay
+    exchangeable. Infinite scores stay infinite. If over half of a stratum's scores are equal the
     standard deviation of its finite scores takes the place of the deviation. The order within a
     stratum stays the same, and different scores stay different.
 
     Args:
-        scores: One a sample.
+        scores: One score per sample.
         strata: The stratum of each sample.
+
+    Examples:
+        >>> scaled_within(np.array([1.0, 2.0, 3.0, 10.0, 20.0, 30.0]), [0, 0, 0, 1, 1, 1]).tolist()
+        [-1.0, 0.0, 1.0, -1.0, 0.0, 1.0]
     """
     found = np.array(scores, dtype=np.float64)
     labels = as_strata(strata, len(found))
@@ -187,11 +203,18 @@ def matched_in_class(
 
     Args:
         labels: The class of each sample.
-        is_member: The truth, one a sample.
+        is_member: Whether each sample is a member.
         rng: Draws which samples are left out.
 
     Returns:
         True for the samples that are chosen; nowhere if no class has samples on both sides.
+
+    Examples:
+        >>> labels = np.array([0, 0, 0, 1, 0, 1, 1, 1])
+        >>> is_member = np.arange(8) < 4
+        >>> chosen = matched_in_class(labels, is_member, rng=np.random.default_rng(0))
+        >>> [np.bincount(labels[chosen & side]).tolist() for side in (is_member, ~is_member)]
+        [[1, 1], [1, 1]]
     """
     truth = as_truth(is_member, len(labels))
     classes, place = np.unique(labels, return_inverse=True)
@@ -245,7 +268,7 @@ def labels_alone_auc(
 
     Args:
         labels: The class of each sample.
-        is_member: The truth, one a sample.
+        is_member: Whether each sample is a member.
         rng: Draws the halves.
         strata: The stratum of each sample; frequencies are then those of a class in a stratum, and
             only samples of one stratum are compared.
@@ -253,6 +276,11 @@ def labels_alone_auc(
     Returns:
         The AUC, at least .5 since a score that does worse would not be used; None with fewer than
         two members or non-members.
+
+    Examples:
+        >>> labels, is_member = np.arange(40) // 20, np.arange(40) < 20
+        >>> labels_alone_auc(labels, is_member, rng=np.random.default_rng(0))
+        1.0
     """
     truth = as_truth(is_member, len(labels))
     together = np.zeros(len(truth), dtype=int) if strata is None else np.asarray(strata)

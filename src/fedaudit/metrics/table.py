@@ -34,26 +34,32 @@ FEWEST = 10
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One figure about one set of scores; the fields are those of a record's figure.
+    """Figure about one set of scores; the fields are those of a record's figure.
 
     Attributes:
         contrast: Members against "other_client", "unseen" or "mixed" non-members.
         metric: "auc", "tpr@0.01" and the like, "balanced_accuracy".
-        value: The figure; None where it was refused.
+        value: The figure; None if it was refused.
         low: Lower limit of the interval; None without one, as for a rate with too few
             non-members for any.
         high: Upper limit.
-        method: How the interval was made, with its level.
+        method: How the interval was computed, with its level.
         n_members: Members behind the figure.
         n_nonmembers: Non-members behind the figure.
-        realised_fpr: False-positive rate really reached, for figures at a threshold.
+        realised_fpr: False-positive rate that was reached, for figures at a threshold.
         low_at_threshold: For a rate, the lower limit of the share of members above the threshold
             that was used (Clopper-Pearson), whatever its true false-positive rate.
         high_at_threshold: The upper limit of the same.
-        ceiling: The most that a perfect attack could have reached.
+        ceiling: Value that a perfect attack would have reached.
         note: Why the figure is refused, or what to bear in mind.
         p_value: One-sided, against guessing; not yet corrected for a family. None for figures
             other than the AUC and the true-positive rates.
+
+    Examples:
+        >>> from fedaudit.metrics import evaluate
+        >>> figures = evaluate([3, 1, 2, 0], [True, True, False, False], contrasts=["unseen"])
+        >>> figures[0].metric, figures[0].value
+        ('auc', 0.75)
     """
 
     contrast: str
@@ -78,7 +84,7 @@ class Contrast:
 
     Attributes:
         name: "other_client", "unseen" or "mixed".
-        scores: One a sample, larger for likelier members.
+        scores: One score per sample, larger for likelier members.
         is_member: The members.
         confidence: Of every interval, in (0, 1).
         rng: Draws samples anew, or splits them.
@@ -121,12 +127,17 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Metric:
-    """A number about an attack's scores.
+    """Metric of an attack's scores, whose interval is a bootstrap.
 
     Attributes:
-        of: From scores and membership to the number; called some thousand times.
-        about: What it is, in a sentence.
-        resamples: How often samples are drawn anew for the interval.
+        of: Function from scores and membership to the number; called about a thousand times.
+        about: Description, in a sentence.
+        resamples: Number of bootstrap resamples behind the interval.
+
+    Examples:
+        >>> gap = Metric(lambda scores, truth: scores[truth].mean() - scores[~truth].mean())
+        >>> float(gap.of(np.array([3.0, 2.0, 1.0]), np.array([True, True, False])))
+        1.5
     """
 
     of: OfScores
@@ -331,7 +342,7 @@ def bootstrapped(
 
     Args:
         metric: What is taken.
-        scores: One a sample.
+        scores: One score per sample.
         is_member: Who was a member.
         rng: Draws samples anew.
         confidence: Of the interval.

@@ -22,19 +22,25 @@ EQUIVALENCE = 0.9
 
 
 class Unlearned(NamedTuple):
-    """The AUC of forgotten against unseen samples by one score, and what follows from it.
+    """AUC of forgotten against unseen samples by one score, with a verdict.
 
     Attributes:
         before: By the model before unlearning.
         after: By the model after it.
-        retrained: By a model that was trained anew without the forgotten samples; None without.
-        excess: After less retrained, or less 0.5 without a retrained model, with its equivalence
-            interval; its p-value is two-sided, and 1 where the limits are those of one AUC, or of
-            two apart: the interval decides.
-        both: By the difference of the two scores, for whoever has the models before and after.
-        margin: How far from the yardstick counts as none.
+        retrained: By a model that was retrained without the forgotten samples; None without one.
+        excess: ``after`` minus ``retrained``, or minus 0.5 without a retrained model, with its
+            equivalence interval. Its p-value is two-sided, and 1 if the limits are those of one
+            AUC, or of two separate AUCs: the interval decides.
+        both: By the difference of the two scores, for an adversary with the models before and
+            after unlearning.
+        margin: Largest distance from the reference that counts as none.
         verdict: "forgotten", "not forgotten", "overdone", "told nothing before", "cannot be told"
             or, of a model that no longer predicts, "model destroyed".
+
+    Examples:
+        >>> before, after, forgotten = [3, 2, 1, 0], [1, 0, 1, 0], [True, True, False, False]
+        >>> unlearned(before, after, is_forgotten=forgotten).before.value
+        1.0
     """
 
     before: AucInterval
@@ -71,32 +77,41 @@ def unlearned(
     is_forgotten: npt.ArrayLike,
     margin: float = 0.05,
 ) -> Unlearned:
-    """AUCs of one score on forgotten samples, before and after unlearning, with a verdict.
+    """Compute AUCs of one score on forgotten samples before and after unlearning, with a verdict.
 
-    Forgotten and unseen samples are from one distribution, as where a fair coin decided which
-    were trained on. The yardstick is the model that never saw the forgotten ones. "Forgotten" is
-    said where the whole equivalence interval of the excess lies within the margin: at the margin's
-    edge, or beyond, that is wrong in at most 5 % of cases. "Not forgotten" is an excess above 0
-    (one-sided, 5 %) that may exceed the margin, "overdone" an interval below minus the margin:
-    forgotten samples that stand out by being known less than unseen ones. A score that did not tell
-    them apart before says nothing by not telling them apart afterwards.
+    Forgotten and unseen samples are from one distribution, as if a fair coin decided which were
+    trained on. The reference is the model that never saw the forgotten samples. The verdict is
+    "forgotten" if the whole equivalence interval of the excess lies within the margin; at the
+    margin's edge, or beyond, that is wrong in at most 5 % of cases. It is "not forgotten" if the
+    excess is above 0 (one-sided, 5 %) and may exceed the margin. It is "overdone" if the interval
+    lies below minus the margin: the model knows forgotten samples less well than unseen ones. If a
+    score did not distinguish them before unlearning, failing to do so afterwards shows nothing.
 
     Args:
         before: Scores by the model before unlearning, larger for likelier members: one for each
             forgotten and unseen sample, such as minus the loss.
-        after: The same score by the model after it, of the same samples in the same order.
-        retrained: The same by a model that was trained anew without the forgotten samples. Without
-            it the yardstick is 0.5, which rests on the fair draw alone.
-        is_forgotten: The truth, one a sample.
+        after: The same score by the model after unlearning, for the same samples in the same
+            order.
+        retrained: The same score by a model that was retrained without the forgotten samples.
+            Without it the reference is 0.5, which rests on the fair draw alone.
+        is_forgotten: Whether each sample is a forgotten one.
         margin: Largest difference of AUCs that counts as none, in (0, 0.5); to be chosen before
-            anybody has looked at scores.
+            looking at scores.
 
     Raises:
-        BadInput: Lengths differ, a score is not finite, a side is empty, or the margin is none.
+        BadInput: Lengths differ, a score is not finite, a side is empty, or the margin is
+            out of range.
+
+    Examples:
+        >>> before = [*range(100)]
+        >>> after = [0, 1] * 50
+        >>> forgotten = [False] * 50 + [True] * 50
+        >>> unlearned(before, after, is_forgotten=forgotten, margin=0.2).verdict
+        'forgotten'
 
     Source: Schuirmann 1987 (two one-sided tests); Chen et al. 2021, When Machine Unlearning
-        Jeopardizes Privacy (the model before and the one after tell together what neither
-        tells alone).
+        Jeopardizes Privacy (the models before and after together reveal what neither
+        reveals alone).
     Differs: Chen et al. train a classifier on the two models' posteriors of shadow models; here
         the score after is taken from the score before.
     """

@@ -23,9 +23,13 @@ class Gap(NamedTuple):
     """Accuracy on training samples minus accuracy on fresh ones.
 
     Attributes:
-        value: The difference; what a loss-threshold attack lives on.
+        value: The difference, which a loss-threshold attack exploits.
         low: Lower limit.
         high: Upper limit.
+
+    Examples:
+        >>> round(generalisation_gap(share(95, 100), share(80, 100)).value, 3)
+        0.15
     """
 
     value: float
@@ -39,7 +43,7 @@ def accuracy(
     *,
     confidence: float = 0.95,
 ) -> Share:
-    """Share of samples classified rightly, with its Clopper-Pearson interval.
+    """Compute the share of samples classified correctly, with its Clopper-Pearson interval.
 
     Args:
         predicted: Predicted class of each sample.
@@ -48,6 +52,11 @@ def accuracy(
 
     Raises:
         BadInput: Lengths differ, or no samples.
+
+    Examples:
+        >>> correct = accuracy(np.array([0, 1, 2, 1]), np.array([0, 1, 1, 1]))
+        >>> correct.value, round(correct.low, 3)
+        (0.75, 0.194)
     """
     if len(predicted) != len(labels):
         raise BadInput(
@@ -58,15 +67,20 @@ def accuracy(
 
 
 def generalisation_gap(train: Share, test: Share, *, confidence: float = 0.95) -> Gap:
-    """Generalisation gap of the model, with a conservative interval.
+    """Compute the generalisation gap of the model, with a conservative interval.
 
-    The limits are differences of the two accuracies' exact limits, each with half of the
-    error allowed.
+    The limits are differences of the two accuracies' exact limits, each with half of the error
+    allowed.
 
     Args:
         train: Accuracy on training samples.
         test: Accuracy on fresh samples.
         confidence: Two-sided confidence, in (0, 1).
+
+    Examples:
+        >>> gap = generalisation_gap(share(95, 100), share(80, 100))
+        >>> round(gap.value, 3), round(gap.low, 3), round(gap.high, 3)
+        (0.15, -0.005, 0.291)
     """
     each = 1 - (1 - confidence) / 2
     limits: list[ConfidenceLimits] = [
@@ -87,14 +101,19 @@ _DRAWS = 1_000
 
 
 class FrontArea(NamedTuple):
-    """The hypervolume of a front with its interval over seeds.
+    """Hypervolume of a front with its interval over seeds.
 
     Attributes:
         value: Share of the unit square that the front's points are at least as good as.
         low: Lower limit of what further runs would give; None below ten seeds.
-        high: Upper limit; None likewise.
-        method: How the interval was made, or why there is none.
+        high: Upper limit; None in the same case.
+        method: How the interval was computed, or why it is missing.
         seeds: Number of runs of each point.
+
+    Examples:
+        >>> runs = np.array([[[0.2, 0.5]], [[0.4, 0.5]]])
+        >>> round(hypervolume_over_seeds(runs, rng=np.random.default_rng(0)).value, 3)
+        0.35
     """
 
     value: float
@@ -105,18 +124,29 @@ class FrontArea(NamedTuple):
 
 
 def advantage(auc: float) -> float:
-    """Membership advantage of an AUC, 2 AUC - 1 cut at 0, in [0, 1]."""
+    """Compute the membership advantage of an AUC: 2 AUC - 1, cut at 0, in [0, 1].
+
+    Examples:
+        >>> advantage(0.75), advantage(0.4)
+        (0.5, 0.0)
+    """
     return min(max(2 * auc - 1, 0.0), 1.0)
 
 
 def on_front(points: Float[np.ndarray, "points 2"]) -> Bool[np.ndarray, " points"]:
-    """Which points no other point beats: better in one respect and no worse in the other.
+    """Mark the points that no other point dominates.
+
+    A point dominates another if it is better in one respect and no worse in the other.
 
     Args:
         points: Leakage and error of each, in [0, 1]. Equal points are on the front together.
 
     Raises:
         BadInput: No points, or a value outside of [0, 1].
+
+    Examples:
+        >>> on_front(np.array([[0.1, 0.5], [0.4, 0.2], [0.5, 0.5]])).tolist()
+        [True, True, False]
     """
     from moocore import is_nondominated
 
@@ -126,15 +156,20 @@ def on_front(points: Float[np.ndarray, "points 2"]) -> Bool[np.ndarray, " points
 
 
 def hypervolume(points: Float[np.ndarray, "points 2"]) -> float:
-    """Area of the unit square in which some point is at least as good, in [0, 1].
+    """Compute the area of the unit square in which some point is at least as good, in [0, 1].
 
-    1 stands for no leak and no error; 0 where every point leaks everything or is always wrong.
+    An area of 1 means no leak and no error; 0 means that every point leaks everything or is always
+    wrong.
 
     Args:
         points: Leakage and error of each, in [0, 1].
 
     Raises:
         BadInput: No points, or a value outside of [0, 1].
+
+    Examples:
+        >>> hypervolume(np.array([[0.5, 0.5], [0.75, 0.25]]))
+        0.3125
 
     Source: FedMIA, appendix A, Definition 1, with the reference point (1, 1).
     """
@@ -151,20 +186,26 @@ def hypervolume_over_seeds(
     confidence: float = 0.95,
     beyond: int = 0,
 ) -> FrontArea:
-    """The hypervolume of the points' means over seeds, with a bootstrap that draws whole seeds.
+    """Compute the hypervolume of the points' means over seeds, with a bootstrap over whole seeds.
 
     A draw takes the same seeds for every point, since the points of one seed share their data.
-    Below ten seeds the percentiles of such draws are too narrow, and none are given.
+    Below ten seeds the percentiles of such draws are too narrow, and no limits are given.
 
     Args:
         runs: For each seed, leakage and error of each point, in [0, 1].
         rng: Draws the resamples.
         confidence: Two-sided confidence, in (0, 1).
-        beyond: How many of the first points are there anyway, such as that of no defense: only
-            the area that the others add to theirs is counted. 0 counts all.
+        beyond: Number of first points that are available anyway, such as that of no defense. Only
+            the area that the other points add to theirs is counted. 0 counts all.
 
     Raises:
         BadInput: No seeds or points, or a value outside of [0, 1].
+
+    Examples:
+        >>> runs = np.array([[[0.2, 0.5]], [[0.4, 0.5]]])
+        >>> area = hypervolume_over_seeds(runs, rng=np.random.default_rng(0))
+        >>> round(area.value, 3), area.seeds
+        (0.35, 2)
     """
     require_confidence(confidence)
     _require_shares(runs.reshape(-1, 2))
