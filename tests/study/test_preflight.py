@@ -210,7 +210,11 @@ def test_what_training_itself_refuses_is_refused_for_a_row_of_a_grid_beforehand(
     ("error", "code", "reason"),
     [
         (BadInput("the disk is full"), 2, "grid-more: the disk is full"),
-        (ValueError("some fault"), 70, "grid-more: a fault of fedaudit (ValueError: some fault)"),
+        (
+            ValueError("some fault"),
+            70,
+            "grid-more: a fault of fedaudit (ValueError: some fault, in test_preflight.py, line ",
+        ),
     ],
 )
 def test_a_row_that_fails_leaves_the_others_complete_and_the_exit_code_says_so(
