@@ -28,6 +28,7 @@ from fedaudit.defenses.base import UNDEFENDED, Defense, Turn, Visit
 from fedaudit.engines.base import Counted
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import try_step
+from fedaudit.study.extensions.unlearning import try_ascent
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import refuse_misfits
 from fedaudit.study.setup.holdout import left_to_train
@@ -108,12 +109,22 @@ def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:
                     raise _untrainable(run, net, found, batches, data, error) from error
 
 
+def refuse_unforgettable_batches(run: Setup, device: torch.device) -> None:
+    """Refuse networks that cannot climb the loss of forgotten samples in the batches they have.
+
+    Raises:
+        BadInput: As :func:`fedaudit.study.extensions.unlearning.try_ascent`.
+    """
+    try_ascent(run)
+
+
 Check = Callable[[Setup, torch.device], None]
 
 CHECKS: tuple[Check, ...] = (
     refuse_unusable,
     refuse_missing_accountant,
     refuse_untrainable_batches,
+    refuse_unforgettable_batches,
 )
 """What is tried on every run, and on the adversary's own federations, once they are set up."""
 
@@ -314,8 +325,8 @@ def _untrainable(
     when = f" of round {failed.round}" if failed.batch is not None else ""
     said = " ".join(str(error).split())[:200]
     return BadInput(
-        f"seed {run.seed}, {named}{more}: of {own} samples in batches of {most}, one batch{when} "
-        f"has {size}, and the model {net.name!r} cannot take a training step on it "
+        f"{run.named_for_people}, {named}{more}: of {own} samples in batches of {most}, one "
+        f"batch{when} has {size}, and the model {net.name!r} cannot take a training step on it "
         f"({type(error).__name__}: {said}); set {instead}, give clients other numbers of samples "
         "(partition.samples_per_client), or take another model (batch normalisation needs "
         "several samples)"
