@@ -16,11 +16,13 @@ from docs.claims.data import ROOT, Claim, Term
 from docs.claims.judging import Decided, Judged
 from fedaudit.core.errors import BadInput
 from fedaudit.results.aggregate import Value
+from fedaudit.results.averages import AttackKey, directions_of
 from fedaudit.results.clusters import models_of_groups
 from fedaudit.results.games import Spread
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Trajectory, UsageRow, write_record
 from fedaudit.results.sources import LABELS
+from results.archives import unpacked
 from tests.report.records import record
 
 TIER_1, TIER_2 = ("location30", "tiny-cnn", "tiny-alexnet"), ("location30",)
@@ -635,6 +637,67 @@ def test_records_are_made_again_past_a_failure_and_not_twice(
     units[1].made.parent.mkdir(parents=True)
     units[1].made.write_text("{", encoding="utf-8")
     assert again.carry_out([units[1]], run) == 1
+
+
+NUMBERS = {"seven": 7, "eight": 8, "nine": 9, "two": 2}
+
+
+def mean_attacks() -> list[str]:
+    """The attacks over which the mean of the claim about six other defenses is taken."""
+    claims = (claim for paper in data.papers() for claim in paper.claim)
+    (one,) = (claim for claim in claims if claim.id == "cofedmid-pair-average")
+    return list(one.tests[0].one.attacks)
+
+
+def undefended_directions(study: str) -> dict[str, set[int]]:
+    """Each attack's directions at both targets, from the committed record without a defense."""
+    found = read_record(unpacked() / study / f"{study}.json")
+    assert {target for one in found.estimates if (target := one.target) is not None} == {0, 9}
+    directions = directions_of(found.estimates)
+    return {
+        attack: set(directions[AttackKey(attack, "mixed", "auc")].values())
+        for attack in mean_attacks()
+    }
+
+
+def test_the_page_counts_the_attacks_of_a_mean_as_the_records_do() -> None:
+    page_text = " ".join((ROOT / "docs" / "what-we-found.md").read_text("utf-8").split())
+    said = re.search(
+        r"On Location-30 (\w+) of (\w+) are above chance\. On letters (\w+) of (\w+) are above "
+        r"chance, and (\w+) are below \(FTA-C and FTA-L on local models, AUC (\.\d+) and (\.\d+) "
+        r"on client 0\); these two enter as 1 - AUC\. On letters with one local epoch (\w+) of "
+        r"(\w+) are above chance\. FTA-L on local models does not count where eight do\.",
+        page_text,
+    )
+    assert said
+    words = said.groups()
+    figures = words[5:7]
+    counts = [NUMBERS[word] for word in (*words[:5], *words[7:])]
+    found = {
+        study: undefended_directions(study)
+        for study in ("cofedmid-location30", "cofedmid-letters", "cofedmid-letters-epoch")
+    }
+    location30, letters, epoch = found.values()
+    # Both targets agree for every attack.
+    assert all(len(one) == 1 for each in found.values() for one in each.values())
+
+    def count(each: dict[str, set[int]], direction: int) -> int:
+        return sum(one == {direction} for one in each.values())
+
+    total = len(mean_attacks())
+    assert counts[:2] == [count(location30, 1), total]
+    assert counts[2:5] == [count(letters, 1), total, count(letters, -1)]
+    assert counts[5:] == [count(epoch, 1), total]
+    assert {name for name, one in letters.items() if one == {-1}} == {"fta-c", "fta-l"}
+    for each in (location30, epoch):
+        assert {name for name, one in each.items() if one != {1}} == {"fta-l"}
+        assert each["fta-l"] == {0}
+    record_ = read_record(unpacked() / "cofedmid-letters" / "cofedmid-letters.json")
+    for attack, shown in zip(("fta-c", "fta-l"), figures, strict=True):
+        (one,) = record_.where(
+            attack=attack, contrast="mixed", metric="auc", target=0, seed=None, against=""
+        )
+        assert f"{one.value:.3f}".lstrip("0") == shown
 
 
 def test_how_far_figures_made_again_are_apart_is_said_of_those_that_can_be_compared() -> None:

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 import pytest
 import torch
 
-from fedaudit.core.errors import Unsupported
+from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.engines import local
 from fedaudit.engines.base import SharedByKey, packed
 from fedaudit.engines.local import Workers, WorkResult, _Crew, _Worker, _worker, serve
@@ -342,9 +342,11 @@ def test_an_error_that_comes_again_says_once_where_it_was_raised(job: object) ->
         assert len(outcome.error.__notes__) == 1
 
 
-def test_a_worker_ends_when_work_ends_the_process() -> None:
-    with pytest.raises(SystemExit):
-        outcomes((left, 0), 3)
+def test_work_that_exits_is_refused_and_the_worker_serves_on() -> None:
+    first, second = outcomes((left, 0), 3, 4)
+    assert isinstance(first.error, BadInput)
+    assert "custom code ended the program (SystemExit: 3, in test_workers.py" in str(first.error)
+    assert "SystemExit: 4" in str(second.error)
 
 
 def test_a_worker_ends_in_silence_when_nobody_waits_for_its_answer(

@@ -13,7 +13,12 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.study.controls import _GENTLY, _gently
 from fedaudit.study.figures.detectable import smallest_leaks
 from fedaudit.study.running.observing import observe
-from fedaudit.study.running.preflight import check_grid, check_run
+from fedaudit.study.running.preflight import (
+    _better_batch_size,
+    _planned_rounds,
+    check_grid,
+    check_run,
+)
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import setup
@@ -91,8 +96,71 @@ def test_batches_are_those_that_a_defense_draws() -> None:
     )
     check_run(setup(quick_study(model=NORMALISED, training={"batch_size": batch}), 1, None))
     study = quick_study(model=NORMALISED, defense=half, training={"batch_size": batch})
-    with pytest.raises(BadInput, match=r"client .*one batch has 1,"):
+    with pytest.raises(BadInput, match=r"client .*one batch of round 1 has 1,"):
         check_run(setup(study, 1, None))
+
+
+CLASSES_BY_ROUND = {
+    "model": NORMALISED,
+    "defense": {"name": "class-guided"},
+    "training": {"rounds": 20, "epochs": 1, "batch_size": 14},
+    "audit": {"every": 10},
+}
+
+
+def test_batches_of_every_round_are_planned_and_no_size_is_advised_that_may_fail() -> None:
+    run = setup(quick_study(**CLASSES_BY_ROUND), 1, None)
+    with pytest.raises(BadInput, match=r"client .*one batch of round \d+ has 1, ") as refused:
+        check_run(run)
+    round = int(str(refused.value).partition("batch of round ")[2].partition(" ")[0])
+    assert 1 < round < 20
+    assert "training.batch_size = " not in str(refused.value)
+    assert "set another training.batch_size" in str(refused.value)
+
+
+def test_a_batch_size_that_fails_in_training_is_refused_with_client_and_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedaudit.study.running.preflight.CHECKS", ())
+    with pytest.raises(
+        BadInput, match=r"client \d has a batch of 1 in round \d+, .*batches of 2 can be trained on"
+    ):
+        run_study(quick_study(**CLASSES_BY_ROUND), tmp_path)
+
+
+def fails_always(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A network that no batch can be trained on."""
+
+    class Fails(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.training:
+                raise ValueError("never")
+            return super().forward(x.flatten(1))
+
+    return Fails(int(np.prod(shape)), classes)
+
+
+def test_a_network_that_fails_whatever_the_size_stays_a_fault_in_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedaudit.study.running.preflight.CHECKS", ())
+    with pytest.raises(ValueError, match="never") as raised:
+        run_study(quick_study(model={"name": f"{__name__}:fails_always"}), tmp_path)
+    assert not isinstance(raised.value, BadInput)
+
+
+@pytest.mark.parametrize("most", range(2, 40))
+def test_the_advised_batch_size_is_another_than_the_refused_one(most: int) -> None:
+    assert _better_batch_size([most * 3, 60], most, 1) != most
+    assert _better_batch_size([most * 3 + 1, 60], most, 1) != most
+
+
+def test_rounds_that_cost_too_much_to_plan_are_a_part_with_the_first_and_the_last() -> None:
+    run = setup(quick_study(training={"rounds": 999_999, "epochs": 1}), 1, None)
+    planned = _planned_rounds(run, run.deal.clients[0])
+    assert planned[0] == 1
+    assert planned[-1] == 999_999
+    assert 1000 < len(planned) < 10**4
 
 
 def test_every_seed_and_every_federation_of_the_adversary_is_checked(
@@ -210,7 +278,11 @@ def test_what_training_itself_refuses_is_refused_for_a_row_of_a_grid_beforehand(
     ("error", "code", "reason"),
     [
         (BadInput("the disk is full"), 2, "grid-more: the disk is full"),
-        (ValueError("some fault"), 70, "grid-more: a fault of fedaudit (ValueError: some fault)"),
+        (
+            ValueError("some fault"),
+            70,
+            "grid-more: a fault of fedaudit (ValueError: some fault, in test_preflight.py, line ",
+        ),
     ],
 )
 def test_a_row_that_fails_leaves_the_others_complete_and_the_exit_code_says_so(

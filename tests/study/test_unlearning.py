@@ -28,6 +28,7 @@ from fedaudit.study.figures.unlearning import UnlearningRun, _judged, retrained_
 from fedaudit.study.front.federation import Questions, plan_of
 from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.observing import stored_rounds
+from fedaudit.study.running.preflight import check_run
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
@@ -105,6 +106,61 @@ def test_training_on_begins_with_the_released_model(continued: Carried) -> None:
     assert all(torch.equal(value, known.params[n]) for n, value in sent.params.items())
     copied = pickle.loads(pickle.dumps(sent.architecture)).initial(7)
     assert all(torch.equal(value, known.params[n]) for n, value in copied.params.items())
+
+
+def last_of_one(sizes: list[int], among: list[int]) -> int:
+    """A batch size with which one of some sizes has a last batch of one sample, and no other."""
+    return next(
+        batch
+        for batch in range(10, 100)
+        if any(size % batch == 1 for size in among) and all(size % batch != 1 for size in sizes)
+    )
+
+
+def normalised_study(batch: int, method: str) -> Study:
+    return unlearning_study(
+        model={"name": "tests.study.test_preflight:normalised"},
+        training={"batch_size": batch},
+        unlearning={"method": method},
+    )
+
+
+def test_forgotten_samples_that_leave_a_batch_of_one_are_refused_before_training(
+    tmp_path: Path,
+) -> None:
+    run = setup(unlearning_study(unlearning={"method": "ascent"}), 1, None)
+    after = run.extension(Unlearning)
+    assert after is not None
+    trained = [*run.deal.sizes.values(), *after.retrained.deal.sizes.values()]
+    forgotten = int((run.deal.audit.owner == 0).sum())
+    batch = last_of_one(trained, [forgotten])
+    with pytest.raises(
+        BadInput,
+        match=rf"seed 1, client 0: of {forgotten} samples to be forgotten in batches of {batch}, "
+        "one batch has 1, .* step of ascent",
+    ):
+        run_study(normalised_study(batch, "ascent"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    # Methods that do not climb have no such batches.
+    check_run(setup(normalised_study(batch, "continue"), 1, None))
+
+
+def test_a_refusal_of_a_retrained_federation_names_it_by_the_seed_of_its_run() -> None:
+    run = setup(unlearning_study(), 1, None)
+    after = run.extension(Unlearning)
+    assert after is not None
+    batch = last_of_one([*run.deal.sizes.values()], [*after.retrained.deal.sizes.values()])
+    with pytest.raises(
+        BadInput, match=r"the (retrained|unlearning) federation of seed 1, client 0"
+    ):
+        check_run(setup(normalised_study(batch, "continue"), 1, None))
+
+
+def test_federations_beside_a_run_are_named_for_people_and_the_run_by_its_seed() -> None:
+    run = setup(quick_study(attacks={"seqmia": {"epochs": 1}}), 1, None)
+    assert run.named_for_people == "seed 1"
+    (shadow,) = run.own_federations
+    assert shadow.named_for_people == "the shadow federation of seed 1"
 
 
 def test_ascent_raises_the_loss_of_forgotten_samples_within_its_radius(continued: Carried) -> None:

@@ -24,7 +24,7 @@ from fedaudit.cli.kinds import RECORDING, RUN, STUDY, meant_as
 from fedaudit.cli.showing import compare, refuse_other_comparison
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, own_place
-from fedaudit.core.importing import code_named_in
+from fedaudit.core.importing import code_named_in, line_of
 from fedaudit.core.starting import importing
 from fedaudit.study.settings.toml import parsed_toml, refuse_many_dots
 
@@ -170,7 +170,10 @@ def _carry_out(
 def _reason(error: Exception) -> str:
     """Why a row failed, in a line."""
     end = end_of(error)
-    return end.said if end else f"a fault of fedaudit ({type(error).__name__}: {error})"
+    if end:
+        return end.said
+    # The traceback of the first fault alone is printed.
+    return f"a fault of fedaudit ({type(error).__name__}: {error}, {line_of(error)})"
 
 
 def _incomplete(failed: Mapping[str, Exception], rows: int) -> Exception:

@@ -312,13 +312,37 @@ def called(
         return make(*given, **settings)
     except Refusal:
         raise
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
+    except (Exception, SystemExit) as error:
         shapes = [tuple(one.shape) for one in given if hasattr(one, "shape")]
         raise BadInput(
             f"the {kind} {name!r} failed{f' on samples of shape {shapes[0]}' if shapes else ''} "
-            f"({type(error).__name__}: {error}, in "
-            f"{Path(last.filename).name}, line {last.lineno}); try it by itself"
+            f"({type(error).__name__}: {error}, {line_of(error)}); try it by itself"
+        ) from error
+
+
+def line_of(error: BaseException) -> str:
+    """Return where an error was raised, for a message: "in defense.py, line 12"."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else "nowhere"
+
+
+@contextmanager
+def refusing_exits() -> Iterator[None]:
+    """Turn an exit of code that runs inside, such as ``sys.exit(0)``, into a refusal.
+
+    Models, defenses, attacks and other parts may be custom code. An exit in one of them would end
+    the program with an exit code that it chooses, which may be that of a success.
+
+    Raises:
+        BadInput: Code inside raised ``SystemExit`` or ``GeneratorExit``.
+    """
+    try:
+        yield
+    # No ``Exception``, and so caught by no handler of failures.
+    except (SystemExit, GeneratorExit) as error:
+        raise BadInput(
+            f"custom code ended the program ({type(error).__name__}: {error}, {line_of(error)}); "
+            "a part may return a value or raise an Exception; remove the exit, and start again"
         ) from error
 
 

@@ -21,6 +21,7 @@ from typing import NamedTuple, NoReturn, TypeVar, cast
 import torch
 
 from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.importing import refusing_exits
 from fedaudit.core.starting import importing
 from fedaudit.engines.base import packed
 from fedaudit.engines.worker import begin
@@ -169,7 +170,10 @@ def _worker(came: "SimpleQueue[bytes]") -> Callable[[], bytes]:
 
     def do() -> bytes:
         try:
-            return packed(WorkResult(work(shared, pickle.loads(came.get()))))
+            item = pickle.loads(came.get())
+            with refusing_exits():
+                result = work(shared, item)
+            return packed(WorkResult(result))
         except Exception as error:
             return _failure(error)
 

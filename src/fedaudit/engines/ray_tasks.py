@@ -29,7 +29,7 @@ from torch import Tensor
 
 from fedaudit import __version__
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.core.importing import look_in, looked_in
+from fedaudit.core.importing import look_in, looked_in, refusing_exits
 from fedaudit.engines.base import SharedByKey, is_plain
 from fedaudit.engines.ray_cluster import HERE, RayCluster
 
@@ -384,7 +384,7 @@ def _do(
     torch.set_num_threads(1)
     look_in(folders)
     work, shared = _shared(token, job)
-    with _listening() as said:
+    with _listening() as said, refusing_exits():
         result = work(shared, unpacked(item, common, ray.get))
     return _Result(packed(result, ray.put), said)
 

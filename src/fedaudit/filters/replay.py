@@ -11,7 +11,6 @@ import inspect
 import logging
 import os
 import random
-import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -19,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 from io import StringIO
 from operator import setitem
-from pathlib import Path
 from typing import NamedTuple, TypeAlias, cast
 from warnings import catch_warnings, simplefilter
 
@@ -27,6 +25,7 @@ import numpy as np
 import torch
 
 from fedaudit.core.errors import BadInput, Refusal, type_of
+from fedaudit.core.importing import line_of
 from fedaudit.core.seeds import seed_globally
 from fedaudit.filters.adapters import Form, adapted, is_array, leaves_of, to_numpy
 from fedaudit.filters.claim import Arrays, Claim, flat
@@ -226,10 +225,9 @@ class Replay:
             raise
         # A filter may end the program, and the code that it ends with must not pass for a verdict.
         except (Exception, SystemExit) as error:
-            last = traceback.extract_tb(error.__traceback__)[-1]
             raise BadInput(
                 f"the filter {self.name!r} fails: {type(error).__name__}: {error} "
-                f"(in {Path(last.filename).name}, line {last.lineno})"
+                f"({line_of(error)})"
             ) from error
         # A filter that returns nothing has changed what it was given.
         result = given if result is None and self.kind != "step" else result

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from fedaudit.core.errors import BadInput, Damaged, Refusal
 from fedaudit.core.files import RECORD_FILE, own_folder, read_object, sweep, write_object
+from fedaudit.core.importing import refusing_exits
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.games.detection import detect
 from fedaudit.games.mechanism import given
@@ -58,6 +59,7 @@ def read_points(path: Path, overrides: dict[str, object] | None = None) -> list[
     return points
 
 
+@refusing_exits()
 def run_games(
     points: Sequence[Point[GameStudy]],
     out: Path,

@@ -9,7 +9,7 @@ from torch import nn
 from fedaudit.attacks import ATTACK_SETS, DEFAULT_SET, attack_named, catalogued
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
-from fedaudit.core.importing import code_named_in, is_own, sources_of
+from fedaudit.core.importing import code_named_in, is_own, refusing_exits, sources_of
 from fedaudit.core.origin import Origin
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.tasks import Task, lacking
@@ -202,6 +202,7 @@ _MOST_NAMED = 10
 _NO_MODEL = "the model of a recording is not there to be run; its signals were measured before"
 
 
+@refusing_exits()
 def attack_recording(
     folder: Path | str,
     names: Sequence[str],

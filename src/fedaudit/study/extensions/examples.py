@@ -462,6 +462,7 @@ def own_federation(
         groups=world.groups,
         extensions=(),
         is_shadow=True,
+        title=f"the {what} federation of seed {run.seed}",
         defenses=defenses_of(study),
         server=HONEST,
         attacks=attacks,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedaudit.core.errors import BadInput, Damaged, Unsupported
+from fedaudit.core.errors import BadInput, Damaged, Refusal, Unsupported
 from fedaudit.core.modules import loaded
 from fedaudit.core.params import difference, norm, plus
 from fedaudit.core.seeds import seed_for, seeded
@@ -75,11 +75,12 @@ class Unlearning(Extension):
         deal = without_members(run.deal, run.study.audit.targets)
         if not deal.clients:
             raise BadInput("without the forgotten samples no client has any; audit fewer clients")
-        retrained = _beside(run, deal, _RETRAINED, run.study.training.rounds)
+        retrained = _beside(run, deal, _RETRAINED, run.study.training.rounds, "retrained")
         if given.method == "nothing":
             return run.extended(cls(retrained, None))
         rounds = given.rounds if given.method in _TRAINS_ON else run.study.training.rounds
-        return run.extended(cls(retrained, _beside(run, deal, _name_of(run.study, given), rounds)))
+        what, kind = _name_of(run.study, given), "unlearning"
+        return run.extended(cls(retrained, _beside(run, deal, what, rounds, kind)))
 
     @property
     def federations(self) -> tuple[Setup, ...]:
@@ -144,8 +145,8 @@ def _name_of(study: Study, given: UnlearningSection) -> str:
     return f"unlearning after {study.training.rounds} rounds: {json.dumps(of_method)}"
 
 
-def _beside(run: Setup, deal: Deal, what: str, rounds: int) -> Setup:
-    """A federation with the run's settings on what is left of its data."""
+def _beside(run: Setup, deal: Deal, what: str, rounds: int, kind: str) -> Setup:
+    """Return a federation with the run's settings on what is left of its data."""
     seed = own_seed(run.seed, what)
     study = run.study.model_copy(
         update={
@@ -165,6 +166,7 @@ def _beside(run: Setup, deal: Deal, what: str, rounds: int) -> Setup:
         extensions=(),
         is_shadow=True,
         refused={},
+        title=f"the {kind} federation of seed {run.seed}",
     )
 
 
@@ -280,6 +282,44 @@ def _climbed(run: Setup, released: Model) -> Model:
         rng = seeded(run.seed, "ascent", target)
         model = _ascent(model, own, how, rng, around=released, radius=radius)
     return model
+
+
+def try_ascent(run: Setup) -> None:
+    """Take one step of ascent on the smallest and the largest batch of forgotten samples.
+
+    A new model stands for the released one, and nothing of the run is changed.
+
+    Args:
+        run: Whose audited samples are to be forgotten; nothing is tried unless by ascent.
+
+    Raises:
+        BadInput: The model cannot take a step on a batch of forgotten samples.
+    """
+    given, audit, most = run.study.unlearning, run.deal.audit, run.study.training.batch_size
+    if given is None or given.method != "ascent":
+        return
+    model, tried = run.algorithm.nets[0].initial(0), set[int]()
+    for target in run.study.audit.targets:
+        own = audit.samples.take(torch.from_numpy(np.asarray(audit.owner == target)))
+        for size in sorted({min(most, len(own)), len(own) % most or most} - {0} - tried):
+            tried.add(size)
+            part, how = own.take(slice(0, size)), LocalTraining(1, size, given.lr)
+            rng = seeded(run.seed, "ascent", target)
+            try:
+                _ascent(model, part, how, rng, around=model, radius=1.0)
+            # The network may be anybody's code, which raises what it likes.
+            except Exception as error:
+                if isinstance(error, Refusal | MemoryError) or "memory" in str(error):
+                    raise
+                said = " ".join(str(error).split())[:200]
+                raise BadInput(
+                    f"{run.named_for_people}, {run.called(target)}: of {len(own):,} samples to be "
+                    f"forgotten in batches of {most}, one batch has {size}, and the model "
+                    f"{model.architecture.name!r} cannot take a step of ascent on it "
+                    f"({type(error).__name__}: {said}); set another training.batch_size or "
+                    "unlearning.method, or take another model (batch normalisation needs several "
+                    "samples)"
+                ) from error
 
 
 def _ascent(

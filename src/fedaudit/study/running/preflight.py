@@ -28,6 +28,7 @@ from fedaudit.engines.base import Counted
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn, Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import try_step
+from fedaudit.study.extensions.unlearning import try_ascent
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import refuse_misfits
 from fedaudit.study.setup.holdout import left_to_train
@@ -35,6 +36,14 @@ from fedaudit.study.setup.parts import Setup
 
 _LARGEST_SUGGESTED = 2
 """Times the batch size up to which another one is looked for."""
+
+_MOST_DRAWN = 2 * 10**9
+"""Bytes of features that defenses draw in these checks at most; a few seconds. If all rounds need
+more, some are planned, and :func:`fedaudit.fl.training.local.train` refuses what fails in others.
+"""
+
+_LEAST_DRAWN = 2**18
+"""Bytes that take as long to copy as the other work of a draw takes."""
 
 
 def refuse_unusable(run: Setup, device: torch.device) -> None:
@@ -97,7 +106,16 @@ def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:
                 except Exception as error:
                     if isinstance(error, Refusal | MemoryError) or "memory" in str(error):
                         raise
-                    raise _untrainable(run, net, found.size, batches, data, error) from error
+                    raise _untrainable(run, net, found, batches, data, error) from error
+
+
+def refuse_unforgettable_batches(run: Setup, device: torch.device) -> None:
+    """Refuse networks that cannot climb the loss of forgotten samples in the batches they have.
+
+    Raises:
+        BadInput: As :func:`fedaudit.study.extensions.unlearning.try_ascent`.
+    """
+    try_ascent(run)
 
 
 Check = Callable[[Setup, torch.device], None]
@@ -106,6 +124,7 @@ CHECKS: tuple[Check, ...] = (
     refuse_unusable,
     refuse_missing_accountant,
     refuse_untrainable_batches,
+    refuse_unforgettable_batches,
 )
 """What is tried on every run, and on the adversary's own federations, once they are set up."""
 
@@ -217,34 +236,54 @@ def _clients_by_defense(run: Setup) -> dict[str, list[ClientId]]:
 def _batches(
     run: Setup, client: ClientId, data: Samples, net: Architecture, device: torch.device
 ) -> Iterator[_Planned]:
-    """The smallest and the largest batches of a client, in the first round and the last."""
+    """Return the smallest and the largest batches of a client, over the rounds."""
+    planned = dict[int, _Planned]()
     most = run.algorithm.workload(run.study.training.rounds, len(data)).batch_size
     defense = run.defenses.get(client, UNDEFENDED)
-    if not (defense.acts_in("select") or defense.acts_in("batches")):
+    if not _draws(defense):
         for size in {min(most, len(data)), len(data) % most or most} - {0}:
             yield _Planned(client, min(size, len(data)), 1, data, deepcopy(defense))
         return
     defense, data = deepcopy(defense), samples_on(data, device)
-    for round in dict.fromkeys((1, run.study.training.rounds)):
+    for round in _planned_rounds(run, data):
+        if client not in run.cohort(round):
+            continue
         turn = _turn(run, client, net, round, device)
         chosen = defense.select(data, turn)
-        drawn = [one for one in defense.batches(chosen, most, turn) if len(one)]
-        for which in (min, max) if drawn else ():
-            batch = which(drawn, key=len)
-            yield _Planned(client, len(batch), round, data, defense, batch)
+        for _ in range(run.study.training.epochs):
+            drawn = [one for one in defense.batches(chosen, most, turn) if len(one)]
+            for batch in (min(drawn, key=len), max(drawn, key=len)) if drawn else ():
+                # The copy is of this moment: what a defense remembers of its round belongs to
+                # the batch.
+                if not planned or not min(planned) <= len(batch) <= max(planned):
+                    planned[len(batch)] = _Planned(
+                        client, len(batch), round, data, deepcopy(defense), batch
+                    )
+    for size in {min(planned), max(planned)} if planned else ():
+        yield planned[size]
+
+
+def _planned_rounds(run: Setup, data: Samples) -> list[int]:
+    """All rounds if drawing in them is cheap, else some of them with the first and the last."""
+    rounds, epochs = run.study.training.rounds, run.study.training.epochs
+    draws = epochs * len(run.deal.clients) * len(run.algorithm.nets)
+    count = max(2, min(rounds, _MOST_DRAWN // (draws * max(_LEAST_DRAWN, data.features.nbytes))))
+    return sorted({int(one) for one in np.linspace(1, rounds, count).round()})
 
 
 def _turn(
     run: Setup, client: ClientId, net: Architecture, round: int, device: torch.device
 ) -> Turn:
     """A client's turn at an untrained model, as in the run that is to come."""
-    seed, clients = seed_for(run.seed, "federation"), tuple(sorted(run.deal.clients))
+    seed, cohort = seed_for(run.seed, "federation"), run.cohort(round)
+    if client not in cohort:
+        cohort = tuple(sorted(run.deal.clients))
     visit = Visit(
         round=round,
         rounds=run.study.training.rounds,
         client=client,
-        cohort=clients,
-        weights=dict.fromkeys(clients, 1 / len(clients)),
+        cohort=cohort,
+        weights=dict.fromkeys(cohort, 1 / len(cohort)),
         seed=seed,
         device=device,
     )
@@ -265,33 +304,45 @@ def _try_batch(run: Setup, net: Architecture, planned: _Planned, device: torch.d
 def _untrainable(
     run: Setup,
     net: Architecture,
-    size: int,
+    failed: _Planned,
     batches: Sequence[_Planned],
     data: dict[ClientId, Samples],
     error: Exception,
 ) -> BadInput:
     """Return the refusal of a network that cannot be trained on batches of a size."""
+    size = failed.size
     clients = sorted({one.client for one in batches if one.size == size})
     named = ", ".join(run.called(client) for client in clients[:5])
     more = f" and {len(clients) - 5} more" if len(clients) > 5 else ""
     counts = sorted({len(data[client]) for client in clients})
     own = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
     most = run.study.training.batch_size
-    better = _better_batch_size([len(one) for one in data.values()], most, size)
+    better = None
+    # What defenses choose of their clients' samples has other sizes in every round.
+    if not any(_draws(one) for one in run.defenses.values()):
+        better = _better_batch_size([len(one) for one in data.values()], most, size)
     instead = f"training.batch_size = {better}" if better else "another training.batch_size"
+    when = f" of round {failed.round}" if failed.batch is not None else ""
     said = " ".join(str(error).split())[:200]
     return BadInput(
-        f"seed {run.seed}, {named}{more}: of {own} samples in batches of {most}, one batch has "
-        f"{size}, and the model {net.name!r} cannot take a training step on it "
+        f"{run.named_for_people}, {named}{more}: of {own} samples in batches of {most}, one "
+        f"batch{when} has {size}, and the model {net.name!r} cannot take a training step on it "
         f"({type(error).__name__}: {said}); set {instead}, give clients other numbers of samples "
         "(partition.samples_per_client), or take another model (batch normalisation needs "
         "several samples)"
     )
 
 
+def _draws(defense: Defense) -> bool:
+    """True if a defense chooses samples or batches itself."""
+    return defense.acts_in("select") or defense.acts_in("batches")
+
+
 def _better_batch_size(sizes: Sequence[int], most: int, failing: int) -> int | None:
-    """The nearest batch size with which no client's last batch is as small as one that failed."""
-    others = sorted(range(2, _LARGEST_SUGGESTED * most + 1), key=lambda one: abs(one - most))
+    """The nearest other batch size with which no last batch is as small as one that failed."""
+    others = sorted(
+        {*range(2, _LARGEST_SUGGESTED * most + 1)} - {most}, key=lambda one: abs(one - most)
+    )
     fitting = (
         one for one in others if all(size % one == 0 or size % one > failing for size in sizes)
     )

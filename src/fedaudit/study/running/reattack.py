@@ -10,7 +10,7 @@ from fedaudit.attacks import catalogued
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Damaged, Refusal, option
 from fedaudit.core.files import own_place, sweep
-from fedaudit.core.importing import code_named_in, imported, is_own
+from fedaudit.core.importing import code_named_in, imported, is_own, refusing_exits
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.observe.measurements import Stored, tell_of_unhashed
 from fedaudit.observe.tensors import read_tensors
@@ -35,6 +35,7 @@ from fedaudit.study.setup.build import setup
 from fedaudit.study.setup.parts import Means, Setup, Work
 
 
+@refusing_exits()
 def reattack(
     recording: Path,
     names: Sequence[str],

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from fedaudit.core.devices import CPU
-from fedaudit.core.importing import code_named_in
+from fedaudit.core.importing import code_named_in, refusing_exits
 from fedaudit.observe.measurements import MeasuredRound, stored_in
 from fedaudit.study.running.folder import STUDY_FILE, recorded_study
 from fedaudit.study.running.kept_signals import measured_of_kept
@@ -57,7 +57,8 @@ def contradicting_signals(
     """
     if unmeasurable(recording):
         return []
-    with code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd()):
+    named = code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd())
+    with named, refusing_exits():
         return list(_contradicting(recording, data_dir))
 
 

@@ -11,6 +11,7 @@ import torch
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import own_folder, sweep
+from fedaudit.core.importing import refusing_exits
 from fedaudit.core.progress import Progress, quiet, size_of
 from fedaudit.core.values import ClientId
 from fedaudit.engines.base import Counted
@@ -46,6 +47,7 @@ SHADOW = "shadow"
 """Folder, within a study's, of shadow and reference federations that are in no pool."""
 
 
+@refusing_exits()
 def run_study(
     study: Study,
     out: Path,

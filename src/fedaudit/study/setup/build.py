@@ -13,7 +13,7 @@ from fedaudit.attacks import attack_named, attack_set
 from fedaudit.attacks.base import Attack
 from fedaudit.core import modules
 from fedaudit.core.errors import BadInput, NotVisible, Refusal
-from fedaudit.core.importing import called, named
+from fedaudit.core.importing import called, named, refusing_exits
 from fedaudit.core.naming import Copies
 from fedaudit.core.pretrained import pretrained_file
 from fedaudit.core.seeds import seed_for
@@ -228,7 +228,8 @@ def refuse_misfits(
     sharing = dict[tuple[str, int], list[Study]]()
     for study in studies:
         try:
-            _refuse_without_data(study)
+            with refusing_exits():
+                _refuse_without_data(study)
             study = with_source_samples(study)
         except Refusal as error:
             refused[study.name] = error
@@ -244,10 +245,11 @@ def refuse_misfits(
                 wanted = repr((study.partition, study.audit, study.shift))
                 if world is None or wanted != deal:
                     deal, world = wanted, _dealt(study, dataset, seed)
-                if _lacks_pretraining(study):
-                    _algorithm_and_defenses(study, world, seed, data_dir)
-                else:
-                    check(_setup(study, seed, dataset, world, data_dir))
+                with refusing_exits():
+                    if _lacks_pretraining(study):
+                        _algorithm_and_defenses(study, world, seed, data_dir)
+                    else:
+                        check(_setup(study, seed, dataset, world, data_dir))
             except Refusal as error:
                 refused[study.name] = error
     if refused:

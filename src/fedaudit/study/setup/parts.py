@@ -82,6 +82,8 @@ class Setup:
             of interest.
         watched: Where the federation was somebody else's, what is known of it.
         server: Who sends clients their models.
+        title: What a refusal calls a federation beside the audited one, whose seed no study names;
+            empty for the audited one.
     """
 
     study: Study
@@ -99,6 +101,12 @@ class Setup:
     is_shadow: bool = False
     watched: Watched | None = None
     server: Server = HONEST
+    title: str = ""
+
+    @property
+    def named_for_people(self) -> str:
+        """The run in words: its title, or its seed."""
+        return self.title or f"seed {self.seed}"
 
     def called(self, client: ClientId) -> str:
         """The name of a client that has one, else "client" and its number."""
