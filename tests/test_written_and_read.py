@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from fedaudit.core import files
 from fedaudit.core.errors import BadInput
@@ -23,7 +24,7 @@ from fedaudit.pack import packing
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.verifying import verify
 from fedaudit.results.read import read_record
-from fedaudit.results.record import write_record
+from fedaudit.results.record import Record, write_record
 from fedaudit.study.running.folder import STUDY_FILE, claim, recorded_study
 from fedaudit.study.settings.values import study_from
 from tests.live.federation import recorder, rounds
@@ -137,6 +138,14 @@ def test_a_study_whose_settings_could_not_be_read_back_is_not_begun(
     with pytest.raises(BadInput, match=r"study\.json would have"):
         claim(tmp_path / "large", long)
     assert not (tmp_path / "large" / STUDY_FILE).exists()
+
+
+def test_a_record_with_one_figure_twice_is_refused() -> None:
+    whole = record(details=False)
+    values = whole.model_dump()
+    values["estimates"] = [*whole.estimates, whole.estimates[0]]
+    with pytest.raises(ValidationError, match=r"is there 2 times, and each figure may stand once"):
+        Record.model_validate(values)
 
 
 def test_a_record_that_could_not_be_read_back_is_not_written(

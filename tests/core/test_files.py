@@ -101,6 +101,14 @@ def test_a_pipe_that_takes_the_place_of_a_file_just_before_it_is_opened_is_refus
         open_regular(tmp_path / "pipe")
 
 
+def test_a_link_that_leads_to_itself_is_an_error_of_the_operating_system(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for within in (None, tmp_path):
+        with pytest.raises(OSError, match="loop") as raised:
+            open_regular(tmp_path / "loop", within=within)
+        assert raised.value.errno == errno.ELOOP
+
+
 def test_a_file_within_a_folder_is_reached_by_no_link_out_of_it(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "a.txt").write_text("a")

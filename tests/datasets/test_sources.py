@@ -743,8 +743,9 @@ class TestHuggingFace:
             table = columns(image=rows * 2, label=[0, 1] * 2)
             return from_tables("t", {"train": table}, (tmp_path / "own",), seed=0, test_share=0.5)
 
+        (tmp_path / "own" / "loop.png").symlink_to("loop.png")
         assert read("a.png", "c.png").classes == 2
-        for name in ("../b.png", "link.png", "../../../etc/passwd", "a\0.png"):
+        for name in ("../b.png", "link.png", "loop.png", "../../../etc/passwd", "a\0.png"):
             with pytest.raises(Damaged, match="no path within the data set"):
                 read("a.png", name)
 

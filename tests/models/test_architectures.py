@@ -167,7 +167,17 @@ def test_samples_that_do_not_fit_are_refused_before_anything_runs(
         ("wide-resnet", "depth", 1006, "up to 1000.* got 1006, 4"),
         ("wide-resnet", "width", 0, "width at least 1, got 16, 0"),
         ("mlp", "hidden", "200;100", "such as '200' or '512,128', got '200;100'"),
-        ("mlp", "hidden", "0", "widths of at least 1"),
+        *(
+            (model, "hidden", text, "at most 1000 layer widths from 1 to 1,000,000,000,000,000")
+            for model in ("mlp", "cnn", "vgg11")
+            for text in (
+                "9" * 30,
+                "200," + "9" * 5000,
+                "1" + "0" * 14 + "1",
+                ",".join(["2"] * 1001),
+            )
+        ),
+        ("mlp", "hidden", "0", "layer widths from 1 to"),
         ("mlp", "dropout", 1.0, r"in \[0, 1\), got 1.0"),
         ("cnn", "padding", -1, "padding at least 0, got 5, -1"),
     ],

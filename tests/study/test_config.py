@@ -59,6 +59,11 @@ def test_an_unknown_variant_names_those_there_are(file: Path) -> None:
         ({"name": "a/b"}, "letters, digits.*got 'a/b'"),
         ({"trainig": {}}, "did you mean 'training'"),
         ({"defense": {"clients": [0, 0]}}, r"each client may stand once, got \[0, 0\]"),
+        ({"figures": {"fprs": [0.1, 0.2, 0.1]}}, r"each false-positive rate may stand once"),
+        ({"figures": {"fprs": [0.1, 0.10000000001]}}, r"may stand once, to six digits"),
+        ({"figures": {"fprs": [k / 200 for k in range(1, 102)]}}, r"figures\.fprs .*at most 100"),
+        ({"figures": {"metrics": ["average_precision"] * 2}}, r"each metric may stand once"),
+        ({"figures": {"metrics": [f"m:f{k}" for k in range(101)]}}, r"figures\.metrics .* 100"),
         (
             {"defense": {"also": [{"name": "mixup", "clients": [2, 1, 2]}]}},
             r"defense.also.0.clients .*each client may stand once, got \[2, 1, 2\]",

@@ -154,6 +154,19 @@ def refuse_absent(path: Path, meant: str) -> None:
         raise BadInput(f"{path} is not there; give {meant}")
 
 
+def resolved(path: Path) -> Path:
+    """Return a path with all links followed.
+
+    Raises:
+        OSError: A link leads to itself.
+    """
+    try:
+        return path.resolve()
+    # What Python up to 3.12 raises in place of the operating system's error.
+    except RuntimeError as error:
+        raise OSError(errno.ELOOP, "a link that leads to itself", str(path)) from error
+
+
 def regular_size(path: Path, *, within: Path | None = None) -> int:
     """Return the size of a regular file in bytes, without opening it.
 
@@ -164,7 +177,7 @@ def regular_size(path: Path, *, within: Path | None = None) -> int:
     Raises:
         OSError: It does not exist, leads out of that folder, or is a pipe, a device or a folder.
     """
-    if within is not None and not path.resolve().is_relative_to(within.resolve()):
+    if within is not None and not resolved(path).is_relative_to(resolved(within)):
         raise OSError(errno.ELOOP, f"a link that leads out of {within}", str(path))
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):

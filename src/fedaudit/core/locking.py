@@ -6,7 +6,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import opened_to_append
+from fedaudit.core.files import opened_to_append, resolved
 
 try:
     import fcntl
@@ -77,7 +77,7 @@ def kept_to_this_process(folder: Path, *, wait: bool = False) -> Lock:
     Raises:
         BadInput: Another process has it, or it cannot be written.
     """
-    place = folder.resolve()
+    place = resolved(folder)
     lock = _mine.get(place)
     if lock is None:
         lock = Lock(place)

@@ -8,6 +8,12 @@ from torch import nn
 
 from fedaudit.core.errors import BadInput
 
+MOST_UNITS = 10**15
+"""Width of a layer, at most, as of numbers in a study; torch takes no sizes beyond 64 bits. What no
+machine holds is refused by its bytes."""
+MOST_LAYERS = 1000
+"""Entries of a list of widths, at most."""
+
 
 class Image(NamedTuple):
     """The shape of an image sample."""
@@ -58,15 +64,21 @@ def widths(model: str, setting: str, text: str) -> tuple[int, ...]:
     """Layer widths from a list such as ``"512,128"``; an empty text is no layer.
 
     Raises:
-        BadInput: An entry is not a whole number of at least 1.
+        BadInput: An entry is not a whole number from 1 to ``MOST_UNITS``, or there are more than
+            ``MOST_LAYERS``.
     """
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
-    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+    if len(parts) > MOST_LAYERS or not all(map(_is_width, parts)):
         raise BadInput(
-            f"{setting} of model {model!r} lists layer widths of at least 1, such as '200' or "
-            f"'512,128', got {text!r}"
+            f"{setting} of model {model!r} lists at most {MOST_LAYERS} layer widths from 1 to "
+            f"{MOST_UNITS:,}, such as '200' or '512,128', got {text[:80]!r}; change the list"
         )
     return tuple(map(int, parts))
+
+
+def _is_width(text: str) -> bool:
+    # Python converts no text of over 4,300 digits.
+    return text.isdecimal() and len(text) <= len(str(MOST_UNITS)) and 1 <= int(text) <= MOST_UNITS
 
 
 def norm_maker(

@@ -7,6 +7,7 @@ then says why.
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from operator import attrgetter
@@ -51,6 +52,8 @@ OF_A_RECORDING = frozenset({"name", "key", "view", "every", "keep", "attacks", "
 """What stands in its table ``recording``."""
 _NEVER_REFUSED = frozenset({"source", "clusters", "utility"})
 """Topics whose figures are counts and means of what was seen, so that each has a value."""
+_key_of = attrgetter(*Coordinates.model_fields, "metric", "against")
+"""What tells one figure of a record from all others."""
 NAMES_OWNERS = "arg max"
 """How the rule over clients ends of an attack that names owners and scores no membership."""
 
@@ -450,6 +453,17 @@ class Record(Part):
         for one in self.estimates:
             if one.topic in _NEVER_REFUSED and one.value is None:
                 raise ValueError(f"{one.metric} of topic {one.topic} has no value")
+        return self
+
+    @model_validator(mode="after")
+    def _figures_are_there_once(self) -> "Record":
+        if len(set(map(_key_of, self.estimates))) < len(self.estimates):
+            first, times = Counter(map(_key_of, self.estimates)).most_common(1)[0]
+            one = next(each for each in self.estimates if _key_of(each) == first)
+            raise ValueError(
+                f"{one.metric} of {one.attack or 'the run itself'} is there {times} times, and "
+                "each figure may stand once at its coordinates"
+            )
         return self
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from fedaudit.core.errors import BadInput, Damaged, Refusal, unknown_name
-from fedaudit.core.files import hold_to_budget, open_regular
+from fedaudit.core.files import hold_to_budget, open_regular, resolved
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
 from fedaudit.datasets.dataset import Dataset, with_subjects
@@ -290,7 +290,7 @@ def _encoded(row: object, at: int, part: str, folders: Sequence[Path]) -> Encode
         return Encoded(what, partial(BytesIO, content))
     file, within = Path(path if isinstance(path, str) else ""), list[Path]()
     with suppress(ValueError, OSError):  # a path that no file can have
-        within = [one for one in folders if file.resolve().is_relative_to(one.resolve())]
+        within = [one for one in folders if resolved(file).is_relative_to(resolved(one))]
     if not path or not within:
         raise Damaged(
             f"{what} has no bytes, and no path within the data set ({str(path)[:200]}); fetch the "

@@ -4,7 +4,13 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from fedaudit.core.errors import BadInput, Refusal, option
-from fedaudit.core.files import PAGE_SUFFIXES, RECORD_FILE, open_regular, refuse_other_suffix
+from fedaudit.core.files import (
+    PAGE_SUFFIXES,
+    RECORD_FILE,
+    open_regular,
+    refuse_other_suffix,
+    resolved,
+)
 
 _NAMED = (RECORD_FILE, "study.json", "runs.json", "run.json")
 """What tells fedaudit's folders from others; no comparison may be taken for one of them."""
@@ -38,8 +44,8 @@ def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
             f"{path} is there and is no comparison, so that the figures are not written over it; "
             f"give another file with {option('out')}, or delete it"
         ) from refusal
-    now = {record.resolve() for record in records}
-    lost = [s for s in sources if (path.parent / s.path).resolve() not in now]
+    now = {resolved(record) for record in records}
+    lost = [s for s in sources if resolved(path.parent / s.path) not in now]
     if lost:
         raise BadInput(
             f"{path} is a comparison with other records (such as {lost[0].name[:80]!r}), which "

@@ -8,11 +8,12 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, model_validator
 
 from fedaudit.attacks import DEFAULT_SET
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import code_key
+from fedaudit.core.metric_names import tpr_at
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.layout import MAX_ROUND
 from fedaudit.study.settings.base import Count, Digest, Positive, Section, Settings, Share
@@ -37,6 +38,9 @@ from fedaudit.study.settings.optional import (
     ShadowSection,
     UnlearningSection,
 )
+
+_MOST_FIGURES = 100
+"""False-positive rates, and further metrics, of one study: every attack's figure has each."""
 
 
 class DataSection(Section):
@@ -325,6 +329,18 @@ class RiskSection(Section):
         return {**given, "training": "continued"}
 
 
+def _each_rate_once(fprs: tuple[float, ...]) -> tuple[float, ...]:
+    if len({tpr_at(fpr) for fpr in fprs}) < len(fprs):
+        raise ValueError("each false-positive rate may stand once, to six digits")
+    return fprs
+
+
+def _each_metric_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        raise ValueError("each metric may stand once")
+    return names
+
+
 class FiguresSection(Section):
     """Which figures are printed.
 
@@ -346,7 +362,9 @@ class FiguresSection(Section):
         100
     """
 
-    fprs: tuple[Share, ...] = (0.01, 0.001)
+    fprs: Annotated[
+        tuple[Share, ...], Field(max_length=_MOST_FIGURES), AfterValidator(_each_rate_once)
+    ] = (0.01, 0.001)
     evaluation: Literal["aligned", "redraw"] = "aligned"
     nobody_is_a_member: bool = False
     permutations: Annotated[int, Field(ge=20, le=10**6, strict=True)] = 200
@@ -354,7 +372,9 @@ class FiguresSection(Section):
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
     most_exposed: Count = 10
     planted_leak: bool = False
-    metrics: tuple[MetricName, ...] = ()
+    metrics: Annotated[
+        tuple[MetricName, ...], Field(max_length=_MOST_FIGURES), AfterValidator(_each_metric_once)
+    ] = ()
 
 
 class Study(Section):
