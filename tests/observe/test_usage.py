@@ -1,5 +1,6 @@
 """What clients used, counted round by round and kept through a stop."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,6 +157,22 @@ def test_a_file_without_these_counts_is_read_and_one_with_others_is_refused(
     seven = torch.full_like(tensors["acted"], 7.0)
     write_tensors({**tensors, "acted": seven}, tmp_path / USAGE_FILE, notes)
     with pytest.raises(Damaged):
+        read_usage(tmp_path, "ours")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link", "loop", "dangling"])
+def test_usage_that_is_no_regular_file_is_refused_and_not_taken_for_absent(
+    kind: str, tmp_path: Path
+) -> None:
+    path = tmp_path / USAGE_FILE
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        (tmp_path / "other").write_bytes(b"x")
+        path.symlink_to({"link": "other", "loop": USAGE_FILE, "dangling": "nothing"}[kind])
+    with pytest.raises(Damaged, match=r"usage\.safetensors is a link, a folder or another special"):
         read_usage(tmp_path, "ours")
 
 

@@ -87,6 +87,13 @@ def test_settings_that_nest_without_end_are_refused(tmp_path: Path) -> None:
         read_studies(path, {"data.options" + ".a" * 2000: 1})
 
 
+def test_a_variant_is_not_named_as_the_option_that_runs_all_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text('name = "x"\n[variants.all]\n"training.rounds" = 2\n')
+    with pytest.raises(BadInput, match=r"is named 'all', and --variant all runs .*another name"):
+        read_studies(path)
+
+
 def test_a_variant_has_a_name(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_text('name = "x"\n[variants.""]\n"training.rounds" = 2\n')

@@ -22,6 +22,11 @@ COFEDMID = {"name": "cofedmid", "clients": [0, 1], "options": {"m_max": 12}}
         ({"audit": {"targets": [9]}}, "9"),
         ({"partition": {"clients": 4, "samples_per_client": 10**6}}, "samples"),
         ({"defense": COFEDMID}, "m_max is a number of classes from 1 to 10"),
+        (
+            {"defense": {"name": "relaxloss", "options": {"target_los": 0.5}}},
+            "no setting of the defense 'relaxloss' named 'target_los'; did you mean 'target_loss'.*"
+            "needs target_loss",
+        ),
         ({"algorithm": {"name": "fedsgd"}}, "epochs is 1"),
         ({"algorithm": {"name": "legacy-fedsgd"}}, "one local epoch in mini-batches"),
         ({"data": {"name": "digits", "classes": [3]}}, "needs two classes"),

@@ -128,6 +128,28 @@ def test_a_batch_size_that_fails_in_training_is_refused_with_client_and_round(
         run_study(quick_study(**CLASSES_BY_ROUND), tmp_path)
 
 
+def small_batches_only(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A network that takes the batches of training, and no larger ones."""
+
+    class Limited(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if len(x) > 30:
+                raise RuntimeError("too many rows")
+            return super().forward(x.flatten(1))
+
+    return Limited(int(np.prod(shape)), classes)
+
+
+def test_a_network_that_cannot_be_measured_on_is_refused_before_training(tmp_path: Path) -> None:
+    study = quick_study(model={"name": f"{__name__}:small_batches_only"})
+    with pytest.raises(
+        BadInput,
+        match=r"parts of up to 128, .*cannot be run on \d+ samples .*too many rows, in test_pre",
+    ):
+        run_study(study, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def fails_always(shape: tuple[int, ...], classes: int) -> nn.Module:
     """A network that no batch can be trained on."""
 

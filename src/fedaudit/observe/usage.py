@@ -1,6 +1,7 @@
 """Usage of data and time by clients, round by round: never shown to an adversary."""
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -181,8 +182,14 @@ def read_usage(folder: Path, run: str) -> Usage | None:
         Damaged: The file is another run's, or not one that fedaudit wrote.
     """
     path = folder / USAGE_FILE
-    if not path.is_file():
+    if not os.path.lexists(path):
         return None
+    # Training would write a new file in its place, and count from nothing.
+    if path.is_symlink() or not path.is_file():
+        raise Damaged(
+            f"{path} is a link, a folder or another special file, and usage is kept in a regular "
+            "file; restore it from a copy, or delete it and the folder's checkpoint"
+        )
     tensors, notes = read_tensors(path)
     try:
         clients = tuple(int(client) for client in tensors["clients"].tolist())

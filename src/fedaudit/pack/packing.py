@@ -239,10 +239,15 @@ _OF_FILES = {".7z", ".gz", ".html", ".json", ".pdf", ".tar", ".tgz", ".toml", ".
 def _refuse_file_name(folder: Path) -> None:
     """Raise if the name of a new folder is that of an archive or another file."""
     if folder.suffix.lower() in _OF_FILES and not folder.is_dir():
+        stem = folder
+        # Of several, as in pack.tar.gz.
+        while stem.suffix.lower() in _OF_FILES:
+            stem = stem.with_suffix("")
+        endings = folder.name.removeprefix(stem.name)
         raise BadInput(
             f"a pack is a folder, and {folder.name} is the name of a file; give a name without "
-            f"{folder.suffix} with {option('out')}, such as {folder.with_suffix('').name}, and "
-            "compress the folder afterwards"
+            f"{endings} with {option('out')}, such as {stem.name}, and compress the folder "
+            "afterwards"
         )
 
 

@@ -25,7 +25,7 @@ _MAX_PIXELS = 2**26
 
 
 def stacked(
-    pictures: "Iterable[Image.Image]",
+    pictures: "Iterable[tuple[str, Image.Image]]",
     count: int,
     *,
     size: int,
@@ -35,7 +35,7 @@ def stacked(
     """All pictures in one array of bytes.
 
     Args:
-        pictures: As many pictures as ``count`` says.
+        pictures: As many pictures as ``count`` says, each after its name; see :func:`decoded`.
         count: Their number.
         size: Side in pixels that every picture is resized to, whatever its form; 0 keeps them,
             and they must then be of one size.
@@ -43,11 +43,10 @@ def stacked(
         on_disk: Bytes that all of them have there, which bound those that they may take.
 
     Raises:
-        BadInput: Pictures of several sizes, more or larger ones than can be held, or a mode whose
-            values have no fixed range.
+        BadInput: Pictures of several sizes, or more or larger ones than can be held.
     """
     block: UInt8[ndarray, "samples height width channels"] | None = None
-    for at, picture in enumerate(pictures):
+    for at, (name, picture) in enumerate(pictures):
         pixels = _pixels(picture, size, grey)
         if block is None:
             if count * pixels.size > MAX_VALUES:
@@ -61,7 +60,7 @@ def stacked(
             block = np.empty((count, *pixels.shape), dtype=np.uint8)
         if pixels.shape != block.shape[1:]:
             raise BadInput(
-                f"picture {at} is {pixels.shape[1]} x {pixels.shape[0]} pixels and the first "
+                f"{name} is {pixels.shape[1]} x {pixels.shape[0]} pixels and the first "
                 f"{block.shape[2]} x {block.shape[1]}; set size to bring all to one"
             )
         block[at] = pixels
@@ -70,12 +69,12 @@ def stacked(
     return block
 
 
-def check_size(picture: "Image.Image") -> None:
-    """Refuses a picture whose header announces more pixels than are read."""
+def check_size(name: str, picture: "Image.Image") -> None:
+    """Refuse a picture whose header announces more pixels than are read."""
     if picture.width * picture.height > _MAX_PIXELS:
         raise BadInput(
-            f"a picture of {picture.width} x {picture.height} pixels is larger than the "
-            f"{_MAX_PIXELS} that are read; shrink it first"
+            f"{name} has {picture.width} x {picture.height} pixels, and at most {_MAX_PIXELS} are "
+            "read; shrink it first"
         )
 
 
@@ -84,15 +83,14 @@ def _pixels(
 ) -> UInt8[ndarray, "height width channels"]:
     from PIL import Image
 
-    check_size(picture)
-    converted = _of_eight_bits(picture).convert("L" if grey else "RGB")
+    converted = picture.convert("L" if grey else "RGB")
     if size:
         converted = converted.resize((size, size), Image.Resampling.BILINEAR)
     pixels = np.asarray(converted, dtype=np.uint8)
     return pixels[..., None] if grey else pixels
 
 
-def _of_eight_bits(picture: "Image.Image") -> "Image.Image":
+def _of_eight_bits(name: str, picture: "Image.Image") -> "Image.Image":
     """Scale a grey picture of 16 bits to 8, which Pillow would clip to white instead.
 
     Raises:
@@ -109,8 +107,8 @@ def _of_eight_bits(picture: "Image.Image") -> "Image.Image":
         return Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8))
     if picture.mode not in _MODES:
         raise BadInput(
-            f"a picture has the mode {picture.mode}, whose values have no fixed range; pictures "
-            f"of 8 or 16 bits a channel are read ({', '.join(_MODES)}, I;16): convert it to one"
+            f"{name} has the mode {picture.mode}, whose values have no fixed range; pictures of 8 "
+            f"or 16 bits a channel are read ({', '.join(_MODES)}, I;16): convert it to one"
         )
     return picture
 
@@ -361,11 +359,15 @@ class Encoded(NamedTuple):
     open: Callable[[], IO[bytes]]
 
 
-def decoded(pictures: Iterable[Encoded]) -> "Iterator[Image.Image]":
+def decoded(pictures: Iterable[Encoded]) -> "Iterator[tuple[str, Image.Image]]":
     """Decode pictures one by one, each within the budget for its size on the disk.
 
+    Yields:
+        A picture's name, and the picture with 8 bits a channel.
+
     Raises:
-        BadInput: A picture takes more memory than its bytes allow.
+        BadInput: A picture takes more memory than its bytes allow, or has a mode whose values have
+            no fixed range.
         Damaged: A picture that is cut off, or of another format than those that are read.
     """
     from PIL import UnidentifiedImageError
@@ -376,11 +378,11 @@ def decoded(pictures: Iterable[Encoded]) -> "Iterator[Image.Image]":
                 on_disk = file.seek(0, os.SEEK_END)
                 file.seek(0)
                 with _sized(file) as picture:
-                    check_size(picture)
+                    check_size(name, picture)
                     pixels = picture.width * picture.height
                     hold_to_budget(name, _BYTES_A_PIXEL * pixels, on_disk=on_disk)
                     picture.load()
-                    yield picture
+                    yield name, _of_eight_bits(name, picture)
         except Refusal:
             raise
         except UnidentifiedImageError as error:

@@ -19,7 +19,8 @@ import torch
 
 from fedaudit.core.devices import CPU, forked, refuse_several_workers, samples_on
 from fedaudit.core.errors import BadInput, Refusal, Unsupported
-from fedaudit.core.modules import as_taken
+from fedaudit.core.importing import line_of
+from fedaudit.core.modules import CHUNK, as_taken, outputs_of
 from fedaudit.core.objects import stated
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Architecture, Batch, ClientId, Samples
@@ -109,6 +110,36 @@ def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:
                     raise _untrainable(run, net, found, batches, data, error) from error
 
 
+def refuse_unmeasurable_batches(run: Setup, device: torch.device) -> None:
+    """Refuse networks that cannot be run on as many samples as are measured together.
+
+    Audited samples and those of the test set go through a model in parts of one size, of which the
+    last can be a single sample.
+
+    Raises:
+        BadInput: A network fails on the largest or the smallest part.
+    """
+    tried = set[int]()
+    for samples in (run.deal.audit.samples, run.dataset.test):
+        for size in {min(len(samples), CHUNK), len(samples) % CHUNK} - {0} - tried:
+            tried.add(size)
+            for net in run.algorithm.nets:
+                try:
+                    outputs_of(net.initial(0), samples.features[:size], device)
+                # The network may be anybody's code, which raises what it likes.
+                except Exception as error:
+                    if isinstance(error, Refusal | MemoryError) or "memory" in str(error):
+                        raise
+                    said = " ".join(str(error).split())[:200]
+                    raise BadInput(
+                        f"{run.named_for_people}: audited and test samples go through a model in "
+                        f"parts of up to {CHUNK}, and the model {net.name!r} cannot be run on "
+                        f"{size} samples in evaluation mode ({type(error).__name__}: {said}, "
+                        f"{line_of(error)}); change the model so that it takes any number of "
+                        "samples, or take another one"
+                    ) from error
+
+
 def refuse_unforgettable_batches(run: Setup, device: torch.device) -> None:
     """Refuse networks that cannot climb the loss of forgotten samples in the batches they have.
 
@@ -124,6 +155,7 @@ CHECKS: tuple[Check, ...] = (
     refuse_unusable,
     refuse_missing_accountant,
     refuse_untrainable_batches,
+    refuse_unmeasurable_batches,
     refuse_unforgettable_batches,
 )
 """What is tried on every run, and on the adversary's own federations, once they are set up."""

@@ -22,6 +22,8 @@ from fedaudit.study.settings.values import Kind, settings_from
 MAX_POINTS = 200
 """Points of all grids of a study; each is a whole study, with its own runs and report."""
 
+_ALL = "all"
+"""What ``--variant`` takes for the study and all of its variants."""
 _LONGEST = 40
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
@@ -110,6 +112,11 @@ def _variants(given: object, grid: object, source: str) -> dict[str, dict[str, o
         if label in variants:
             raise BadInput(f"{source} has a variant and a point of its grid named {label!r}")
         variants[label] = changes
+    if _ALL in variants:
+        raise BadInput(
+            f"a variant in {source} is named {_ALL!r}, and --variant {_ALL} runs the study with "
+            "all of its variants; give the variant another name"
+        )
     named = [label for label, changes in variants.items() if "name" in changes]
     if named:
         raise BadInput(
@@ -134,7 +141,7 @@ def chosen_studies(studies: list[Study], variant: str) -> list[Study]:
     Raises:
         BadInput: There is no variant of that name.
     """
-    if variant == "all":
+    if variant == _ALL:
         return studies
     labels = {study.name.removeprefix(f"{studies[0].name}-"): study for study in studies[1:]}
     if not variant:
@@ -142,7 +149,7 @@ def chosen_studies(studies: list[Study], variant: str) -> list[Study]:
     if not labels:
         raise BadInput(f"{studies[0].name} has no variants; leave --variant={variant} out")
     if variant not in labels:
-        raise unknown_name("variant", variant, [*labels, "all"])
+        raise unknown_name("variant", variant, [*labels, _ALL])
     return [labels[variant]]
 
 

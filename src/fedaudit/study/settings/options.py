@@ -46,13 +46,17 @@ def check_options(
     parameters = {n: p for n, p in _parameters(make).items() if n not in _GIVEN}
     for option in options:
         if option not in parameters:
-            offered = [one for one in parameters if one not in set_elsewhere]
-            if not offered:
-                raise BadInput(f"the {kind} {name!r} has no options; leave {option!r} out")
-            raise unknown_name(f"setting of the {kind} {name!r}", option, offered)
+            raise _unknown_option(kind, name, option, parameters.keys() - {*set_elsewhere})
         _check_type(f"{option} of the {kind} {name!r}", options[option], parameters[option])
     if complete:
         refuse_missing([Entry(kind, name, make, options, section or kind)])
+
+
+def _unknown_option(kind: str, name: str, option: str, offered: Collection[str]) -> BadInput:
+    """Return the refusal of an option that an entry does not take."""
+    if not offered:
+        return BadInput(f"the {kind} {name!r} has no options; leave {option!r} out")
+    return unknown_name(f"setting of the {kind} {name!r}", option, offered)
 
 
 class Entry(NamedTuple):
@@ -64,6 +68,7 @@ class Entry(NamedTuple):
         make: Its function.
         options: As the study gives them.
         section: Of the study, in which the options are.
+        set_elsewhere: Parameters that other settings decide.
     """
 
     kind: str
@@ -71,6 +76,7 @@ class Entry(NamedTuple):
     make: Callable[..., object]
     options: Settings
     section: str
+    set_elsewhere: Collection[str] = ()
 
 
 def refuse_missing(entries: Iterable[Entry]) -> None:
@@ -80,10 +86,11 @@ def refuse_missing(entries: Iterable[Entry]) -> None:
         entries: All that a study names.
 
     Raises:
-        BadInput: A required setting is missing. Values that papers give for it are quoted.
+        BadInput: A required setting is missing. Values that papers give for it are quoted. An
+            option that such an entry does not take is named first: it may be the missing one.
     """
     found = []
-    for kind, name, make, options, section in entries:
+    for kind, name, make, options, section, set_elsewhere in entries:
         missing = [
             one.name
             for one in _parameters(make).values()
@@ -94,6 +101,11 @@ def refuse_missing(entries: Iterable[Entry]) -> None:
         ]
         given = [f"{section}.options.{one}{_published(make, one)}" for one in missing]
         if missing:
+            taken = _parameters(make).keys() - _GIVEN
+            unknown = [one for one in options if one not in taken]
+            found += [
+                str(_unknown_option(kind, name, one, taken - {*set_elsewhere})) for one in unknown
+            ]
             found.append(
                 f"the {kind} {name!r} needs {', '.join(missing)}; give it as {' and '.join(given)}"
             )

@@ -104,7 +104,14 @@ def _entries(study: Study) -> Iterator[Entry]:
     partition, algorithm = study.partition, study.algorithm
     with suppress(Refusal):
         make = scheme_named(partition.scheme)
-        yield Entry("partition", partition.scheme, make, partition.options, "partition")
+        yield Entry(
+            "partition",
+            partition.scheme,
+            make,
+            partition.options,
+            "partition",
+            partition.set_elsewhere,
+        )
     with suppress(Refusal):
         learns = algorithm_named(algorithm.name)
         yield Entry("algorithm", algorithm.name, learns, algorithm.options, "algorithm")
