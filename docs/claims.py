@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from docs.claims.again import again
 from docs.claims.page import PAGE, difference, page
 from docs.claims.pairs import take_pairs
-from fedaudit.core.errors import Refusal
+from fedaudit.core.errors import FedauditError
 from fedaudit.core.files import write_whole
 
 
@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except Refusal as refusal:
+    except FedauditError as refusal:
         sys.exit(str(refusal))
     except KeyboardInterrupt:
         sys.exit("stopped; start the same command again to go on")

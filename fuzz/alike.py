@@ -22,7 +22,7 @@ from xml.etree import ElementTree
 
 from rich.console import Console
 
-from fedaudit.core.errors import Refusal
+from fedaudit.core.errors import FedauditError
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.junit import junit_xml
 from fedaudit.gate.outputs import print_verdict
@@ -167,13 +167,13 @@ def faults(document: object, other: Record, place: str = "", value: object = Non
     """What fails of a record that is read; nothing for one that is refused."""
     try:
         record = read_record(file("alike.json", json.dumps(document).encode()))
-    except Refusal:
+    except FedauditError:
         return []
     found = []
     for step, make in steps(record, other).items():
         try:
             make()
-        except Refusal:
+        except FedauditError:
             continue  # a sentence, and no crash
         except Exception as error:
             last = traceback.extract_tb(error.__traceback__)[-1]

@@ -7,7 +7,7 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as Proto
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.integrations.flower.ledger import FlowerLedger
 from fedaudit.live.recorder import Recorder
 from fuzz import nodes
@@ -20,7 +20,7 @@ class Listening(Recorder):
     """Takes rounds as a recorder does, and measures nothing."""
 
     def __init__(self) -> None:
-        self.refusal: Refusal | None = None
+        self.refusal: FedauditError | None = None
 
     @property
     def sees_uploads(self) -> bool:
@@ -35,7 +35,7 @@ class Listening(Recorder):
         for upload in uploads.values():
             try:
                 nodes.recorded(upload)
-            except Refusal as refusal:
+            except FedauditError as refusal:
                 self.refusal = refusal
 
     def missed(self, index: int, reason: str, **told: object) -> None:

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.values import Architecture, Model
 from fedaudit.live.recording import round_entry
 from fedaudit.live.rounds import Answers, Kind, round_of_uploads
@@ -34,14 +34,14 @@ def recorded(came: Weights) -> None:
     """What a recorder makes of arrays that came of a client."""
     sent = _shape().model
     told = round_entry(1, (0,), (0,), 0)
-    refusals = list[Refusal]()
+    refusals = list[FedauditError]()
     for kind in get_args(Kind):
         try:
             given = Answers(sent, {0: came}, {0: 1.0}, None)
             heard = round_of_uploads(told, given, _shape(), kind, {})
             if heard.round is None:
                 refusals.append(BadInput(heard.faulty[0]))
-        except Refusal as error:
+        except FedauditError as error:
             refusals.append(error)
     if len(refusals) == len(get_args(Kind)):
         raise refusals[0]

@@ -9,7 +9,7 @@ from random import Random
 from tempfile import mkdtemp
 from typing import NamedTuple
 
-from fedaudit.core.errors import Refusal
+from fedaudit.core.errors import FedauditError
 
 SHM = Path("/dev/shm")
 FOLDER = Path(mkdtemp(prefix="fedaudit-fuzz-", dir=SHM if SHM.is_dir() else None))
@@ -97,7 +97,7 @@ def refused(read: Callable[[bytes], object], content: bytes) -> bool:
     """Whether a reader refuses; anything else that it raises goes through."""
     try:
         read(content)
-    except Refusal:
+    except FedauditError:
         return True
     return False
 

@@ -20,7 +20,7 @@ from shutil import copyfile
 import numpy as np
 from PIL import Image
 
-from fedaudit.core.errors import Refusal
+from fedaudit.core.errors import FedauditError
 from fedaudit.datasets.arrays import AnyArray
 from fedaudit.datasets.catalog import load
 from fedaudit.live.recording import LOG_FILE, read_round_log
@@ -289,7 +289,7 @@ def main() -> None:
         start, said = time.process_time(), ""
         try:
             read()
-        except Refusal as refusal:
+        except FedauditError as refusal:
             said = str(refusal)[:300]
         seconds = time.process_time() - start
         peak = high_water()

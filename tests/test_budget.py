@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedaudit.core.errors import BadInput, Damaged, Refusal
+from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import hold_to_budget
 from fedaudit.datasets.catalog import load
 from tests.bombs import BOMBS
@@ -94,7 +94,7 @@ def test_a_table_whose_labels_leave_classes_out_has_no_billion_classes(tmp_path:
     x = np.zeros((20, 1), np.int64)
     columns = np.array(["a"])
     np.savez(tmp_path / "own.npz", x=x, y=labels, columns=columns, vocab_json=words)
-    with pytest.raises(Refusal, match="must use every class"):
+    with pytest.raises(FedauditError, match="must use every class"):
         load("own", data_dir=tmp_path)
 
 

@@ -63,6 +63,7 @@ FLOORS: dict[str, str] = {
     "integrations": EVERYTHING_BELOW,
     "catalogue": EVERYTHING_BELOW,
     "tasks": "core.tasks",
+    "errors": "core.errors",
     "views": "observe.views",
     "plots": "core.errors results.record",
     "cli": EVERYTHING_BELOW,

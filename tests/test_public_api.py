@@ -17,6 +17,7 @@ import fedaudit as fa
 from fedaudit.algorithms import ALGORITHMS, TRAINING, FederatedAlgorithm
 from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS, base
 from fedaudit.attacks.entries import ENTRIES
+from fedaudit.core import errors
 from fedaudit.core.errors import BadInput
 from fedaudit.core.naming import Clients, NamedPart
 from fedaudit.datasets.catalog import SOURCES
@@ -179,12 +180,23 @@ TOP_LEVEL = {
 }
 
 
+def test_every_error_of_the_package_is_public_and_has_one_base() -> None:
+    public = {getattr(fa.errors, name) for name in fa.errors.__all__}
+    defined = {
+        one
+        for one in vars(errors).values()
+        if inspect.isclass(one) and one.__module__ == errors.__name__
+    }
+    assert public == defined
+    assert all(issubclass(one, fa.errors.FedauditError) for one in public)
+
+
 def test_every_name_of_the_package_has_an_example() -> None:
     assert [name for name, one in TOP_LEVEL.items() if ">>> " not in (one.__doc__ or "")] == []
 
 
 DEFINING = sorted({one.__module__ for one in TOP_LEVEL.values()} | {"fedaudit.plots"})
-DEFINING += ["fedaudit.core.tasks", "fedaudit.fl.hooks", "fedaudit.models"]
+DEFINING += ["fedaudit.core.errors", "fedaudit.core.tasks", "fedaudit.fl.hooks", "fedaudit.models"]
 
 
 @pytest.mark.slow

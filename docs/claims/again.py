@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from docs.claims.data import ROOT, Claim, is_of_games, named, papers, regimes, variant_of
 from docs.claims.figures import OF_A_MACHINE, SECONDS, Asked, path_of, rows, rows_at
-from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.report.words import plural
 from fedaudit.results.aggregate import Value
@@ -157,7 +157,7 @@ def carry_out(units: Sequence[Unit], run: Callable[[Sequence[str]], int] = fedau
             continue
         try:
             print(compared(unit), flush=True)
-        except Refusal as refusal:
+        except FedauditError as refusal:
             failed.append(f"{unit.name}: {refusal}")
     print(f"\n{len(units) - len(failed)} of {len(units)} records were made again.")
     for one in failed:

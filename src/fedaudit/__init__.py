@@ -5,7 +5,7 @@
 :class:`Run` is what came out. :func:`record` watches somebody's own loop, and :func:`evaluate`
 turns scores into figures; :func:`check_dp` tries out a privacy filter. The nouns of the field are
 rooms: ``attacks``, ``defenses``, ``algorithms``, ``datasets``, ``partitions``, ``models``,
-``tasks``, ``views``, ``metrics``, ``plots``. Below, :func:`simulate` yields rounds,
+``tasks``, ``views``, ``metrics``, ``plots``, ``errors``. Below, :func:`simulate` yields rounds,
 :func:`seen_from` hides what an adversary does not see, and :func:`measure` turns rounds into
 numbers. All are imported when first used, so that ``import fedaudit`` costs nothing.
 """
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedaudit import attacks as attacks
     from fedaudit import datasets as datasets
     from fedaudit import defenses as defenses
+    from fedaudit import errors as errors
     from fedaudit import metrics as metrics
     from fedaudit import models as models
     from fedaudit import partitions as partitions
@@ -119,6 +120,7 @@ _ROOMS = (
     "attacks",
     "datasets",
     "defenses",
+    "errors",
     "metrics",
     "models",
     "partitions",
@@ -160,6 +162,7 @@ __all__ = [
     "check_dp",
     "datasets",
     "defenses",
+    "errors",
     "evaluate",
     "fair_split",
     "join_audits",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.devices import device_named
-from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.params import flat, plus, weighted_sum
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import cross_entropy
@@ -406,7 +406,7 @@ def refusal(first: str, second: str) -> str:
     """Why two defenses make no chain, or nothing where they do."""
     try:
         rounds = run(pair(first, second), {client: DATA[client] for client in DEFENDED})
-    except Refusal as error:
+    except FedauditError as error:
         return str(error)
     uploads = [upload for round in rounds for upload in round.uploads.values()]
     assert all(bool(flat(upload.values).isfinite().all()) for upload in uploads)

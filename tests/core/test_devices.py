@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.devices import CPU, computing_on, device_named, samples_on
-from fedaudit.core.errors import BadInput, Refusal, Unsupported
+from fedaudit.core.errors import BadInput, FedauditError, Unsupported
 from fedaudit.core.modules import loaded, outputs_of
 from fedaudit.core.values import Architecture, Batch, Model, Params, Samples
 from fedaudit.engines.local import Workers
@@ -428,7 +428,7 @@ def test_a_gpu_calculates_in_full_precision_and_only_inside(gpu: torch.device) -
 
 
 def test_a_gpu_out_of_memory_is_one_sentence(gpu: torch.device) -> None:
-    with pytest.raises(Refusal, match="cuda:0 has run out of memory"), computing_on(gpu):
+    with pytest.raises(FedauditError, match="cuda:0 has run out of memory"), computing_on(gpu):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate ...")
 
 

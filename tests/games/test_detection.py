@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedaudit.attacks.ami.plant import Place, Planted
-from fedaudit.core.errors import BadInput, Damaged, Refusal
+from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.values import Model
 from fedaudit.defenses.planted import SIGNS
@@ -160,7 +160,7 @@ def test_signs_are_judged_by_one_model_of_each_late_run() -> None:
 def test_what_makes_no_detector_is_refused(
     file: Path, tmp_path: Path, changes: dict[str, object], says: str
 ) -> None:
-    with pytest.raises(Refusal, match=says):
+    with pytest.raises(FedauditError, match=says):
         run_games(read_points(file, changes), tmp_path)
 
 

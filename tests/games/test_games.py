@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, Damaged, Refusal
+from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.seeds import seeded
 from fedaudit.games import records
@@ -209,7 +209,7 @@ def test_what_makes_no_game_is_refused_in_a_sentence(
 ) -> None:
     path = tmp_path / "one.toml"
     path.write_text(STUDY.split("[[grid]]")[0])
-    with pytest.raises(Refusal, match=says) as refused:
+    with pytest.raises(FedauditError, match=says) as refused:
         run_games(read_points(path, changes), tmp_path / "out")
     assert "\n" not in str(refused.value)
 
@@ -297,7 +297,7 @@ def test_damaged_points_and_records_are_refused(file: Path, out: Path) -> None:
     ]
     for change in changes:
         (out / RECORD_FILE).write_text(json.dumps({**document, **change}))
-        with pytest.raises(Refusal):
+        with pytest.raises(FedauditError):
             read_record(out / RECORD_FILE)
 
 

@@ -12,7 +12,7 @@ from fedaudit.attacks.ami.game import Contest, Pools
 from fedaudit.attacks.ami.plant import plant
 from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.train import NeuronTraining
-from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.seeds import seeded
 from fedaudit.defenses.ldp.additive import LdpLaplace
 from fedaudit.fl.server import Tampering
@@ -138,7 +138,7 @@ def test_games_behind_a_defense_are_played_in_rounds_and_a_variant_has_its_own_o
 def test_what_makes_no_games_is_refused_in_pythons_words(
     given: dict[str, object], asked: dict[str, object], says: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(Refusal, match=says) as refused:
+    with pytest.raises(FedauditError, match=says) as refused:
         fa.audit(games(**given), out=tmp_path, **asked)  # type: ignore[arg-type]
     assert "\n" not in str(refused.value)
 

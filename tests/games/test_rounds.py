@@ -11,7 +11,7 @@ from fedaudit.attacks.ami.plant import Neurons
 from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.score import reading, summed
 from fedaudit.attacks.ami.train import NeuronTraining
-from fedaudit.core.errors import NotVisible, Refusal
+from fedaudit.core.errors import FedauditError, NotVisible
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Samples
@@ -274,7 +274,7 @@ def test_what_makes_no_round_is_refused_in_a_sentence(
 ) -> None:
     path = tmp_path / "one.toml"
     path.write_text(STUDY.split("[variants")[0])
-    with pytest.raises(Refusal, match=says) as refused:
+    with pytest.raises(FedauditError, match=says) as refused:
         run_games(read_points(path, changes), tmp_path / "out")
     assert "\n" not in str(refused.value)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedaudit.core.errors import BadInput, Damaged, NotVisible, Refusal, Unsupported
+from fedaudit.core.errors import BadInput, Damaged, FedauditError, NotVisible, Unsupported
 from fedaudit.core.seeds import seed_for
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir
@@ -299,7 +299,7 @@ def test_federated_averaging_has_no_clusters() -> None:
         ({"risk": {"samples": 5000}}, BadInput, "risk.samples"),
         ({"risk": {"samples": 10}}, BadInput, "at least 100"),
         ({"risk": {"measure": "train-mea"}}, BadInput, "train-mia"),
-        ({"risk": {"measure": "seqmia"}}, Refusal, "cannot measure the risk"),
+        ({"risk": {"measure": "seqmia"}}, FedauditError, "cannot measure the risk"),
         ({"risk": {"low": 0.9, "high": 0.6}}, BadInput, "0 <= low < high"),
         ({"algorithm": IFCA, "risk": {"samples": 5000}}, BadInput, "risk.samples"),
         ({"algorithm": IFCA, "risk": {"measure": "train-mea"}}, BadInput, "train-mia"),
@@ -312,7 +312,7 @@ def test_federated_averaging_has_no_clusters() -> None:
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_trained(
-    changes: dict[str, object], kind: type[Refusal], says: str
+    changes: dict[str, object], kind: type[FedauditError], says: str
 ) -> None:
     with pytest.raises(kind, match=says.replace(".", r"\.")):
         refuse_misfits([clustered(**changes)])

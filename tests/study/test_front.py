@@ -24,7 +24,7 @@ from fedaudit.algorithms import FederatedTask
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.membership.single_client import Mean
 from fedaudit.catalogue import explanation, listing
-from fedaudit.core.errors import BadInput, Refusal, Unsupported
+from fedaudit.core.errors import BadInput, FedauditError, Unsupported
 from fedaudit.core.naming import DefensePart
 from fedaudit.core.values import Batch, Model
 from fedaudit.datasets.partitions.schemes import Counts, Quotas
@@ -309,7 +309,7 @@ def test_clients_have_networks_of_their_own_as_a_file_would_say_it(tmp_path: Pat
 def test_networks_that_cannot_be_the_clients_are_refused_before_training(
     tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(Refusal, match=message):
+    with pytest.raises(FedauditError, match=message):
         carried(tmp_path / "out", distilled(**changes))
     assert not (tmp_path / "out").exists()
 
@@ -546,7 +546,7 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
 )
 def test_a_mistake_is_told_in_one_sentence(ask: object, said: str) -> None:
     assert callable(ask)
-    with pytest.raises(Refusal, match=said) as told:
+    with pytest.raises(FedauditError, match=said) as told:
         ask()
     assert "--" not in str(told.value)
     assert "pydantic" not in str(told.value)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fedaudit as fa
-from fedaudit.core.errors import BadInput, Damaged, Refusal
+from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.params import flat
 from fedaudit.core.seeds import seed_for
 from fedaudit.fl.simulate import simulate
@@ -129,7 +129,7 @@ def test_bounds_of_another_run_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_drawn_anew_is_refused(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(Refusal, match=f"(?i).*{message}"):
+    with pytest.raises(FedauditError, match=f"(?i).*{message}"):
         setup(sum_study(**changes), 1, None)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedaudit.algorithms import ALGORITHMS
 from fedaudit.catalogue import CATALOGUES
-from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.importing import called
 from fedaudit.datasets.catalog import FORMATS, MADE, load
 from fedaudit.datasets.draws.fair import DRAWS
@@ -123,7 +123,7 @@ def test_no_name_of_an_option_of_any_part_is_a_fault(section: str) -> None:
         for name in NAMES:
             try:
                 setup(study_from(study(section, part, name)), 0, None)
-            except Refusal:
+            except FedauditError:
                 continue
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import fedaudit as fa
-from fedaudit.core.errors import Refusal
+from fedaudit.core.errors import FedauditError
 from fedaudit.results.record import Record
 from fedaudit.study.running.run import run_study
 from tests.networks import Denoiser
@@ -191,7 +191,7 @@ def test_what_a_task_cannot_carry_is_refused_by_name_before_training(
     case = CASES["regression"]
     parts: dict[str, object] = {"model": case.model, "task": case.task, "clients": 3}
     asked = change(parts) or {}
-    with pytest.raises(Refusal, match=said) as refusal:
+    with pytest.raises(FedauditError, match=said) as refusal:
         fa.audit(
             fa.Federation(case.samples, **parts),  # type: ignore[arg-type]
             audit=fa.Audit(samples=60),
@@ -214,7 +214,7 @@ def test_what_a_task_cannot_carry_is_refused_by_name_before_training(
 def test_settings_that_a_task_has_not_are_refused(
     task: dict[str, object], said: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(Refusal, match=said):
+    with pytest.raises(FedauditError, match=said):
         run_study(quick_study(task=task), tmp_path)
 
 
@@ -236,5 +236,5 @@ def test_a_token_of_the_test_part_that_an_embedding_has_not_is_refused(tmp_path:
     rare[0, 2] = TOKENS - 1
     data = fa.datasets.samples(tokens[60:], [0] * 200, rare, [0] * 60)
     federation = fa.Federation(data, clients=3, model=Few, task="next-token")
-    with pytest.raises(Refusal, match=r"cannot be run .*tokens are below the number of rows"):
+    with pytest.raises(FedauditError, match=r"cannot be run .*tokens are below the number of rows"):
         fa.audit(federation, out=tmp_path, audit=fa.Audit(samples=40, background=0))

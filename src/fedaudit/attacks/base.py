@@ -194,7 +194,7 @@ class ReferenceRule(Rule, Protocol):
 
 
 def nothing_learned() -> BadInput:
-    """Refusal of scores by a rule that has not been fitted."""
+    """Return the error for scores by a rule that has not been fitted."""
     return BadInput(
         "this attack has learned nothing yet; fit it on measurements of samples whose "
         "membership is known (Attack.fitted), or name it in a study, which does so"

@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple, NoReturn, TextIO, cast
 from cyclopts import App, CycloptsError, Parameter
 
 from fedaudit import __version__
-from fedaudit.core.errors import FAULT, BadInput, Refusal, on_command_line
+from fedaudit.core.errors import FAULT, BadInput, FedauditError, on_command_line
 from fedaudit.core.importing import code_named_in
 from fedaudit.results.text import LogLines, indented, one_line
 
@@ -159,7 +159,7 @@ def end_of(error: BaseException) -> _End | None:
     if isinstance(error, KeyboardInterrupt):
         code = _TERMINATED if isinstance(error, Terminated) else _INTERRUPTED
         return _End("stopped; start the same command again to go on", code)
-    if isinstance(error, Refusal | CycloptsError):
+    if isinstance(error, FedauditError | CycloptsError):
         return _End(str(error).strip(), REFUSED)
     if isinstance(error, OSError | MemoryError):
         return _End(

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.files import RECORDING_FILE, open_regular
 from fedaudit.study.settings.toml import read_toml
 
@@ -55,7 +55,7 @@ def meant_as(path: Path, *kinds: Kind) -> Iterator[None]:
     """
     try:
         yield
-    except Refusal as error:
+    except FedauditError as error:
         found = _kind_at(path)
         if found is None or found in kinds:
             raise
@@ -64,7 +64,7 @@ def meant_as(path: Path, *kinds: Kind) -> Iterator[None]:
 
 def _kind_at(path: Path) -> Kind | None:
     """The kind that a file or folder says it is of; None where it says none."""
-    with suppress(OSError, Refusal):
+    with suppress(OSError, FedauditError):
         return _kind_of_folder(path) if path.is_dir() else _kind_of_file(path)
     return None
 

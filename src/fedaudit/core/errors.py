@@ -1,8 +1,8 @@
-"""Refusals: what fedaudit says when it will not go on.
+"""Errors that fedaudit raises, and the words that they share.
 
-Every refusal tells what was given, what is allowed and what to do. All are ``ValueError``s,
-so that a caller who knows nothing of fedaudit can still catch them; the command line prints
-them as one sentence and exits with code 2.
+Every message says what was given, what is allowed and what to do. All errors are ``ValueError``s,
+so that a caller who does not know fedaudit can catch them. The command line prints the message and
+exits with code 2.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,15 +14,24 @@ FAULT = 70
 """Exit code for a fault of the program (EX_SOFTWARE of BSD's sysexits), which no verdict has."""
 
 
-class Refusal(ValueError):
-    """The request cannot be carried out as it stands; the message says what would help."""
+class FedauditError(ValueError):
+    """Base of all errors that fedaudit raises on purpose; the message says what would help.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> try:
+        ...     fa.audit(fa.Federation("digits"), attacks=["fedmia2"])
+        ... except fa.errors.FedauditError as error:
+        ...     "did you mean 'fedmia-2'" in str(error)
+        True
+    """
 
 
-class BadInput(Refusal):
+class BadInput(FedauditError):
     """A value, file or setting given by the user is unusable."""
 
 
-class NotVisible(Refusal):
+class NotVisible(FedauditError):
     """An attack needs something that the chosen adversary does not see."""
 
 
@@ -34,11 +43,11 @@ class TooFewPeers(NotVisible):
     """A client was measured with too few others for an attack that compares clients."""
 
 
-class Unsupported(Refusal):
+class Unsupported(FedauditError):
     """Two sound parts do not work together (a model and a kernel, a defense and an upload)."""
 
 
-class Damaged(Refusal):
+class Damaged(FedauditError):
     """A file on disk is not what fedaudit wrote: cut off, altered or from another run."""
 
 

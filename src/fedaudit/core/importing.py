@@ -25,7 +25,15 @@ from types import ModuleType
 from typing import TypeVar, cast
 
 from fedaudit.core.definitions import definition_digest
-from fedaudit.core.errors import BadInput, Refusal, an, folded_name, nearest, type_of, unknown_name
+from fedaudit.core.errors import (
+    BadInput,
+    FedauditError,
+    an,
+    folded_name,
+    nearest,
+    type_of,
+    unknown_name,
+)
 
 Entry = TypeVar("Entry")
 
@@ -299,7 +307,7 @@ def called(
         settings: Passed on.
 
     Raises:
-        Refusal: It says so itself.
+        FedauditError: It says so itself.
         BadInput: It does not take these settings, or fails otherwise.
     """
     if not is_own(name) and name not in installed(kind):
@@ -310,7 +318,7 @@ def called(
         raise BadInput(f"the {kind} {name!r} could not be called: {error}") from error
     try:
         return make(*given, **settings)
-    except Refusal:
+    except FedauditError:
         raise
     except (Exception, SystemExit) as error:
         shapes = [tuple(one.shape) for one in given if hasattr(one, "shape")]

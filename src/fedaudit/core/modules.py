@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.devices import CPU, by_kind, computing_on
-from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import Architecture, Model, Samples, chunks
 
@@ -210,7 +210,7 @@ def outputs_tried(
     """
     try:
         found = task.called(module.eval(), features.clone())
-    except Refusal as error:
+    except FedauditError as error:
         raise BadInput(f"model {name!r}: {error}") from error
     # Other people's code raises what it likes.
     except Exception as error:
@@ -255,7 +255,7 @@ def _refuse_loss(model: Model, outputs: Tensor, targets: Tensor) -> None:
         with torch.enable_grad():
             # A copy: a loss may change what it is given.
             losses: object = model.architecture.loss(given.clone(), targets.clone())
-    except Refusal:
+    except FedauditError:
         raise
     except Exception as error:
         said = " ".join(str(error).split())[:200]

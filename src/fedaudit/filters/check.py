@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from fedaudit.core.errors import BadInput, Refusal, option
+from fedaudit.core.errors import BadInput, FedauditError, option
 from fedaudit.core.importing import named
 from fedaudit.filters.adapters import KINDS, form_for, kind_of, required_arguments
 from fedaudit.filters.claim import Claim, FilterAudit, FilterCheck, Result
@@ -152,7 +152,7 @@ def _example(given: object) -> object:
 def _made(make: Callable[[], object], otherwise: str) -> object:
     try:
         return make()
-    except Refusal:
+    except FedauditError:
         raise
     # What ends the program must not end it with the code of a verdict.
     except (Exception, SystemExit) as error:

@@ -17,7 +17,7 @@ from threading import Timer
 from time import monotonic
 from typing import NamedTuple, cast
 
-from fedaudit.core.errors import BadInput, Refusal, on_command_line, option
+from fedaudit.core.errors import BadInput, FedauditError, on_command_line, option
 from fedaudit.core.importing import code_named_in
 from fedaudit.filters.claim import FilterVerdict
 
@@ -112,7 +112,7 @@ def _outcome(filter: str, settings: dict[str, object]) -> tuple[str, str, str]:
         with on_command_line(), asked:
             audit = check_dp(filter, **settings)  # type: ignore[arg-type]  # checked by the command
         return _VERDICT, audit.verdict, str(audit)
-    except (Refusal, OSError, MemoryError) as error:
+    except (FedauditError, OSError, MemoryError) as error:
         return _REFUSAL, "", str(error) or type(error).__name__
     except SystemExit as error:
         # Of the filter's code, wherever it is run.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.filters.adapters import PLAIN, Form, form_for
 from fedaudit.filters.claim import (
@@ -337,7 +337,7 @@ def scalar_check(replay: Replay) -> Iterator[FilterCheck]:
     try:
         failed = [c.name for c in neighbour_checks(replay, probes) if c.result is Result.FAILED]
         measured = " and ".join(faults[name] for name in failed)
-    except Refusal as error:
+    except FedauditError as error:
         measured = f"ends in {type(error.__cause__ or error).__name__}"
     if measured:
         yield FilterCheck(
@@ -353,7 +353,7 @@ def failure(replay: Replay, values: Arrays) -> str:
     """The error that an input ends in, "NaN" for an output that is not finite, or nothing."""
     try:
         return "" if replay.release(values).is_finite() else _NOT_FINITE
-    except Refusal as error:
+    except FedauditError as error:
         return type(error.__cause__ or error).__name__
 
 

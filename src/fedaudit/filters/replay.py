@@ -24,7 +24,7 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 import torch
 
-from fedaudit.core.errors import BadInput, Refusal, type_of
+from fedaudit.core.errors import BadInput, FedauditError, type_of
 from fedaudit.core.importing import line_of
 from fedaudit.core.seeds import seed_globally
 from fedaudit.filters.adapters import Form, adapted, is_array, leaves_of, to_numpy
@@ -221,7 +221,7 @@ class Replay:
         step = self.kind == "step" and isinstance(given, Sequence)
         try:
             result = function(*cast(Sequence[object], given)) if step else function(given)
-        except Refusal:
+        except FedauditError:
             raise
         # A filter may end the program, and the code that it ends with must not pass for a verdict.
         except (Exception, SystemExit) as error:

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from fedaudit.core.errors import BadInput, Damaged, Refusal
+from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import RECORD_FILE, own_folder, read_object, sweep, write_object
 from fedaudit.core.importing import refusing_exits
 from fedaudit.core.progress import Progress, quiet
@@ -121,7 +121,7 @@ def _about(point: Point[GameStudy]) -> Iterator[None]:
     """A refusal says which point it is about."""
     try:
         yield
-    except Refusal as refusal:
+    except FedauditError as refusal:
         raise type(refusal)(f"{point.study.name}: {refusal}") from refusal
 
 

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from pydantic import BaseModel
 
-from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.files import ATTACKED, RECORD_FILE
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.live.attack import attack_recording
@@ -46,7 +46,7 @@ def held_by(
 
     Raises:
         BadInput: The record is of games, whose content hash needs no recording.
-        Refusal: The folder is no recording, or is damaged.
+        FedauditError: The folder is no recording, or is damaged.
     """
     record, manifest = found.record, found.manifest
     if record is None or manifest is None:
@@ -106,7 +106,7 @@ def remade(
 
     Raises:
         BadInput: The record is of games, whose content hash needs no recording.
-        Refusal: The folder is no recording, or is damaged.
+        FedauditError: The folder is no recording, or is damaged.
     """
     made = made_again(record, recording, data_dir, trust=trust)
     yield from _faults(record, made, recording, smallest_group, counts)
@@ -125,7 +125,7 @@ def made_again(
 
     Raises:
         BadInput: The record is of games, whose content hash needs no recording.
-        Refusal: The folder is no recording, or is damaged.
+        FedauditError: The folder is no recording, or is damaged.
     """
     _refuse_games(record)
     with TemporaryDirectory() as folder:
@@ -247,7 +247,7 @@ def _own_record(record: Record, recording: Path) -> Record | None:
     for path in (recording / RECORD_FILE, recording / ATTACKED / RECORD_FILE):
         try:
             own = read_record(path)
-        except Refusal:
+        except FedauditError:
             continue
         same_recording = setting_at(own.config, _KEY) == setting_at(record.config, _KEY)
         if own.content_hash == record.content_hash and same_recording:

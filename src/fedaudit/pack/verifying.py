@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
 
-from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.files import (
     LONGEST_RESULT,
     LONGEST_SETTINGS,
@@ -315,7 +315,7 @@ def _made_again(folder: Path, manifest: Manifest) -> Verified:
             return Verified([f"{RECORD_FILE} is a record of another kind"], [])
         problems = list(_of_record(record, manifest))
         made = made_from(record, policy)
-    except Refusal as refusal:
+    except FedauditError as refusal:
         # Paths of this machine are no part of what is said of a pack.
         said = str(refusal).replace(f"{folder}{os.sep}", "")
         return Verified([f"what the pack holds is refused: {shortened(said, 300)}"], [])

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedaudit.attacks import ATTACKS, attack_named
 from fedaudit.attacks.base import Attack
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import BadInput, NotVisible, Refusal, Unsupported, unknown_name
+from fedaudit.core.errors import BadInput, FedauditError, NotVisible, Unsupported, unknown_name
 from fedaudit.core.importing import is_own
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.params import difference
@@ -222,7 +222,7 @@ def measure_named(name: str) -> Measure:
         return MEASURES[name]
     try:
         attack = attack_named(name)
-    except Refusal:
+    except FedauditError:
         if is_own(name):
             raise
         raise unknown_name("measure of risk", name, MEASURES) from None

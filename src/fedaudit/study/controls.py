@@ -19,7 +19,7 @@ from fedaudit.attacks import attack_named
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.membership.recovery import Recovery
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import Refusal
+from fedaudit.core.errors import FedauditError
 from fedaudit.core.origin import Origin
 from fedaudit.core.params import plus
 from fedaudit.core.progress import Progress, quiet
@@ -214,7 +214,7 @@ def _of_inputs(
     """Return the outcome of a classifier of inputs; None if too few samples could not show one."""
     try:
         blind = classify()
-    except Refusal as refusal:
+    except FedauditError as refusal:
         return control(value=None, passed=None, note=f"against {against}: {refusal}")
     told = blind.shifted or blind.high <= _NO_POWER
     return control(
@@ -257,7 +257,7 @@ def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterat
             informed = attack.with_side_information(dict.fromkeys((1, 2), torch.tensor(True)))
             informed = _of_any_rounds(informed.on_samples(torch.from_numpy(truth.kept)))
             scores = informed.scores(once if slow else twice, truth.target).numpy()
-        except Refusal as refusal:
+        except FedauditError as refusal:
             yield control(value=None, passed=None, note=str(refusal))
             continue
         units = truth.units
@@ -422,7 +422,7 @@ def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlR
         slow = any(signal.name not in twice for signal in attack.signals)
         try:
             posterior = posteriors(run, attack, once if slow else twice, samples)
-        except Refusal as refusal:
+        except FedauditError as refusal:
             yield control(value=None, passed=None, note=str(refusal))
             continue
         named = inferred_source(posterior)
@@ -492,7 +492,7 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
                 never = torch.zeros((len(references), len(canaries)), dtype=torch.bool)
                 informed = informed.with_references(references, 0, never)
             scores = _of_any_rounds(informed).scores(measured, 0).numpy()
-        except Refusal as refusal:
+        except FedauditError as refusal:
             yield control(value=None, passed=None, note=str(refusal))
             continue
         auc = auc_interval(scores, is_member, confidence=_PLANTED_CONFIDENCE)

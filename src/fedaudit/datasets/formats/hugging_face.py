@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from fedaudit.core.errors import BadInput, Damaged, Refusal, unknown_name
+from fedaudit.core.errors import BadInput, Damaged, FedauditError, unknown_name
 from fedaudit.core.files import hold_to_budget, open_regular, resolved
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
@@ -127,7 +127,7 @@ def _loaded(name: str, config: str) -> Source:
         builder = datasets.load_dataset_builder(name, config or None)
         _check_parquet(name, builder.config.data_files or {})
         parts = datasets.load_dataset(name, config or None)
-    except Refusal:
+    except FedauditError:
         raise
     # The package raises errors of its own, and those of whatever reads a file.
     except Exception as error:
@@ -174,7 +174,7 @@ def _check_parquet(name: str, files: Mapping[str, Sequence[str]]) -> None:
             for size in _unpacked(path):
                 needed += size
                 hold_to_budget(f"{name} ({path.name})", needed, on_disk=on_disk)
-        except Refusal:
+        except FedauditError:
             raise
         # pyarrow raises a dozen kinds of errors on damaged files.
         except Exception as error:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from numpy import ndarray
 
-from fedaudit.core.errors import BadInput, Damaged, Refusal
+from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import hold_to_budget, open_regular, regular_size
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import MAX_VALUES, Arrays, from_arrays, split
@@ -383,7 +383,7 @@ def decoded(pictures: Iterable[Encoded]) -> "Iterator[tuple[str, Image.Image]]":
                     hold_to_budget(name, _BYTES_A_PIXEL * pixels, on_disk=on_disk)
                     picture.load()
                     yield name, _of_eight_bits(name, picture)
-        except Refusal:
+        except FedauditError:
             raise
         except UnidentifiedImageError as error:
             raise Damaged(

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fedaudit.core.devices import CPU, computing_on, forked, model_on, samples_on
-from fedaudit.core.errors import BadInput, Refusal, unknown_name
+from fedaudit.core.errors import BadInput, FedauditError, unknown_name
 from fedaudit.core.modules import loaded
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Model, Samples
@@ -190,7 +190,7 @@ def _refused_size(
     The size is the reason if the same samples twice over can be trained on. Checks before training
     try the sizes that they can plan, and a defense may choose others when it sees the model.
     """
-    if isinstance(error, Refusal | MemoryError) or "memory" in str(error):
+    if isinstance(error, FedauditError | MemoryError) or "memory" in str(error):
         return None
     twice = Batch(*(torch.cat([part, part]) for part in (batch.x, batch.y, batch.ids)))
     try:

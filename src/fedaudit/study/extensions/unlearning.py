@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedaudit.core.errors import BadInput, Damaged, Refusal, Unsupported
+from fedaudit.core.errors import BadInput, Damaged, FedauditError, Unsupported
 from fedaudit.core.modules import loaded
 from fedaudit.core.params import difference, norm, plus
 from fedaudit.core.seeds import seed_for, seeded
@@ -309,7 +309,7 @@ def try_ascent(run: Setup) -> None:
                 _ascent(model, part, how, rng, around=model, radius=1.0)
             # The network may be anybody's code, which raises what it likes.
             except Exception as error:
-                if isinstance(error, Refusal | MemoryError) or "memory" in str(error):
+                if isinstance(error, FedauditError | MemoryError) or "memory" in str(error):
                     raise
                 said = " ".join(str(error).split())[:200]
                 raise BadInput(

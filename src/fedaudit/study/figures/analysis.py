@@ -12,7 +12,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.attacks.base import Attack
-from fedaudit.core.errors import Refusal, TooFewPeers, TooFewRounds
+from fedaudit.core.errors import FedauditError, TooFewPeers, TooFewRounds
 from fedaudit.core.metric_names import AUC, EPSILON, rate_of
 from fedaudit.core.origin import Origin
 from fedaudit.core.progress import Progress, quiet
@@ -175,7 +175,7 @@ def _scores(
             )
         attack = attack.on_samples(torch.from_numpy(truth.kept))
         return attack.scores(cubes, truth.target).numpy()
-    except Refusal as refusal:
+    except FedauditError as refusal:
         called = setup.called(truth.target)
         where = called if setup.watched else f"seed {setup.seed}, {called}"
         reason = str(refusal).replace(f"client {truth.target}", called)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import NotVisible, Refusal
+from fedaudit.core.errors import FedauditError, NotVisible
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import ClientId, Model, Samples
 from fedaudit.datasets.partitions.schemes import IID
@@ -262,7 +262,7 @@ def _end(seen: _Seen) -> AtTheEnd:
             groups.numpy(),
             rng=seeded_numpy(run.seed, "fairness"),
         )
-    except Refusal as refusal:
+    except FedauditError as refusal:
         return AtTheEnd(accuracy=accuracy, fairness=[], fairness_note=str(refusal))
     fairness = [FairnessGap(metric=g.metric, value=g.value, low=g.low, high=g.high) for g in gaps]
     return AtTheEnd(accuracy=accuracy, fairness=fairness, fairness_note="")

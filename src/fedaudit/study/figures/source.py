@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from fedaudit.attacks.base import Attack
-from fedaudit.core.errors import Refusal
+from fedaudit.core.errors import FedauditError
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Sees, positions_of
@@ -205,7 +205,7 @@ def source_results(
             continue
         try:
             found.append(_result(run, name, attack, measured, queries, notes))
-        except Refusal as refusal:
+        except FedauditError as refusal:
             failed.setdefault(name, {})[where] = f"{where}: {refusal}"
     if run.on_source:
         progress(phase, len(run.on_source), len(run.on_source))

@@ -320,7 +320,7 @@ def audit(
         The finished audit, with its record, scores and report.
 
     Raises:
-        Refusal: A setting or object cannot work. Nothing has been trained then.
+        FedauditError: A setting or object cannot work. Nothing has been trained then.
 
     Examples:
         >>> import fedaudit as fa

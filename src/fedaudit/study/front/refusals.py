@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedaudit.core.errors import Refusal
+from fedaudit.core.errors import FedauditError
 from fedaudit.study.settings.games import GameStudy
 from fedaudit.study.settings.optional import OPTIONAL
 from fedaudit.study.settings.sections import Study
@@ -39,7 +39,7 @@ def in_python() -> Iterator[None]:
     """Inside, a refusal that names settings of study files says how they are given in Python."""
     try:
         yield
-    except Refusal as refusal:
+    except FedauditError as refusal:
         said = str(refusal)
         named = dict.fromkeys(found for found in _SETTING.finditer(said) if _is_setting(found))
         meant = dict.fromkeys(f"{one[0]} is {_argument(one)}" for one in named)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedaudit.core.errors import BadInput, Refusal, option
+from fedaudit.core.errors import BadInput, FedauditError, option
 from fedaudit.core.files import (
     RECORD_FILE,
     REPORT_FILE,
@@ -241,7 +241,7 @@ def refuse_other_record(
         found = read_record(path)
         config = found.config
         there = config if found.watched else plan_from(settled(config), source=str(path))
-    except Refusal as refusal:
+    except FedauditError as refusal:
         raise BadInput(
             f"{folder} holds a {RECORD_FILE} that is not of this study as far as can be read; "
             f"give another folder with {option('out')}, or delete the file"

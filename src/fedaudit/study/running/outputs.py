@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from fedaudit.core.errors import BadInput, Refusal, option
+from fedaudit.core.errors import BadInput, FedauditError, option
 from fedaudit.core.files import (
     PAGE_SUFFIXES,
     RECORD_FILE,
@@ -39,7 +39,7 @@ def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
 
     try:
         sources = read_comparison(path).sources
-    except Refusal as refusal:
+    except FedauditError as refusal:
         raise BadInput(
             f"{path} is there and is no comparison, so that the figures are not written over it; "
             f"give another file with {option('out')}, or delete it"

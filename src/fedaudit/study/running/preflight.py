@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from fedaudit.core.devices import CPU, forked, refuse_several_workers, samples_on
-from fedaudit.core.errors import BadInput, Refusal, Unsupported
+from fedaudit.core.errors import BadInput, FedauditError, Unsupported
 from fedaudit.core.importing import line_of
 from fedaudit.core.modules import CHUNK, as_taken, outputs_of
 from fedaudit.core.objects import stated
@@ -51,7 +51,7 @@ def refuse_unusable(run: Setup, device: torch.device) -> None:
     """Refuse clients, networks, defenses and servers that training itself would refuse.
 
     Raises:
-        Refusal: As :func:`fedaudit.fl.simulate.simulate`.
+        FedauditError: As :func:`fedaudit.fl.simulate.simulate`.
     """
     everybody = run.everybody
     simulate(
@@ -105,7 +105,7 @@ def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:
                     _try_batch(run, net, found, device)
                 # The network and its loss may be anybody's code, which raises what it likes.
                 except Exception as error:
-                    if isinstance(error, Refusal | MemoryError) or "memory" in str(error):
+                    if isinstance(error, FedauditError | MemoryError) or "memory" in str(error):
                         raise
                     raise _untrainable(run, net, found, batches, data, error) from error
 
@@ -128,7 +128,7 @@ def refuse_unmeasurable_batches(run: Setup, device: torch.device) -> None:
                     outputs_of(net.initial(0), samples.features[:size], device)
                 # The network may be anybody's code, which raises what it likes.
                 except Exception as error:
-                    if isinstance(error, Refusal | MemoryError) or "memory" in str(error):
+                    if isinstance(error, FedauditError | MemoryError) or "memory" in str(error):
                         raise
                     said = " ".join(str(error).split())[:200]
                     raise BadInput(
@@ -169,7 +169,7 @@ def check_run(run: Setup, device: torch.device = CPU) -> None:
         device: Where clients are going to train.
 
     Raises:
-        Refusal: As the ``CHECKS``.
+        FedauditError: As the ``CHECKS``.
     """
     for one in (run, *run.own_federations):
         with _without_a_trace():
@@ -192,7 +192,7 @@ def check_grid(
         log: Takes lines of text for the user.
 
     Raises:
-        Refusal: A study is refused; all such studies are named with the reason.
+        FedauditError: A study is refused; all such studies are named with the reason.
     """
     first: dict[str, Setup] = {}
 

@@ -55,7 +55,7 @@ def pretrained_for(
         log: Takes lines of text for the user.
 
     Raises:
-        Refusal: The data are not there, or the folder cannot be written.
+        FedauditError: The data are not there, or the folder cannot be written.
     """
     given = study.pretraining
     if given is None:

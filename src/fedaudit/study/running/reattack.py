@@ -8,7 +8,7 @@ import torch
 
 from fedaudit.attacks import catalogued
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import BadInput, Damaged, Refusal, option
+from fedaudit.core.errors import BadInput, Damaged, FedauditError, option
 from fedaudit.core.files import own_place, sweep
 from fedaudit.core.importing import code_named_in, imported, is_own, refusing_exits
 from fedaudit.core.progress import Progress, quiet
@@ -220,7 +220,7 @@ def _with_fitted_attacks(
         needing = [name for name, attack in run.attacks.items() if one.serves(attack)]
         try:
             run = one.fitted(run, means)
-        except Refusal as refusal:
+        except FedauditError as refusal:
             if named or not needing or isinstance(refusal, Damaged):
                 raise
             log(f"not run: {', '.join(needing)} ({refusal})")

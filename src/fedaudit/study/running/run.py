@@ -80,7 +80,7 @@ def run_study(
         log: Takes lines of text for the user.
 
     Raises:
-        Refusal: Settings, data, the folder or the engine are unusable.
+        FedauditError: Settings, data, the folder or the engine are unusable.
 
     Examples:
         >>> import fedaudit as fa

@@ -12,7 +12,7 @@ from fedaudit.algorithms import algorithm_named
 from fedaudit.attacks import attack_named, attack_set
 from fedaudit.attacks.base import Attack
 from fedaudit.core import modules
-from fedaudit.core.errors import BadInput, NotVisible, Refusal
+from fedaudit.core.errors import BadInput, FedauditError, NotVisible
 from fedaudit.core.importing import called, named, refusing_exits
 from fedaudit.core.naming import Copies
 from fedaudit.core.pretrained import pretrained_file
@@ -102,7 +102,7 @@ def _refuse_without_data(study: Study) -> None:
 def _entries(study: Study) -> Iterator[Entry]:
     """Entries of catalogues that may have required settings; unknown ones are left out."""
     partition, algorithm = study.partition, study.algorithm
-    with suppress(Refusal):
+    with suppress(FedauditError):
         make = scheme_named(partition.scheme)
         yield Entry(
             "partition",
@@ -112,7 +112,7 @@ def _entries(study: Study) -> Iterator[Entry]:
             "partition",
             partition.set_elsewhere,
         )
-    with suppress(Refusal):
+    with suppress(FedauditError):
         learns = algorithm_named(algorithm.name)
         yield Entry("algorithm", algorithm.name, learns, algorithm.options, "algorithm")
     yield from entries_of(study)
@@ -228,9 +228,9 @@ def refuse_misfits(
         check: Is given every run of them, and refuses more.
 
     Raises:
-        Refusal: What :func:`setup` or the check refuses, for every study that is refused.
+        FedauditError: What :func:`setup` or the check refuses, for every study that is refused.
     """
-    refused = dict[str, Refusal]()
+    refused = dict[str, FedauditError]()
     # Points of a grid share their data nearly always, and reading is what takes long.
     sharing = dict[tuple[str, int], list[Study]]()
     for study in studies:
@@ -238,7 +238,7 @@ def refuse_misfits(
             with refusing_exits():
                 _refuse_without_data(study)
             study = with_source_samples(study)
-        except Refusal as error:
+        except FedauditError as error:
             refused[study.name] = error
             continue
         for seed in study.seeds:
@@ -257,7 +257,7 @@ def refuse_misfits(
                         _algorithm_and_defenses(study, world, seed, data_dir)
                     else:
                         check(_setup(study, seed, dataset, world, data_dir))
-            except Refusal as error:
+            except FedauditError as error:
                 refused[study.name] = error
     if refused:
         raise _as_one(refused)
@@ -268,7 +268,7 @@ def _lacks_pretraining(study: Study) -> bool:
     return study.pretraining is not None and not pretrained_file(study.pretrained_name).is_file()
 
 
-def _as_one(refused: Mapping[str, Refusal]) -> Refusal:
+def _as_one(refused: Mapping[str, FedauditError]) -> FedauditError:
     """Return one refusal for several studies; a reason that several share is given once."""
     named = dict[str, list[str]]()
     for name, error in refused.items():
@@ -299,7 +299,7 @@ def _refuse_unmeasured_signals(attacks: Mapping[str, Attack], algorithm: Algorit
             if isinstance(signal, ReadsLayers):
                 try:
                     signal.refuse_misfit(net.initial(0))
-                except Refusal as error:
+                except FedauditError as error:
                     raise type(error)(f"the attack {name!r}: {error}") from error
 
 

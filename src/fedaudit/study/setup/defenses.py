@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
-from fedaudit.core.errors import BadInput, Refusal, Unsupported
+from fedaudit.core.errors import BadInput, FedauditError, Unsupported
 from fedaudit.core.objects import stated
 from fedaudit.core.tasks import lacking
 from fedaudit.core.values import ClientId
@@ -33,7 +33,7 @@ def refuse_unfit(defenses: Mapping[ClientId, Defense], plan: Plan) -> None:
     """Refuses defenses that could not go through with what they are to be used for.
 
     Raises:
-        Refusal: What the first of them that does not fit says.
+        FedauditError: What the first of them that does not fit says.
     """
     # Members of a coalition are set alike: one of them stands for all.
     for defense in {stated(one): one for one in defenses.values()}.values():
@@ -86,7 +86,7 @@ def entries_of(study: Study) -> Iterator[Entry]:
 
     for group in study.defense.groups(study.partition.clients):
         for part in group.parts:
-            with suppress(Refusal):
+            with suppress(FedauditError):
                 make = defense_named(part.name)
                 yield Entry("defense", part.name, make, part.options, "defense")
 

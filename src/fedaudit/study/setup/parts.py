@@ -263,7 +263,7 @@ class Extension:
         """The adversary's view, with what it has besides.
 
         Raises:
-            Refusal: The extension is none of this view.
+            FedauditError: The extension is none of this view.
         """
         return view
 
@@ -286,7 +286,7 @@ class Extension:
             dataset: Its data as they are without a shift.
 
         Raises:
-            Refusal: The extension and the run do not fit.
+            FedauditError: The extension and the run do not fit.
         """
         return run
 
@@ -362,7 +362,7 @@ class Extension:
         """The measured run with attacks and extension as they are once theirs is measured too.
 
         Raises:
-            Refusal: That cannot be measured, or not be read any more.
+            FedauditError: That cannot be measured, or not be read any more.
         """
         return run
 
