@@ -20,6 +20,7 @@ def given(
     rounds: int = 10,
     reach: float = 0.02,
     usage: tuple[UsageRow, ...] = (),
+    tables: Mapping[str, object] | None = None,
 ) -> Record:
     """A record of a study with these AUCs (against unseen samples) and accuracies."""
     study = study_from(
@@ -29,6 +30,7 @@ def given(
             "partition": {"clients": 6},
             "training": {"rounds": rounds},
             "defense": dict(defense or {}),
+            **(tables or {}),
         }
     )
     label = study.defense.label

@@ -74,6 +74,17 @@ def test_groups_and_chains_are_all_in_the_words_and_the_coalition() -> None:
     assert row.coalition == [0, 3]
 
 
+def test_a_row_names_models_of_the_adversary_that_train_without_the_defense() -> None:
+    values = {"a": {1: {0: 0.7}}}
+    names = []
+    for kind in ("same", "none"):
+        tables = {"references": {"count": 2, "defense": kind}, "shadow": {"defense": kind}}
+        records = [given("x", values, {1: 0.9}, defense=noise(0.1), tables=tables), PLAIN]
+        names.append(compared(records).rows[0].defense)
+    defense = "gradient-noise (sigma 0.1)"
+    assert names == [defense, f"{defense}; undefended shadow; undefended references"]
+
+
 def test_differences_are_paired_over_seeds() -> None:
     change = entry(1, "a").change
     assert change is not None

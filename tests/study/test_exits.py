@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from fedaudit.defenses.base import Defense, Turn
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import line_of, refusing_exits
+from fedaudit.fl.hooks import Defense, Turn
 from fedaudit.observe.round import Upload
 from fedaudit.study.running.preflight import check_grid
 from fedaudit.study.running.reattack import reattack

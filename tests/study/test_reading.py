@@ -196,7 +196,7 @@ def changed(tmp_path: Path, place: str, value: object) -> Path:
         ("estimates.0.figures.0.value", -0.1, r"-0.1 is not in \[0, 1\]"),
         ("estimates.0.figures.0.low", 0.99, "not in order"),
         ("estimates.0.figures.0.high", 0.01, "not in order"),
-        ("estimates.0.figures.0.metric", "tpr@0.01", ""),
+        ("estimates.0.figures.0.metric", "tpr@0.02", ""),
         ("estimates.0.figures.1.value", 1.5, r"not in \[0, 1\]"),
         ("estimates.3.value", -1.0, r"not in \[0, 1e\+15\]"),
         ("estimates.0.n_members", -5, "greater than or equal to 0"),

@@ -388,7 +388,15 @@ def _in_words(study: Study) -> str:
     """All defenses with their settings: "gradient-noise (sigma 0.01) + mixup"."""
     groups = study.defense.groups(study.partition.clients)
     parts = [" + ".join(_part(part) for part in group.parts) for group in groups]
-    return ", ".join(dict.fromkeys(part for part in parts if part)) or NONE
+    named = ", ".join(dict.fromkeys(part for part in parts if part))
+    return "; ".join([named, *_undefended_models(study)]) if named else NONE
+
+
+def _undefended_models(study: Study) -> Iterator[str]:
+    """Name the models of the adversary that train without the defense, which may miss a leak."""
+    for name, given in (("shadow", study.shadow), ("references", study.references)):
+        if given is not None and given.defense == "none":
+            yield f"undefended {name}"
 
 
 def _part(part: PartSection) -> str:
