@@ -46,8 +46,10 @@ def fingerprint_of(
     digest = sha256(stated(settings).encode())
     for client in sorted(clients):
         defense = defenses.get(client, UNDEFENDED)
+        # Members of a coalition go by the name that they have in checkpoints of earlier versions,
+        # which know no members of other defenses.
         settings_of_defense = {
-            name: value
+            "coalition" if name == "members" else name: value
             for name, value in vars(defense).items()
             if not (name == "members" and value is None)
         }

@@ -20,7 +20,10 @@ from fedaudit.defenses.cofedmid.compensation import Compensation, unconfident
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.cofedmid.validation import held_out
+from fedaudit.defenses.dpsgd import DPSGD
+from fedaudit.defenses.noise import GradientNoise
 from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.checkpoint import fingerprint_of
 from fedaudit.fl.hooks import Defense, Turn, Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
@@ -314,3 +317,17 @@ def test_the_whole_has_the_settings_of_its_modules_at_their_defaults() -> None:
     assert {name: whole[name].default for name in whole} == {
         name: part[name].default for part in parts for name in part
     }
+
+
+def test_a_checkpoint_identifies_a_coalition_as_earlier_versions_did() -> None:
+    data = {client: Samples(torch.ones(3, 2), torch.tensor([0, 1, 0])) for client in range(4)}
+    guards: dict[int, Defense] = {
+        0: CoFedMID(members=PAIR),
+        1: CoFedMID(members=PAIR),
+        2: DPSGD(1.0, 0.5),
+        3: GradientNoise(0.1),
+    }
+    # By the version whose coalitions were given as coalition=(0, 1).
+    earlier = "04c35a1f403e9f41ccf2f7d61b4674eacf9503db99943b08080b1f07795c827a"
+    assert fingerprint_of(("x",), data, guards) == earlier
+    assert fingerprint_of(("x",), data, {**guards, 3: GradientNoise(0.1, members=[3])}) != earlier
