@@ -13,7 +13,7 @@ from tests.test_layers import FILES, ours
 DOCS = Path(__file__).parents[1] / "docs"
 SRC = Path(__file__).parents[1] / "src" / "fedaudit"
 SCRIPT = runpy.run_path(str(DOCS / "architecture.py"))
-DOORS = {"algorithms", "partitions", "tasks", "views", "plots", "__main__"}
+DOORS = {"algorithms", "errors", "partitions", "tasks", "views", "plots", "__main__"}
 """Modules that only show what rooms have."""
 
 

@@ -158,7 +158,7 @@ def test_a_row_is_made_again_by_the_commands_that_made_its_records(
     units: list[again.Unit], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert again.again("fedmia-redraw-tpr", data_dir="D", out=tmp_path) == 0
-    assert "4 records of 2 studies" in capsys.readouterr().out
+    assert "6 records of 3 studies" in capsys.readouterr().out
     commands = {one.name: " ".join(one.command) for one in units}
     base, redrawn = commands["fedmia-tiny-cnn"], commands["fedmia-tiny-cnn-redraw"]
     assert base.startswith("run ")
