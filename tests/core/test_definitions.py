@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedaudit.core.definitions import definition_digest
 
@@ -56,6 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield tmp_path
+    torch.set_printoptions(profile="default")  # modules below change them
     for name in [name for name in sys.modules if name.startswith(("own_", "this"))]:
         del sys.modules[name]
 

@@ -14,11 +14,13 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch._tensor_str import printoptions
 
 from fedaudit.core.definitions import KNOWN, definition_digest
 from fedaudit.core.errors import BadInput, type_of
@@ -130,9 +132,28 @@ def stated(value: object) -> str:
 
     The words are those of ``repr`` wherever these are settings; large arrays have a digest beside
     what is shown of them, objects without words of their own say their class and attributes, and
-    functions of the user's own a digest of their source.
+    functions of the user's own a digest of their source. Print options that a script or notebook
+    has set change no words.
     """
-    return _words(value, ())
+    with printoptions(profile="default"), _numpy_defaults():
+        return _words(value, ())
+
+
+def _numpy_defaults() -> AbstractContextManager[object]:
+    """Numpy's own options of printing, for a while."""
+    return np.printoptions(
+        precision=8,
+        threshold=_SHOWN,
+        edgeitems=3,
+        linewidth=75,
+        suppress=False,
+        nanstr="nan",
+        infstr="inf",
+        sign="-",
+        formatter=None,
+        floatmode="maxprec",
+        legacy=False,
+    )
 
 
 def _words(value: object, within: tuple[int, ...]) -> str:
