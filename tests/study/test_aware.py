@@ -9,7 +9,6 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Setting
 from fedaudit.observe.measurements import Measurements
 from fedaudit.observe.usage import read_usage
-from fedaudit.observe.views import view_named
 from fedaudit.study.figures.analysis import trainable_by_round
 from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.run import run_study
@@ -98,7 +97,7 @@ def told_tails(**changes: object) -> dict[str, Setting]:
     """Where each attack looks for the noise of client 0, or of 0 and 2."""
     names = ("fedmia-2-centred-tail", "avg-cosine-without-tail", "avg-cosine")
     study = quick_study(**{"attacks": {name: {} for name in names}, **changes})
-    attacks, _ = attacks_of(study, view_named("uploads"))
+    attacks = attacks_of(study)
     return {n: a.settings()["tail"] for n, a in attacks.items() if "tail" in a.settings()}
 
 

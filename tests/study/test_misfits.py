@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.tasks import Task
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import dataset_of, refuse_misfits
@@ -43,9 +44,9 @@ def test_what_does_not_go_with_the_data_is_refused_by_the_points_name(
 def test_data_that_points_share_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
-    def counted(study: Study, seed: int, data_dir: Path | None) -> Dataset:
+    def counted(study: Study, task: Task, seed: int, data_dir: Path | None) -> Dataset:
         read.append(study.data.name)
-        return dataset_of(study, seed, data_dir)
+        return dataset_of(study, task, seed, data_dir)
 
     monkeypatch.setattr("fedaudit.study.setup.build.dataset_of", counted)
     refuse_misfits([small_study(), small_study(training={"rounds": 5}), small_study()])

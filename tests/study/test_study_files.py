@@ -16,10 +16,9 @@ from fedaudit.datasets.partitions.feature_shift import SHIFTS
 from fedaudit.defenses.ldp.mechanism import LocalDP
 from fedaudit.study.extensions.examples import KnownSplit
 from fedaudit.study.settings.file import read_studies
-from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import setup
 from fedaudit.study.setup.dealing import GroupedData, dealt, grouped
-from fedaudit.study.setup.parts import Setup
+from fedaudit.study.setup.parts import Parts, Setup
 
 FOLDER = Path(__file__).parents[2] / "studies"
 FILES = sorted(FOLDER.glob("*.toml"))
@@ -100,11 +99,12 @@ def resolved(path: Path) -> dict[str, Setup]:
 _dealt: dict[str, GroupedData] = {}
 
 
-def dealt_once(study: Study, dataset: Dataset, seed: int) -> GroupedData:
+def dealt_once(parts: Parts, dataset: Dataset, seed: int) -> GroupedData:
     """Variants of a study have the same data nearly always."""
+    study = parts.study
     key = repr((study.data, study.partition, study.audit, study.shift, len(dataset), seed))
     if key not in _dealt:
-        _dealt[key] = grouped(study, dataset, dealt(study, dataset, seed), seed)
+        _dealt[key] = grouped(study, dataset, dealt(study, parts.partition, dataset, seed), seed)
     return _dealt[key]
 
 

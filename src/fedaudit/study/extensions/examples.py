@@ -39,8 +39,8 @@ from fedaudit.study.settings.optional import OPTIONAL, ShadowSection
 from fedaudit.study.settings.sections import ServerSection, Study
 from fedaudit.study.setup.algorithm import server_risk
 from fedaudit.study.setup.dealing import dealt, grouped
-from fedaudit.study.setup.defenses import alike, defenses_of, representatives
 from fedaudit.study.setup.holdout import exclude_held_out, left_to_train
+from fedaudit.study.setup.named import alike, defenses_of, representatives
 from fedaudit.study.setup.parts import Extension, Means, Setup
 
 KNOWN = "known"
@@ -446,7 +446,9 @@ def own_federation(
             ),
         }
     )
-    deal = shadow_deal(dataset, run.deal, lambda rest: dealt(study, rest, seed))
+    assert run.parts is not None
+    partition = run.parts.partition
+    deal = shadow_deal(dataset, run.deal, lambda rest: dealt(study, partition, rest, seed))
     world = grouped(study, dataset, deal, seed)
     algorithm = run.algorithm
     if isinstance(algorithm, IfcaMir):

@@ -51,7 +51,7 @@ from fedaudit.study.figures.truth import (
     target_truth,
 )
 from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.defenses import assigns_classes
+from fedaudit.study.setup.named import assigns_classes
 from fedaudit.study.setup.parts import Setup
 
 GUESSED_SHARE = 0.2

@@ -24,7 +24,7 @@ from fedaudit.results.fields import Part, Share, Whole
 from fedaudit.risk.server import ServerRisk, ShadowSuccess
 from fedaudit.study.figures.accuracy import model_of_each, outputs_served
 from fedaudit.study.setup.algorithm import server_risk
-from fedaudit.study.setup.dealing import GroupedData, partition_of
+from fedaudit.study.setup.dealing import GroupedData
 from fedaudit.study.setup.holdout import left_to_train
 from fedaudit.study.setup.parts import Setup
 
@@ -308,7 +308,7 @@ def risk_samples(
         rng: Draws those that are asked about.
     """
     tests = run.dataset.test.take(like)
-    if isinstance(partition_of(run.study), IID):
+    if run.parts and isinstance(run.parts.partition, IID):
         return RiskSamples(_some(trained, rng), _some([tests], rng))
     labels, free = torch.cat([samples.labels for samples in trained]), tests.labels
     inside, outside = torch.zeros_like(labels).bool(), torch.zeros_like(free).bool()

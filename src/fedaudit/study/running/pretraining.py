@@ -23,9 +23,9 @@ from fedaudit.datasets.catalog import load
 from fedaudit.engines.local import one_thread
 from fedaudit.models import architecture
 from fedaudit.observe.tensors import read_tensors, write_tensors
-from fedaudit.study.settings.options import task_of
 from fedaudit.study.settings.sections import PretrainingSection, Study
 from fedaudit.study.setup.build import dataset_of
+from fedaudit.study.setup.named import task_of
 
 _WARM_UP = 100
 """Steps in which the learning rate rises."""
@@ -116,7 +116,7 @@ def _public(
     task, data = task_of(study.task), given.data
     public = load(data.name, task, data.classes, data_dir=data_dir, seed=given.seed, **data.options)
     train = public.train
-    own = dataset_of(study, study.seeds[0], data_dir).train
+    own = dataset_of(study, task, study.seeds[0], data_dir).train
     if own.features.shape[1:] != train.features.shape[1:] or own.inputs != train.inputs:
         raise BadInput(
             f"a sample of {data.name!r}, on which the network is pretrained, has another shape "

@@ -53,7 +53,7 @@ from fedaudit.study.running.identity import config_of, run_key, settings_of
 from fedaudit.study.running.observing import measured_on
 from fedaudit.study.running.pictures import write_pictures
 from fedaudit.study.settings.sections import ServerSection
-from fedaudit.study.setup.defenses import assigns_classes
+from fedaudit.study.setup.named import assigns_classes
 from fedaudit.study.setup.parts import Conclusion, Extension, MeasuredRun, Setup, Work
 
 _MOST_CLIENTS = 50

@@ -34,7 +34,7 @@ from fedaudit.study.running.preflight import check_run, detectable_leaks, refuse
 from fedaudit.study.running.pretraining import pretrained_for
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.algorithm import shadow_cost
-from fedaudit.study.setup.build import setup
+from fedaudit.study.setup.build import resolve, run_of
 from fedaudit.study.setup.parts import Extension, Means, Setup, Work
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ def run_study(
     refuse_place(device, workers, engine)
     study = with_code(as_begun(study, out))
     pretrained_for(study, data_dir, device=device, progress=progress, log=log)
-    runs = [setup(study, seed, data_dir) for seed in study.seeds]
+    parts = resolve(study)
+    runs = [run_of(parts, seed, data_dir) for seed in study.seeds]
     for run in runs:
         check_run(run, device)
     work = _work(engine, workers, study.partition.clients, device, progress)

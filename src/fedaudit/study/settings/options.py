@@ -8,10 +8,8 @@ from types import UnionType
 from typing import NamedTuple, get_args
 
 from fedaudit.core.errors import BadInput, unknown_name
-from fedaudit.core.tasks import TASKS, Task, task_named
 from fedaudit.core.values import Setting
 from fedaudit.study.settings.base import Settings
-from fedaudit.study.settings.sections import TaskSection
 
 _GIVEN = {"coalition", "members", "task"}
 """Parameters that the rest of the study gives."""
@@ -152,14 +150,3 @@ _IN_WORDS: dict[type, str] = {
     str: "a text",
     bool: "true or false",
 }
-
-
-def task_of(section: TaskSection) -> Task:
-    """The task that a study names, with settings that it takes.
-
-    Raises:
-        BadInput: There is none, or a setting is none of its own or of the wrong type.
-    """
-    if section.name in TASKS:
-        check_options("task", section.name, TASKS[section.name], section.options)
-    return task_named(section.name, section.options)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from fedaudit.algorithms import FederatedTask, algorithm_named
+from fedaudit.algorithms import FederatedTask
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import called
 from fedaudit.core.seeds import seeded
@@ -24,9 +24,9 @@ from fedaudit.observe.round import Logits
 from fedaudit.risk.base import ByLoss
 from fedaudit.risk.catalog import measure_named
 from fedaudit.risk.server import ServerRisk, ShadowTraining
-from fedaudit.study.settings.options import check_options, task_of
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.dealing import GroupedData
+from fedaudit.study.setup.parts import Parts
 
 _EPOCHS = 5
 """Of a continued shadow model, if the study does not say."""
@@ -35,22 +35,21 @@ FEWEST = 100
 """With fewer samples of its own a server says nothing of any use."""
 
 
-def algorithm_of(study: Study, world: GroupedData, seed: int, data_dir: Path | None) -> Algorithm:
-    """The algorithm that a study names, for its data set.
+def algorithm_of(parts: Parts, world: GroupedData, seed: int, data_dir: Path | None) -> Algorithm:
+    """Construct the algorithm that a study names, for its data set.
 
     Args:
-        study: Its settings.
+        parts: Of the study.
         world: What clients learn, and who has what.
         seed: Of the run.
         data_dir: Where a public set lies, if the algorithm has one.
 
     Raises:
-        BadInput: No such algorithm, model or setting, or they do not fit together.
+        BadInput: No such model or setting, or they do not fit together.
     """
-    check_algorithm(study)
-    dataset = world.dataset
+    study, dataset = parts.study, world.dataset
     train = dataset.train
-    task = replace(task_of(study.task), inputs=train.inputs)
+    task = replace(parts.task, inputs=train.inputs)
     shape = train.inputs.shape if train.inputs else tuple(train.features.shape[1:])
     width = task.width(train.features, train.targets) or dataset.classes
 
@@ -75,7 +74,7 @@ def algorithm_of(study: Study, world: GroupedData, seed: int, data_dir: Path | N
     )
     name = study.algorithm.name
     options = study.algorithm.options
-    made = called("algorithm", name, algorithm_named(name), task=given, **options)
+    made = called("algorithm", name, parts.make_algorithm, task=given, **options)
     if not isinstance(made, Algorithm):
         raise BadInput(
             f"the algorithm {name!r} made {type_of(made)}, which is no "
@@ -93,17 +92,6 @@ def algorithm_of(study: Study, world: GroupedData, seed: int, data_dir: Path | N
             "model, or take an algorithm whose clients share outputs, such as fedmd"
         )
     return made
-
-
-def check_algorithm(study: Study) -> None:
-    """Refuses what can be refused without data.
-
-    Raises:
-        BadInput: No such algorithm or setting.
-    """
-    given = study.algorithm
-    check_options("algorithm", given.name, algorithm_named(given.name), given.options)
-    study.training.local()
 
 
 def _training_part(name: str, *, seed: int, data_dir: Path | None) -> Samples:

@@ -1,28 +1,25 @@
 """From a study's settings to the parts of one run, with everything refused that cannot work."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import torch
 
-from fedaudit.algorithms import algorithm_named
 from fedaudit.attacks import attack_named, attack_set
 from fedaudit.attacks.base import Attack
 from fedaudit.core import modules
 from fedaudit.core.errors import BadInput, FedauditError, NotVisible
-from fedaudit.core.importing import called, named, refusing_exits
-from fedaudit.core.naming import Copies
+from fedaudit.core.importing import refusing_exits
 from fedaudit.core.pretrained import pretrained_file
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.tasks import lacking
-from fedaudit.core.values import ClientId, Sees, Setting
+from fedaudit.core.tasks import Task, lacking
+from fedaudit.core.values import Sees, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, Server
-from fedaudit.fl.hooks import Defense, Plan
+from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels
+from fedaudit.fl.hooks import Plan
 from fedaudit.metrics.table import metric_named
 from fedaudit.observe.round import Logits
 from fedaudit.observe.views import (
@@ -40,24 +37,28 @@ from fedaudit.study.extensions.examples import LearnedFrom
 from fedaudit.study.extensions.references import References
 from fedaudit.study.extensions.secure_sum import SecureSum
 from fedaudit.study.extensions.unlearning import Unlearning
-from fedaudit.study.settings.options import Entry, check_options, refuse_missing, task_of
+from fedaudit.study.settings.options import refuse_missing
 from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.algorithm import algorithm_of, check_algorithm, refuse_unmeasured
-from fedaudit.study.setup.dealing import GroupedData, dealt, grouped, scheme_named
-from fedaudit.study.setup.defenses import (
-    assigns_classes,
-    defenses_of,
-    entries_of,
-    noisy_tail,
-    refuse_unfit,
-)
+from fedaudit.study.setup.algorithm import algorithm_of, refuse_unmeasured
+from fedaudit.study.setup.dealing import GroupedData, dealt, grouped
 from fedaudit.study.setup.holdout import (
     HoldOutRule,
     exclude_held_out,
     left_to_train,
     refuse_one_sided,
 )
-from fedaudit.study.setup.parts import Extension, Setup
+from fedaudit.study.setup.named import (
+    algorithm_maker,
+    assigns_classes,
+    defenses_of,
+    named_entries,
+    noisy_tail,
+    partition_of,
+    refuse_unfit,
+    server_of,
+    task_of,
+)
+from fedaudit.study.setup.parts import Extension, Parts, Setup
 
 EXTENSIONS: tuple[type[Extension], ...] = (
     Attacker,
@@ -70,67 +71,68 @@ EXTENSIONS: tuple[type[Extension], ...] = (
 )
 """What optional tables add to a run, in the order in which they do so."""
 
-SERVERS: dict[str, Callable[..., Server]] = {"honest": Server}
-"""Who may send the models, by name."""
-
 
 def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
-    """Loads the data and builds the parts of one run.
+    """Load the data and assemble one run.
 
     Raises:
-        BadInput: A name or setting that does not exist, or data that does not suffice.
+        FedauditError: What :func:`resolve` refuses, or data that do not suffice.
+    """
+    return run_of(resolve(study), seed, data_dir)
+
+
+def run_of(parts: Parts, seed: int, data_dir: Path | None) -> Setup:
+    """Load the data and assemble one run of a study whose parts are known.
+
+    Raises:
+        FedauditError: Data that do not suffice, or that do not fit the parts.
+    """
+    dataset = dataset_of(parts.study, parts.task, seed, data_dir)
+    return _setup(parts, seed, dataset, _dealt(parts, dataset, seed), data_dir)
+
+
+def resolve(study: Study) -> Parts:
+    """Look up every part that a study names, and refuse what is wrong without any data.
+
+    Required settings that are missing are refused first, all together.
+
+    Raises:
+        BadInput: A name or setting that does not exist.
         NotVisible: The study names an attack that needs more than the view offers.
     """
-    _refuse_without_data(study)
-    study = with_source_samples(study)
-    dataset = dataset_of(study, seed, data_dir)
-    return _setup(study, seed, dataset, _dealt(study, dataset, seed), data_dir)
-
-
-def _refuse_without_data(study: Study) -> None:
-    """Refuse what needs no data to be found wrong, required settings that are missing first."""
-    refuse_missing(_entries(study))
-    view = _view_of(study)
-    _attacks_seen(study, view)
-    for name in study.figures.metrics:
-        metric_named(name)
-    check_algorithm(study)
-    defenses_of(study)
-    _measured_rounds(study, view)
-
-
-def _entries(study: Study) -> Iterator[Entry]:
-    """Entries of catalogues that may have required settings; unknown ones are left out."""
-    partition, algorithm = study.partition, study.algorithm
-    with suppress(FedauditError):
-        make = scheme_named(partition.scheme)
-        yield Entry(
-            "partition",
-            partition.scheme,
-            make,
-            partition.options,
-            "partition",
-            partition.set_elsewhere,
-        )
-    with suppress(FedauditError):
-        learns = algorithm_named(algorithm.name)
-        yield Entry("algorithm", algorithm.name, learns, algorithm.options, "algorithm")
-    yield from entries_of(study)
+    refuse_missing(named_entries(study))
+    view, task = _view_of(study), task_of(study.task)
+    attacks = attacks_of(study)
+    _allowed(study, attacks, task, view)
+    return Parts(
+        study=with_source_samples(study),
+        task=task,
+        view=view,
+        attacks=attacks,
+        metrics={name: metric_named(name) for name in study.figures.metrics},
+        make_algorithm=algorithm_maker(study),
+        defenses=defenses_of(study),
+        measured_rounds=_measured_rounds(study, view),
+        partition=partition_of(study),
+        server=server_of(study),
+    )
 
 
 def _setup(
-    study: Study, seed: int, dataset: Dataset, world: GroupedData, data_dir: Path | None
+    parts: Parts, seed: int, dataset: Dataset, world: GroupedData, data_dir: Path | None
 ) -> Setup:
-    """The parts of one run on data that were loaded and dealt."""
-    algorithm, defenses = _algorithm_and_defenses(study, world, seed, data_dir)
-    view = _as_sent(_view_of(study), algorithm)
+    """Assemble one run on data that were loaded and dealt."""
+    study, defenses = parts.study, parts.defenses
+    algorithm = _fitting_algorithm(parts, world, seed, data_dir)
+    view = _as_sent(parts.view, algorithm)
     if world.dataset.train.has_whole_numbers:
         # The largest token or concept may be in either part, and of any client.
         for net, part in product(algorithm.nets, (world.dataset.train, world.dataset.test)):
             if len(part):
                 modules.refuse_unfit(net.initial(0), part)
-    attacks, refused = _attacks_seen(study, view)
+    attacks, refused = _allowed(study, parts.attacks, parts.task, view)
     _refuse_unmeasured_signals(attacks, algorithm)
+    parts.server.refuse_misfit(world.deal.clients.keys(), study.training.rounds)
     holdout = HoldOutRule(defenses, algorithm, study.training.rounds, seed_for(seed, "federation"))
     refuse_one_sided(world.deal.clients, holdout)
     deal = exclude_held_out(world.deal, holdout)
@@ -149,11 +151,12 @@ def _setup(
         view=view,
         attacks=attacks,
         refused=refused,
-        measured_rounds=_measured_rounds(study, view),
+        measured_rounds=parts.measured_rounds,
         groups=world.groups,
-        server=_server_of(study, world),
+        server=parts.server,
+        parts=parts,
     )
-    run = _without_uninformed(run)
+    run = _without_uninformed(run, parts)
     for kind in EXTENSIONS:
         run = kind.added(run, dataset)
     for one in (run, *run.own_federations):
@@ -174,39 +177,16 @@ def with_source_samples(study: Study) -> Study:
     count = 0
     # Elsewhere the audited samples of each client are random ones of its data, or few are its.
     if audit.draw == "fair" and not study.has_equal_clients:
-        attacks, _ = attacks_of(study, _view_of(study))
+        task, view = task_of(study.task), _view_of(study)
+        attacks, _ = _allowed(study, attacks_of(study), task, view)
         if any(attack.infers_source for attack in attacks.values()):
             count = audit.fair // (3 * study.partition.clients)
     return study.model_copy(update={"audit": audit.model_copy(update={"sources": count})})
 
 
-def _server_of(study: Study, world: GroupedData) -> Server:
-    """The server that sends clients their models.
-
-    Raises:
-        BadInput: No such server, or one that tampers with what never comes.
-    """
-    name = study.server.name
-    make = named(
-        "server",
-        name,
-        SERVERS,
-        wanted="a class derived from fedaudit.fl.algorithms.base.Server",
-        fits=lambda found: (
-            isinstance(found, Copies) or (isinstance(found, type) and issubclass(found, Server))
-        ),
-    )
-    check_options("server", name, make, study.server.options)
-    server = called("server", name, make, **study.server.options)
-    assert isinstance(server, Server)
-    server.refuse_misfit(world.deal.clients.keys(), study.training.rounds)
-    return server
-
-
-def dataset_of(study: Study, seed: int, data_dir: Path | None) -> Dataset:
-    """The data that a study names, with the classes that it asks for."""
+def dataset_of(study: Study, task: Task, seed: int, data_dir: Path | None) -> Dataset:
+    """Load the data that a study names, with the classes that it asks for."""
     given = study.data
-    task = task_of(study.task)
     kept = given.classes, given.first_class
     return load(given.name, task, *kept, data_dir=data_dir, seed=seed, **given.options)
 
@@ -232,31 +212,31 @@ def refuse_misfits(
     """
     refused = dict[str, FedauditError]()
     # Points of a grid share their data nearly always, and reading is what takes long.
-    sharing = dict[tuple[str, int], list[Study]]()
+    sharing = dict[tuple[str, int], list[Parts]]()
     for study in studies:
         try:
             with refusing_exits():
-                _refuse_without_data(study)
-            study = with_source_samples(study)
+                parts = resolve(study)
         except FedauditError as error:
             refused[study.name] = error
             continue
         for seed in study.seeds:
-            sharing.setdefault((repr((study.data, study.task)), seed), []).append(study)
+            sharing.setdefault((repr((study.data, study.task)), seed), []).append(parts)
     for (_, seed), together in sharing.items():
         dataset, deal, world = None, "", None
-        for study in (one for one in together if one.name not in refused):
+        for parts in (one for one in together if one.study.name not in refused):
+            study = parts.study
             try:
                 if dataset is None:
-                    dataset = dataset_of(study, seed, data_dir)
+                    dataset = dataset_of(study, parts.task, seed, data_dir)
                 wanted = repr((study.partition, study.audit, study.shift))
                 if world is None or wanted != deal:
-                    deal, world = wanted, _dealt(study, dataset, seed)
+                    deal, world = wanted, _dealt(parts, dataset, seed)
                 with refusing_exits():
                     if _lacks_pretraining(study):
-                        _algorithm_and_defenses(study, world, seed, data_dir)
+                        _fitting_algorithm(parts, world, seed, data_dir)
                     else:
-                        check(_setup(study, seed, dataset, world, data_dir))
+                        check(_setup(parts, seed, dataset, world, data_dir))
             except FedauditError as error:
                 refused[study.name] = error
     if refused:
@@ -280,16 +260,10 @@ def _as_one(refused: Mapping[str, FedauditError]) -> FedauditError:
     return found
 
 
-def _dealt(study: Study, dataset: Dataset, seed: int) -> GroupedData:
-    """Training and audited samples, as the groups of clients have them."""
-    return grouped(study, dataset, dealt(study, dataset, seed), seed)
-
-
-def _attacks_seen(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, str]]:
-    """The attacks that a view allows, as :func:`attacks_of`, where it also shows what is kept."""
-    if study.audit.keep == "full":
-        view.refuse_unless_offered(Sees.GLOBAL_MODEL | Sees.UPDATE, 'audit.keep = "full"')
-    return attacks_of(study, view)
+def _dealt(parts: Parts, dataset: Dataset, seed: int) -> GroupedData:
+    """Deal training and audited samples, as the groups of clients have them."""
+    deal = dealt(parts.study, parts.partition, dataset, seed)
+    return grouped(parts.study, dataset, deal, seed)
 
 
 def _refuse_unmeasured_signals(attacks: Mapping[str, Attack], algorithm: Algorithm) -> None:
@@ -303,36 +277,29 @@ def _refuse_unmeasured_signals(attacks: Mapping[str, Attack], algorithm: Algorit
                     raise type(error)(f"the attack {name!r}: {error}") from error
 
 
-def _algorithm_and_defenses(
-    study: Study, world: GroupedData, seed: int, data_dir: Path | None
-) -> tuple[Algorithm, dict[ClientId, Defense]]:
-    """The algorithm and the clients' defenses, which fit its networks."""
-    algorithm, defenses = algorithm_of(study, world, seed, data_dir), defenses_of(study)
-    for plan in _plans(study, world.dataset, algorithm):
-        refuse_unfit(defenses, plan)
-    refuse_unmeasured(study, world, seed, algorithm)
-    return algorithm, defenses
+def _fitting_algorithm(
+    parts: Parts, world: GroupedData, seed: int, data_dir: Path | None
+) -> Algorithm:
+    """Construct the algorithm, and refuse defenses that do not fit its networks."""
+    algorithm = algorithm_of(parts, world, seed, data_dir)
+    for plan in _plans(parts.study, world.dataset, algorithm):
+        refuse_unfit(parts.defenses, plan)
+    refuse_unmeasured(parts.study, world, seed, algorithm)
+    return algorithm
 
 
-def _without_uninformed(run: Setup) -> Setup:
-    """The run without attacks of the default set that need side information there is none of."""
+def _without_uninformed(run: Setup, parts: Parts) -> Setup:
+    """Drop attacks of the default set that need side information where there is none."""
     audit = run.study.audit
     if run.study.attacks or any(
         assigns_classes(run.defenses.get(client)) for client in (*audit.targets, *audit.merge)
     ):
         return run
+    uninformed = {name for name, one in parts.attacks.items() if one.needs_side_information}
     return replace(
         run,
-        attacks={
-            name: attack
-            for name, attack in run.attacks.items()
-            if not attack.needs_side_information
-        },
-        refused={
-            name: why
-            for name, why in run.refused.items()
-            if not attack_named(name).needs_side_information
-        },
+        attacks={name: one for name, one in run.attacks.items() if name not in uninformed},
+        refused={name: why for name, why in run.refused.items() if name not in uninformed},
     )
 
 
@@ -391,6 +358,8 @@ def _view_of(study: Study) -> View:
         view = as_one(view, study.audit.merge)
     for kind in EXTENSIONS:
         view = kind.seen(study, view)
+    if study.audit.keep == "full":
+        view.refuse_unless_offered(Sees.GLOBAL_MODEL | Sees.UPDATE, 'audit.keep = "full"')
     return view
 
 
@@ -405,50 +374,50 @@ def _as_sent(view: View, algorithm: Algorithm) -> View:
     return of_several_models(view) if isinstance(algorithm, ChoosesModels) else view
 
 
-def attacks_of(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, str]]:
-    """Named attacks must be possible; of the study's set of attacks, the possible ones are taken.
-
-    Returns:
-        The attacks, and for each other one what is missing.
+def attacks_of(study: Study) -> dict[str, Attack]:
+    """Return the attacks that a study names, or those of its set, whatever the view offers.
 
     Raises:
         BadInput: No such attack, setting or set.
+    """
+    if not study.attacks:
+        return dict(attack_set(study.attack_set))
+    found = {}
+    for name, given in study.attacks.items():
+        attack = attack_named(name)
+        for kind in EXTENSIONS:
+            attack = kind.informed(study, attack)
+        found[name] = attack.with_settings(_noise_tail(study, name, attack) | given)
+    return found
+
+
+def _allowed(
+    study: Study, attacks: Mapping[str, Attack], task: Task, view: View
+) -> tuple[dict[str, Attack], dict[str, str]]:
+    """Return the attacks that a view allows, and for each other one what is missing.
+
+    Raises:
         NotVisible: The study names an attack that needs more than the view offers.
     """
-    if study.attacks:
-        named = {
-            name: _informed(study, attack_named(name)).with_settings(
-                _noise_tail(study, name) | given
-            )
-            for name, given in study.attacks.items()
-        }
-        for name, attack in named.items():
-            _refuse_impossible(name, attack, study, view)
-        return named, {}
     possible, refused = {}, {}
-    for name, attack in attack_set(study.attack_set).items():
+    for name, attack in attacks.items():
         try:
-            _refuse_impossible(name, attack, study, view)
+            _refuse_impossible(name, attack, study, task, view)
             possible[name] = attack
         except NotVisible as error:
+            if study.attacks:
+                raise
             refused[name] = str(error)
     return possible, refused
 
 
-def _informed(study: Study, attack: Attack) -> Attack:
-    """The attack, told of what it must know of the study's extensions."""
-    for kind in EXTENSIONS:
-        attack = kind.informed(study, attack)
-    return attack
-
-
-def _noise_tail(study: Study, name: str) -> dict[str, Setting]:
+def _noise_tail(study: Study, name: str, attack: Attack) -> dict[str, Setting]:
     """Side information on a defense's noise for an attack that uses it, where a study gives none.
 
     Raises:
         BadInput: The audited clients' noise lies in tails of several sizes.
     """
-    if "tail" not in attack_named(name).settings():
+    if "tail" not in attack.settings():
         return {}
     defenses = defenses_of(study)
     audited = {*study.audit.targets, *study.audit.merge}
@@ -462,9 +431,8 @@ def _noise_tail(study: Study, name: str) -> dict[str, Setting]:
     return {"tail": found.pop()} if found else {}
 
 
-def _refuse_impossible(name: str, attack: Attack, study: Study, view: View) -> None:
+def _refuse_impossible(name: str, attack: Attack, study: Study, task: Task, view: View) -> None:
     view.refuse_unless_offered(attack.needs, f"the attack {name!r}")
-    task = task_of(study.task)
     if attack.reads & ~task.readings:
         raise NotVisible(lacking(f"the attack {name!r}", attack.reads, task))
     if attack.infers_source and study.audit.unit == "person":

@@ -1,15 +1,12 @@
 """Training data, audited samples and groups of clients, as a study's partition deals them."""
 
-from collections.abc import Callable
-from inspect import signature
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 from numpy import ndarray
 
-from fedaudit.core.errors import BadInput, Unsupported, type_of, unknown_name
-from fedaudit.core.importing import called, named
+from fedaudit.core.errors import Unsupported, unknown_name
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId
 from fedaudit.datasets.dataset import Dataset
@@ -17,9 +14,8 @@ from fedaudit.datasets.draws.audit_set import Deal, all_but
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.attribute import BySide, dealt_by_side, like_their_side, sides_of
 from fedaudit.datasets.partitions.feature_shift import SHIFTS, Shift, of_clients, places, shifted
-from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
+from fedaudit.datasets.partitions.schemes import Partition
 from fedaudit.results.clusters import EVERYBODY
-from fedaudit.study.settings.base import Settings
 from fedaudit.study.settings.options import check_options
 from fedaudit.study.settings.sections import Study
 
@@ -29,18 +25,24 @@ ATTRIBUTE = "attribute"
 MAJORITY_AND_MINORITY = ("majority", "minority")
 
 
-def dealt(study: Study, dataset: Dataset, seed: int) -> Deal:
-    """Deals a data set out under one seed.
+def dealt(study: Study, partition: Partition, dataset: Dataset, seed: int) -> Deal:
+    """Deal a data set out under one seed.
+
+    Args:
+        study: Its settings of clients, audit and shift.
+        partition: How training samples are dealt.
+        dataset: Whose samples are dealt.
+        seed: Of the run.
 
     Raises:
-        BadInput: A draw, partition or setting that does not exist, or data that do not suffice.
+        BadInput: A draw or setting that does not exist, or data that do not suffice.
     """
     if study.shift is None or study.shift.kind != ATTRIBUTE:
-        return _dealt(study, dataset, partition_of(study), seed)
+        return _dealt(study, dataset, partition, seed)
     group = of_clients(study.partition.clients, study.shift.minority)
-    partition = BySide(partition_of(study), tuple(group.tolist()))
+    each = BySide(partition, tuple(group.tolist()))
     sides = sides_of(dataset, study.shift.value)
-    return dealt_by_side(dataset, sides, lambda apart: _dealt(study, apart, partition, seed))
+    return dealt_by_side(dataset, sides, lambda part: _dealt(study, part, each, seed))
 
 
 def _dealt(study: Study, dataset: Dataset, partition: Partition, seed: int) -> Deal:
@@ -72,46 +74,6 @@ def _dealt(study: Study, dataset: Dataset, partition: Partition, seed: int) -> D
             set_elsewhere=audit.set_elsewhere,
         )
     return DRAWS[audit.draw](dataset, **settings, **audit.options)
-
-
-def scheme_named(name: str) -> Callable[..., object]:
-    """Return what makes a partition: of the catalogue, of a package, or the user's own.
-
-    Raises:
-        BadInput: There is none.
-    """
-    return named(
-        "partition",
-        name,
-        PARTITIONS,
-        wanted="a class or function that makes a fedaudit.datasets.partitions.schemes.Partition",
-        fits=callable,
-    )
-
-
-def partition_of(study: Study) -> Partition:
-    """The partition of training samples among clients.
-
-    Raises:
-        BadInput: A scheme or setting that does not exist.
-    """
-    given = study.partition
-    scheme = scheme_named(given.scheme)
-    options: Settings = dict(given.options)
-    if "samples_per_client" in signature(scheme).parameters:
-        options |= {"samples_per_client": given.samples_per_client}
-    elif given.samples_per_client:
-        raise BadInput(
-            f"the partition {given.scheme!r} deals everything; leave samples_per_client at 0"
-        )
-    check_options("partition", given.scheme, scheme, options, set_elsewhere=given.set_elsewhere)
-    made = called("partition", given.scheme, scheme, **options)
-    if not isinstance(made, Partition):
-        raise BadInput(
-            f"the partition {given.scheme!r} made {type_of(made)}, which has no method "
-            "quotas; give a fedaudit.datasets.partitions.schemes.Partition"
-        )
-    return made
 
 
 class Groups(NamedTuple):

@@ -16,14 +16,17 @@ from fedaudit.core.errors import Damaged
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.summaries import short_repr
+from fedaudit.core.tasks import Task
 from fedaudit.core.values import ClientId, Params
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
+from fedaudit.datasets.partitions.schemes import Partition
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.visits import TurnContext, cohort_of
+from fedaudit.metrics.table import Exact, Metric
 from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors
@@ -62,6 +65,36 @@ class Watched(NamedTuple):
 
 @short_repr
 @dataclass(frozen=True)
+class Parts:
+    """Parts that a study names, looked up once, with everything refused that needs no data.
+
+    Attributes:
+        study: The settings.
+        task: What models are trained for.
+        partition: How training samples are dealt to clients.
+        make_algorithm: Constructs the algorithm once there are data.
+        defenses: One instance for each defended client; training works on copies.
+        server: Who sends clients their models.
+        view: What the adversary sees of an algorithm that averages parameters.
+        attacks: Attacks that the study names, or those of its set, whatever the view offers.
+        metrics: Further metrics by name.
+        measured_rounds: Rounds to be measured, ascending.
+    """
+
+    study: Study
+    task: Task
+    partition: Partition
+    make_algorithm: Callable[..., Algorithm]
+    defenses: Mapping[ClientId, Defense]
+    server: Server
+    view: View
+    attacks: Mapping[str, Attack]
+    metrics: Mapping[str, Exact | Metric]
+    measured_rounds: tuple[int, ...]
+
+
+@short_repr
+@dataclass(frozen=True)
 class Setup:
     """The parts of one run of a study.
 
@@ -82,6 +115,7 @@ class Setup:
             of interest.
         watched: Where the federation was somebody else's, what is known of it.
         server: Who sends clients their models.
+        parts: What the study names; None for a recorded federation, of which no study is known.
         title: What a refusal calls a federation beside the audited one, whose seed no study names;
             empty for the audited one.
     """
@@ -101,6 +135,7 @@ class Setup:
     is_shadow: bool = False
     watched: Watched | None = None
     server: Server = HONEST
+    parts: Parts | None = None
     title: str = ""
 
     @property

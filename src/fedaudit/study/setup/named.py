@@ -1,18 +1,109 @@
-"""The defenses of a study's clients, and what an adversary could know of them."""
+"""Parts that a study names, each constructed from its name and settings without any data."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from inspect import signature
 
-from fedaudit.core.errors import BadInput, FedauditError, Unsupported
+from fedaudit.algorithms import algorithm_named
+from fedaudit.core.errors import BadInput, FedauditError, Unsupported, type_of
+from fedaudit.core.importing import called, named
+from fedaudit.core.naming import Copies
 from fedaudit.core.objects import stated
-from fedaudit.core.tasks import lacking
+from fedaudit.core.tasks import TASKS, Task, lacking, task_named
 from fedaudit.core.values import ClientId
+from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
+from fedaudit.fl.algorithms.base import Algorithm, Server
 from fedaudit.fl.hooks import Defense, Plan
+from fedaudit.study.settings.base import Settings
 from fedaudit.study.settings.defense import Group
 from fedaudit.study.settings.options import Entry, check_options
-from fedaudit.study.settings.sections import Study
+from fedaudit.study.settings.sections import Study, TaskSection
+
+SERVERS: dict[str, Callable[..., Server]] = {"honest": Server}
+"""Servers that send clients their models, by name."""
+
+
+def task_of(section: TaskSection) -> Task:
+    """Return the task that a study names.
+
+    Raises:
+        BadInput: There is none, or a setting is unknown or of the wrong type.
+    """
+    if section.name in TASKS:
+        check_options("task", section.name, TASKS[section.name], section.options)
+    return task_named(section.name, section.options)
+
+
+def partition_of(study: Study) -> Partition:
+    """Return the partition of training samples among clients.
+
+    Raises:
+        BadInput: A scheme or setting that does not exist.
+    """
+    given = study.partition
+    scheme = _scheme_named(given.scheme)
+    options: Settings = dict(given.options)
+    if "samples_per_client" in signature(scheme).parameters:
+        options |= {"samples_per_client": given.samples_per_client}
+    elif given.samples_per_client:
+        raise BadInput(
+            f"the partition {given.scheme!r} deals everything; leave samples_per_client at 0"
+        )
+    check_options("partition", given.scheme, scheme, options, set_elsewhere=given.set_elsewhere)
+    made = called("partition", given.scheme, scheme, **options)
+    if not isinstance(made, Partition):
+        raise BadInput(
+            f"the partition {given.scheme!r} made {type_of(made)}, which has no method "
+            "quotas; give a fedaudit.datasets.partitions.schemes.Partition"
+        )
+    return made
+
+
+def _scheme_named(name: str) -> Callable[..., object]:
+    return named(
+        "partition",
+        name,
+        PARTITIONS,
+        wanted="a class or function that makes a fedaudit.datasets.partitions.schemes.Partition",
+        fits=callable,
+    )
+
+
+def algorithm_maker(study: Study) -> Callable[..., Algorithm]:
+    """Return what constructs the algorithm that a study names, once there are data.
+
+    Raises:
+        BadInput: No such algorithm or setting.
+    """
+    given = study.algorithm
+    make = algorithm_named(given.name)
+    check_options("algorithm", given.name, make, given.options)
+    study.training.local()
+    return make
+
+
+def server_of(study: Study) -> Server:
+    """Return the server that sends clients their models.
+
+    Raises:
+        BadInput: No such server or setting.
+    """
+    name = study.server.name
+    make = named(
+        "server",
+        name,
+        SERVERS,
+        wanted="a class derived from fedaudit.fl.algorithms.base.Server",
+        fits=lambda found: (
+            isinstance(found, Copies) or (isinstance(found, type) and issubclass(found, Server))
+        ),
+    )
+    check_options("server", name, make, study.server.options)
+    server = called("server", name, make, **study.server.options)
+    assert isinstance(server, Server)
+    return server
 
 
 def defenses_of(study: Study) -> dict[ClientId, Defense]:
@@ -80,15 +171,23 @@ def _made(group: Group) -> dict[ClientId, Defense]:
     return {c: chain[0] if len(chain) == 1 else Chain(chain) for c, chain in chains.items()}
 
 
-def entries_of(study: Study) -> Iterator[Entry]:
-    """Return the defenses that a study names, with their settings; unknown ones are left out."""
-    from fedaudit.defenses import defense_named
+def named_entries(study: Study) -> Iterator[Entry]:
+    """Yield catalogue entries that may have required settings; unknown names are left out."""
+    partition, algorithm = study.partition, study.algorithm
+    with suppress(FedauditError):
+        make = _scheme_named(partition.scheme)
+        name, options, elsewhere = partition.scheme, partition.options, partition.set_elsewhere
+        yield Entry("partition", name, make, options, "partition", elsewhere)
+    with suppress(FedauditError):
+        learns = algorithm_named(algorithm.name)
+        yield Entry("algorithm", algorithm.name, learns, algorithm.options, "algorithm")
+    groups = study.defense.groups(study.partition.clients)
+    for part in (part for group in groups for part in group.parts):
+        from fedaudit.defenses import defense_named
 
-    for group in study.defense.groups(study.partition.clients):
-        for part in group.parts:
-            with suppress(FedauditError):
-                make = defense_named(part.name)
-                yield Entry("defense", part.name, make, part.options, "defense")
+        with suppress(FedauditError):
+            defends = defense_named(part.name)
+            yield Entry("defense", part.name, defends, part.options, "defense")
 
 
 def alike(
