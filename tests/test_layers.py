@@ -56,7 +56,7 @@ FLOORS: dict[str, str] = {
     "study.front": EVERYTHING_BELOW,
     "study": "core.errors core.metric_names results study.settings",
     "live": EVERYTHING_BELOW,
-    "gate": "core.errors core.files core.metric_names metrics results report study.settings.toml "
+    "gate": "core.errors core.files core.metric_names metrics results report "
     "study.settings.values study.running.outputs",
     "pack": "core.errors core.files core.importing core.locking core.metric_names results report "
     "gate",
@@ -74,8 +74,10 @@ EXCEPTIONS = {
     ("pack.remaking", "live.attack"): "a recording's record is made again from what was measured",
     ("pack.remaking", "live.recording"): "and its settings are those of the recording",
     ("pack.remaking", "study.running.folder"): "likewise for the folder of a study's run",
-    ("pack.remaking", "study.running.reattack"): "whose attacks are made again",
-    ("pack.remaking", "study.running.remeasure"): "and whose kept updates are measured again",
+    (
+        "pack.remaking",
+        "study.running.reattack",
+    ): "whose attacks are made again, and whose kept updates are measured again",
     ("pack.left_out", "live.recording"): "attacks of a record are those of its recording",
     ("pack.left_out", "study.running.folder"): "or of the study of its run",
     ("pack.left_out", "study.settings.sections"): "and a recording has the default figures",

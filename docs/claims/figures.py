@@ -31,7 +31,7 @@ from fedaudit.results.games import (
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, Trajectory, UsageRow
 from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult, has_older_level
-from fedaudit.study.settings.defense import DefenseSection
+from fedaudit.study.settings.optional import DefenseSection
 
 LATE = (0.6, 1.0)
 """Shares of the rounds at which the gap of loss is a figure."""

@@ -23,7 +23,7 @@ from fedaudit.report.reproducing import reproducing
 from fedaudit.results.record import Record
 from fedaudit.signals.outputs import Confidence
 from fedaudit.study.comparing import rows_of
-from fedaudit.study.running.growth import growth_of
+from fedaudit.study.running.folder import growth_of
 from fedaudit.study.running.identity import settings_of
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study

@@ -34,8 +34,8 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import Defense, Turn
 from fedaudit.observe.round import Sent
 from fedaudit.signals.outputs import Confidence
+from fedaudit.study.front.audit import in_python
 from fedaudit.study.front.federation import Federation, Questions, plan_of
-from fedaudit.study.front.refusals import in_python
 from fedaudit.study.running.identity import study_key
 from fedaudit.study.settings.values import study_from
 from fedaudit.study.setup.build import setup

@@ -14,7 +14,7 @@ from fedaudit.core.locking import Lock
 from fedaudit.report.page import write_report_beside
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
-from fedaudit.study.running.growth import Growth, growth_from, growth_of, more
+from fedaudit.study.running.folder import Growth, growth_from, growth_of, more
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.file import read_studies
 from fedaudit.study.settings.sections import Study

@@ -22,7 +22,7 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.risk.base import ByLoss
 from fedaudit.study.figures.accuracy import evaluation_split
 from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.holdout import HoldOutRule, exclude_held_out
+from fedaudit.study.setup.dealing import HoldOutRule, exclude_held_out
 from tests.study.studies import small_study
 
 

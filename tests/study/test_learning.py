@@ -36,7 +36,7 @@ from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.settings.values import study_from
 from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.holdout import left_to_train
+from fedaudit.study.setup.dealing import left_to_train
 from fedaudit.study.setup.parts import Means, Setup
 from tests.study.studies import Carried, small_study
 

@@ -25,12 +25,11 @@ from fedaudit.results.sources import FAIR, OWN
 from fedaudit.study.comparing import compared
 from fedaudit.study.running.folder import STUDY_FILE
 from fedaudit.study.running.identity import run_key, with_code
-from fedaudit.study.running.reattack import reattack
-from fedaudit.study.running.remeasure import contradicting_signals
+from fedaudit.study.running.reattack import contradicting_signals, reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import setup, with_source_samples
-from fedaudit.study.setup.holdout import left_to_train
+from fedaudit.study.setup.dealing import left_to_train
 from tests.study.studies import quick_study
 
 SKEWED = {"scheme": "dirichlet", "options": {"beta": 0.3}, "samples_per_client": 60}

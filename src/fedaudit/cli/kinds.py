@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.files import RECORDING_FILE, open_regular
-from fedaudit.study.settings.toml import read_toml
+from fedaudit.study.settings.values import read_toml
 
 _MARK = re.compile(rb'"format":\s?"fedaudit-(\w+)"')
 _MARKED_WITHIN = 200

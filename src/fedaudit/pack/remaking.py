@@ -21,8 +21,7 @@ from fedaudit.report.grid import shortened
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.running.folder import recorded_study
-from fedaudit.study.running.reattack import reattack
-from fedaudit.study.running.remeasure import contradicting_signals, unmeasurable
+from fedaudit.study.running.reattack import contradicting_signals, reattack, unmeasurable
 
 _BY_ITSELF = {"environment", "content_hash", "name", "config"}
 """Fields of a record that do not follow from its recording, or are compared by themselves."""

@@ -48,7 +48,7 @@ from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.older import settled
 from fedaudit.results.read import read_comparison
 from fedaudit.results.record import Record
-from fedaudit.study.settings.defense import NONE, PartSection
+from fedaudit.study.settings.optional import NONE, PartSection
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.settings.values import study_from
 

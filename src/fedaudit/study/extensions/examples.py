@@ -34,12 +34,10 @@ from fedaudit.observe.round import Round
 from fedaudit.observe.views import View, with_own
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
-from fedaudit.study.settings.defense import DefenseSection
-from fedaudit.study.settings.optional import OPTIONAL, ShadowSection
+from fedaudit.study.settings.optional import OPTIONAL, DefenseSection, ShadowSection
 from fedaudit.study.settings.sections import ServerSection, Study
 from fedaudit.study.setup.algorithm import server_risk
-from fedaudit.study.setup.dealing import dealt, grouped
-from fedaudit.study.setup.holdout import exclude_held_out, left_to_train
+from fedaudit.study.setup.dealing import dealt, exclude_held_out, grouped, left_to_train
 from fedaudit.study.setup.named import alike, defenses_of, representatives
 from fedaudit.study.setup.parts import Extension, Means, Setup
 

@@ -23,7 +23,7 @@ from fedaudit.observe.views import View, with_own
 from fedaudit.study.extensions.examples import OwnPlan, own_federation, unused_defense
 from fedaudit.study.settings.optional import ReferencesSection
 from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.holdout import exclude_held_out, left_to_train
+from fedaudit.study.setup.dealing import exclude_held_out, left_to_train
 from fedaudit.study.setup.parts import Extension, Means, Setup
 
 

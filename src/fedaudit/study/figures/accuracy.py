@@ -27,7 +27,7 @@ from fedaudit.results.metrics import (
     TRAIN_ACCURACY,
     UPLOAD_GAP,
 )
-from fedaudit.study.setup.holdout import left_to_train
+from fedaudit.study.setup.dealing import left_to_train
 from fedaudit.study.setup.parts import Setup
 
 if TYPE_CHECKING:

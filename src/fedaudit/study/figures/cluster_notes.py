@@ -24,8 +24,7 @@ from fedaudit.results.fields import Part, Share, Whole
 from fedaudit.risk.server import ServerRisk, ShadowSuccess
 from fedaudit.study.figures.accuracy import model_of_each, outputs_served
 from fedaudit.study.setup.algorithm import server_risk
-from fedaudit.study.setup.dealing import GroupedData
-from fedaudit.study.setup.holdout import left_to_train
+from fedaudit.study.setup.dealing import GroupedData, left_to_train
 from fedaudit.study.setup.parts import Setup
 
 STATE, END = "clusters", "clusters/end"

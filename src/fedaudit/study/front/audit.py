@@ -1,8 +1,8 @@
-"""The front door: an audit of objects, and what it found."""
+"""Audits of Python objects, their results, and refusals in terms of Python arguments."""
 
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from fedaudit.core.errors import BadInput, Unsupported, type_of, unknown_name
+from fedaudit.core.errors import BadInput, FedauditError, Unsupported, type_of, unknown_name
 from fedaudit.core.files import (
     ATTACKED,
     RECORD_FILE,
@@ -41,12 +41,12 @@ from fedaudit.study.front.federation import (
     plan_of,
 )
 from fedaudit.study.front.games import Games, GamesPlan, games_plan
-from fedaudit.study.front.refusals import in_python
 from fedaudit.study.front.spelling import attack_settings, registering
 from fedaudit.study.running.identity import own_parts, study_key, with_code
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.base import Section
+from fedaudit.study.settings.games import GameStudy
 from fedaudit.study.settings.optional import (
     OPTIONAL,
     AttackerSection,
@@ -56,7 +56,60 @@ from fedaudit.study.settings.optional import (
     ShadowSection,
     UnlearningSection,
 )
-from fedaudit.study.settings.sections import AuditSection, FiguresSection
+from fedaudit.study.settings.sections import AuditSection, FiguresSection, Study
+
+_ARGUMENTS = {
+    **{name: kind.python_name() for name, kind in OPTIONAL.items()},
+    "audit": "fedaudit.Audit",
+    "figures": "fedaudit.Figures",
+    "risk": "fedaudit.Risk",
+    "shift": "fedaudit.Shift",
+    "training": "fedaudit.Training",
+    "data": "data",
+    "partition": "clients",
+    "model": "model",
+    "algorithm": "algorithm",
+    "defense": "defenses",
+    "server": "server",
+    "game": "fedaudit.Game",
+    "neuron": "fedaudit.Neuron",
+    "rounds": "fedaudit.Rounds",
+    "detector": "fedaudit.Detector",
+    "records": "fedaudit.Games",
+    "mechanism": "mechanism",
+}
+"""What says in Python what a table of a study file says: a class of settings, or an argument."""
+
+_SETTING = re.compile(rf"(?<![\w.])({'|'.join(_ARGUMENTS)})\.(\w+)(?:\.(\w+))?")
+
+
+@contextmanager
+def in_python() -> Iterator[None]:
+    """Inside, a refusal that names settings of study files says how they are given in Python."""
+    try:
+        yield
+    except FedauditError as refusal:
+        said = str(refusal)
+        named = dict.fromkeys(found for found in _SETTING.finditer(said) if _is_setting(found))
+        meant = dict.fromkeys(f"{one[0]} is {_argument(one)}" for one in named)
+        if meant:
+            refusal.args = (f"{said} (in Python, {', '.join(meant)})",)
+        raise
+
+
+def _is_setting(found: re.Match[str]) -> bool:
+    section = {**GameStudy.model_fields, **Study.model_fields}[found[1]].annotation
+    fields = getattr(section, "model_fields", None)
+    return fields is None or found[2] in fields
+
+
+def _argument(found: re.Match[str]) -> str:
+    section, setting, option = found.groups()
+    argument = _ARGUMENTS[section]
+    if argument.startswith("fedaudit."):
+        return f"{argument}({setting}=...)"
+    return f"{option}= of what {argument}= is" if option else f"said by {argument}="
+
 
 _UNNAMED = "audit"
 _KEY_LENGTH = 8

@@ -32,7 +32,7 @@ from fedaudit.fl.training.local import try_step
 from fedaudit.study.extensions.unlearning import try_ascent
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import refuse_misfits
-from fedaudit.study.setup.holdout import left_to_train
+from fedaudit.study.setup.dealing import left_to_train
 from fedaudit.study.setup.parts import Setup
 
 _LARGEST_SUGGESTED = 2

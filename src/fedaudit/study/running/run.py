@@ -19,15 +19,21 @@ from fedaudit.engines.local import local_engine
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.study.running.environment import Clock
-from fedaudit.study.running.folder import as_begun, claim, claim_record, refuse_other_study
-from fedaudit.study.running.growth import growth_notes
+from fedaudit.study.running.folder import (
+    as_begun,
+    claim,
+    claim_record,
+    growth_notes,
+    refuse_other_study,
+)
 from fedaudit.study.running.identity import with_code
-from fedaudit.study.running.kept_signals import refuse_unmeasured, with_all_signals
 from fedaudit.study.running.observing import (
     disk_needed,
     observe,
+    refuse_unmeasured,
     results_needed,
     stored_rounds,
+    with_all_signals,
 )
 from fedaudit.study.running.pool import is_measured, locked, place_of, write_run_places
 from fedaudit.study.running.preflight import check_run, detectable_leaks, refuse_place
@@ -64,7 +70,7 @@ def run_study(
 
     Everything that cannot work is refused before anything is trained. A study that was stopped
     at any moment goes on where it was when it is run again with the same folder, and ends with
-    the same content hash. So does one that has grown since, as :mod:`fedaudit.study.running.growth`
+    the same content hash. So does one that has grown since, as :mod:`fedaudit.study.running.folder`
     says: only what was added is trained or worked out.
 
     Args:

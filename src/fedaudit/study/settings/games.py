@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedaudit.study.settings.base import Count, Digest, Positive, Section, Settings
-from fedaudit.study.settings.defense import COALITION
-from fedaudit.study.settings.names import DefenseName
+from fedaudit.study.settings.base import Count, DefenseName, Digest, Positive, Section, Settings
+from fedaudit.study.settings.optional import COALITION
 from fedaudit.study.settings.sections import DataSection, Study
 from fedaudit.study.settings.values import settings_from
 

@@ -16,16 +16,20 @@ from fedaudit.core.importing import code_key
 from fedaudit.core.metric_names import tpr_at
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.layout import MAX_ROUND
-from fedaudit.study.settings.base import Count, Digest, Positive, Section, Settings, Share
-from fedaudit.study.settings.defense import DefenseSection
-from fedaudit.study.settings.names import (
+from fedaudit.study.settings.base import (
     AlgorithmName,
     AttackName,
+    Count,
+    Digest,
     DrawName,
     MeasureName,
     MetricName,
     ModelName,
     PartitionName,
+    Positive,
+    Section,
+    Settings,
+    Share,
     TaskName,
     ViewName,
     each_once,
@@ -33,6 +37,7 @@ from fedaudit.study.settings.names import (
 from fedaudit.study.settings.optional import (
     AttackerSection,
     CanariesSection,
+    DefenseSection,
     ReferencesSection,
     SecureSumSection,
     ShadowSection,

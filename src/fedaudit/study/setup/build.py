@@ -40,10 +40,12 @@ from fedaudit.study.extensions.unlearning import Unlearning
 from fedaudit.study.settings.options import refuse_missing
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.algorithm import algorithm_of, refuse_unmeasured
-from fedaudit.study.setup.dealing import GroupedData, dealt, grouped
-from fedaudit.study.setup.holdout import (
+from fedaudit.study.setup.dealing import (
+    GroupedData,
     HoldOutRule,
+    dealt,
     exclude_held_out,
+    grouped,
     left_to_train,
     refuse_one_sided,
 )

@@ -17,7 +17,7 @@ from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.fl.algorithms.base import Algorithm, Server
 from fedaudit.fl.hooks import Defense, Plan
 from fedaudit.study.settings.base import Settings
-from fedaudit.study.settings.defense import Group
+from fedaudit.study.settings.optional import Group
 from fedaudit.study.settings.options import Entry, check_options
 from fedaudit.study.settings.sections import Study, TaskSection
 

@@ -36,8 +36,7 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.text import plain
 from fedaudit.signals.base import Signal
 from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.dealing import Groups
-from fedaudit.study.setup.holdout import HoldOutRule
+from fedaudit.study.setup.dealing import Groups, HoldOutRule
 
 if TYPE_CHECKING:
     from fedaudit.results.record import ControlResult
