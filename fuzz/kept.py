@@ -14,9 +14,8 @@ from safetensors.torch import save
 
 from fedaudit.core.errors import Damaged
 from fedaudit.core.files import read_object
-from fedaudit.core.params import plus
 from fedaudit.core.pretrained import pretrained
-from fedaudit.core.values import Params, Samples
+from fedaudit.core.values import Params, Samples, plus
 from fedaudit.fl import checkpoint
 from fedaudit.fl.checkpoint import Standing, resume
 from fedaudit.live.audited import join_audits

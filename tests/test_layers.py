@@ -18,14 +18,14 @@ ROOT = Path(fedaudit.__file__).parent
 EVERYTHING_BELOW = "everything below"
 FLOORS: dict[str, str] = {
     "core": "",
-    "metrics": "core.errors core.importing core.metric_names core.origin",
+    "metrics": "core.errors core.importing core.metric_names",
     "observe": "core",
     "engines": "core",
     "models": "core",
     "datasets": "core",
     "partitions": "core datasets.partitions.schemes",
     "results": "core.errors core.files core.metric_names core.seeds metrics",
-    "report": "core.errors core.files core.locking core.metric_names results",
+    "report": "core.errors core.files core.metric_names results",
     # Gradients and their lengths, layer by layer: attacks measure by it, DP-SGD clips.
     "signals.kernels": "core",
     "signals": "core observe engines signals.kernels",
@@ -58,8 +58,7 @@ FLOORS: dict[str, str] = {
     "live": EVERYTHING_BELOW,
     "gate": "core.errors core.files core.metric_names metrics results report study.settings.toml "
     "study.settings.values study.running.outputs",
-    "pack": "core.errors core.files core.importing core.locking core.metric_names results report "
-    "gate",
+    "pack": "core.errors core.files core.importing core.metric_names results report gate",
     "integrations": EVERYTHING_BELOW,
     "catalogue": EVERYTHING_BELOW,
     "tasks": "core.tasks",
@@ -83,7 +82,7 @@ EXCEPTIONS = {
 }
 """Imports that the table does not allow, with the reason for each."""
 
-TRUTH = ("core.origin", "datasets.draws")
+TRUTH = ("core.metric_names", "datasets.draws")
 """Modules that know who trained on what."""
 BLIND = ("observe", "engines", "models", "signals", "attacks", "defenses", "fl", "risk")
 """Rooms that must not know it."""

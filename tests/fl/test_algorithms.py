@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.core.params import flat
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, chunks
+from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, chunks, flat
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.hamp import Hamp
 from fedaudit.fl.algorithms.fedavg import FedAdam, FedAvg, FedProx

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.params import flat
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples
+from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, flat
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import Defense, Turn, Visit

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.params import weighted_sum
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, Params, Samples
+from fedaudit.core.values import Architecture, Params, Samples, weighted_sum
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL, Workers
 from fedaudit.fl import uploads as module

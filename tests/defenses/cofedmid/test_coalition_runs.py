@@ -12,9 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.params import flat, weighted_sum
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, Batch, Model, Samples
+from fedaudit.core.values import Architecture, Batch, Model, Samples, flat, weighted_sum
 from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.defenses.cofedmid.compensation import Compensation, unconfident
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise

@@ -7,8 +7,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from fedaudit.core.params import plus, weighted_sum
-from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples
+from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, plus, weighted_sum
 from fedaudit.fl.hooks import Defense, Visit, Workload
 from fedaudit.observe.round import Exposed, Sent, Upload
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from fedaudit.core.errors import BadInput, type_of
-from fedaudit.core.params import difference, plus, weighted_sum
-from fedaudit.core.values import ClientId, Model, Params, Samples
+from fedaudit.core.values import ClientId, Model, Params, Samples, difference, plus, weighted_sum
 from fedaudit.fl.algorithms.base import Local, OneModel
 from fedaudit.fl.hooks import Defense, Turn, Visit, Workload
 from fedaudit.fl.training.local import LocalTraining, train

@@ -11,9 +11,17 @@ from torch import Tensor, nn
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.modules import loaded, outputs_of
-from fedaudit.core.params import weighted_sum
 from fedaudit.core.seeds import seed_for, seeded
-from fedaudit.core.values import Architecture, Batch, ClientId, Model, Params, Samples, chunks
+from fedaudit.core.values import (
+    Architecture,
+    Batch,
+    ClientId,
+    Model,
+    Params,
+    Samples,
+    chunks,
+    weighted_sum,
+)
 from fedaudit.fl.algorithms.base import Local
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn, Visit, Workload
 from fedaudit.fl.training.local import LocalTraining, train

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.metric_names import SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN
-from fedaudit.core.params import flat
 from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seed_for, seeded
-from fedaudit.core.values import ClientId, Samples
+from fedaudit.core.values import ClientId, Samples, flat
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.defenses.accounting import FORMAL_DELTA
 from fedaudit.defenses.canary import CanaryUpload

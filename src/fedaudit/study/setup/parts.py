@@ -15,8 +15,7 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.errors import Damaged
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.summaries import short_repr
-from fedaudit.core.values import ClientId, Params
+from fedaudit.core.values import ClientId, Params, short_repr
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.engines.base import Engine
