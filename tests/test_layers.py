@@ -34,11 +34,10 @@ FLOORS: dict[str, str] = {
     "fl.hooks": "core observe",
     "defenses.accounting": "core.errors",
     "fl.training": "core engines signals.kernels fl.hooks",
-    "defenses": "core observe fl.hooks defenses.accounting fl.training",
+    "defenses": "core observe signals.kernels fl.hooks defenses.accounting fl.training",
     "fl": "core observe engines defenses fl.hooks fl.training",
     "algorithms": "core fl",
-    "risk": "core observe metrics.balanced signals attacks fl.hooks fl.training "
-    "fl.algorithms.ifca_mir fl.algorithms.fedavg fl.visits",
+    "risk": "core observe metrics.balanced signals attacks fl.hooks fl.training fl.algorithms",
     # A filter on the bench is called, and needs no training and no figures.
     "filters": "core fl.hooks observe.round",
     # Settings hold names, spelled as the catalogues have them.

@@ -14,8 +14,8 @@ from fedaudit.core.modules import laid_out
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Params, norm, plus, scaled
+from fedaudit.defenses.dpsgd import clipped_sum
 from fedaudit.fl.hooks import Objective
-from fedaudit.fl.training.clipped import clipped_sum
 from fedaudit.models import architecture
 from tests.networks import CASES, CLASSES, Twice
 

@@ -22,9 +22,8 @@ from fedaudit.defenses.cofedmid.validation import held_out
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.checkpoint import fingerprint_of
 from fedaudit.fl.hooks import Defense, Turn, Visit
-from fedaudit.fl.simulate import simulate
+from fedaudit.fl.simulate import fingerprint_of, simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import architecture
 from fedaudit.observe.round import Round

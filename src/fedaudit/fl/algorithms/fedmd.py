@@ -24,9 +24,8 @@ from fedaudit.core.values import (
 )
 from fedaudit.fl.algorithms.base import Local
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn, Visit, Workload
-from fedaudit.fl.training.local import LocalTraining, train
+from fedaudit.fl.training.local import Adam, LocalTraining, train
 from fedaudit.fl.training.manual_backprop import written_out
-from fedaudit.fl.training.optimizers import Adam
 from fedaudit.fl.training.parallel import draws_as_it_trains, side_by_side
 from fedaudit.observe.round import Exposed, Logits, Sent, Upload
 

@@ -20,11 +20,10 @@ from fedaudit.core.values import (
     scaled,
     weighted_sum,
 )
-from fedaudit.fl.algorithms.base import Local, OneModel
+from fedaudit.fl.algorithms.base import Local, OneModel, made_of
 from fedaudit.fl.algorithms.fedavg import rebuilt
 from fedaudit.fl.hooks import Defense, Objective, Turn, Visit, Workload
 from fedaudit.fl.training.local import LocalTraining, dropout_of, objective_of
-from fedaudit.fl.uploads import made_of
 from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload
 
 _CHUNK = 512

@@ -22,9 +22,8 @@ from fedaudit.defenses.accounting import FORMAL_DELTA
 from fedaudit.defenses.canary import CanaryUpload
 from fedaudit.defenses.chain import Chain
 from fedaudit.engines.local import LOCAL
-from fedaudit.fl.algorithms.base import ChoosesModels
+from fedaudit.fl.algorithms.base import ChoosesModels, Job, TurnContext, visited
 from fedaudit.fl.hooks import Defense, Visit
-from fedaudit.fl.visits import Job, TurnContext, visited
 from fedaudit.metrics.epsilon import bound_method
 from fedaudit.metrics.secure_sum import secure_sum_bounds
 from fedaudit.observe.round import Round, Update

@@ -20,9 +20,8 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
-from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server
+from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server, TurnContext, cohort_of
 from fedaudit.fl.hooks import Defense
-from fedaudit.fl.visits import TurnContext, cohort_of
 from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors
