@@ -18,8 +18,7 @@ import torch
 from torch import nn
 
 from benchmarks.training import CASES, Case, medians, repeated
-from fedaudit.core.params import plus
-from fedaudit.core.values import Model, Samples, chunks
+from fedaudit.core.values import Model, Samples, chunks, plus
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.signals.measure import measure_round
 from fedaudit.signals.outputs import Loss

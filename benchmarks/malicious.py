@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import torch
 
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
 from fedaudit.fl.simulate import simulate
 from fedaudit.metrics import auc_interval

@@ -22,7 +22,7 @@ import torch
 
 import fedaudit as fa
 from fedaudit.core.seeds import seed_for
-from fedaudit.fl.visits import cohort_of
+from fedaudit.fl.algorithms.base import cohort_of
 
 ROUNDS, CLASSES = 5, 10
 ATTACKS = ("loss-series", "grad-cosine", "fedmia-1", "fedmia-2")

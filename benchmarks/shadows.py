@@ -33,9 +33,8 @@ from fedaudit.core.values import Architecture, Model, Params, Samples, chunks
 from fedaudit.engines.local import one_thread
 from fedaudit.fl.algorithms.ifca_mir import Cluster
 from fedaudit.fl.hooks import UNDEFENDED, Visit
-from fedaudit.fl.training.dense import cross_entropy_slope
 from fedaudit.fl.training.local import LocalTraining, train
-from fedaudit.fl.training.manual_backprop import written_out
+from fedaudit.fl.training.manual_backprop import cross_entropy_slope, written_out
 from fedaudit.fl.training.parallel import side_by_side
 from fedaudit.models import architecture
 from fedaudit.risk.server import ServerRisk, ShadowTraining

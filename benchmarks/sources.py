@@ -20,8 +20,7 @@ import torch
 from benchmarks.losses import forward, in_order
 from benchmarks.training import CASES, Case
 from fedaudit.attacks import attack_named
-from fedaudit.core.params import plus
-from fedaudit.core.values import Model, Samples
+from fedaudit.core.values import Model, Samples, plus
 from fedaudit.observe.measurements import MeasuredRound, stacked
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.signals.measure import measure_round

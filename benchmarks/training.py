@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedaudit.core.params import weighted_sum
-from fedaudit.core.values import Architecture, Samples, Setting, chunks
+from fedaudit.core.values import Architecture, Samples, Setting, chunks, weighted_sum
 from fedaudit.engines.local import Workers
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import UNDEFENDED, Visit

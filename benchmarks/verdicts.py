@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.report.evidence import LEAKS, headline, size_reached
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate

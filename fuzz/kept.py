@@ -14,11 +14,9 @@ from safetensors.torch import save
 
 from fedaudit.core.errors import Damaged
 from fedaudit.core.files import read_object
-from fedaudit.core.params import plus
 from fedaudit.core.pretrained import pretrained
-from fedaudit.core.values import Params, Samples
-from fedaudit.fl import checkpoint
-from fedaudit.fl.checkpoint import Standing, resume
+from fedaudit.core.values import Params, Samples, plus
+from fedaudit.fl.simulate import Standing, resume_checkpoint, save_checkpoint
 from fedaudit.live.audited import join_audits
 from fedaudit.live.recording import round_entry
 from fedaudit.live.waiting import hand_over, read_waiting, waiting_entries
@@ -108,12 +106,12 @@ def usage_seeds() -> list[bytes]:
 def standing(content: bytes) -> None:
     """The checkpoint of a run."""
     clients = (0, 1)
-    resume(file("stood/checkpoint.safetensors", content), RUN, 3, STANDING, clients)
+    resume_checkpoint(file("stood/checkpoint.safetensors", content), RUN, 3, STANDING, clients)
 
 
 def standing_seeds() -> list[bytes]:
     path = FOLDER / "seed-checkpoint.safetensors"
-    checkpoint.save(STANDING, path, RUN)
+    save_checkpoint(STANDING, path, RUN)
     return [without_hash(path)]
 
 

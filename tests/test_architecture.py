@@ -64,7 +64,7 @@ OPENED_ELSEWHERE = {
     "core.importing.module_digest": "the file of a module that was imported",
     "core.definitions._bytes_of": "likewise",
     "core.pretrained.of_minilm": "an installed package",
-    "core.pretrained.pretrained": "by its path, after core.headers looked at it",
+    "core.pretrained.pretrained": "by its path, after check_header looked at it",
     "observe.tensors.read_tensors": "likewise",
     "observe.tensors.read_notes": "likewise",
     "observe.tensors.carries_hash": "likewise",

@@ -18,14 +18,14 @@ ROOT = Path(fedaudit.__file__).parent
 EVERYTHING_BELOW = "everything below"
 FLOORS: dict[str, str] = {
     "core": "",
-    "metrics": "core.errors core.importing core.metric_names core.origin",
+    "metrics": "core.errors core.importing core.metric_names",
     "observe": "core",
     "engines": "core",
     "models": "core",
     "datasets": "core",
     "partitions": "core datasets.partitions.schemes",
     "results": "core.errors core.files core.metric_names core.seeds metrics",
-    "report": "core.errors core.files core.locking core.metric_names results",
+    "report": "core.errors core.files core.metric_names results",
     # Gradients and their lengths, layer by layer: attacks measure by it, DP-SGD clips.
     "signals.kernels": "core",
     "signals": "core observe engines signals.kernels",
@@ -34,11 +34,10 @@ FLOORS: dict[str, str] = {
     "fl.hooks": "core observe",
     "defenses.accounting": "core.errors",
     "fl.training": "core engines signals.kernels fl.hooks",
-    "defenses": "core observe fl.hooks defenses.accounting fl.training",
+    "defenses": "core observe signals.kernels fl.hooks defenses.accounting fl.training",
     "fl": "core observe engines defenses fl.hooks fl.training",
     "algorithms": "core fl",
-    "risk": "core observe metrics.balanced signals attacks fl.hooks fl.training "
-    "fl.algorithms.ifca_mir fl.algorithms.fedavg fl.visits",
+    "risk": "core observe metrics.balanced signals attacks fl.hooks fl.training fl.algorithms",
     # A filter on the bench is called, and needs no training and no figures.
     "filters": "core fl.hooks observe.round",
     # Settings hold names, spelled as the catalogues have them.
@@ -58,8 +57,7 @@ FLOORS: dict[str, str] = {
     "live": EVERYTHING_BELOW,
     "gate": "core.errors core.files core.metric_names metrics results report "
     "study.settings.values study.running.outputs",
-    "pack": "core.errors core.files core.importing core.locking core.metric_names results report "
-    "gate",
+    "pack": "core.errors core.files core.importing core.metric_names results report gate",
     "integrations": EVERYTHING_BELOW,
     "catalogue": EVERYTHING_BELOW,
     "tasks": "core.tasks",
@@ -85,7 +83,7 @@ EXCEPTIONS = {
 }
 """Imports that the table does not allow, with the reason for each."""
 
-TRUTH = ("core.origin", "datasets.draws")
+TRUTH = ("core.metric_names", "datasets.draws")
 """Modules that know who trained on what."""
 BLIND = ("observe", "engines", "models", "signals", "attacks", "defenses", "fl", "risk")
 """Rooms that must not know it."""

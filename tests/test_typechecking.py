@@ -9,8 +9,7 @@ import torch
 from beartype import beartype
 from beartype.roar import BeartypeCallHintViolation
 
-from fedaudit.core.params import flat
-from fedaudit.core.values import chunks
+from fedaudit.core.values import chunks, flat
 from fedaudit.defenses.mixup import MixUp
 from fedaudit.metrics.table import average_precision
 

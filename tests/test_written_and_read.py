@@ -191,7 +191,7 @@ def test_tensors_that_could_not_be_read_back_are_not_written(
     path = tmp_path / "a.safetensors"
     some = {str(at): torch.zeros(1) for at in range(5)}
     write_tensors(some, path)
-    monkeypatch.setattr("fedaudit.core.headers.MAX_TENSORS", 5)
+    monkeypatch.setattr("fedaudit.core.pretrained.MAX_TENSORS", 5)
     write_tensors(some, path, {"again": "1"})
     with pytest.raises(BadInput, match=r"a\.safetensors could not be read back .*6 tensors"):
         write_tensors({**some, "more": torch.zeros(1)}, path)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from fedaudit import plots as plots
     from fedaudit import tasks as tasks
     from fedaudit import views as views
+    from fedaudit.core.metric_names import Origin
     from fedaudit.core.naming import named
-    from fedaudit.core.origin import Origin
     from fedaudit.core.values import Samples
     from fedaudit.filters.check import check_dp
     from fedaudit.fl.simulate import simulate
@@ -84,7 +84,7 @@ _DOORS = {
     "Game": "fedaudit.study.settings.games:GameSection",
     "Games": "fedaudit.study.front.games:Games",
     "Neuron": "fedaudit.study.settings.games:NeuronSection",
-    "Origin": "fedaudit.core.origin:Origin",
+    "Origin": "fedaudit.core.metric_names:Origin",
     "Risk": "fedaudit.study.settings.sections:RiskSection",
     "Rounds": "fedaudit.study.settings.games:RoundsSection",
     "Run": "fedaudit.study.front.audit:Run",

@@ -20,7 +20,7 @@ from fedaudit.core.importing import named
 from fedaudit.core.naming import AlgorithmPart, changed_fields
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Samples
-from fedaudit.fl.algorithms import fedavg, fedembedding, fedmd, fedsgd, ifca, ifca_mir
+from fedaudit.fl.algorithms import fedavg, fedmd, fedsgd, ifca, ifca_mir
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.ifca_mir import OwnRisk, Preference, Risk
 from fedaudit.fl.training.local import LocalTraining
@@ -258,7 +258,7 @@ class FedEmbedding(FederatedAlgorithm):
 
     def build(self, task: FederatedTask) -> Algorithm:
         """Return the algorithm for a federation."""
-        return fedembedding.FedEmbedding(task.architecture, task.training)
+        return fedavg.FedEmbedding(task.architecture, task.training)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from fedaudit.algorithms import ALGORITHMS, FederatedTask
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported
 from fedaudit.core.objects import stated
-from fedaudit.core.params import plus
 from fedaudit.core.seeds import seed_for, seeded
-from fedaudit.core.values import Architecture, Batch, ClientId, Params, Samples, Sees, Setting
+from fedaudit.core.values import Architecture, Batch, ClientId, Params, Samples, Sees, Setting, plus
 from fedaudit.engines.base import Engine
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, HoldsOut, KeepsModels
 from fedaudit.fl.algorithms.ifca_mir import Cluster

@@ -13,10 +13,18 @@ from torch import Tensor, nn
 
 from fedaudit.core.devices import device_named
 from fedaudit.core.errors import BadInput, FedauditError
-from fedaudit.core.params import flat, plus, weighted_sum
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import cross_entropy
-from fedaudit.core.values import Architecture, Model, Params, Samples, Setting
+from fedaudit.core.values import (
+    Architecture,
+    Model,
+    Params,
+    Samples,
+    Setting,
+    flat,
+    plus,
+    weighted_sum,
+)
 from fedaudit.defenses import DEFENSES, made
 from fedaudit.defenses.chain import Chain
 from fedaudit.engines.base import Engine

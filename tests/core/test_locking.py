@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.locking import LOCK_FILE, Lock, kept_to_this_process
+from fedaudit.core.files import LOCK_FILE, Lock, kept_to_this_process
 
 
 def test_another_process_is_refused_until_the_last_holder_lets_go(tmp_path: Path) -> None:
-    code = "from pathlib import Path; from fedaudit.core.locking import kept_to_this_process as k; "
+    code = "from pathlib import Path; from fedaudit.core.files import kept_to_this_process as k; "
     command = [sys.executable, "-c", code + "k(Path('.'))"]
 
     def refused() -> bool:

@@ -4,7 +4,7 @@ import torch
 from scipy import stats
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.core.values import NOBODY
 from fedaudit.datasets.draws import fair as draws
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY
 from fedaudit.datasets.catalog import load

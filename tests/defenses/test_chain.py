@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.core.params import flat
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, Batch, Model, Params, Samples
+from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, flat
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.clip import ClientDP
 from fedaudit.defenses.cofedmid import CoFedMID

@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.core.params import flat
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import cross_entropy
-from fedaudit.core.values import Architecture, Batch, Model, Params, Samples
+from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, flat
 from fedaudit.defenses.clip import ClientDP, client_epsilon
 from fedaudit.defenses.dpsgd import DPSGD, sample_epsilon, sampling_rate, windows
 from fedaudit.fl.hooks import UNDEFENDED, Objective, Turn, Workload

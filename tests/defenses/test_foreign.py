@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.params import scaled
-from fedaudit.core.values import Params
+from fedaudit.core.values import Params, scaled
 from fedaudit.defenses.foreign import Filter, imported_filter
 from fedaudit.observe.round import Update
 from tests.defenses.turns import turn

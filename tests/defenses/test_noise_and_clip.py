@@ -9,9 +9,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm as normal
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.params import flat, norm
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Params
+from fedaudit.core.values import Params, flat, norm
 from fedaudit.defenses.clip import ClientDP, client_epsilon, clipped
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.fl.hooks import Turn

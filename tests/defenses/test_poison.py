@@ -7,9 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedaudit.core.params import flat
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Samples
+from fedaudit.core.values import Samples, flat
 from fedaudit.defenses.poison import PoisonedUpload
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn

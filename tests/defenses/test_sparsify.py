@@ -3,8 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.core.params import flat
-from fedaudit.core.values import Params
+from fedaudit.core.values import Params, flat
 from fedaudit.defenses.sparsify import (
     GradientSparsification,
     sparse_globally,

@@ -10,13 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.core.params import flat
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, chunks
+from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, chunks, flat
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.hamp import Hamp
-from fedaudit.fl.algorithms.fedavg import FedAdam, FedAvg, FedProx
-from fedaudit.fl.algorithms.fedembedding import FedEmbedding
+from fedaudit.fl.algorithms.fedavg import FedAdam, FedAvg, FedEmbedding, FedProx
 from fedaudit.fl.algorithms.fedmd import Distillation, FedMD, Students, distilled
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.hooks import UNDEFENDED, Visit

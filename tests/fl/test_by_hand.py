@@ -8,10 +8,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedaudit.core.modules import loaded
-from fedaudit.core.params import difference, flat, norm
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import cross_entropy, of_loss
-from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, Setting
+from fedaudit.core.values import (
+    Architecture,
+    Batch,
+    Model,
+    Params,
+    Samples,
+    Setting,
+    difference,
+    flat,
+    norm,
+)
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.hamp import Hamp

@@ -11,12 +11,11 @@ from torch import nn
 
 from fedaudit.core.errors import Unsupported
 from fedaudit.core.modules import laid_out
-from fedaudit.core.params import norm, plus, scaled
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import cross_entropy
-from fedaudit.core.values import Batch, Params
+from fedaudit.core.values import Batch, Params, norm, plus, scaled
+from fedaudit.defenses.dpsgd import clipped_sum
 from fedaudit.fl.hooks import Objective
-from fedaudit.fl.training.clipped import clipped_sum
 from fedaudit.models import architecture
 from tests.networks import CASES, CLASSES, Twice
 

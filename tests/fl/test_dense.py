@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedaudit.fl.training.dense import (
+from fedaudit.fl.training.local import Sgd
+from fedaudit.fl.training.manual_backprop import (
     cross_entropy_slope,
     dense_gradients,
     dense_layers,
     descend_dense,
 )
-from fedaudit.fl.training.optimizers import Sgd
 from fedaudit.models import architecture
 
 

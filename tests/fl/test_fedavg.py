@@ -7,9 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedaudit.core.params import flat, plus, weighted_sum
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, Model, Samples
+from fedaudit.core.values import Architecture, Model, Samples, flat, plus, weighted_sum
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
-from fedaudit.core.params import flat, weighted_sum
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, Model, Samples
+from fedaudit.core.values import Architecture, Model, Samples, flat, weighted_sum
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.fl.algorithms.fedavg import FedAvg

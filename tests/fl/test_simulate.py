@@ -9,13 +9,12 @@ import torch
 from torch import nn
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.params import flat
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples
+from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, flat
 from fedaudit.defenses.noise import GradientNoise
+from fedaudit.fl.algorithms.base import Tampering
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import Defense, Turn, Visit
-from fedaudit.fl.server import Tampering
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Round, Upload

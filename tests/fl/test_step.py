@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.fl.training.optimizers import Adam, Optimizer, Sgd
+from fedaudit.fl.training.local import Adam, Optimizer, Sgd
 
 SHAPES = ((3, 4), (4,), (2, 3, 5, 5), (1,))
 

@@ -6,9 +6,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedaudit.core.values import Architecture
-from fedaudit.fl.training.dense import cross_entropy_slope
-from fedaudit.fl.training.manual_backprop import descend_split, split, split_gradients
-from fedaudit.fl.training.optimizers import Sgd
+from fedaudit.fl.training.local import Sgd
+from fedaudit.fl.training.manual_backprop import (
+    cross_entropy_slope,
+    descend_split,
+    split,
+    split_gradients,
+)
 from fedaudit.models import architecture
 from tests.fl.test_by_hand import (
     CLASSES,

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.params import flat
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, Batch, Model, Params, Samples
+from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, flat
 from fedaudit.fl.hooks import Defense, Objective, Turn, Visit
 from fedaudit.fl.training.local import SCHEDULES, LocalTraining, train
 from fedaudit.observe.round import Update

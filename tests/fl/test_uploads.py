@@ -14,19 +14,17 @@ import torch
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.params import weighted_sum
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, Params, Samples
+from fedaudit.core.values import Architecture, Params, Samples, weighted_sum
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL, Workers
-from fedaudit.fl import uploads as module
-from fedaudit.fl.algorithms.base import Algorithm
+from fedaudit.fl.algorithms import base as module
+from fedaudit.fl.algorithms.base import Algorithm, StoredUploads, made_of
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.algorithms.ifca import Ifca
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.fl.uploads import StoredUploads, made_of
 from fedaudit.models.mlp import mlp
 from fedaudit.observe.by_client import LazyByClient, chosen
 from fedaudit.observe.canaries import _without

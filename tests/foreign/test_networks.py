@@ -21,9 +21,9 @@ import fedaudit
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.values import Architecture, Batch, Params, Samples
+from fedaudit.defenses.dpsgd import clipped_sum
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import Objective
-from fedaudit.fl.training.clipped import clipped_sum
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.audited import Split, labelled_samples
 from fedaudit.live.rounds import Kind

@@ -15,7 +15,7 @@ from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.seeds import seeded
 from fedaudit.defenses.ldp.additive import LdpLaplace
-from fedaudit.fl.server import Tampering
+from fedaudit.fl.algorithms.base import Tampering
 from fedaudit.games.run import read_points, run_games
 from tests.games.test_games import STUDY
 
@@ -166,5 +166,5 @@ def test_a_study_of_membership_can_name_the_server_that_plants_neurons(tmp_path:
     ).record
     named = found.config["server"]
     assert isinstance(named, dict)
-    assert str(named["name"]).startswith("fedaudit.fl.server:Tampering#")
+    assert str(named["name"]).startswith("fedaudit.fl.algorithms.base:Tampering#")
     assert any("Other changes that a server can make" in one for one in found.untested)

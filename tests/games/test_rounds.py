@@ -15,8 +15,8 @@ from fedaudit.core.errors import FedauditError, NotVisible
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Samples
+from fedaudit.fl.algorithms.base import Tampering
 from fedaudit.fl.algorithms.fedsgd import FedSGD, received_gradient
-from fedaudit.fl.server import Tampering
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.rounds import Batches, Labels, PlayedInRounds, RoundGames

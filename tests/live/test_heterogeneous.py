@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import fedaudit
 from fedaudit.core.errors import BadInput
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import DEFAULT_POLICY, policy_from

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 import fedaudit
 from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
-from fedaudit.core.files import RECORDING_FILE
-from fedaudit.core.locking import Lock
+from fedaudit.core.files import RECORDING_FILE, Lock
 from fedaudit.core.values import NOBODY, Samples
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import Part, fair_split, join_audits

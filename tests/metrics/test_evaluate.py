@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedaudit import metrics
 from fedaudit.core.errors import BadInput
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.metrics import (
     Evaluated,
     above_chance,

@@ -6,7 +6,7 @@ from jaxtyping import Bool, Float
 from sklearn.metrics import roc_auc_score
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.metrics import METRICS, Metric
 from fedaudit.metrics.evaluate import estimates
 from fedaudit.metrics.table import bootstrapped, metric_named

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.metrics import (
     above_nonmembers,
     auc,

@@ -5,7 +5,7 @@ import torch
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Samples
-from fedaudit.fl.algorithms.fedembedding import FedEmbedding
+from fedaudit.fl.algorithms.fedavg import FedEmbedding
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import architecture

@@ -7,9 +7,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
-from fedaudit.core.params import flat, plus
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, ClientId, Model
+from fedaudit.core.values import Architecture, ClientId, Model, flat, plus
 from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.layout import Keep, estimated_bytes
 from fedaudit.observe.measurements import (

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from fedaudit.core import headers
+from fedaudit.core import pretrained
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.headers import refuse_heavy
+from fedaudit.core.pretrained import refuse_heavy
 from fedaudit.observe import tensors
 from fedaudit.observe.tensors import carries_hash, read_notes, read_tensors, write_tensors
 
@@ -209,7 +209,7 @@ def test_files_and_names_without_end_are_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tensors(SOME, path)
-    monkeypatch.setattr(headers, "MAX_TENSORS", 2)
+    monkeypatch.setattr(pretrained, "MAX_TENSORS", 2)
     with pytest.raises(Damaged, match="tells of 3 tensors"):
         read_tensors(path)
     monkeypatch.setattr(tensors, "MAX_BYTES", 10)

@@ -115,7 +115,7 @@ def test_a_file_with_tensors_of_each_client_as_older_versions_wrote_it_is_read(
 def test_usage_takes_as_many_tensors_however_many_clients_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedaudit.core.headers.MAX_TENSORS", 20)
+    monkeypatch.setattr("fedaudit.core.pretrained.MAX_TENSORS", 20)
     many = {client: samples(client, client + 1) for client in range(400)}
     for _ in keeping_usage([replace(told(1), facts={}, seconds={})], many, tmp_path, "ours"):
         pass

@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import write_whole
-from fedaudit.core.locking import Lock
+from fedaudit.core.files import Lock, write_whole
 from fedaudit.pack import packing
 from fedaudit.pack.manifest import Manifest, digest_of, manifest_text
 from fedaudit.pack.packing import write_pack

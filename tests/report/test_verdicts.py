@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import verdicts
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.report.evidence import LEAKS
 
 SMALL = {Origin.MEMBER: 150, Origin.OTHER_CLIENT: 300, Origin.UNSEEN: 300}

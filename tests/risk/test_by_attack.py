@@ -5,9 +5,8 @@ from torch.nn import functional
 from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported
-from fedaudit.core.params import plus
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Model, Samples
+from fedaudit.core.values import Model, Samples, plus
 from fedaudit.models import architecture
 from fedaudit.risk.base import Decision, Measure
 from fedaudit.risk.catalog import MEASURES, AtLeast, ByAttack, measure_named, why_unfit

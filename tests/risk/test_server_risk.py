@@ -13,8 +13,7 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Samples
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir, Risk
-from fedaudit.fl.checkpoint import fingerprint_of
-from fedaudit.fl.simulate import simulate
+from fedaudit.fl.simulate import fingerprint_of, simulate
 from fedaudit.fl.training import parallel
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics.balanced import counted_balanced_accuracy

@@ -11,10 +11,9 @@ from fedaudit.attacks import ATTACKS
 from fedaudit.core.errors import NotVisible
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Samples
-from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server
+from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server, Tampering
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca import Ifca
-from fedaudit.fl.server import Tampering
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.measurements import stacked

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.core.params import flat
 from fedaudit.core.tasks import cross_entropy, of_loss
-from fedaudit.core.values import Architecture, Model, Params, Setting
+from fedaudit.core.values import Architecture, Model, Params, Setting, flat
 from fedaudit.models import MODELS, architecture
 from fedaudit.signals.gradients import (
     GradientProducts,

@@ -11,9 +11,8 @@ from torch.nn import functional
 
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.modules import CHUNK
-from fedaudit.core.params import flat, plus, plus_tail
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, ClientId, Model, Samples
+from fedaudit.core.values import Architecture, ClientId, Model, Samples, flat, plus, plus_tail
 from fedaudit.engines.local import LOCAL
 from fedaudit.models.cnn import cnn
 from fedaudit.observe.measurements import MeasuredRound

@@ -7,9 +7,8 @@ import torch
 
 import fedaudit
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported
-from fedaudit.core.params import flat, norm
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.values import Sees
+from fedaudit.core.values import Sees, flat, norm
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.poison import PoisonedUpload
 from fedaudit.fl.simulate import simulate

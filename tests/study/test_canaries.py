@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
-from fedaudit.core.params import flat, norm, plus
 from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import flat, norm, plus
 from fedaudit.defenses.accounting import gaussian_epsilon
 from fedaudit.defenses.canary import canary_direction
 from fedaudit.defenses.clip import ClientDP, clipped

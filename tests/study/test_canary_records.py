@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedaudit.core.errors import Unsupported
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.fl.hooks import Guarantee, Workload
 from fedaudit.report.text.epsilons import measured_epsilon

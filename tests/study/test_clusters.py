@@ -11,11 +11,11 @@ import torch
 
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, NotVisible, Unsupported
 from fedaudit.core.seeds import seed_for
+from fedaudit.fl.algorithms.base import cohort_of
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.fl.visits import cohort_of
 from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.observe.round import Round
 from fedaudit.results.clusters import ClusterResult, ClusterRound

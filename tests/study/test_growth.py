@@ -10,7 +10,7 @@ import pytest
 
 import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.locking import Lock
+from fedaudit.core.files import Lock
 from fedaudit.report.page import write_report_beside
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record

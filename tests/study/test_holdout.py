@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import NOBODY, Architecture, ClientId, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedaudit.attacks import attack_named
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Sees
 from fedaudit.datasets.draws.shadow import Known

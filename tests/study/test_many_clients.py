@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.core.seeds import seed_for
-from fedaudit.fl.visits import cohort_of
+from fedaudit.fl.algorithms.base import cohort_of
 from fedaudit.observe.round import Round
 from fedaudit.results import guessing
 from fedaudit.study import controls

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedaudit.core.errors import BadInput, NotVisible
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.report.page import report_html
 from fedaudit.report.tables.membership import attack_tables
 from fedaudit.report.text.verdict import verdict

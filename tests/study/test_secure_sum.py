@@ -7,8 +7,8 @@ import torch
 
 import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
-from fedaudit.core.params import flat
 from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import flat
 from fedaudit.fl.simulate import simulate
 from fedaudit.metrics.epsilon import gaussian_budget
 from fedaudit.observe.round import Round

@@ -9,9 +9,8 @@ import torch
 
 import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
-from fedaudit.core.params import difference, norm
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.values import NOBODY, Model
+from fedaudit.core.values import NOBODY, Model, difference, norm
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.measurements import stacked

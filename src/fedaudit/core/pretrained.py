@@ -1,8 +1,11 @@
-"""Files of pretrained models: those of packages that ship them, and those that studies made."""
+"""Files of pretrained models, and bounds on the headers of files in the format of safetensors."""
 
 import os
+import re
 import zipfile
+from collections.abc import Sequence
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -10,7 +13,68 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.headers import check_header
+from fedaudit.core.files import open_regular
+
+MAX_TENSORS = 100_000
+MAX_HEADER = 25_000_000
+"""Bytes that say what a file holds; its notes tell of every client and sample of a round."""
+_MOST_NOTES = 200_000
+_MOST_AXES = 64
+"""Of a tensor in torch."""
+_LONGEST_LIST = 21 * _MOST_AXES
+"""Characters in brackets: for each axis a number of 64 bits and a comma."""
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+\\?"?', re.DOTALL)
+"""Text of JSON in its quotation marks; one that is never ended, too, so that it is read once."""
+_LONG_LIST = re.compile(rb"\[[^\[\]]{%d}" % _LONGEST_LIST)
+_MOST_OF_NOTHING = 2**24
+
+
+def check_header(path: Path) -> None:
+    """Raise if a file is no regular file, or its header takes far more memory than its bytes.
+
+    Args:
+        path: Of a file in the format of safetensors, which is opened by its path afterwards.
+
+    Raises:
+        OSError: See :func:`fedaudit.core.files.open_regular`.
+        ValueError: See :func:`refuse_heavy`.
+    """
+    with open_regular(path) as file:
+        length = int.from_bytes(file.read(8), "little")
+        refuse_heavy(length, file.read(min(length, MAX_HEADER)))
+
+
+def refuse_heavy(length: int, header: bytes) -> None:
+    """Refuses a header that would take far more memory than its text, before it is parsed.
+
+    Args:
+        length: Bytes that it is said to have.
+        header: Its text, if that is of some length that is read at all.
+
+    Raises:
+        ValueError: It is longer than any of ours, or tells of more tensors, axes or notes.
+    """
+    tensors = header.count(b"{") - 2
+    if length > MAX_HEADER or tensors > MAX_TENSORS:
+        raise ValueError(
+            f"its header has {length:,} bytes and tells of {tensors:,} tensors or more; at most "
+            f"{MAX_HEADER:,} and {MAX_TENSORS:,} are read"
+        )
+    # A colon for each of a tensor's three entries and its name.
+    if header.count(b":") > 4 * MAX_TENSORS + _MOST_NOTES:
+        raise ValueError(f"its header holds more than {_MOST_NOTES:,} notes")
+    # Each axis takes fifty times its two characters. Notes are text, and may list what they want.
+    if _LONG_LIST.search(_TEXT.sub(b"", header)):
+        raise ValueError(f"its header tells of a tensor of more than {_MOST_AXES} axes")
+
+
+def is_countable(shape: Sequence[int]) -> bool:
+    """True if a tensor of this shape has values, or at most a few million of none.
+
+    A file of a hundred bytes can announce more of none than torch has numbers for.
+    """
+    return 0 not in shape or prod(max(size, 1) for size in shape) <= _MOST_OF_NOTHING
+
 
 PRETRAINED_VARIABLE = "FEDAUDIT_PRETRAINED"
 """Environment variable: folder of the values that networks were trained to beforehand."""

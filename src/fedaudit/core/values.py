@@ -4,14 +4,17 @@ Axis names used in shape annotations, here and everywhere: ``rounds``, ``clients
 ``samples``, ``classes``.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Flag, auto
-from typing import TypeAlias
+from math import floor
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from numpy import ndarray
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
@@ -20,8 +23,48 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.inputs import Inputs, packed
 from fedaudit.core.naming import Setting as Setting
 from fedaudit.core.seeds import seed_globally
-from fedaudit.core.summaries import short_repr
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task
+
+_LONGEST = 60
+
+Kind = TypeVar("Kind", bound=type)
+
+
+def short_repr(kind: Kind) -> Kind:
+    """Replace a dataclass's generated ``repr`` by one that never prints samples, targets or ids.
+
+    Apply it above ``@dataclass``. The generated one stays available as ``__wrapped__``, by which
+    identities of objects are found.
+    """
+
+    @functools.wraps(kind.__repr__)
+    def summarise(self: object) -> str:
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        parts = (f"{field.name}={summary(getattr(self, field.name))}" for field in fields)
+        return f"{type(self).__qualname__}({', '.join(parts)})"
+
+    type.__setattr__(kind, "__repr__", summarise)
+    return kind
+
+
+def summary(value: object) -> str:
+    """Return a value in a few characters: the shape of an array, the size of a collection."""
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return f"<{type(value).__name__} {tuple(value.shape)}>"
+    if value is None or isinstance(value, bool | int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return repr(value if len(value) <= _LONGEST else value[:_LONGEST] + "…")
+    if isinstance(value, Mapping | list | tuple | set | frozenset):
+        return f"<{type(value).__name__} of {len(value)}>"
+    if isinstance(value, type):
+        return value.__qualname__
+    if hasattr(type(value).__repr__, "__wrapped__") and dataclasses.is_dataclass(value):
+        inner = type(value).__repr__.__wrapped__  # type: ignore[attr-defined]
+        if hasattr(inner, "__wrapped__"):
+            return repr(value)
+    return f"<{getattr(value, '__qualname__', type(value).__name__)}>"
+
 
 ClientId: TypeAlias = int
 Params: TypeAlias = dict[str, Tensor]
@@ -362,3 +405,87 @@ def chunks(total: int, size: int) -> Iterator[slice]:
     """
     for start in range(0, total, size):
         yield slice(start, min(start + size, total))
+
+
+def flat(params: Mapping[str, Tensor]) -> Float[Tensor, " parameters"]:
+    """All entries as one vector, in the mapping's order."""
+    return torch.cat([value.flatten() for value in params.values()])
+
+
+def tail_size(params: Mapping[str, Tensor], share: float) -> int:
+    """Number of the last entries, of all entries in the mapping's order.
+
+    Args:
+        params: Any tensors by name.
+        share: Of all entries, in [0, 1]; rounded down to whole entries.
+    """
+    return floor(share * sum(value.numel() for value in params.values()))
+
+
+def plus_tail(params: Mapping[str, Tensor], added: Float[Tensor, " entries"]) -> Params:
+    """The values with a vector added to their last entries, in each entry's own precision."""
+    changed, left = dict(params), len(added)
+    for name in reversed(changed):
+        part = min(left, changed[name].numel())
+        if part:
+            entries = changed[name].flatten().clone()
+            entries[-part:] += added[left - part : left].to(entries.dtype)
+            changed[name] = entries.reshape(changed[name].shape)
+        left -= part
+    return changed
+
+
+def tail_of(params: Mapping[str, Tensor], size: int) -> Float[Tensor, " entries"]:
+    """The last entries of all, in the mapping's order."""
+    parts: list[Tensor] = []
+    left = size
+    for value in reversed(list(params.values())):
+        part = min(left, value.numel())
+        parts.append(value.flatten()[value.numel() - part :])
+        left -= part
+    return torch.cat(parts[::-1])
+
+
+def difference(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Params:
+    """``left - right``, entry by entry."""
+    return {name: left[name] - right[name] for name in left}
+
+
+def plus(left: Mapping[str, Tensor], right: Mapping[str, Tensor], scale: float = 1.0) -> Params:
+    """``left + scale * right``, entry by entry."""
+    return {name: left[name] + scale * right[name] for name in left}
+
+
+def scaled(params: Mapping[str, Tensor], factor: float) -> Params:
+    """Every entry times the factor."""
+    return {name: factor * value for name, value in params.items()}
+
+
+def weighted_sum(parts: Iterable[Mapping[str, Tensor]], weights: Sequence[float]) -> Params:
+    """``sum_i weights[i] * parts[i]``, added up in the order given (so that bits are fixed).
+
+    Args:
+        parts: At least one; of those that are made one after another, none is kept.
+        weights: One for each.
+    """
+    total: Params | None = None
+    for part, weight in zip(parts, weights, strict=True):
+        if total is None:
+            total = scaled(part, weight)
+            continue
+        for name, value in total.items():
+            value.add_(part[name], alpha=weight)
+    if total is None:
+        raise IndexError("a weighted sum of nothing has no entries")
+    return total
+
+
+def common(parts: Sequence[Mapping[str, Tensor]]) -> list[Params]:
+    """The entries that all parts have, of each part."""
+    names = [name for name in parts[0] if all(name in part for part in parts)]
+    return [{name: part[name] for name in names} for part in parts]
+
+
+def norm(params: Mapping[str, Tensor]) -> float:
+    """Euclidean length of all entries together."""
+    return float(flat(params).norm()) if params else 0.0

@@ -10,9 +10,8 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.summaries import short_repr
 from fedaudit.core.tasks import Reading, Task, without_masked
-from fedaudit.core.values import Samples
+from fedaudit.core.values import Samples, short_repr
 
 
 @short_repr

@@ -8,8 +8,7 @@ import torch
 from fedaudit.core.errors import BadInput
 from fedaudit.core.inputs import Inputs
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.core.summaries import short_repr
-from fedaudit.core.values import Samples
+from fedaudit.core.values import Samples, short_repr
 from fedaudit.datasets.arrays import (
     AnyArray,
     Arrays,

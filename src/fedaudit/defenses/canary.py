@@ -6,9 +6,8 @@ from typing import ClassVar
 
 import torch
 
-from fedaudit.core.params import norm, scaled
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Batch, Params, Samples
+from fedaudit.core.values import Batch, Params, Samples, norm, scaled
 from fedaudit.fl.hooks import Defense, Turn
 from fedaudit.observe.round import Update, Upload
 

@@ -6,8 +6,7 @@ from typing import ClassVar
 import torch
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.params import norm, scaled
-from fedaudit.core.values import Params
+from fedaudit.core.values import Params, norm, scaled
 from fedaudit.defenses.accounting import gaussian_epsilon
 from fedaudit.defenses.noise import with_noise
 from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, Turn, Workload

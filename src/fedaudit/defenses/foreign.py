@@ -8,9 +8,8 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import imported
-from fedaudit.core.params import flat
 from fedaudit.core.seeds import seed_globally
-from fedaudit.core.values import Params
+from fedaudit.core.values import Params, flat
 from fedaudit.fl.hooks import ConfiguredDefense, Turn
 from fedaudit.observe.round import Upload
 

@@ -6,8 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedaudit.core.devices import samples_on
-from fedaudit.core.params import scaled
-from fedaudit.core.values import Batch, Samples
+from fedaudit.core.values import Batch, Samples, scaled
 from fedaudit.fl.hooks import Defense, Turn
 from fedaudit.observe.round import Update, Upload
 

@@ -7,8 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, unknown_name
-from fedaudit.core.params import flat
-from fedaudit.core.values import Params
+from fedaudit.core.values import Params, flat
 from fedaudit.fl.hooks import ConfiguredDefense, Turn
 from fedaudit.observe.round import Upload
 

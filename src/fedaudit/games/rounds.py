@@ -23,9 +23,9 @@ from fedaudit.defenses.cofedmid.coalition import CoalitionDefense
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.ldp.mechanism import LocalDP
 from fedaudit.defenses.noise import GradientNoise
+from fedaudit.fl.algorithms.base import Tampering
 from fedaudit.fl.algorithms.fedsgd import FedSGD, received_gradient
 from fedaudit.fl.hooks import Defense
-from fedaudit.fl.server import Tampering
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models.mlp import mlp

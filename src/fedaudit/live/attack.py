@@ -10,7 +10,7 @@ from fedaudit.attacks import ATTACK_SETS, DEFAULT_SET, attack_named, catalogued
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.importing import code_named_in, is_own, refusing_exits, sources_of
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.tasks import Task, lacking
 from fedaudit.core.values import Architecture, ClientId, Sees

@@ -15,8 +15,7 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.modules import SUPPORTED
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.core.summaries import summary
-from fedaudit.core.values import NOBODY, ClientId, Samples
+from fedaudit.core.values import NOBODY, ClientId, Samples, summary
 from fedaudit.datasets.arrays import refuse_constant
 from fedaudit.datasets.copies import number_rows, occur_in_several
 from fedaudit.datasets.draws.audit_set import AuditSet

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 
 from fedaudit.core.errors import BadInput, unknown_name
-from fedaudit.core.locking import Lock, kept_to_this_process
+from fedaudit.core.files import Lock, kept_to_this_process
 from fedaudit.core.progress import size_of, time_of
 from fedaudit.core.values import ClientId, Samples
 from fedaudit.engines.local import one_thread

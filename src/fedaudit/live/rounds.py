@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, unknown_name
-from fedaudit.core.params import common, plus, scaled, weighted_sum
-from fedaudit.core.values import ClientId, Model
+from fedaudit.core.values import ClientId, Model, common, plus, scaled, weighted_sum
 from fedaudit.live.recording import ByClient, RoundEntry, number_of
 from fedaudit.live.weights import Shape, Weights, is_array
 from fedaudit.observe.round import Exposed, Round

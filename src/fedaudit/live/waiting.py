@@ -13,9 +13,8 @@ from torch import Tensor
 
 from fedaudit.core.errors import Damaged
 from fedaudit.core.files import own_folder, parsed_json
-from fedaudit.core.headers import MAX_TENSORS
-from fedaudit.core.params import plus
-from fedaudit.core.values import Architecture, ClientId, Model, Params
+from fedaudit.core.pretrained import MAX_TENSORS
+from fedaudit.core.values import Architecture, ClientId, Model, Params, plus
 from fedaudit.live.recording import RoundEntry
 from fedaudit.observe.kept_files import models_in, numbered_models, refuse_misfit, under
 from fedaudit.observe.layout import numbered

@@ -7,8 +7,7 @@ import numpy.typing as npt
 from jaxtyping import Float, Int
 
 from fedaudit.core.errors import BadInput, unknown_name
-from fedaudit.core.metric_names import AUC
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import AUC, Origin
 from fedaudit.metrics.intervals import require_confidence
 from fedaudit.metrics.roc import as_scores
 from fedaudit.metrics.stratified import scaled_within

@@ -7,7 +7,7 @@ import numpy.typing as npt
 from jaxtyping import Bool, Int, Shaped
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 
 _NAMES = {origin.name.lower(): origin for origin in Origin}
 _KNOWN = ", ".join(f"{origin.value} ({origin.name})" for origin in Origin)

@@ -11,8 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.params import flat, plus
-from fedaudit.core.values import ClientId, Params
+from fedaudit.core.values import ClientId, Params, flat, plus
 from fedaudit.observe.by_client import chosen
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import write_tensors

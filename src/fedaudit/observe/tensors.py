@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import PRIVATE_MODE, parsed_json
-from fedaudit.core.headers import check_header, is_countable
+from fedaudit.core.pretrained import check_header, is_countable
 from fedaudit.core.values import Params
 
 MAX_BYTES = 16 * 2**30

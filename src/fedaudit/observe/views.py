@@ -9,8 +9,7 @@ import torch
 
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.importing import named
-from fedaudit.core.params import common, plus, weighted_sum
-from fedaudit.core.values import ClientId, Model, Params, Sees
+from fedaudit.core.values import ClientId, Model, Params, Sees, common, plus, weighted_sum
 from fedaudit.observe.by_client import chosen
 from fedaudit.observe.round import EVERYBODY, Exposed, Round
 

@@ -12,15 +12,16 @@ from typing import NamedTuple
 from fedaudit import __version__
 from fedaudit.core.errors import BadInput, Damaged, option
 from fedaudit.core.files import (
+    LOCK_FILE,
     LONGEST_RESULT,
     RECORD_FILE,
     REPORT_FILE,
     SHORT,
+    Lock,
     read_text,
     refuse_unreadable,
     write_whole,
 )
-from fedaudit.core.locking import LOCK_FILE, Lock
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.junit import junit_xml
 from fedaudit.gate.outputs import verdict_json

@@ -17,11 +17,11 @@ from fedaudit.core.files import (
     RECORD_FILE,
     REPORT_FILE,
     TooLarge,
+    alone_in,
     read_bytes,
     refuse_other_suffix,
     write_whole,
 )
-from fedaudit.core.locking import alone_in
 from fedaudit.report import words
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clause_summary

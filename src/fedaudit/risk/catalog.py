@@ -13,9 +13,8 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, FedauditError, NotVisible, Unsupported, unknown_name
 from fedaudit.core.importing import is_own
 from fedaudit.core.modules import outputs_of
-from fedaudit.core.params import difference
 from fedaudit.core.tasks import Reading
-from fedaudit.core.values import Model, Samples, Sees
+from fedaudit.core.values import Model, Samples, Sees, difference
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.risk.base import Measure, best_threshold

@@ -16,12 +16,12 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Model, Samples
+from fedaudit.fl.algorithms.base import cohort_of
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import GUESS, Cluster
 from fedaudit.fl.hooks import UNDEFENDED, Visit
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.fl.training.parallel import draws_as_it_trains, side_by_side
-from fedaudit.fl.visits import cohort_of
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.observe.round import Sent
 from fedaudit.risk.base import Decision, Measure

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from fedaudit.core.devices import CPU, computing_on, model_on, params_on, refuse_several_workers
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.modules import as_taken
-from fedaudit.core.params import plus_tail, tail_of, tail_size
-from fedaudit.core.values import Model, Params, chunks
+from fedaudit.core.values import Model, Params, chunks, plus_tail, tail_of, tail_size
 from fedaudit.engines.local import one_thread
 from fedaudit.signals.kernels.base import LayerProducts
 from fedaudit.signals.kernels.capture import Capture, owners

@@ -20,11 +20,10 @@ from fedaudit.attacks.base import Attack
 from fedaudit.attacks.membership.recovery import Recovery
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import FedauditError
-from fedaudit.core.origin import Origin
-from fedaudit.core.params import plus
+from fedaudit.core.metric_names import Origin
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
-from fedaudit.core.values import ClientId, Model, Params, Samples, Sees
+from fedaudit.core.values import ClientId, Model, Params, Samples, Sees, plus
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining

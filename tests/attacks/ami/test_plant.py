@@ -13,9 +13,9 @@ from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Samples
+from fedaudit.fl.algorithms.base import Tampering
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.fedsgd import FedSGD
-from fedaudit.fl.server import Tampering
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models.mlp import mlp

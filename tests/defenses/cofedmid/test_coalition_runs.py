@@ -12,9 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.params import flat, weighted_sum
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, Batch, Model, Samples
+from fedaudit.core.values import Architecture, Batch, Model, Samples, flat, weighted_sum
 from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.defenses.cofedmid.compensation import Compensation, unconfident
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
@@ -23,9 +22,8 @@ from fedaudit.defenses.cofedmid.validation import held_out
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.checkpoint import fingerprint_of
 from fedaudit.fl.hooks import Defense, Turn, Visit
-from fedaudit.fl.simulate import simulate
+from fedaudit.fl.simulate import fingerprint_of, simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import architecture
 from fedaudit.observe.round import Round

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.params import flat, plus_tail, tail_of, tail_size
-from fedaudit.core.values import Params
+from fedaudit.core.values import Params, flat, plus_tail, tail_of, tail_size
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise, neutral
 from fedaudit.fl.hooks import Turn
 from fedaudit.observe.round import Update

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from fedaudit.attacks.ami.plant import Neurons, Place, Planted, gradient_row, silenced
 from fedaudit.core.errors import BadInput
-from fedaudit.core.params import norm, weighted_sum
-from fedaudit.core.values import Model, Params, Samples
+from fedaudit.core.values import Model, Params, Samples, norm, weighted_sum
 from fedaudit.observe.round import Gradient
 
 

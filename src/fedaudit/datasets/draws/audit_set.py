@@ -12,10 +12,9 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.core.summaries import short_repr
-from fedaudit.core.values import NOBODY, ClientId, Samples
+from fedaudit.core.values import NOBODY, ClientId, Samples, short_repr
 from fedaudit.datasets.dataset import Dataset
 
 

@@ -24,7 +24,7 @@ from fedaudit.defenses.soft_labels import (
     true_probability,
 )
 from fedaudit.fl.hooks import Turn, Visit
-from fedaudit.fl.training.dense import cross_entropy_slope
+from fedaudit.fl.training.manual_backprop import cross_entropy_slope
 
 
 def on_one_scale(losses: Float[Tensor, " samples"]) -> Float[Tensor, " samples"]:

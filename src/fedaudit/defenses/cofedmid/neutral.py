@@ -9,9 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, unknown_name
-from fedaudit.core.params import plus_tail, tail_size
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import ClientId
+from fedaudit.core.values import ClientId, plus_tail, tail_size
 from fedaudit.defenses.cofedmid.coalition import CoalitionDefense, circle, present, shared_seed
 from fedaudit.fl.hooks import Turn
 from fedaudit.observe.round import Gradient, Update, Upload

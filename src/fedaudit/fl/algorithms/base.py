@@ -1,16 +1,27 @@
-"""The interface of federated algorithms, and the server's side that those with one model share."""
+"""The interface of federated algorithms, a client's turn in a round, and the uploads of a round."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+import pickle
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryFile
+from threading import Lock
+from time import perf_counter, process_time
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
+import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from fedaudit.core.params import plus, weighted_sum
-from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples
-from fedaudit.fl.hooks import Defense, Visit, Workload
-from fedaudit.observe.round import Exposed, Sent, Upload
+from fedaudit.core.devices import CPU, params_on
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, plus, weighted_sum
+from fedaudit.engines.base import packed
+from fedaudit.fl.hooks import UNDEFENDED, Defense, Visit, Workload
+from fedaudit.observe.by_client import LazyByClient
+from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload
 
 
 class Local(NamedTuple):
@@ -189,3 +200,246 @@ class OneModel:
         """
         averaged = weighted_sum(buffers, shares) if before.buffers else {}
         return Model(self.architecture, plus(before.params, step), averaged).tensors()
+
+
+@dataclass(frozen=True)
+class Tampering(Server):
+    """Changes the model that a client is sent.
+
+    Attributes:
+        change: For each client that is lied to, what becomes of an honest model.
+        rounds: In which rounds; empty for all.
+    """
+
+    change: Mapping[ClientId, Callable[[Model], Model]]
+    rounds: frozenset[int] = frozenset()
+
+    def refuse_misfit(self, clients: Collection[ClientId], rounds: int) -> None:
+        """Before anything is trained: refuses clients that there are not, and rounds.
+
+        Raises:
+            BadInput: A client or a round that is named will never come.
+        """
+        strangers = sorted(set(self.change) - set(clients))
+        never = sorted(round for round in self.rounds if not 1 <= round <= rounds)
+        if strangers or never:
+            named = f"clients {strangers}" if strangers else f"rounds {never}"
+            raise BadInput(
+                f"the server is to tamper with {named}, which never come: there are "
+                f"{len(clients)} clients and rounds 1 to {rounds}"
+            )
+
+    def tamper(self, sent: Sent, client: ClientId, round: int) -> Sent:
+        """The message that this client is really sent."""
+        if client not in self.change or (self.rounds and round not in self.rounds):
+            return sent
+        return replace(sent, models=tuple(self.change[client](model) for model in sent.models))
+
+
+HELD_BYTES = 2**27
+"""Bytes of a round's uploads that are held in memory, whatever the number of clients."""
+
+HELD_CLIENTS = 16
+"""Clients whose uploads are held in memory however large they are: cross-silo federations train
+few large models, which are faster in memory."""
+
+Value = TypeVar("Value")
+
+
+class StoredUploads(Mapping[ClientId, Upload]):
+    """Uploads of a round, the first of them in memory and the others in a file without a name.
+
+    What is read back is what was added, to the bit. In another process it is a dictionary.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """Start without uploads.
+
+        Args:
+            folder: Where the file lies; None for the system's folder of temporary files.
+        """
+        self._folder = folder
+        self._held, self._room = dict[ClientId, Upload](), HELD_BYTES
+        self._places = dict[ClientId, tuple[int, int]]()
+        self._end, self._lock = 0, Lock()
+
+    def add(self, client: ClientId, upload: Upload) -> None:
+        """Keep a client's upload.
+
+        Raises:
+            BadInput: The disk is full.
+        """
+        size = _size(upload)
+        if size <= self._room or len(self._held) < HELD_CLIENTS:
+            self._held[client], self._room = upload, self._room - size
+            return
+        # No later one is held either, so that memory depends on the clients' order alone.
+        self._room = 0
+        content = packed(upload)
+        try:
+            if not self._places:
+                self._file = TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
+                # A file that is left to the garbage collector is a warning.
+                weakref.finalize(self, self._file.close)
+            self._file.seek(self._end)
+            view = memoryview(content)
+            while view:
+                view = view[self._file.write(view) :]
+        except OSError as error:
+            raise BadInput(
+                f"a round's updates of {len(self) + 1} clients take more memory than "
+                f"{HELD_BYTES >> 20} MB and cannot be written to the disk: {error}; free some "
+                "space, or lower training.participation"
+            ) from error
+        self._places[client] = self._end, len(content)
+        self._end += len(content)
+
+    @property
+    def all_held(self) -> bool:
+        """True if every upload is in memory."""
+        return not self._places
+
+    def __getitem__(self, client: ClientId) -> Upload:
+        """Return a client's upload, from memory or from the file."""
+        if client in self._held:
+            return self._held[client]
+        start, size = self._places[client]
+        with self._lock:
+            self._file.seek(start)
+            content = bytearray(size)
+            view = memoryview(content)
+            while view:
+                view = view[self._file.readinto(view) :]
+        # The file has no name, so that nobody but this process ever wrote to it.
+        upload: Upload = pickle.loads(content)
+        return upload
+
+    def __contains__(self, client: object) -> bool:
+        """Return whether a client's upload is there; reads nothing."""
+        return client in self._held or client in self._places
+
+    def __iter__(self) -> Iterator[ClientId]:
+        """Iterate over clients in the order in which they were added."""
+        yield from self._held
+        yield from self._places
+
+    def __len__(self) -> int:
+        """Number of clients."""
+        return len(self._held) + len(self._places)
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[dict[ClientId, Upload]]]:
+        """Pickle as a dictionary of all uploads."""
+        return dict, (dict(self),)
+
+    def settled(self) -> Mapping[ClientId, Upload]:
+        """Return a dictionary if every upload is in memory, else these."""
+        return self._held if self.all_held else self
+
+
+def made_of(
+    uploads: Mapping[ClientId, Upload], make: Callable[[ClientId, Upload], Value]
+) -> Mapping[ClientId, Value]:
+    """Return what is made of each client's upload, by client, ascending.
+
+    Args:
+        uploads: Of a dictionary all are made now; of :class:`StoredUploads` one at a time, when
+            it is asked for.
+        make: Of client and upload.
+    """
+    clients = sorted(uploads)
+    if isinstance(uploads, dict):
+        return {client: make(client, uploads[client]) for client in clients}
+    return LazyByClient(clients, lambda client: make(client, uploads[client]))
+
+
+def _size(upload: Upload) -> int:
+    """Bytes of an upload's tensors."""
+    tensors: list[Tensor] = [*upload.values.values()]
+    if isinstance(upload, Update | Gradient):
+        tensors += upload.buffers.values()
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+class TurnContext(NamedTuple):
+    """Data, defenses and algorithm that all turns share.
+
+    Attributes:
+        algorithm: FedAvg or another.
+        data: Each client's.
+        defenses: By client; the rest are undefended.
+    """
+
+    algorithm: Algorithm
+    data: Mapping[ClientId, Samples]
+    defenses: Mapping[ClientId, Defense]
+
+
+class Job(NamedTuple):
+    """Inputs of one turn beside the federation.
+
+    Attributes:
+        sent: By the server.
+        memory: What has stayed with the client.
+        defense: The state of its defense.
+        visit: Whose turn it is, and in which round.
+    """
+
+    sent: Sent
+    memory: Params
+    defense: Params
+    visit: Visit
+
+
+class Done(NamedTuple):
+    """The result of a turn.
+
+    Attributes:
+        upload: What goes to the server, defended.
+        memory: What stays with the client.
+        defense: The state of its defense.
+        facts: What was noted of the turn for whoever studies the run.
+        seconds: What it cost.
+    """
+
+    upload: Upload
+    memory: Params
+    defense: Params
+    facts: Params
+    seconds: float
+
+
+def visited(federation: TurnContext, job: Job) -> Done:
+    """One client's turn: the function that an engine runs."""
+    client = job.visit.client
+    defense = federation.defenses.get(client, UNDEFENDED)
+    defense.restore(job.defense)
+    # Processor time, as other programs should not count; a GPU works while the processor waits.
+    clock = process_time if job.visit.device.type == "cpu" else perf_counter
+    start = clock()
+    upload, memory = federation.algorithm.local(
+        job.sent, federation.data[client], job.memory, defense, job.visit
+    )
+    seconds = clock() - start
+    facts = job.visit.facts
+    if defense.always_acts:
+        # One part of a chain may not have acted while another did.
+        facts.pop("acted", None)
+    return Done(upload, memory, params_on(defense.state(), CPU), facts, seconds)
+
+
+def cohort_of(
+    clients: list[ClientId], participation: float, seed: int, index: int
+) -> tuple[ClientId, ...]:
+    """The clients that are asked in a round.
+
+    Args:
+        clients: All of them, ascending.
+        participation: Share of them that is asked, at least one.
+        seed: That the federation is simulated with.
+        index: Of the round, counted from 1.
+    """
+    size = max(1, round(participation * len(clients)))
+    if size == len(clients):
+        return tuple(clients)
+    drawn = torch.randperm(len(clients), generator=seeded(seed, "cohort", index))[:size]
+    return tuple(sorted(clients[i] for i in drawn.tolist()))

@@ -11,14 +11,21 @@ from torch import Tensor, nn
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.modules import loaded, outputs_of
-from fedaudit.core.params import weighted_sum
 from fedaudit.core.seeds import seed_for, seeded
-from fedaudit.core.values import Architecture, Batch, ClientId, Model, Params, Samples, chunks
+from fedaudit.core.values import (
+    Architecture,
+    Batch,
+    ClientId,
+    Model,
+    Params,
+    Samples,
+    chunks,
+    weighted_sum,
+)
 from fedaudit.fl.algorithms.base import Local
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn, Visit, Workload
-from fedaudit.fl.training.local import LocalTraining, train
+from fedaudit.fl.training.local import Adam, LocalTraining, train
 from fedaudit.fl.training.manual_backprop import written_out
-from fedaudit.fl.training.optimizers import Adam
 from fedaudit.fl.training.parallel import draws_as_it_trains, side_by_side
 from fedaudit.observe.round import Exposed, Logits, Sent, Upload
 

@@ -9,13 +9,21 @@ from torch import nn
 from fedaudit.core.devices import CPU, by_kind, computing_on, params_on, samples_on
 from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.modules import loaded
-from fedaudit.core.params import plus, scaled, weighted_sum
-from fedaudit.core.values import Batch, ClientId, Model, Params, Samples, chunks
-from fedaudit.fl.algorithms.base import Local, OneModel
+from fedaudit.core.values import (
+    Batch,
+    ClientId,
+    Model,
+    Params,
+    Samples,
+    chunks,
+    plus,
+    scaled,
+    weighted_sum,
+)
+from fedaudit.fl.algorithms.base import Local, OneModel, made_of
 from fedaudit.fl.algorithms.fedavg import rebuilt
 from fedaudit.fl.hooks import Defense, Objective, Turn, Visit, Workload
 from fedaudit.fl.training.local import LocalTraining, dropout_of, objective_of
-from fedaudit.fl.uploads import made_of
 from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload
 
 _CHUNK = 512

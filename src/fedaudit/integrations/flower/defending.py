@@ -9,8 +9,7 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.core.params import plus
-from fedaudit.core.values import Architecture, ClientId, Model
+from fedaudit.core.values import Architecture, ClientId, Model, plus
 from fedaudit.fl.hooks import Defense, Turn
 from fedaudit.integrations.flower.contents import (
     array_of,

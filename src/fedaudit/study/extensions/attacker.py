@@ -15,7 +15,7 @@ from fedaudit.core.values import ClientId, Sees
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.poison import PoisonedUpload
-from fedaudit.fl.visits import TurnContext
+from fedaudit.fl.algorithms.base import TurnContext
 from fedaudit.observe.round import Update
 from fedaudit.observe.views import PARTICIPANT, View, with_own
 from fedaudit.study.settings.optional import AttackerSection

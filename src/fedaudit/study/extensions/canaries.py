@@ -26,9 +26,8 @@ from fedaudit.defenses.accounting import FORMAL_DELTA, gaussian_epsilon
 from fedaudit.defenses.canary import CanaryUpload, canary_direction
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.clip import ClientDP
-from fedaudit.fl.algorithms.base import ChoosesModels
+from fedaudit.fl.algorithms.base import ChoosesModels, TurnContext, cohort_of
 from fedaudit.fl.hooks import Defense
-from fedaudit.fl.visits import TurnContext, cohort_of
 from fedaudit.metrics.canaries import CanaryBounds, canary_bounds
 from fedaudit.observe.canaries import CANARIES_FILE, keeping_canaries
 from fedaudit.observe.round import Round, Update

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from fedaudit.core.metric_names import EPSILON_IF_GAUSSIAN, EPSILON_IF_NORMAL, FORMAL_EPSILON
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import (
+    EPSILON_IF_GAUSSIAN,
+    EPSILON_IF_NORMAL,
+    FORMAL_EPSILON,
+    Origin,
+)
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.defenses.accounting import FORMAL_DELTA
 from fedaudit.metrics import one_run_epsilon

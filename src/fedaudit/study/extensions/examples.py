@@ -14,7 +14,7 @@ from fedaudit.attacks import attack_named
 from fedaudit.attacks.base import Attack, PerClient, Rule
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.files import own_folder, own_place
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId, Sees
 from fedaudit.datasets.dataset import Dataset

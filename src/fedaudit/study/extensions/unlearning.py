@@ -14,9 +14,19 @@ from torch import nn
 
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, Unsupported
 from fedaudit.core.modules import loaded
-from fedaudit.core.params import difference, norm, plus
 from fedaudit.core.seeds import seed_for, seeded
-from fedaudit.core.values import NOBODY, Architecture, ClientId, Model, Params, Samples, chunks
+from fedaudit.core.values import (
+    NOBODY,
+    Architecture,
+    ClientId,
+    Model,
+    Params,
+    Samples,
+    chunks,
+    difference,
+    norm,
+    plus,
+)
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.fl.algorithms.base import Algorithm

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import FedauditError, TooFewPeers, TooFewRounds
-from fedaudit.core.metric_names import AUC, EPSILON, rate_of
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import AUC, EPSILON, Origin, rate_of
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import ClientId

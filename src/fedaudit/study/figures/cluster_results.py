@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from fedaudit.core.errors import Damaged
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import ClientId
-from fedaudit.fl.visits import cohort_of
+from fedaudit.fl.algorithms.base import cohort_of
 from fedaudit.metrics.fairness import ModelRisk, violations, violations_by_chance
 from fedaudit.metrics.intervals import Limited, averaged
 from fedaudit.observe.measurements import Stored

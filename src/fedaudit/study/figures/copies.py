@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.core.values import NOBODY
 from fedaudit.datasets.copies import number_rows
 from fedaudit.results.record import ControlResult

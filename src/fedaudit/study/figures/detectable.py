@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics.detectable import smallest_auc
 from fedaudit.metrics.evaluate import CONTRASTS

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.core.values import ClientId
 from fedaudit.metrics import CONTRASTS, compare_auc
 from fedaudit.metrics.delong import AucDifference

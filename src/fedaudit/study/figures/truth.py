@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId
 from fedaudit.datasets.draws.fair import AS_PUBLISHED

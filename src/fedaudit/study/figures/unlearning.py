@@ -8,8 +8,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 from numpy import ndarray
 
-from fedaudit.core.metric_names import AUC
-from fedaudit.core.origin import Origin
+from fedaudit.core.metric_names import AUC, Origin
 from fedaudit.core.values import ClientId
 from fedaudit.metrics import above_chance, holm
 from fedaudit.metrics.delong import SEPARATE, AucInterval

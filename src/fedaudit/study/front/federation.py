@@ -20,9 +20,8 @@ from fedaudit.attacks import Attack
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import GivenObject
 from fedaudit.core.naming import AlgorithmPart, Clients, DataPart, NamedPart
-from fedaudit.core.summaries import short_repr
 from fedaudit.core.tasks import Task
-from fedaudit.core.values import Samples, Setting
+from fedaudit.core.values import Samples, Setting, short_repr
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.in_memory import InMemory
 from fedaudit.fl.algorithms.base import Algorithm

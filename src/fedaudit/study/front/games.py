@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import GivenObject
-from fedaudit.core.summaries import short_repr
+from fedaudit.core.values import short_repr
 from fedaudit.study.front.federation import DataGiven, DefenseGiven, numbers, sections
 from fedaudit.study.front.spelling import (
     Register,

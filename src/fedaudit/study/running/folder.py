@@ -10,11 +10,11 @@ from fedaudit.core.files import (
     RECORD_FILE,
     REPORT_FILE,
     SCORES_FILE,
+    alone_in,
     read_object,
     refuse_absent,
     write_object,
 )
-from fedaudit.core.locking import alone_in
 from fedaudit.results.older import GROWTH, settled
 from fedaudit.results.text import made_plain
 from fedaudit.study.running.identity import FOR_PEOPLE, settings_of
@@ -284,7 +284,7 @@ def claim_record(out: Path, study: Plan) -> None:
     """Note that a study gets its record now, which may be a further one.
 
     Another process may have made the folder that of a larger study since it was claimed. The
-    folder must be kept to this process; see :func:`fedaudit.core.locking.alone_in`.
+    folder must be kept to this process; see :func:`fedaudit.core.files.alone_in`.
 
     Raises:
         BadInput: As :func:`claim`.

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged, option
 from fedaudit.core.files import own_folder
-from fedaudit.core.params import flat
 from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import flat
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.layout import estimated_bytes

@@ -23,8 +23,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedaudit import __version__
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import own_folder, own_place, read_object, write_object
-from fedaudit.core.locking import Lock
+from fedaudit.core.files import Lock, own_folder, own_place, read_object, write_object
 from fedaudit.core.modules import frozen_digest
 from fedaudit.core.objects import source_behind, stated
 from fedaudit.core.values import Samples

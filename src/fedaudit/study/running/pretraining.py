@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from fedaudit.core.devices import CPU, computing_on, forked
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import parsed_json
-from fedaudit.core.locking import Lock
+from fedaudit.core.files import Lock, parsed_json
 from fedaudit.core.modules import refuse_unfit
 from fedaudit.core.pretrained import pretrained_file
 from fedaudit.core.progress import Progress, quiet

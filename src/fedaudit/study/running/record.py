@@ -10,8 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from fedaudit.attacks import attack_named
-from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE
-from fedaudit.core.locking import alone_in
+from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE, alone_in
 from fedaudit.core.metric_names import EPSILON
 from fedaudit.core.values import Sees
 from fedaudit.metrics import combined

@@ -360,8 +360,6 @@ def _view_of(study: Study) -> View:
         view = as_one(view, study.audit.merge)
     for kind in EXTENSIONS:
         view = kind.seen(study, view)
-    if study.audit.keep == "full":
-        view.refuse_unless_offered(Sees.GLOBAL_MODEL | Sees.UPDATE, 'audit.keep = "full"')
     return view
 
 
@@ -399,8 +397,10 @@ def _allowed(
     """Return the attacks that a view allows, and for each other one what is missing.
 
     Raises:
-        NotVisible: The study names an attack that needs more than the view offers.
+        NotVisible: The study names an attack, or keeps updates, that the view does not offer.
     """
+    if study.audit.keep == "full":
+        view.refuse_unless_offered(Sees.GLOBAL_MODEL | Sees.UPDATE, 'audit.keep = "full"')
     possible, refused = {}, {}
     for name, attack in attacks.items():
         try:

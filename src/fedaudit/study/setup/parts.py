@@ -15,17 +15,15 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.errors import Damaged
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.summaries import short_repr
 from fedaudit.core.tasks import Task
-from fedaudit.core.values import ClientId, Params
+from fedaudit.core.values import ClientId, Params, short_repr
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.partitions.schemes import Partition
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
-from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server
+from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server, TurnContext, cohort_of
 from fedaudit.fl.hooks import Defense
-from fedaudit.fl.visits import TurnContext, cohort_of
 from fedaudit.metrics.table import Exact, Metric
 from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.observe.round import Round
