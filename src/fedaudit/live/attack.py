@@ -1,202 +1,54 @@
-"""Attacks on a live recording: as on a study's, with unknown parts named."""
+"""Attacks on a live recording, and its coverage: what was measured, and what is missing."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
 from torch import nn
 
-from fedaudit.attacks import ATTACK_SETS, DEFAULT_SET, attack_named, catalogued
-from fedaudit.attacks.base import Attack
-from fedaudit.core.errors import BadInput, Damaged, NotVisible
+from fedaudit.attacks import catalogued
+from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.importing import code_named_in, is_own, refusing_exits, sources_of
-from fedaudit.core.origin import Origin
 from fedaudit.core.progress import Progress, quiet
-from fedaudit.core.tasks import Task, lacking
-from fedaudit.core.values import Architecture, ClientId, Sees
-from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import AuditSet, Deal
-from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.training.local import LocalTraining
-from fedaudit.live.coverage import coverage_of
-from fedaudit.live.files import read_audit, read_untrained
+from fedaudit.core.values import Architecture, ClientId
+from fedaudit.live.clients import Called, number_of
+from fedaudit.live.files import read_audit, read_untrained, waiting
 from fedaudit.live.recording import (
-    Called,
+    UPLOAD_VIEWS,
     Recording,
     RoundEntry,
-    number_of,
     read_recording,
     read_round_log,
 )
-from fedaudit.live.unsent import ESTIMATED
-from fedaudit.live.waiting import waiting
-from fedaudit.observe.measurements import Stored, fault_in, stored_in, tell_of_unhashed
+from fedaudit.live.rounds import SENT
+from fedaudit.live.setup import RECORDED, SEED, live_setup
+from fedaudit.live.weights import ESTIMATED
+from fedaudit.observe.measurements import (
+    MeasuredRound,
+    Stored,
+    fault_in,
+    stored_in,
+    tell_of_unhashed,
+)
 from fedaudit.observe.round import EVERYBODY
-from fedaudit.observe.views import View, view_named
-from fedaudit.results.clusters import EVERYBODY as EVERY_CLIENT
+from fedaudit.results.coverage import (
+    MOST_LISTED,
+    ClientCoverage,
+    Coverage,
+    MissingRounds,
+    MissingUpload,
+)
 from fedaudit.results.record import Record
 from fedaudit.results.text import made_plain, plain
 from fedaudit.study.figures.accuracy import counts_fit
-from fedaudit.study.figures.coverage import rounds_with
+from fedaudit.study.figures.coverage import client_coverage, rounds_with
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import ATTACKS, refuse_other_record, replaced_attacks
 from fedaudit.study.running.record import conclude
-from fedaudit.study.settings.sections import (
-    AuditSection,
-    DataSection,
-    FiguresSection,
-    PartitionSection,
-    Study,
-    TrainingSection,
-)
 from fedaudit.study.settings.values import study_from
-from fedaudit.study.setup.dealing import Groups
 from fedaudit.study.setup.parts import Setup, Watched, Work
-
-SEED = 1
-"""Of what is drawn for controls and figures; the federation's own is not known."""
-
-RECORDED = "recorded"
-
-_NEVER_RECORDED = {
-    Sees.REFERENCE_MODELS: "reference models, trained as the federation trains",
-    Sees.CHOOSES_UPLOAD: "an adversary that chooses what a client sends",
-    Sees.CHOOSES_MODEL: "an adversary that chooses the model that clients are sent",
-}
-"""What only an adversary of a simulated federation has."""
-
-
-def live_setup(
-    recording: Recording,
-    audit: AuditSet,
-    architecture: Architecture,
-    *,
-    clients: Sequence[ClientId] = (),
-    rounds: tuple[int, ...] = (),
-    figures: Mapping[str, object] | None = None,
-    attacks: Sequence[str] = (),
-    watched: Watched | None = None,
-) -> Setup:
-    """The parts of a run that was watched, with stand-ins for what nobody knows of it.
-
-    Args:
-        recording: What it says of itself.
-        audit: The audited samples.
-        architecture: What clients train; never built where ``watched`` is given.
-        clients: That took part, beside the owners of audited samples.
-        rounds: That were measured.
-        figures: Settings of figures.
-        attacks: To be run; those that the recording was made for if empty.
-        watched: What is known of the federation, once it has been recorded.
-
-    Raises:
-        BadInput: A target of whom no member is audited, or an unknown attack.
-        NotVisible: An attack needs more than the view shows.
-    """
-    view, task = view_named(recording.view), architecture.task
-    names = tuple(attacks) or recording.attacks
-    study = Study(
-        name=recording.name,
-        seeds=(SEED,),
-        data=DataSection(name=RECORDED),
-        partition=PartitionSection(clients=max(2, len(clients))),
-        training=TrainingSection(rounds=max(rounds, default=1)),
-        audit=AuditSection(
-            draw=RECORDED,
-            targets=recording.targets,
-            every=recording.every,
-            view=recording.view,
-            keep=recording.keep,
-        ),
-        attacks={name: {} for name in names},
-        figures=FiguresSection.model_validate(figures or {}),
-    )
-    refuse_targets_without_members(audit, recording.targets)
-    held = {
-        client: audit.samples.take(torch.from_numpy(audit.owner == client))
-        for client in sorted({*clients, *audit.owner[audit.owner >= 0].tolist()})
-    }
-    return Setup(
-        study=study,
-        seed=SEED,
-        dataset=_dataset(recording, audit),
-        deal=Deal(held, audit, recording.sizes),
-        algorithm=FedAvg(architecture, LocalTraining()),
-        defenses={},
-        view=view,
-        attacks={name: _possible(name, view, task) for name in names},
-        refused=recording.refused if not attacks else {},
-        measured_rounds=rounds,
-        groups=Groups((EVERY_CLIENT,), dict.fromkeys(held, 0), audit.owner),
-        watched=watched,
-    )
-
-
-def attacks_in(
-    view: View, names: Sequence[str], task: Task
-) -> tuple[dict[str, Attack], dict[str, str]]:
-    """The attacks that can be recorded for, and why others cannot.
-
-    Args:
-        view: What the adversary sees.
-        task: What the model is trained for.
-        names: Those asked for; those of the default set if empty.
-
-    Raises:
-        BadInput: No such attack.
-        NotVisible: One that is asked for needs more than the view shows.
-    """
-    if names:
-        return {name: _possible(name, view, task) for name in catalogued(names)}, {}
-    found, refused = {}, {}
-    for name in ATTACK_SETS[DEFAULT_SET]:
-        try:
-            found[name] = _possible(name, view, task)
-        except NotVisible as error:
-            refused[name] = str(error)
-    return found, refused
-
-
-def refuse_targets_without_members(audit: AuditSet, targets: Sequence[ClientId]) -> None:
-    """Refuses an audit in which nobody could be told from anybody."""
-    for target in targets:
-        origin = audit.origin(target)
-        if not ((origin == Origin.MEMBER).any() and (origin != Origin.MEMBER).any()):
-            raise BadInput(
-                f"client {target} cannot be audited: {int((origin == Origin.MEMBER).sum())} of "
-                f"{len(origin)} audited samples are its own; give some that it trains on and some "
-                "that it does not"
-            )
-
-
-def _possible(name: str, view: View, task: Task) -> Attack:
-    attack = attack_named(name)
-    absent = [what for part, what in _NEVER_RECORDED.items() if part in attack.needs]
-    if attack.learns or attack.needs_side_information:
-        absent = ["a federation to learn from or knowledge of a defense"]
-    if absent:
-        raise NotVisible(
-            f"the attack {name!r} needs {absent[0]}, which a live recording does not have; leave "
-            "it out, or simulate the federation with `fedaudit run`"
-        )
-    view.refuse_unless_offered(attack.needs & ~Sees.AUXILIARY_DATA, f"the attack {name!r}")
-    if attack.reads & ~task.readings:
-        raise NotVisible(lacking(f"the attack {name!r}", attack.reads, task))
-    return attack
-
-
-def _dataset(recording: Recording, audit: AuditSet) -> Dataset:
-    """Members as the training part and unseen samples as the test part, for accuracies."""
-    unseen = torch.from_numpy(audit.owner < 0)
-    parts = [audit.samples.take(~unseen), audit.samples.take(unseen)]
-    numbers = torch.arange(len(audit))
-    first = len(parts[0])
-    train, test = (
-        part.replace(ids=ids)
-        for part, ids in zip(parts, (numbers[:first], numbers[first:]), strict=True)
-    )
-    return Dataset(RECORDED, train, test, recording.classes, "as the federation has it")
-
 
 _MOST_NAMED = 10
 _NO_MODEL = "the model of a recording is not there to be run; its signals were measured before"
@@ -539,3 +391,145 @@ def _rounds(numbers: Sequence[int]) -> str:
 
 def _no_model() -> nn.Module:
     raise BadInput(_NO_MODEL)
+
+
+_WAITING = "still to be measured"
+_NOT_TOLD = "the recorder was not told of it"
+_NOT_LOGGED = "its entry in the log is missing, so that it is not known who answered"
+_LOST = "its measurements are missing"
+
+
+@dataclass
+class _Found:
+    """Rounds and uploads that are missing, as they are found."""
+
+    rounds: dict[int, str] = field(default_factory=dict)
+    uploads: list[MissingUpload] = field(default_factory=list)
+    n_uploads: int = 0
+
+
+def coverage_of(
+    recording: Recording,
+    targets: Collection[ClientId],
+    stored: Sequence[Stored],
+    log: Sequence[RoundEntry],
+    waiting: Collection[int],
+) -> Coverage:
+    """Return which rounds and uploads of the audited clients were measured.
+
+    Args:
+        recording: Its settings.
+        targets: Clients under audit.
+        stored: The measured rounds, ascending.
+        log: What the recorder was told of each round.
+        waiting: Rounds that are still to be measured.
+    """
+    measured = {one.measured.index: one.measured for one in stored}
+    entries = {one.round: one for one in log}
+    last = max([*measured, *entries, *waiting], default=0)
+    found = _Found()
+    # Whoever sees the final model alone misses no earlier round.
+    for index in range(last if recording.view == "final" else 1, last + 1):
+        reason = _fault_of(index, recording, targets, measured, entries, waiting)
+        if reason:
+            found.rounds[index] = reason
+        elif index in measured:
+            _add_uploads(found, entries[index], measured[index], targets)
+    # Measured as it came first; what came later is of the same number, and is not measured.
+    for index, reason in recording.conflicts.items():
+        found.rounds.setdefault(index, plain(reason))
+    by_choice = [one for one in log if one.round % recording.every and not one.failed]
+    return Coverage(
+        rounds=last,
+        measured=len(measured),
+        last_measured=max(measured, default=0),
+        every=recording.every,
+        clients=[_of_client(client, measured, entries) for client in sorted(targets)],
+        is_open=recording.is_closed is False,
+        unattacked=sorted({*recording.targets} - {*targets}),
+        missing_uploads=found.uploads[:MOST_LISTED],
+        missing_rounds=[*_spans(found.rounds)][:MOST_LISTED],
+        n_missing_uploads=found.n_uploads,
+        n_missing_rounds=len(found.rounds),
+        identity=_identity(stored),
+        sampled_rounds=any({*targets} & {*one.answered} or one.unknown for one in by_choice)
+        or (recording.every > 1 and any(EVERYBODY in one.clients for one in measured.values())),
+    )
+
+
+def _fault_of(
+    index: int,
+    recording: Recording,
+    targets: Collection[ClientId],
+    measured: Mapping[int, MeasuredRound],
+    entries: Mapping[int, RoundEntry],
+    waiting: Collection[int],
+) -> str:
+    """Return why a round is missing; empty if it is not."""
+    entry = entries.get(index)
+    if index in measured:
+        return "" if entry else _NOT_LOGGED
+    if index in waiting:
+        return _WAITING
+    if index % recording.every and not (entry and entry.failed):
+        return ""
+    if entry is None:
+        return _NOT_TOLD
+    if not entry.failed:
+        return _LOST
+    # A round in which no audited client answered has nothing to be measured.
+    sees_uploads = recording.view in UPLOAD_VIEWS
+    if sees_uploads and not entry.unknown and not {*targets} & {*entry.answered}:
+        return ""
+    start = f"round {index} is not recorded: "
+    return plain(entry.note).removeprefix(start)
+
+
+def _add_uploads(
+    found: _Found, entry: RoundEntry, measured: MeasuredRound, targets: Collection[ClientId]
+) -> None:
+    seen = {*measured.clients, *measured.stands_for}
+    if EVERYBODY in seen:
+        return
+    for client in sorted({*targets} & {*entry.answered} - seen):
+        aggregated = client not in entry.kept_out
+        found.n_uploads += aggregated
+        reason = plain(entry.excluded.get(client) or "it was not measured")
+        found.uploads.append(
+            MissingUpload(
+                client=client, round=entry.round, reason=reason[:2000], aggregated=aggregated
+            )
+        )
+    # An upload of nobody knows whom may be that of any audited client which has not answered.
+    if entry.unknown and {*targets} - {*entry.answered}:
+        found.n_uploads += 1
+
+
+def _of_client(
+    client: ClientId, measured: Mapping[int, MeasuredRound], entries: Mapping[int, RoundEntry]
+) -> ClientCoverage:
+    rounds = rounds_with(client, measured.values())
+    answered = {index for index, one in entries.items() if client in one.answered}
+    return client_coverage(client, len(answered | {*rounds}), rounds)
+
+
+def _spans(rounds: Mapping[int, str]) -> Iterator[MissingRounds]:
+    """Consecutive rounds that are missing for one reason."""
+    span: MissingRounds | None = None
+    for index, reason in sorted(rounds.items()):
+        if span is not None and span.last == index - 1 and span.reason == reason[:2000]:
+            span = span.model_copy(update={"last": index})
+            continue
+        if span is not None:
+            yield span
+        span = MissingRounds(first=index, last=index, reason=reason[:2000])
+    if span is not None:
+        yield span
+
+
+def _identity(stored: Sequence[Stored]) -> str:
+    """SHA-256 over the models that were sent; empty if not known of every measured round."""
+    digests = [(one.measured.index, one.notes.get(SENT, "")) for one in stored]
+    if not all(digest for _, digest in digests):
+        return ""
+    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
