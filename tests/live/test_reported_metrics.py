@@ -21,7 +21,7 @@ from fedaudit.live.measuring import When
 from fedaudit.live.recorder import record
 from fedaudit.live.recording import read_round_log, recording_of
 from fedaudit.live.rounds import Kind
-from fedaudit.live.setup import live_setup
+from fedaudit.live.setup import recorded_run
 from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.report.terminal import print_record
 from fedaudit.results.record import ControlResult, Record
@@ -154,7 +154,7 @@ def compared(
         targets=tuple(by_client), classes=classes,
     )  # fmt: skip
     architecture = Architecture("net", network)
-    run = live_setup(recording, AUDIT, architecture, attacks=["blackbox-loss"])
+    run = recorded_run(recording, AUDIT, architecture, attacks=["blackbox-loss"])
     notes = [
         {
             f"reported/client-{c}": json.dumps([{"accuracy": value}, members, 1.0, 0.1, correct])

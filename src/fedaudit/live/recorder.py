@@ -71,7 +71,7 @@ from fedaudit.live.rounds import (
     round_of_globals,
     round_of_uploads,
 )
-from fedaudit.live.setup import attacks_in, live_setup
+from fedaudit.live.setup import attacks_in, recorded_run
 from fedaudit.live.weights import Weights, estimated_layers, named_few
 from fedaudit.observe.layout import MAX_ROUND, Keep
 from fedaudit.observe.round import EVERYBODY, Round
@@ -110,7 +110,7 @@ class Recorder:
         lock = locked(folder, log)
         left = waiting_entries(folder)
         clients = samples.owner[samples.owner >= 0].tolist()
-        self._setup = live_setup(
+        self._setup = recorded_run(
             self.recording, samples, net.architecture, clients=clients, rounds=(MAX_ROUND,)
         )
         self._other_run = ""

@@ -1,4 +1,4 @@
-"""A recorded federation as the run of a study: what is known of it, and stand-ins for the rest."""
+"""Recorded federations as runs, and the attacks that can be made on them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -26,10 +26,10 @@ from fedaudit.study.settings.sections import (
     TrainingSection,
 )
 from fedaudit.study.setup.dealing import Groups
-from fedaudit.study.setup.parts import Setup, Watched
+from fedaudit.study.setup.parts import Recorded, Setup
 
 SEED = 1
-"""Of what is drawn for controls and figures; the federation's own is not known."""
+"""Seed of what is drawn for controls and figures; the federation's own is not known."""
 
 RECORDED = "recorded"
 
@@ -38,10 +38,10 @@ _NEVER_RECORDED = {
     Sees.CHOOSES_UPLOAD: "an adversary that chooses what a client sends",
     Sees.CHOOSES_MODEL: "an adversary that chooses the model that clients are sent",
 }
-"""What only an adversary of a simulated federation has."""
+"""Capabilities that only an adversary of a simulated federation has."""
 
 
-def live_setup(
+def recorded_run(
     recording: Recording,
     audit: AuditSet,
     architecture: Architecture,
@@ -50,19 +50,22 @@ def live_setup(
     rounds: tuple[int, ...] = (),
     figures: Mapping[str, object] | None = None,
     attacks: Sequence[str] = (),
-    watched: Watched | None = None,
+    recorded: Recorded | None = None,
 ) -> Setup:
-    """The parts of a run that was watched, with stand-ins for what nobody knows of it.
+    """Return a recorded federation as a run, for the figures and controls of every run.
+
+    The settings say what the recording says: its audit, attacks, clients and last round. Nothing is
+    trained by them: the algorithm stands for the network alone.
 
     Args:
-        recording: What it says of itself.
+        recording: Its settings.
         audit: The audited samples.
-        architecture: What clients train; never built where ``watched`` is given.
-        clients: That took part, beside the owners of audited samples.
-        rounds: That were measured.
+        architecture: What clients train; never built once the federation is recorded.
+        clients: Those that took part, in addition to the owners of audited samples.
+        rounds: The measured ones.
         figures: Settings of figures.
-        attacks: To be run; those that the recording was made for if empty.
-        watched: What is known of the federation, once it has been recorded.
+        attacks: Attacks to run; those that the recording was made for if empty.
+        recorded: Facts of the federation; None while it is being recorded.
 
     Raises:
         BadInput: A target of whom no member is audited, or an unknown attack.
@@ -86,10 +89,11 @@ def live_setup(
         attacks={name: {} for name in names},
         figures=FiguresSection.model_validate(figures or {}),
     )
-    refuse_targets_without_members(audit, recording.targets)
+    _refuse_targets_without_members(audit, recording.targets)
+    owners = audit.owner[audit.owner >= 0].tolist()
     held = {
         client: audit.samples.take(torch.from_numpy(audit.owner == client))
-        for client in sorted({*clients, *audit.owner[audit.owner >= 0].tolist()})
+        for client in sorted({*clients, *owners})
     }
     return Setup(
         study=study,
@@ -100,22 +104,22 @@ def live_setup(
         defenses={},
         view=view,
         attacks={name: _possible(name, view, task) for name in names},
-        refused=recording.refused if not attacks else {},
+        refused={} if attacks else recording.refused,
         measured_rounds=rounds,
         groups=Groups((EVERY_CLIENT,), dict.fromkeys(held, 0), audit.owner),
-        watched=watched,
+        recorded=recorded,
     )
 
 
 def attacks_in(
     view: View, names: Sequence[str], task: Task
 ) -> tuple[dict[str, Attack], dict[str, str]]:
-    """The attacks that can be recorded for, and why others cannot.
+    """Return the attacks that can be recorded for, and why others cannot.
 
     Args:
         view: What the adversary sees.
-        task: What the model is trained for.
         names: Those asked for; those of the default set if empty.
+        task: What the model is trained for.
 
     Raises:
         BadInput: No such attack.
@@ -132,15 +136,15 @@ def attacks_in(
     return found, refused
 
 
-def refuse_targets_without_members(audit: AuditSet, targets: Sequence[ClientId]) -> None:
-    """Refuses an audit in which nobody could be told from anybody."""
+def _refuse_targets_without_members(audit: AuditSet, targets: Sequence[ClientId]) -> None:
+    """Raise if a target has no members or no non-members."""
     for target in targets:
-        origin = audit.origin(target)
-        if not ((origin == Origin.MEMBER).any() and (origin != Origin.MEMBER).any()):
+        is_member = audit.origin(target) == Origin.MEMBER
+        if is_member.all() or not is_member.any():
             raise BadInput(
-                f"client {target} cannot be audited: {int((origin == Origin.MEMBER).sum())} of "
-                f"{len(origin)} audited samples are its own; give some that it trains on and some "
-                "that it does not"
+                f"client {target} cannot be audited: {int(is_member.sum())} of "
+                f"{len(is_member)} audited samples are its own; give some that it trains on and "
+                "some that it does not"
             )
 
 
