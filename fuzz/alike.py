@@ -24,8 +24,7 @@ from rich.console import Console
 
 from fedaudit.core.errors import FedauditError
 from fedaudit.gate.evaluate import evaluate_policy
-from fedaudit.gate.junit import junit_xml
-from fedaudit.gate.outputs import print_verdict
+from fedaudit.gate.outputs import junit_xml, print_verdict
 from fedaudit.pack.packing import made_from
 from fedaudit.pack.suppressing import SMALLEST_GROUP, suppressed
 from fedaudit.report.page import comparison_html, report_html

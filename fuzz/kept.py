@@ -18,8 +18,8 @@ from fedaudit.core.pretrained import pretrained
 from fedaudit.core.values import Params, Samples, plus
 from fedaudit.fl.simulate import Standing, resume_checkpoint, save_checkpoint
 from fedaudit.live.audited import join_audits
+from fedaudit.live.files import hand_over, read_waiting, waiting_entries
 from fedaudit.live.recording import round_entry
-from fedaudit.live.waiting import hand_over, read_waiting, waiting_entries
 from fedaudit.models import architecture
 from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.round import Exposed, Round

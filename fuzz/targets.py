@@ -17,7 +17,7 @@ from safetensors.torch import save
 from fedaudit.datasets.formats import cifar, idx, image_folder, npz
 from fedaudit.games.run import read_points
 from fedaudit.gate.evaluate import evaluate_policy
-from fedaudit.gate.junit import junit_xml
+from fedaudit.gate.outputs import junit_xml
 from fedaudit.gate.policy import DEFAULT_POLICY, Policy, policy_from, read_policy
 from fedaudit.live.files import read_audit
 from fedaudit.live.recording import read_recording, read_round_log

@@ -14,9 +14,8 @@ from rich.console import Console
 
 from fedaudit.cli.application import log, printing_anyway
 from fedaudit.gate.evaluate import evaluate_policy
-from fedaudit.gate.junit import junit_xml
 from fedaudit.gate.outcome import Outcome
-from fedaudit.gate.outputs import print_verdict
+from fedaudit.gate.outputs import junit_xml, print_verdict
 from fedaudit.gate.verdict import Held, ceiling_check
 from fedaudit.report.terminal import print_comparison, print_record
 from fedaudit.results.read import read_record

@@ -34,10 +34,9 @@ if TYPE_CHECKING:
     from fedaudit.fl.simulate import simulate
     from fedaudit.live.attack import attack_recording
     from fedaudit.live.audited import audit_samples, fair_split, join_audits
-    from fedaudit.live.canaries import CanaryClients
+    from fedaudit.live.models import CanaryClients, unlearning
     from fedaudit.live.recorder import record
     from fedaudit.live.splitting import split_dataset
-    from fedaudit.live.unlearning import unlearning
     from fedaudit.metrics.evaluate import evaluate
     from fedaudit.observe.views import seen_from
     from fedaudit.results.record import Record
@@ -77,7 +76,7 @@ _DOORS = {
     "Audit": "fedaudit.study.settings.sections:AuditSection",
     "AuditOptions": "fedaudit.study.front.audit:AuditOptions",
     "Canaries": "fedaudit.study.settings.optional:CanariesSection",
-    "CanaryClients": "fedaudit.live.canaries:CanaryClients",
+    "CanaryClients": "fedaudit.live.models:CanaryClients",
     "Detector": "fedaudit.study.settings.games:DetectorSection",
     "Federation": "fedaudit.study.front.federation:Federation",
     "Figures": "fedaudit.study.settings.sections:FiguresSection",
@@ -112,7 +111,7 @@ _DOORS = {
     "split_dataset": "fedaudit.live.splitting:split_dataset",
     "simulate": "fedaudit.fl.simulate:simulate",
     "study_from": "fedaudit.study.settings.values:study_from",
-    "unlearning": "fedaudit.live.unlearning:unlearning",
+    "unlearning": "fedaudit.live.models:unlearning",
 }
 
 _ROOMS = (

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import fedaudit
 from fedaudit.core.errors import BadInput
-from fedaudit.live.recording import number_of, numbers_of, plain_name, read_recording
+from fedaudit.live.clients import number_of, numbers_of, plain_name
+from fedaudit.live.recording import read_recording
 from fedaudit.observe.measurements import read_measured
 from tests.study.studies import SMALL
 

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 import pytest
 
 from fedaudit.gate.evaluate import evaluate_policy
-from fedaudit.gate.junit import junit_xml
 from fedaudit.gate.outcome import Outcome
+from fedaudit.gate.outputs import junit_xml
 from fedaudit.gate.verdict import Held, Verdict, ceiling_check
 from fedaudit.results.record import Record
 from tests.gate.parts import auc, bound, control, found, policy

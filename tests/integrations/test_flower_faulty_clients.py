@@ -32,13 +32,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedaudit.core.errors import BadInput
-from fedaudit.integrations.common_model import refuse_not_finite, share_no_shape
+from fedaudit.integrations.common import refuse_not_finite, share_no_shape
 from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
-from fedaudit.integrations.flower.replies import client_in
+from fedaudit.integrations.flower.messages import client_in
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import fair_split
+from fedaudit.live.clients import number_of
 from fedaudit.live.recorder import Recorder, record
-from fedaudit.live.recording import RoundEntry, number_of, read_recording, read_round_log
+from fedaudit.live.recording import RoundEntry, read_recording, read_round_log
 from fedaudit.observe.measurements import read_measured
 from tests.integrations.federation import CLIENTS, StubGrid, client_app, initial
 from tests.integrations.test_flower_older import context, strategy

@@ -14,7 +14,7 @@ from flwr.server.workflow import DefaultWorkflow
 from flwr.serverapp.strategy import FedAvg
 
 from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
-from fedaudit.integrations.flower.contents import metrics_of
+from fedaudit.integrations.flower.messages import metrics_of
 from fedaudit.live.attack import attack_recording
 from tests.integrations.federation import StubGrid, client_app, initial
 from tests.integrations.test_flower_older import context, strategy

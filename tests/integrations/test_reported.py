@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedaudit.integrations.reported import is_evaluation, training_metrics
+from fedaudit.integrations.common import is_evaluation, training_metrics
 
 
 @pytest.mark.parametrize(

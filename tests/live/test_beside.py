@@ -15,10 +15,10 @@ import torch
 from fedaudit.core.errors import BadInput
 from fedaudit.live import beside
 from fedaudit.live.attack import attack_recording
+from fedaudit.live.files import hand_over, read_waiting, waiting
 from fedaudit.live.measuring import Measuring, refuse_other_time
 from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import RoundEntry, read_round_log
-from fedaudit.live.waiting import hand_over, read_waiting, waiting
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import seen_from, view_named

@@ -10,8 +10,9 @@ from torch import Tensor
 
 import fedaudit
 from fedaudit.core.errors import BadInput
+from fedaudit.live.clients import Called, number_of
 from fedaudit.live.recorder import record
-from fedaudit.live.recording import Called, number_of, read_recording, read_round_log
+from fedaudit.live.recording import read_recording, read_round_log
 from tests.live.federation import data, network, rounds
 
 X, Y = torch.rand(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3

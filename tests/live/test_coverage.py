@@ -17,9 +17,9 @@ from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import policy_from
 from fedaudit.gate.verdict import Check
 from fedaudit.live.attack import attack_recording
+from fedaudit.live.files import waiting
 from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import LOG_FILE
-from fedaudit.live.waiting import waiting
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.coverage import Coverage
 from fedaudit.results.record import Record

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Architecture, Model
-from fedaudit.live.unsent import Unsent
-from fedaudit.live.weights import Shape
+from fedaudit.live.weights import Shape, Unsent
 
 
 class Net(nn.Module):

@@ -17,11 +17,11 @@ from fedaudit.core.values import Architecture, Model
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
-from fedaudit.live.attack import live_setup
 from fedaudit.live.measuring import When
 from fedaudit.live.recorder import record
 from fedaudit.live.recording import read_round_log, recording_of
 from fedaudit.live.rounds import Kind
+from fedaudit.live.setup import recorded_run
 from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.report.terminal import print_record
 from fedaudit.results.record import ControlResult, Record
@@ -154,7 +154,7 @@ def compared(
         targets=tuple(by_client), classes=classes,
     )  # fmt: skip
     architecture = Architecture("net", network)
-    run = live_setup(recording, AUDIT, architecture, attacks=["blackbox-loss"])
+    run = recorded_run(recording, AUDIT, architecture, attacks=["blackbox-loss"])
     notes = [
         {
             f"reported/client-{c}": json.dumps([{"accuracy": value}, members, 1.0, 0.1, correct])

@@ -19,7 +19,7 @@ from fedaudit.live.audited import Split
 from fedaudit.live.measuring import When
 from fedaudit.live.recorder import record
 from fedaudit.live.rounds import Kind
-from fedaudit.live.unsent import ESTIMATED
+from fedaudit.live.weights import ESTIMATED
 from fedaudit.observe.measurements import read_measured
 from fedaudit.results.record import Record
 from tests.live.federation import measured

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from fedaudit.gate.evaluate import evaluate_policy
-from fedaudit.gate.junit import junit_xml
 from fedaudit.gate.outcome import Outcome
+from fedaudit.gate.outputs import junit_xml
 from fedaudit.gate.policy import Policy
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clauses_json

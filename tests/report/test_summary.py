@@ -9,8 +9,8 @@ import pytest
 
 from fedaudit.core.errors import BadInput
 from fedaudit.gate.evaluate import evaluate_policy
+from fedaudit.gate.outputs import policy_outcome
 from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
-from fedaudit.gate.summary import policy_outcome
 from fedaudit.live.attack import attack_recording
 from fedaudit.report import words
 from fedaudit.report.grid import clean

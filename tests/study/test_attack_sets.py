@@ -17,7 +17,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.attacks.membership.single_client import Mean
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.tasks import CLASSIFICATION
-from fedaudit.live.attack import attacks_in
+from fedaudit.live.setup import attacks_in
 from fedaudit.observe.views import VIEWS
 from fedaudit.report.reproducing import reproducing
 from fedaudit.results.record import Record

@@ -1,11 +1,9 @@
 """The command line. Heavy imports stand inside the commands, so that help answers at once."""
 
 from fedaudit.cli.application import app, main
-from fedaudit.cli.checking import check_dp
-from fedaudit.cli.filing import summary
-from fedaudit.cli.releasing import gate, pack, verify
+from fedaudit.cli.releasing import check_dp, gate, pack, verify
 from fedaudit.cli.running import attack, demo, run_command
-from fedaudit.cli.showing import compare, explain, list_command, report
+from fedaudit.cli.showing import compare, explain, list_command, report, summary
 
 __all__ = [
     "app",

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from fedaudit.cli.application import (
+    RECORDING,
+    RUN,
+    STUDY,
     DataDir,
     DeviceName,
     EngineName,
@@ -19,8 +22,8 @@ from fedaudit.cli.application import (
     app,
     end_of,
     log,
+    meant_as,
 )
-from fedaudit.cli.kinds import RECORDING, RUN, STUDY, meant_as
 from fedaudit.cli.showing import compare, refuse_other_comparison
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, own_place

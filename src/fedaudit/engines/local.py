@@ -23,8 +23,8 @@ import torch
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.importing import refusing_exits
 from fedaudit.core.starting import importing
+from fedaudit.engines import begin
 from fedaudit.engines.base import packed
-from fedaudit.engines.worker import begin
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")

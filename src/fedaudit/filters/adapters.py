@@ -26,8 +26,8 @@ KINDS: dict[str, str] = {
 
 # By name, since no room but the integrations knows a framework.
 _FRAMEWORKS = {
-    "flower-mod": ("fedaudit.integrations.flower.filtered", "flower"),
-    "nvflare-filter": ("fedaudit.integrations.nvflare.filtered", "nvflare"),
+    "flower-mod": ("fedaudit.integrations.flower.mods", "flower"),
+    "nvflare-filter": ("fedaudit.integrations.nvflare.filter", "nvflare"),
 }
 
 PLAIN = {

@@ -1,23 +1,25 @@
-"""A verdict on the terminal, and in files: over an earlier one, never over another file."""
+"""A verdict on the terminal, in a summary and in files, as JSON and as JUnit XML for CI systems."""
 
+import re
 import textwrap
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
+from xml.sax.saxutils import escape, quoteattr
 
 from rich.console import Console
 from rich.text import Text
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import open_regular, write_whole
-from fedaudit.gate.junit import junit_xml
-from fedaudit.gate.outcome import gravity
-from fedaudit.gate.reasons import figure_text
-from fedaudit.gate.verdict import VERDICT_FORMAT, Check, Verdict
+from fedaudit.gate.evaluate import figure_text
+from fedaudit.gate.outcome import Outcome, gravity
+from fedaudit.gate.verdict import VERDICT_FORMAT, Check, Held, Verdict
 from fedaudit.report.grid import shortened
+from fedaudit.report.summary.content import PolicyOutcome, Rule
 from fedaudit.report.terminal import WIDTH, width_of
 from fedaudit.report.words import capital, plural, shown
-from fedaudit.results.text import one_line
+from fedaudit.results.text import one_line, without_commands
 from fedaudit.study.running.outputs import refuse_missing_folder
 
 _XML = b'<testsuites name="fedaudit"'
@@ -135,3 +137,155 @@ def _row(outcome: str, name: str, most: str = "", figure: str = "") -> list[str]
     shared = f"{outcome:<13}{lines[0]:<{room}}{most:>7}"
     first = f"{shared}  {shortened(figure, WIDTH - room - 22)}"
     return [first, *(f"{'':<13}{line}" for line in lines[1:])]
+
+
+MOST_TOLD = 50
+"""Figures that a test case lists; the verdict has all of them."""
+
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def junit_xml(verdict: Verdict) -> str:
+    """The verdict as one test suite with a test case for each check.
+
+    A failed check is a failure. An inconclusive one is an error: it was not decided, and must not
+    look like a pass. A lower bound that refutes nothing is skipped, as it can pass nothing.
+
+    Args:
+        verdict: Of a policy on a record; its texts may be anybody's.
+    """
+    outcomes = [check.outcome for check in verdict.checks]
+    counts = {
+        "tests": len(outcomes),
+        "failures": outcomes.count(Outcome.FAIL),
+        "errors": outcomes.count(Outcome.INCONCLUSIVE),
+        "skipped": outcomes.count(Outcome.NOT_REFUTED),
+    }
+    # A gate that is held back by no check alone, such as lower bounds only, is not green either.
+    lone = verdict.outcome is Outcome.INCONCLUSIVE and not counts["errors"]
+    if lone:
+        counts |= {"tests": counts["tests"] + 1, "errors": 1}
+    numbers = " ".join(f'{name}="{number}"' for name, number in counts.items())
+    name = f"fedaudit gate: {verdict.policy}"
+    cases = [_case(check, verdict) for check in verdict.checks]
+    if lone:
+        cases.append(_whole(verdict))
+    properties = {
+        "record": verdict.record,
+        "content_hash": verdict.content_hash,
+        "policy_hash": verdict.policy_hash,
+        "outcome": str(verdict.outcome),
+    }
+    return "\n".join(
+        [
+            '<?xml version="1.0" encoding="UTF-8"?>',
+            f'<testsuites name="fedaudit" {numbers} time="0">',
+            f'<testsuite name={_quoted(name)} {numbers} time="0">',
+            "<properties>",
+            *(f"<property name={_quoted(k)} value={_quoted(v)}/>" for k, v in properties.items()),
+            "</properties>",
+            *cases,
+            f"<system-out>{_text(one_line(f'{verdict.reason} {verdict.limits}'))}</system-out>",
+            "</testsuite>",
+            "</testsuites>",
+            "",
+        ]
+    )
+
+
+def _case(check: Check, verdict: Verdict) -> str:
+    most = "" if check.ceiling is None else f" at most {shown(check.ceiling, check.metric)}"
+    opening = f"<testcase classname={_quoted(_class(check, verdict))} "
+    opening += f'name={_quoted(capital(check.name) + most)} time="0"'
+    if check.outcome is Outcome.PASS:
+        return f"{opening}/>"
+    told = [_line(one, check) for one in check.open[:MOST_TOLD]]
+    more = len(check.open) - MOST_TOLD
+    body = "\n".join([*told, f"and {more:,} more"] if more > 0 else told) or one_line(check.reason)
+    message = f"{check.name}: {body.splitlines()[0]}"
+    if check.outcome is Outcome.NOT_REFUTED:
+        return f"{opening}><skipped message={_quoted(message)}/></testcase>"
+    kind = "failure" if check.outcome is Outcome.FAIL else "error"
+    return (
+        f"{opening}><{kind} type={_quoted(str(check.outcome))} message={_quoted(message)}>"
+        f"{_text(body)}</{kind}></testcase>"
+    )
+
+
+def _whole(verdict: Verdict) -> str:
+    return (
+        f'<testcase classname="fedaudit.gate" name="Something passes" time="0">'
+        f'<error type="inconclusive" message={_quoted(verdict.reason)}/></testcase>'
+    )
+
+
+def _class(check: Check, verdict: Verdict) -> str:
+    return f"fedaudit.gate.{check.section}.{verdict.record}"
+
+
+def _line(one: Held, check: Check) -> str:
+    parts = [f"{one.what}: {figure_text(one, check.metric)}, {one.outcome}", one.reason]
+    parts += [one.more.text] if one.more else []
+    return one_line("; ".join(part for part in parts if part))
+
+
+def _text(text: str) -> str:
+    """The text as lines of XML; a log shows them as they are, where somebody prints the file."""
+    return escape(_FORBIDDEN.sub("\ufffd", without_commands(text)))
+
+
+def _quoted(text: str) -> str:
+    return quoteattr(_FORBIDDEN.sub("\ufffd", without_commands(one_line(text))))
+
+
+_WORDS = {
+    Outcome.PASS: "✓ kept",
+    Outcome.FAIL: "✗ broken",
+    Outcome.INCONCLUSIVE: "? undecided",
+    Outcome.NOT_REFUTED: "– not refuted",
+}
+_LONG = 240
+
+
+def policy_outcome(verdict: Verdict) -> PolicyOutcome:
+    """Return the outcome of a policy as a summary prints it, the gravest rule first.
+
+    Args:
+        verdict: Of the policy on the record that is summarised.
+    """
+    ranked = sorted(verdict.checks, key=lambda check: gravity(check.outcome), reverse=True)
+    met = [item for item in ranked if item.ceiling is None and item.outcome is Outcome.PASS]
+    return PolicyOutcome(
+        verdict.policy,
+        verdict.policy_hash,
+        str(verdict.outcome),
+        tuple(_rule(check) for check in ranked if check not in met),
+        tuple(shortened(check.name, 80) for check in met),
+        tuple(shortened(item, _LONG) for item in verdict.unjudged),
+    )
+
+
+def _rule(check: Check) -> Rule:
+    name, outcome = shortened(capital(check.name), 120), _WORDS[check.outcome]
+    if check.ceiling is None or check.worst is None:
+        allowed = "" if check.ceiling is None else shown(check.ceiling, check.metric)
+        return Rule(outcome, name, allowed, "", shortened(check.reason, _LONG))
+    worst = check.worst
+    number = check.outcomes.get(str(check.outcome), 0)
+    of = f"{number} of {plural(check.figures, 'figure')}" if check.figures > 1 else ""
+    why = "; ".join(filter(None, (worst.what, of, worst.reason, _settling(check))))
+    return Rule(
+        outcome,
+        name,
+        shown(check.ceiling, check.metric),
+        figure_text(worst, check.metric),
+        shortened(why, _LONG),
+    )
+
+
+def _settling(check: Check) -> str:
+    """Return what would settle an undecided rule; empty for a decided one."""
+    if check.outcome is not Outcome.INCONCLUSIVE:
+        return ""
+    more = check.worst.more if check.worst else None
+    return check.needs or (more.text if more else "")

@@ -1,205 +1,57 @@
-"""Attacks on a live recording: as on a study's, with unknown parts named."""
+"""Attacks on a live recording, and its coverage: what was measured, and what is missing."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-import torch
 from torch import nn
 
-from fedaudit.attacks import ATTACK_SETS, DEFAULT_SET, attack_named, catalogued
-from fedaudit.attacks.base import Attack
-from fedaudit.core.errors import BadInput, Damaged, NotVisible
+from fedaudit.attacks import catalogued
+from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.importing import code_named_in, is_own, refusing_exits, sources_of
-from fedaudit.core.metric_names import Origin
 from fedaudit.core.progress import Progress, quiet
-from fedaudit.core.tasks import Task, lacking
-from fedaudit.core.values import Architecture, ClientId, Sees
-from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import AuditSet, Deal
-from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.training.local import LocalTraining
-from fedaudit.live.coverage import coverage_of
-from fedaudit.live.files import read_audit, read_untrained
+from fedaudit.core.values import Architecture, ClientId
+from fedaudit.datasets.draws.audit_set import AuditSet
+from fedaudit.live.clients import Called, number_of
+from fedaudit.live.files import read_audit, read_untrained, waiting
 from fedaudit.live.recording import (
-    Called,
+    UPLOAD_VIEWS,
     Recording,
     RoundEntry,
-    number_of,
     read_recording,
     read_round_log,
 )
-from fedaudit.live.unsent import ESTIMATED
-from fedaudit.live.waiting import waiting
-from fedaudit.observe.measurements import Stored, fault_in, stored_in, tell_of_unhashed
+from fedaudit.live.rounds import SENT
+from fedaudit.live.setup import RECORDED, SEED, recorded_run
+from fedaudit.live.weights import ESTIMATED
+from fedaudit.observe.measurements import (
+    MeasuredRound,
+    Stored,
+    fault_in,
+    stored_in,
+    tell_of_unhashed,
+)
 from fedaudit.observe.round import EVERYBODY
-from fedaudit.observe.views import View, view_named
-from fedaudit.results.clusters import EVERYBODY as EVERY_CLIENT
+from fedaudit.results.coverage import (
+    MOST_LISTED,
+    ClientCoverage,
+    Coverage,
+    MissingRounds,
+    MissingUpload,
+)
 from fedaudit.results.record import Record
 from fedaudit.results.text import made_plain, plain
 from fedaudit.study.figures.accuracy import counts_fit
-from fedaudit.study.figures.coverage import rounds_with
+from fedaudit.study.figures.coverage import client_coverage, rounds_with
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import ATTACKS, refuse_other_record, replaced_attacks
 from fedaudit.study.running.record import conclude
-from fedaudit.study.settings.sections import (
-    AuditSection,
-    DataSection,
-    FiguresSection,
-    PartitionSection,
-    Study,
-    TrainingSection,
-)
 from fedaudit.study.settings.values import study_from
-from fedaudit.study.setup.dealing import Groups
-from fedaudit.study.setup.parts import Setup, Watched, Work
-
-SEED = 1
-"""Of what is drawn for controls and figures; the federation's own is not known."""
-
-RECORDED = "recorded"
-
-_NEVER_RECORDED = {
-    Sees.REFERENCE_MODELS: "reference models, trained as the federation trains",
-    Sees.CHOOSES_UPLOAD: "an adversary that chooses what a client sends",
-    Sees.CHOOSES_MODEL: "an adversary that chooses the model that clients are sent",
-}
-"""What only an adversary of a simulated federation has."""
-
-
-def live_setup(
-    recording: Recording,
-    audit: AuditSet,
-    architecture: Architecture,
-    *,
-    clients: Sequence[ClientId] = (),
-    rounds: tuple[int, ...] = (),
-    figures: Mapping[str, object] | None = None,
-    attacks: Sequence[str] = (),
-    watched: Watched | None = None,
-) -> Setup:
-    """The parts of a run that was watched, with stand-ins for what nobody knows of it.
-
-    Args:
-        recording: What it says of itself.
-        audit: The audited samples.
-        architecture: What clients train; never built where ``watched`` is given.
-        clients: That took part, beside the owners of audited samples.
-        rounds: That were measured.
-        figures: Settings of figures.
-        attacks: To be run; those that the recording was made for if empty.
-        watched: What is known of the federation, once it has been recorded.
-
-    Raises:
-        BadInput: A target of whom no member is audited, or an unknown attack.
-        NotVisible: An attack needs more than the view shows.
-    """
-    view, task = view_named(recording.view), architecture.task
-    names = tuple(attacks) or recording.attacks
-    study = Study(
-        name=recording.name,
-        seeds=(SEED,),
-        data=DataSection(name=RECORDED),
-        partition=PartitionSection(clients=max(2, len(clients))),
-        training=TrainingSection(rounds=max(rounds, default=1)),
-        audit=AuditSection(
-            draw=RECORDED,
-            targets=recording.targets,
-            every=recording.every,
-            view=recording.view,
-            keep=recording.keep,
-        ),
-        attacks={name: {} for name in names},
-        figures=FiguresSection.model_validate(figures or {}),
-    )
-    refuse_targets_without_members(audit, recording.targets)
-    held = {
-        client: audit.samples.take(torch.from_numpy(audit.owner == client))
-        for client in sorted({*clients, *audit.owner[audit.owner >= 0].tolist()})
-    }
-    return Setup(
-        study=study,
-        seed=SEED,
-        dataset=_dataset(recording, audit),
-        deal=Deal(held, audit, recording.sizes),
-        algorithm=FedAvg(architecture, LocalTraining()),
-        defenses={},
-        view=view,
-        attacks={name: _possible(name, view, task) for name in names},
-        refused=recording.refused if not attacks else {},
-        measured_rounds=rounds,
-        groups=Groups((EVERY_CLIENT,), dict.fromkeys(held, 0), audit.owner),
-        watched=watched,
-    )
-
-
-def attacks_in(
-    view: View, names: Sequence[str], task: Task
-) -> tuple[dict[str, Attack], dict[str, str]]:
-    """The attacks that can be recorded for, and why others cannot.
-
-    Args:
-        view: What the adversary sees.
-        task: What the model is trained for.
-        names: Those asked for; those of the default set if empty.
-
-    Raises:
-        BadInput: No such attack.
-        NotVisible: One that is asked for needs more than the view shows.
-    """
-    if names:
-        return {name: _possible(name, view, task) for name in catalogued(names)}, {}
-    found, refused = {}, {}
-    for name in ATTACK_SETS[DEFAULT_SET]:
-        try:
-            found[name] = _possible(name, view, task)
-        except NotVisible as error:
-            refused[name] = str(error)
-    return found, refused
-
-
-def refuse_targets_without_members(audit: AuditSet, targets: Sequence[ClientId]) -> None:
-    """Refuses an audit in which nobody could be told from anybody."""
-    for target in targets:
-        origin = audit.origin(target)
-        if not ((origin == Origin.MEMBER).any() and (origin != Origin.MEMBER).any()):
-            raise BadInput(
-                f"client {target} cannot be audited: {int((origin == Origin.MEMBER).sum())} of "
-                f"{len(origin)} audited samples are its own; give some that it trains on and some "
-                "that it does not"
-            )
-
-
-def _possible(name: str, view: View, task: Task) -> Attack:
-    attack = attack_named(name)
-    absent = [what for part, what in _NEVER_RECORDED.items() if part in attack.needs]
-    if attack.learns or attack.needs_side_information:
-        absent = ["a federation to learn from or knowledge of a defense"]
-    if absent:
-        raise NotVisible(
-            f"the attack {name!r} needs {absent[0]}, which a live recording does not have; leave "
-            "it out, or simulate the federation with `fedaudit run`"
-        )
-    view.refuse_unless_offered(attack.needs & ~Sees.AUXILIARY_DATA, f"the attack {name!r}")
-    if attack.reads & ~task.readings:
-        raise NotVisible(lacking(f"the attack {name!r}", attack.reads, task))
-    return attack
-
-
-def _dataset(recording: Recording, audit: AuditSet) -> Dataset:
-    """Members as the training part and unseen samples as the test part, for accuracies."""
-    unseen = torch.from_numpy(audit.owner < 0)
-    parts = [audit.samples.take(~unseen), audit.samples.take(unseen)]
-    numbers = torch.arange(len(audit))
-    first = len(parts[0])
-    train, test = (
-        part.replace(ids=ids)
-        for part, ids in zip(parts, (numbers[:first], numbers[first:]), strict=True)
-    )
-    return Dataset(RECORDED, train, test, recording.classes, "as the federation has it")
-
+from fedaudit.study.setup.parts import Recorded, Setup, Work
 
 _MOST_NAMED = 10
-_NO_MODEL = "the model of a recording is not there to be run; its signals were measured before"
 
 
 @refusing_exits()
@@ -247,193 +99,69 @@ def attack_recording(
         >>> attack_recording("runs/loop", ["loss-series"], "runs/loop-record").name
         'loop'
     """
-    folder = Path(folder)
+    folder, changed = Path(folder), dict(figures or {})
     with code_named_in(folder, trusted=trust, folder=Path.cwd()):
-        _refuse_wrong(figures or {})
-        return _attacked(folder, names, Path(out), targets, figures or {}, progress, log)
+        # Wrong settings of figures are refused in the words of whoever gave them.
+        given = {f"figures.{name}" for name in changed}
+        study_from({"name": RECORDED, "figures": changed}, source="the attack", overrides=given)
+        clock = Clock()
+        found = _contents(folder)
+        tell_of_unhashed(folder, log)
+        wanted = _targets(found, targets)
+        names = catalogued(names)
+        run = _run(found, folder, wanted, names, changed, out := Path(out))
+        replaced = list[str]()
+
+        def check() -> None:
+            assert run.recorded is not None
+            before = refuse_other_record(out, run.recorded.config, besides=ATTACKS)
+            replaced.append(replaced_attacks(before, names))
+
+        work, places = Work(progress=progress), {SEED: folder}
+        record = conclude([run], [found.stored], out, work, clock, log, places=places, check=check)
+        if replaced[0]:
+            log(f"replaced in {out}: {replaced[0]}")
+        return record
 
 
-def _refuse_wrong(figures: Mapping[str, object]) -> None:
-    """Refuses settings of figures that no study has, in the words of who gave them."""
-    given = {f"figures.{name}" for name in figures}
-    study_from({"name": RECORDED, "figures": {**figures}}, source="the attack", overrides=given)
+class _Contents(NamedTuple):
+    """Contents of a recording's folder."""
+
+    recording: Recording
+    audit: AuditSet
+    log: Sequence[RoundEntry]
+    stored: Sequence[Stored]
+    waiting: Collection[int]
+
+    @property
+    def measured(self) -> list[MeasuredRound]:
+        """The measured rounds, ascending."""
+        return [one.measured for one in self.stored]
+
+    def called(self, client: ClientId) -> str:
+        """The name of a client, or its number."""
+        return plain(self.recording.names.get(client, str(client)))
+
+    def first_few(self, clients: Iterable[ClientId]) -> str:
+        """The first clients by name."""
+        return ", ".join(self.called(client) for client in [*clients][:_MOST_NAMED])
 
 
-def _attacked(
-    folder: Path,
-    names: Sequence[str],
-    out: Path,
-    targets: Collection[Called],
-    figures: Mapping[str, object],
-    progress: Progress,
-    log: Callable[[str], None],
-) -> Record:
-    clock = Clock()
+def _contents(folder: Path) -> _Contents:
+    """Read a recording's folder.
+
+    Raises:
+        BadInput: It holds no recording, or one without a measured round.
+        Damaged: It is incomplete or altered.
+    """
     # First: what is measured in the meantime is then in the log.
     left = {index for index, _ in waiting(folder)}
-    recording, audit, told = read_recording(folder), read_audit(folder), read_round_log(folder)
-    stored = _stored(folder, recording, told)
-    tell_of_unhashed(folder, log)
-    wanted_targets = _targets(recording, targets)
-    present = _taking_part(recording, wanted_targets, stored, told)
-    names = catalogued(names)
-    if unasked := sorted(set(names) - set(recording.attacks)):
-        known = recording.refused.get(unasked[0])
-        raise BadInput(
-            f"{unasked[0]!r} was not recorded for"
-            + (f": {plain(known)}" if known else "")
-            + f"; this recording has what {', '.join(recording.attacks)} need"
-        )
-    wanted = dict(figures)
-    blind = audit.samples.features.flatten(1).shape[1] > 0
-    if not blind:
-        wanted["blind_classifier"] = False
-    config = _config(recording.model_copy(update={"targets": wanted_targets}), names, wanted)
-    refuse_other_record(out, config, besides=ATTACKS)
-    run = live_setup(
-        recording.model_copy(update={"targets": present}),
-        audit,
-        Architecture(recording.model, _no_model, task=recording.measured_task()),
-        clients=_clients(stored, told),
-        rounds=tuple(one.measured.index for one in stored),
-        figures=wanted,
-        attacks=names,
-        watched=Watched(
-            untrained=read_untrained(folder, recording.key, len(audit)),
-            config=config,
-            missing=(
-                *(
-                    f"What training reveals about {plain(name)}: {plain(why)}"
-                    for name, why in recording.unaudited.items()
-                ),
-                *_not_uploaded(recording, stored),
-                *_never_took_part(recording, wanted_targets, present),
-                *_missing(told, left, blind=blind),
-            ),
-            names=recording.names,
-            coverage=coverage_of(recording, wanted_targets, stored, told, left),
-        ),
-    )
-    run = _without_source(run, recording, stored, names)
-    for one in stored:
-        fault = fault_in(one.measured, run.deal.clients, len(audit))
-        if fault or not counts_fit(run, one.notes):
-            raise Damaged(
-                f"the measured round {one.measured.index} in {folder} is damaged: "
-                f"{fault or 'its counts of correct predictions cannot be'}; restore it"
-            )
-    replaced = list[str]()
-
-    def check() -> None:
-        before = refuse_other_record(out, config, besides=ATTACKS)
-        replaced.append(replaced_attacks(before, names))
-
-    record = conclude(
-        [run],
-        [stored],
-        out,
-        Work(progress=progress),
-        clock,
-        log,
-        places={SEED: folder},
-        check=check,
-    )
-    if replaced[0]:
-        log(f"replaced in {out}: {replaced[0]}")
-    return record
-
-
-def _without_source(
-    run: Setup, recording: Recording, stored: Sequence[Stored], names: Sequence[str]
-) -> Setup:
-    """The run without source inference where it cannot be made, which is no fault of the others.
-
-    Raises:
-        BadInput: It cannot be made, and is asked for by name.
-    """
-    met = {c for one in stored for c in one.measured.clients} - {EVERYBODY}
-    reason = ""
-    if len(met) < 2:
-        reason = "source inference needs uploads of at least two clients"
-    elif absent := [c for c in sorted(run.deal.clients) if not (run.deal.audit.owner == c).any()]:
-        reason = (
-            f"client {_called(recording, absent[0])} has no audited sample, so that no sample can "
-            "be found to be its own"
-        )
-    refused = dict.fromkeys(run.on_source, reason) if reason else {}
-    if asked := [name for name in refused if name in names]:
-        raise BadInput(f"{asked[0]!r} cannot be run on this recording: {reason}; leave it out")
-    return run.without_attacks(refused)
-
-
-def _targets(recording: Recording, asked: Collection[Called]) -> tuple[ClientId, ...]:
-    """Return the clients that are to be attacked.
-
-    Raises:
-        BadInput: One of them is not audited.
-    """
-    numbers = {number_of(client): client for client in asked}
-    for number, client in numbers.items():
-        if number not in recording.targets:
-            audited = ", ".join(_called(recording, one) for one in recording.targets[:_MOST_NAMED])
-            raise BadInput(f"client {str(client)[:80]!r} is not audited; audited are {audited}")
-    return tuple(client for client in recording.targets if not asked or client in numbers)
-
-
-def _taking_part(
-    recording: Recording,
-    targets: Sequence[ClientId],
-    stored: Sequence[Stored],
-    log: Sequence[RoundEntry],
-) -> tuple[ClientId, ...]:
-    """Return the targets of whom at least one upload was measured.
-
-    Raises:
-        BadInput: There are none.
-    """
-    present = tuple(c for c in targets if rounds_with(c, [one.measured for one in stored]))
-    if not present:
-        named = ", ".join(_called(recording, client) for client in targets[:_MOST_NAMED])
-        others = sorted({c for one in stored for c in one.measured.clients})
-        met = ", ".join(_called(recording, client) for client in others[:_MOST_NAMED])
-        left_out = [(one, client) for one in log for client in targets if client in one.excluded]
-        for entry, client in left_out[:1]:
-            raise BadInput(
-                f"no upload of an audited client ({named}) was measured: {len(left_out)} were left "
-                f"out, the first of client {_called(recording, client)} in round {entry.round} for "
-                f"this reason: {plain(entry.excluded[client])}"
-            )
-        raise BadInput(
-            f"no upload of an audited client ({named}) was measured, only of {met}; record more "
-            "rounds, or call clients as in the audited samples"
-        )
-    return present
-
-
-def _never_took_part(
-    recording: Recording, targets: Sequence[ClientId], present: Collection[ClientId]
-) -> list[str]:
-    """A note for readers on audited clients of whom nothing was measured."""
-    absent = [_called(recording, client) for client in targets if client not in present]
-    if not absent:
-        return []
-    more = len(absent) - _MOST_NAMED
-    named = ", ".join(absent[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-    which = "Client" if len(absent) == 1 else "Clients"
-    return [f"{which} {named}: never took part in a measured round."]
-
-
-def _called(recording: Recording, client: ClientId) -> str:
-    return plain(recording.names.get(client, str(client)))
-
-
-def _stored(folder: Path, recording: Recording, log: Sequence[RoundEntry]) -> list[Stored]:
+    recording, audit, log = read_recording(folder), read_audit(folder), read_round_log(folder)
     stored = stored_in(folder)
-    left = len(waiting(folder))
-    if not stored and left:
+    if not stored and (still := len(waiting(folder))):
         raise BadInput(
-            f"{folder} has no measured round yet, and {left} to be measured; wait for its recorder "
-            "to do so, or open the recording again with fedaudit.record, and close it"
+            f"{folder} has no measured round yet, and {still} to be measured; wait for its "
+            "recorder to do so, or open the recording again with fedaudit.record, and close it"
         )
     failed = [one for one in log if one.failed]
     if not stored and failed:
@@ -451,12 +179,132 @@ def _stored(folder: Path, recording: Recording, log: Sequence[RoundEntry]) -> li
         raise Damaged(
             f"the measured round {strangers[0]} in {folder} is of another recording; restore it"
         )
-    return stored
+    return _Contents(recording, audit, log, stored, left)
 
 
-def _clients(stored: Sequence[Stored], told: Sequence[RoundEntry]) -> list[int]:
-    measured = {c for one in stored for c in (*one.measured.clients, *one.measured.stands_for)}
-    return sorted((measured | {c for one in told for c in one.asked}) - {EVERYBODY})
+def _run(
+    found: _Contents,
+    folder: Path,
+    wanted: tuple[ClientId, ...],
+    names: Sequence[str],
+    figures: dict[str, object],
+    out: Path,
+) -> Setup:
+    """Return the run of a recording, with facts for its record.
+
+    Raises:
+        BadInput: No target was measured, an attack cannot be run, or the folder ``out`` holds a
+            record of other settings.
+        Damaged: A measured round is.
+    """
+    recording, audit, stored = found.recording, found.audit, found.stored
+    present = _taking_part(found, wanted)
+    if unasked := sorted(set(names) - set(recording.attacks)):
+        known = recording.refused.get(unasked[0])
+        raise BadInput(
+            f"{unasked[0]!r} was not recorded for"
+            + (f": {plain(known)}" if known else "")
+            + f"; this recording has what {', '.join(recording.attacks)} need"
+        )
+    blind = audit.samples.features.flatten(1).shape[1] > 0
+    if not blind:
+        figures = {**figures, "blind_classifier": False}
+    config = _config(recording.model_copy(update={"targets": wanted}), names, figures)
+    refuse_other_record(out, config, besides=ATTACKS)
+    took_part = {c for one in found.measured for c in (*one.clients, *one.stands_for)}
+    took_part |= {c for one in found.log for c in one.asked}
+    run = recorded_run(
+        recording.model_copy(update={"targets": present}),
+        audit,
+        Architecture(recording.model, _no_model, task=recording.measured_task()),
+        clients=sorted(took_part - {EVERYBODY}),
+        rounds=tuple(one.index for one in found.measured),
+        figures=figures,
+        attacks=names,
+        recorded=Recorded(
+            untrained=read_untrained(folder, recording.key, len(audit)),
+            config=config,
+            missing=tuple(_missing(found, [c for c in wanted if c not in present], blind=blind)),
+            names=recording.names,
+            coverage=_coverage(found, wanted),
+        ),
+    )
+    run = _without_source(run, found, names)
+    for one in stored:
+        fault = fault_in(one.measured, run.deal.clients, len(audit))
+        if fault or not counts_fit(run, one.notes):
+            raise Damaged(
+                f"the measured round {one.measured.index} in {folder} is damaged: "
+                f"{fault or 'its counts of correct predictions cannot be'}; restore it"
+            )
+    return run
+
+
+def _no_model() -> nn.Module:
+    raise BadInput(
+        "the model of a recording is not there to be run; its signals were measured before"
+    )
+
+
+def _without_source(run: Setup, found: _Contents, names: Sequence[str]) -> Setup:
+    """Return the run without source inference if it cannot be made, for the others' sake.
+
+    Raises:
+        BadInput: It cannot be made, and is asked for by name.
+    """
+    met = {c for one in found.measured for c in one.clients} - {EVERYBODY}
+    reason = ""
+    if len(met) < 2:
+        reason = "source inference needs uploads of at least two clients"
+    elif absent := [c for c in sorted(run.deal.clients) if not (run.deal.audit.owner == c).any()]:
+        reason = (
+            f"client {found.called(absent[0])} has no audited sample, so that no sample can "
+            "be found to be its own"
+        )
+    refused = dict.fromkeys(run.on_source, reason) if reason else {}
+    if asked := [name for name in refused if name in names]:
+        raise BadInput(f"{asked[0]!r} cannot be run on this recording: {reason}; leave it out")
+    return run.without_attacks(refused)
+
+
+def _targets(found: _Contents, asked: Collection[Called]) -> tuple[ClientId, ...]:
+    """Return the clients to attack.
+
+    Raises:
+        BadInput: One of them is not audited.
+    """
+    audited = found.recording.targets
+    numbers = {number_of(client): client for client in asked}
+    for number, client in numbers.items():
+        if number not in audited:
+            raise BadInput(
+                f"client {str(client)[:80]!r} is not audited; audited are "
+                f"{found.first_few(audited)}"
+            )
+    return tuple(client for client in audited if not asked or client in numbers)
+
+
+def _taking_part(found: _Contents, targets: Sequence[ClientId]) -> tuple[ClientId, ...]:
+    """Return the targets of whom at least one upload was measured.
+
+    Raises:
+        BadInput: There are none.
+    """
+    present = tuple(c for c in targets if rounds_with(c, found.measured))
+    if present:
+        return present
+    start = f"no upload of an audited client ({found.first_few(targets)}) was measured"
+    left_out = [(one, client) for one in found.log for client in targets if client in one.excluded]
+    for entry, client in left_out[:1]:
+        raise BadInput(
+            f"{start}: {len(left_out)} were left out, the first of client {found.called(client)} "
+            f"in round {entry.round} for this reason: {plain(entry.excluded[client])}"
+        )
+    others = sorted({c for one in found.measured for c in one.clients})
+    raise BadInput(
+        f"{start}, only of {found.first_few(others)}; record more rounds, or call clients as in "
+        "the audited samples"
+    )
 
 
 _NOT_SETTINGS = {"format", "version", "refused", "conflicts", "is_closed"}
@@ -465,9 +313,9 @@ _NOT_SETTINGS = {"format", "version", "refused", "conflicts", "is_closed"}
 def _config(
     recording: Recording, names: Sequence[str], figures: Mapping[str, object]
 ) -> dict[str, object]:
-    """Known settings of the federation; none of a study, since there was none.
+    """Return the known settings of the federation.
 
-    Its keys are among ``OF_A_RECORDER`` of :mod:`fedaudit.results.record`.
+    Their keys are among ``OF_A_RECORDER`` of :mod:`fedaudit.results.record`.
     """
     said = recording.model_dump(mode="json", exclude=_NOT_SETTINGS)
     known = {"name": recording.name, "recording": said, "figures": dict(figures)}
@@ -480,55 +328,55 @@ def _config(
     return {name: made_plain(value) for name, value in known.items()}
 
 
-def _missing(told: Sequence[RoundEntry], left: Collection[int], *, blind: bool) -> list[str]:
-    """Notes for readers on parts that were not heard or not recorded."""
-    found = []
-    partial = [one.round for one in told if not one.complete]
-    if partial:
-        found.append(f"What clients did that were asked and did not answer, in {_rounds(partial)}.")
-    lost = [one.round for one in told if one.note]
-    if lost:
-        reason = next(plain(one.note) for one in told if one.note)
-        found.append(f"What was not recorded of {_rounds(lost)}: {reason}")
-    reasons: dict[int, list[tuple[int, str]]] = {}
-    for one in told:
-        for client, why in one.excluded.items():
-            reasons.setdefault(client, []).append((one.round, why))
-    found += [
-        f"What client {client} sent in {_rounds([r for r, _ in whys])}: {plain(whys[0][1])}"
-        for client, whys in sorted(reasons.items())
-    ]
-    known = {one.round for one in told}
-    waits = sorted({*left} - known)
-    if waits:
-        found.append(f"What happened in {_rounds(waits)}, still to be measured.")
-    between = sorted({*range(1, max(known, default=0) + 1)} - known - {*left})
-    if between:
-        found.append(f"What happened in {_rounds(between)}, which the recorder did not hear of.")
-    if not blind:
-        found.append(
-            "Whether inputs alone tell members from others: the recording keeps no samples."
-        )
-    return found
+def _missing(found: _Contents, absent: Sequence[ClientId], *, blind: bool) -> Iterator[str]:
+    """Yield notes for readers on what is not known of the federation, or was not recorded.
 
-
-def _not_uploaded(recording: Recording, stored: Sequence[Stored]) -> list[str]:
-    """Notes for readers on values of the clients' models that nobody sent."""
-    notes = []
+    Args:
+        found: The recording.
+        absent: Audited clients of whom nothing was measured.
+        blind: Whether the recording keeps samples.
+    """
+    recording = found.recording
+    yield "How the federation trained: it was watched, and its settings are not known."
+    for name, why in recording.unaudited.items():
+        yield f"What training reveals about {plain(name)}: {plain(why)}"
     if recording.not_uploaded:
         listed = plain(", ".join(recording.not_uploaded[:_MOST_NAMED]))
-        notes.append(
+        yield (
             f"What stays at the clients ({listed}): where uploads lack it, it was measured as it "
             "was sent, and not as the clients have it."
         )
-    estimated = [one for one in stored if ESTIMATED in one.notes]
+    estimated = [one for one in found.stored if ESTIMATED in one.notes]
     if estimated:
-        notes.append(
+        yield (
             f"The clients' own running statistics of {plain(estimated[0].notes[ESTIMATED])}, which "
             f"they do not send: in {_rounds([one.measured.index for one in estimated])} they were "
             "estimated on audited samples."
         )
-    return notes
+    if absent:
+        more = len(absent) - _MOST_NAMED
+        named = found.first_few(absent) + (f" and {more} more" if more > 0 else "")
+        which = "Client" if len(absent) == 1 else "Clients"
+        yield f"{which} {named}: never took part in a measured round."
+    if partial := [one.round for one in found.log if not one.complete]:
+        yield f"What clients did that were asked and did not answer, in {_rounds(partial)}."
+    if lost := [one for one in found.log if one.note]:
+        rounds = _rounds([one.round for one in lost])
+        yield f"What was not recorded of {rounds}: {plain(lost[0].note)}"
+    excluded = dict[ClientId, list[RoundEntry]]()
+    for one in found.log:
+        for client in one.excluded:
+            excluded.setdefault(client, []).append(one)
+    for client, entries in sorted(excluded.items()):
+        why = plain(entries[0].excluded[client])
+        yield f"What client {client} sent in {_rounds([one.round for one in entries])}: {why}"
+    known = {one.round for one in found.log}
+    if waits := sorted({*found.waiting} - known):
+        yield f"What happened in {_rounds(waits)}, still to be measured."
+    if between := sorted({*range(1, max(known, default=0) + 1)} - known - {*found.waiting}):
+        yield f"What happened in {_rounds(between)}, which the recorder did not hear of."
+    if not blind:
+        yield "Whether inputs alone tell members from others: the recording keeps no samples."
 
 
 def _rounds(numbers: Sequence[int]) -> str:
@@ -537,5 +385,106 @@ def _rounds(numbers: Sequence[int]) -> str:
     return f"round{'s' * (len(numbers) > 1)} {named}" + (f" and {more} more" if more > 0 else "")
 
 
-def _no_model() -> nn.Module:
-    raise BadInput(_NO_MODEL)
+def _coverage(found: _Contents, targets: Collection[ClientId]) -> Coverage:
+    """Return which rounds and uploads of the audited clients were measured."""
+    recording, log = found.recording, found.log
+    measured = {one.index: one for one in found.measured}
+    entries = {one.round: one for one in log}
+    last = max([*measured, *entries, *found.waiting], default=0)
+    reasons, uploads, n_uploads = dict[int, str](), list[MissingUpload](), 0
+    # Whoever sees the final model alone misses no earlier round.
+    for index in range(last if recording.view == "final" else 1, last + 1):
+        if reason := _fault_of(index, found, targets, measured, entries.get(index)):
+            reasons[index] = reason
+        elif index in measured:
+            missing, unknown = _missing_uploads(entries[index], measured[index], targets)
+            uploads += missing
+            n_uploads += unknown + sum(one.aggregated for one in missing)
+    # Measured as it came first; what came later is of the same number, and is not measured.
+    for index, reason in recording.conflicts.items():
+        reasons.setdefault(index, plain(reason))
+    by_choice = [one for one in log if one.round % recording.every and not one.failed]
+    digests = [(one.measured.index, one.notes.get(SENT, "")) for one in found.stored]
+    identity = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+    return Coverage(
+        rounds=last,
+        measured=len(measured),
+        last_measured=max(measured, default=0),
+        every=recording.every,
+        clients=[_of_client(client, measured, entries) for client in sorted(targets)],
+        is_open=recording.is_closed is False,
+        unattacked=sorted({*recording.targets} - {*targets}),
+        missing_uploads=uploads[:MOST_LISTED],
+        missing_rounds=[*_spans(reasons)][:MOST_LISTED],
+        n_missing_uploads=n_uploads,
+        n_missing_rounds=len(reasons),
+        # Over the models that were sent, if they are known of every measured round.
+        identity=identity if all(digest for _, digest in digests) else "",
+        sampled_rounds=any({*targets} & {*one.answered} or one.unknown for one in by_choice)
+        or (recording.every > 1 and any(EVERYBODY in one.clients for one in measured.values())),
+    )
+
+
+def _fault_of(
+    index: int,
+    found: _Contents,
+    targets: Collection[ClientId],
+    measured: Collection[int],
+    entry: RoundEntry | None,
+) -> str:
+    """Return why a round is missing; empty if it is not."""
+    if index in measured:
+        unlogged = "its entry in the log is missing, so that it is not known who answered"
+        return "" if entry else unlogged
+    if index in found.waiting:
+        return "still to be measured"
+    if index % found.recording.every and not (entry and entry.failed):
+        return ""
+    if entry is None:
+        return "the recorder was not told of it"
+    if not entry.failed:
+        return "its measurements are missing"
+    # A round in which no audited client answered has nothing to be measured.
+    sees_uploads = found.recording.view in UPLOAD_VIEWS
+    if sees_uploads and not entry.unknown and not {*targets} & {*entry.answered}:
+        return ""
+    return plain(entry.note).removeprefix(f"round {index} is not recorded: ")
+
+
+def _missing_uploads(
+    entry: RoundEntry, measured: MeasuredRound, targets: Collection[ClientId]
+) -> tuple[list[MissingUpload], bool]:
+    """Return the targets' uploads that a round lacks, and if it lacks one of unknown sender."""
+    seen = {*measured.clients, *measured.stands_for}
+    if EVERYBODY in seen:
+        return [], False
+    missing = [
+        MissingUpload(
+            client=client,
+            round=entry.round,
+            reason=plain(entry.excluded.get(client) or "it was not measured")[:2000],
+            aggregated=client not in entry.kept_out,
+        )
+        for client in sorted({*targets} & {*entry.answered} - seen)
+    ]
+    # An upload of unknown sender may be that of any audited client which has not answered.
+    return missing, entry.unknown and bool({*targets} - {*entry.answered})
+
+
+def _of_client(
+    client: ClientId, measured: Mapping[int, MeasuredRound], entries: Mapping[int, RoundEntry]
+) -> ClientCoverage:
+    rounds = rounds_with(client, measured.values())
+    answered = {index for index, one in entries.items() if client in one.answered}
+    return client_coverage(client, len(answered | {*rounds}), rounds)
+
+
+def _spans(rounds: Mapping[int, str]) -> list[MissingRounds]:
+    """Return consecutive rounds that are missing for one reason."""
+    spans = list[MissingRounds]()
+    for index, reason in sorted(rounds.items()):
+        if spans and spans[-1].last == index - 1 and spans[-1].reason == reason[:2000]:
+            spans[-1] = spans[-1].model_copy(update={"last": index})
+        else:
+            spans.append(MissingRounds(first=index, last=index, reason=reason[:2000]))
+    return spans

@@ -19,7 +19,7 @@ import torch
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import own_folder, read_text, write_whole
 from fedaudit.core.values import ClientId
-from fedaudit.live.waiting import FOLDER, TRAINER, waiting
+from fedaudit.live.files import FOLDER, TRAINER, waiting
 
 _LONGEST_NUMBER = 40
 """Bytes of the longest number of a process."""

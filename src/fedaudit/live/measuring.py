@@ -14,11 +14,10 @@ from fedaudit.core.progress import size_of, time_of
 from fedaudit.core.values import ClientId, Samples
 from fedaudit.engines.local import one_thread
 from fedaudit.live.beside import MOST_WAITING, Beside, Outcome, is_left_alone
+from fedaudit.live.files import clear, hand_over, read_waiting, waiting
 from fedaudit.live.recording import Recording, RoundEntry
-from fedaudit.live.sound import SENT, measure_sound
-from fedaudit.live.unsent import ESTIMATED, estimated_layers, named_few, with_estimates
-from fedaudit.live.waiting import clear, hand_over, read_waiting, waiting
-from fedaudit.live.weights import Shape
+from fedaudit.live.rounds import SENT, measure_sound
+from fedaudit.live.weights import ESTIMATED, Shape, estimated_layers, named_few, with_estimates
 from fedaudit.observe.kept_files import write_round
 from fedaudit.observe.layout import round_bytes
 from fedaudit.observe.measurements import MeasuredRound, write_measured

@@ -30,28 +30,31 @@ from fedaudit.core.tasks import (
 from fedaudit.core.values import ClientId, Model
 from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.live.attack import attacks_in, live_setup
 from fedaudit.live.beside import Outcome, refuse_impossible
-from fedaudit.live.files import claim, write_audit, write_untrained
+from fedaudit.live.clients import (
+    Attendance,
+    ByClient,
+    Called,
+    number_of,
+    numbers_of,
+    participants_of,
+    plain_name,
+    refuse_otherwise_called,
+    usable_number,
+)
+from fedaudit.live.files import claim, waiting_entries, write_audit, write_untrained
 from fedaudit.live.measuring import Measuring, When, locked, refuse_other_time
 from fedaudit.live.network import Network, network_of
-from fedaudit.live.participants import Attendance, participants_of, usable_number
 from fedaudit.live.recording import (
     MOST_CLIENTS,
     MOST_CONFLICTS,
     UPLOAD_VIEWS,
-    ByClient,
-    Called,
     Recording,
     RoundEntry,
     append_round,
     mended_round_log,
-    number_of,
-    numbers_of,
-    plain_name,
     recording_of,
     refuse_large,
-    refuse_otherwise_called,
     round_entry,
     write_recording,
 )
@@ -68,9 +71,8 @@ from fedaudit.live.rounds import (
     round_of_globals,
     round_of_uploads,
 )
-from fedaudit.live.unsent import estimated_layers, named_few
-from fedaudit.live.waiting import waiting_entries
-from fedaudit.live.weights import Weights
+from fedaudit.live.setup import attacks_in, recorded_run
+from fedaudit.live.weights import Weights, estimated_layers, named_few
 from fedaudit.observe.layout import MAX_ROUND, Keep
 from fedaudit.observe.round import EVERYBODY, Round
 from fedaudit.observe.views import seen_from, view_named
@@ -108,7 +110,7 @@ class Recorder:
         lock = locked(folder, log)
         left = waiting_entries(folder)
         clients = samples.owner[samples.owner >= 0].tolist()
-        self._setup = live_setup(
+        self._setup = recorded_run(
             self.recording, samples, net.architecture, clients=clients, rounds=(MAX_ROUND,)
         )
         self._other_run = ""

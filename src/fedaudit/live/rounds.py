@@ -1,21 +1,24 @@
-"""Rounds of other people's loops: each client's upload is judged by itself."""
+"""Rounds of other people's loops: each client's upload is judged, and measured, by itself."""
 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, TypeAlias, cast, get_args
 
 import torch
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, unknown_name
-from fedaudit.core.values import ClientId, Model, common, plus, scaled, weighted_sum
-from fedaudit.live.recording import ByClient, RoundEntry, number_of
+from fedaudit.core.values import ClientId, Model, Samples, common, plus, scaled, weighted_sum
+from fedaudit.live.clients import ByClient, number_of
+from fedaudit.live.recording import RoundEntry
 from fedaudit.live.weights import Shape, Weights, is_array
+from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import digest_of
+from fedaudit.signals.measure import NotFinite
 
 NOT_FINITE = "values that are not finite numbers"
 _LARGEST_AVERAGED = 1e30
@@ -406,3 +409,74 @@ def _mean(exposed: Mapping[ClientId, Exposed], shares: Mapping[ClientId, float])
     params = weighted_sum([one.params for one in locals_.values()], weights)
     buffers = weighted_sum(common([one.buffers for one in locals_.values()]), weights)
     return Model(first.architecture, params, buffers)
+
+
+SENT = "sent"
+"""Name of the note with the digest of the model that was sent."""
+
+_PROBED = 2
+"""Samples on which single clients are tried, once all together could not be measured."""
+
+Measure: TypeAlias = Callable[[Round, Samples], MeasuredRound]
+
+
+class Sound(NamedTuple):
+    """A measured round.
+
+    Attributes:
+        measured: Its measurements.
+        round: The round that was measured.
+        faulty: Clients that were left out, with the reason.
+    """
+
+    measured: MeasuredRound
+    round: Round
+    faulty: dict[ClientId, str]
+
+
+def measure_sound(
+    round: Round, weights: Mapping[ClientId, float], measure: Measure, samples: Samples
+) -> Sound:
+    """Measure a round without those clients whose upload cannot be measured.
+
+    The others are measured once more, since what goes through a kernel together may share bits:
+    their figures are those of a round in which the faulty ones did not answer.
+
+    Args:
+        round: As the adversary sees it.
+        weights: See :func:`fedaudit.live.rounds.without`.
+        measure: Measures a round on samples.
+        samples: The audited samples.
+
+    Raises:
+        Exception: What ``measure`` raises if no client is at fault, or every one.
+    """
+    faulty = dict[ClientId, str]()
+    while True:
+        try:
+            return Sound(measure(round, samples), round, faulty)
+        except Exception as error:
+            clients = round.exposed.keys()
+            found = error.clients if isinstance(error, NotFinite) else {}
+            if not found and len(clients) > 1:
+                found = _faulty_alone(round, weights, measure, samples)
+            if not found or found.keys() >= clients:
+                raise
+            faulty |= found
+            round = without(round, found.keys(), weights)
+
+
+def _faulty_alone(
+    round: Round, weights: Mapping[ClientId, float], measure: Measure, samples: Samples
+) -> dict[ClientId, str]:
+    """Clients that cannot be measured each by itself, with the reason."""
+    found = dict[ClientId, str]()
+    for client in round.exposed:
+        others: Collection[ClientId] = round.exposed.keys() - {client}
+        try:
+            measure(without(round, others, weights), samples.take(slice(_PROBED)))
+        except NotFinite as error:
+            found |= error.clients
+        except Exception as error:
+            found[client] = str(error) or type(error).__name__
+    return found

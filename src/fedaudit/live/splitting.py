@@ -20,7 +20,7 @@ from torch.utils.data import (
 
 from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.live.audited import Labelled, Split, audited_of, fair_split
-from fedaudit.live.recording import Called
+from fedaudit.live.clients import Called
 
 Data: TypeAlias = Any
 """A torch data set or loader, or a pandas table."""

@@ -23,10 +23,8 @@ from fedaudit.core.files import (
     write_whole,
 )
 from fedaudit.gate.evaluate import evaluate_policy
-from fedaudit.gate.junit import junit_xml
-from fedaudit.gate.outputs import verdict_json
+from fedaudit.gate.outputs import junit_xml, policy_outcome, verdict_json
 from fedaudit.gate.policy import Policy, read_policy
-from fedaudit.gate.summary import policy_outcome
 from fedaudit.gate.verdict import Verdict
 from fedaudit.pack.manifest import (
     MANIFEST_FILE,

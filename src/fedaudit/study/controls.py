@@ -295,11 +295,11 @@ def _measured_untrained(
         kept: Positions of the samples to be measured, among all that the run measures.
         device: Where models are run.
     """
-    if setup.watched is not None:
+    if setup.recorded is not None:
         chosen = torch.from_numpy(kept)
         rounds = tuple(
             replace(one, signals={n: values[:, chosen] for n, values in one.signals.items()})
-            for one in setup.watched.untrained
+            for one in setup.recorded.untrained
         )
     else:
         samples = setup.deal.measured.take(torch.from_numpy(kept))

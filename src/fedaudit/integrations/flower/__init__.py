@@ -21,25 +21,28 @@ if find_spec("flwr") is None:
     )
 
 if TYPE_CHECKING:
-    from fedaudit.integrations.flower.defending import defense_mod
-    from fedaudit.integrations.flower.gathering import gathered_audit
-    from fedaudit.integrations.flower.recording import RecordingGrid, RecordingStrategy
-    from fedaudit.integrations.flower.replies import (
+    from fedaudit.integrations.flower.messages import (
         audit_decline,
         audit_mod,
         audit_reply,
         identity_mod,
     )
+    from fedaudit.integrations.flower.mods import defense_mod
+    from fedaudit.integrations.flower.recording import (
+        RecordingGrid,
+        RecordingStrategy,
+        gathered_audit,
+    )
 
-_DOORS = {
+_MODULES = {
     "RecordingGrid": "recording",
     "RecordingStrategy": "recording",
-    "audit_decline": "replies",
-    "audit_mod": "replies",
-    "audit_reply": "replies",
-    "defense_mod": "defending",
-    "gathered_audit": "gathering",
-    "identity_mod": "replies",
+    "audit_decline": "messages",
+    "audit_mod": "messages",
+    "audit_reply": "messages",
+    "defense_mod": "mods",
+    "gathered_audit": "recording",
+    "identity_mod": "messages",
 }
 
 __all__ = [
@@ -64,9 +67,9 @@ def __getattr__(name: str) -> object:
             "apps; carry the study out with `fedaudit run STUDY --workers N`, or on several "
             "machines with `--engine ray:auto`"
         )
-    if name not in _DOORS:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(f"{__name__}.{_DOORS[name]}"), name)
+    found: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     return found
 
 

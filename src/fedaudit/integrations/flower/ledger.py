@@ -10,18 +10,18 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from fedaudit.core.errors import BadInput
-from fedaudit.integrations.common_model import NO_COMMON_MODEL, refuse_not_finite, share_no_shape
-from fedaudit.integrations.flower.contents import (
+from fedaudit.integrations.common import NO_COMMON_MODEL, refuse_not_finite, share_no_shape, warn
+from fedaudit.integrations.flower.messages import (
+    PARTITION,
     Arrays,
     arrays_of,
+    client_in,
     metrics_of,
     record_of,
     weight_of,
 )
-from fedaudit.integrations.flower.replies import PARTITION, client_in
-from fedaudit.integrations.guard import warn
+from fedaudit.live.clients import Called, refuse_otherwise_called
 from fedaudit.live.recorder import Recorder
-from fedaudit.live.recording import Called, refuse_otherwise_called
 
 _SILENT = (
     "{count} of {replies} replies do not say which client they are from; add identity_mod to the "

@@ -18,11 +18,11 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
 from fedaudit.core.errors import BadInput
+from fedaudit.integrations.common import warn_of_errors
 from fedaudit.integrations.flower.ledger import Claims
-from fedaudit.integrations.flower.replies import PARTITION, client_in
-from fedaudit.integrations.guard import warn_of_errors
+from fedaudit.integrations.flower.messages import PARTITION, client_in
+from fedaudit.live.clients import Called
 from fedaudit.live.recorder import Recorder
-from fedaudit.live.recording import Called
 
 Fitted: TypeAlias = list[tuple[ClientProxy, FitRes]]
 Evaluated: TypeAlias = list[tuple[ClientProxy, EvaluateRes]]

@@ -1,11 +1,12 @@
-"""A filter of NVFlare's server with a recorder beside it."""
+"""A filter of NVFlare's server with a recorder, and any filter under check-dp."""
 
 import threading
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+import numpy as np
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import Filter
@@ -18,10 +19,11 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.job_config.defs import FilterType, JobTargetType
 
 from fedaudit.core.errors import BadInput
-from fedaudit.integrations.guard import warn
+from fedaudit.filters.claim import Arrays as Update
+from fedaudit.filters.claim import Claim
+from fedaudit.integrations.common import training_metrics, warn
 from fedaudit.integrations.nvflare.ledger import Arrays, Makes, NvflareLedger, Upload, made, name_of
-from fedaudit.integrations.reported import training_metrics
-from fedaudit.live.recording import Called
+from fedaudit.live.clients import Called
 from fedaudit.results.text import log_line
 
 if TYPE_CHECKING:
@@ -277,3 +279,29 @@ def _end_round(ledger: NvflareLedger, fl_ctx: FLContext) -> None:
     model = fl_ctx.get_prop(AppConstants.GLOBAL_MODEL)
     weights = model.get(ModelLearnableKey.WEIGHTS) if isinstance(model, dict) else None
     ledger.close(weights or None)
+
+
+class _Filtered:
+    """A site's result filter, which is given differences of weights."""
+
+    def __init__(self, filter: Filter) -> None:
+        self._filter = filter
+
+    def __call__(self, update: Update) -> tuple[Update, dict[str, object]]:
+        given = {MetaKey.NUM_STEPS_CURRENT_ROUND: 1}
+        result = DXO(DataKind.WEIGHT_DIFF, data=dict(update), meta=dict(given))
+        sent = from_shareable(self._filter.process(result.to_shareable(), FLContext()))
+        if not isinstance(sent.data, dict):
+            raise BadInput("the filter sends no weights")
+        arrays = {name: np.asarray(value) for name, value in sent.data.items()}
+        return arrays, {str(name): value for name, value in (sent.meta or {}).items()}
+
+
+def filtered(filter: object, claim: Claim) -> object:
+    """The filter as it stands at a site, on the way out.
+
+    Args:
+        filter: Its ``process`` takes a shareable and a context.
+        claim: Not used: nothing in a task tells a filter what was declared.
+    """
+    return _Filtered(cast(Filter, filter))

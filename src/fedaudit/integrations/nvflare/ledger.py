@@ -15,9 +15,9 @@ import torch
 
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.values import ClientId
-from fedaudit.integrations.common_model import NO_COMMON_MODEL, refuse_not_finite, share_no_shape
+from fedaudit.integrations.common import NO_COMMON_MODEL, refuse_not_finite, share_no_shape
+from fedaudit.live.clients import Called, is_of_name, refuse_otherwise_called
 from fedaudit.live.recorder import Recorder
-from fedaudit.live.recording import Called, is_of_name, refuse_otherwise_called
 from fedaudit.live.weights import Array, tensor_of
 
 Arrays: TypeAlias = Mapping[str, Array]

@@ -176,7 +176,7 @@ def _scores(
         return attack.scores(cubes, truth.target).numpy()
     except FedauditError as refusal:
         called = setup.called(truth.target)
-        where = called if setup.watched else f"seed {setup.seed}, {called}"
+        where = called if setup.recorded else f"seed {setup.seed}, {called}"
         reason = str(refusal).replace(f"client {truth.target}", called)
         kind = findings.failed
         if isinstance(refusal, TooFewRounds):

@@ -88,14 +88,14 @@ def peer_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlResul
 
 
 def _named(worst: dict[ClientId, list[float]], run: Setup) -> str:
-    names = run.watched.names if run.watched else {}
     said = []
     for client, shares in sorted(worst.items())[:_MOST_NAMED]:
         middle = median(shares)
         repeated = _REPEATED if _SMALLEST <= middle <= _LARGEST else ""
+        name = plain(run.names.get(client, str(client)))
         said.append(
-            f"client {plain(names.get(client, str(client)))} sent updates of {middle:.2g} times "
-            f"the median norm{repeated} in {len(shares)} rounds"
+            f"client {name} sent updates of {middle:.2g} times the median norm{repeated} in "
+            f"{len(shares)} rounds"
         )
     more = len(worst) - _MOST_NAMED
     said += [f"{more} more clients likewise"] if more > 0 else []

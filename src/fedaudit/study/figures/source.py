@@ -89,7 +89,7 @@ def source_draws(run: Setup) -> dict[str, SourceQueries]:
     no sample.
     """
     study = run.study
-    is_own = run.watched is not None or study.audit.draw in OF_EACH_CLIENT
+    is_own = run.recorded is not None or study.audit.draw in OF_EACH_CLIENT
     is_own |= study.has_equal_clients
     audited = _audited_queries(run)
     found = {} if audited is None else {OWN if is_own else FAIR: audited}
@@ -114,7 +114,7 @@ def _audited_queries(run: Setup) -> SourceQueries | None:
         return None
     kept = np.sort(np.concatenate([positions[:each] for positions in theirs]))
     owner = np.searchsorted(clients, audit.owner[kept])
-    at_random = run.watched is None and run.study.audit.draw in OF_EACH_CLIENT
+    at_random = run.study.audit.draw in OF_EACH_CLIENT
     return SourceQueries(kept, owner, audit.samples.labels.numpy()[kept], clients, at_random)
 
 
@@ -298,7 +298,7 @@ def named_by_labels(
         samples: Asked about.
     """
     owner, labels = samples.owner, samples.labels
-    if run.watched is None or len(owner) < 2 * len(samples.clients):
+    if run.recorded is None or len(owner) < 2 * len(samples.clients):
         return by_label_distribution(held, labels)
     order = seeded_numpy(run.seed, "halves of sources").permutation(len(owner))
     half = np.zeros(len(owner), dtype=bool)

@@ -294,7 +294,7 @@ def pooled(setup: Setup, audited: Sequence[UnitTruth]) -> list[UnitTruth]:
 
 def has_equal_clients(setup: Setup) -> bool:
     """Return True if every client is known to have the same label distribution and features."""
-    return setup.watched is None and setup.study.has_equal_clients
+    return setup.recorded is None and setup.study.has_equal_clients
 
 
 def origin_of(setup: Setup, target: ClientId) -> Int[ndarray, " samples"]:

@@ -154,7 +154,7 @@ def assembled(
     notes: Sequence[str] = (),
 ) -> Record:
     """The record of runs of one study."""
-    first, study = runs[0], runs[0].study
+    first, study, recorded = runs[0], runs[0].study, runs[0].recorded
     clusters = clusters_of(runs, stored)
     alpha = study.figures.alpha
     figures = corrected(findings, alpha) + formal_epsilons(runs) + list(besides)
@@ -169,11 +169,11 @@ def assembled(
         content_hash=_content_hash(
             first, stored, [*figures, *on_sources, *on_fair_draws, *answers]
         ),
-        config=config_of(study) if first.watched is None else dict(first.watched.config),
+        config=dict(recorded.config) if recorded else config_of(study),
         seeds=list(study.seeds),
         evaluation=study.figures.evaluation,
         nobody_is_a_member=study.figures.nobody_is_a_member,
-        watched=first.watched is not None,
+        watched=recorded is not None,
         environment=environment,
         view=ViewRow(
             name=first.view.name,
@@ -183,7 +183,7 @@ def assembled(
         attacks=rows_of_attacks,
         clients=rows,
         other_clients=others,
-        parameters=None if first.watched else _parameters(first),
+        parameters=None if recorded else _parameters(first),
         estimates=[
             *figures,
             *findings.groups,
@@ -211,7 +211,7 @@ def assembled(
         usage=list(usage),
         sources=answers,
         clusters=[one.choices for one in clusters],
-        coverage=first.watched.coverage if first.watched else study_coverage(runs, stored),
+        coverage=recorded.coverage if recorded else study_coverage(runs, stored),
         untested=[*_untested(first), *_uncovered(rows_of_attacks), *notes],
     )
 
@@ -343,9 +343,8 @@ def _untested(run: Setup) -> list[str]:
     if len(study.seeds) < FEWEST_RUNS:
         seeds = "one seed" if len(study.seeds) == 1 else f"{len(study.seeds)} seeds"
         said.append(f"Another run of the same procedure: this is {seeds}, and it takes five.")
-    if run.watched is not None:
-        said.append("How the federation trained: it was watched, and its settings are not known.")
-        said += run.watched.missing
+    if run.recorded is not None:
+        said += run.recorded.missing
     elif not study.figures.planted_leak:
         said.append("Whether the attacks find a planted leak (figures.planted_leak = true).")
     return said
@@ -373,12 +372,11 @@ def _content_hash(
 ) -> str:
     """Over what was measured: settings, rounds and figures.
 
-    Of a federation that was watched, its name and the random key of its recording are left out, so
-    that two recordings of one run have the same.
+    Of a recorded federation, its name and the random key of its recording are left out, so that two
+    recordings of one run have the same.
     """
-    watched = run.watched is not None
-    study = run.study.model_copy(update={"name": ""}) if watched else run.study
-    apart = {"run"} if watched else set()
+    study = run.study.model_copy(update={"name": ""}) if run.recorded else run.study
+    apart = {"run"} if run.recorded else set()
     digest = hashlib.sha256(json.dumps(settings_of(study), sort_keys=True).encode())
     for rounds in stored:
         for one in rounds:

@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind", bound="Extension")
 
 
-class Watched(NamedTuple):
-    """The known parts of a federation that was somebody else's.
+class Recorded(NamedTuple):
+    """What is known of a recorded federation in place of how it trains.
 
     Attributes:
         untrained: Signals of all audited samples on untrained models.
-        config: What is said of it in place of a study's settings.
-        missing: What is not known of it, in sentences for the reader.
+        config: Settings of the recording, for its record.
+        missing: What is not known of the federation, in sentences for the reader.
         names: Of clients that have one.
         coverage: Which rounds and uploads were measured.
     """
@@ -110,7 +110,7 @@ class Setup:
         extensions: What the study's optional tables add.
         is_shadow: True for a federation beside the audited one, of which nothing but its signals is
             of interest.
-        watched: Where the federation was somebody else's, what is known of it.
+        recorded: Facts of a federation that was recorded; None of one that is simulated.
         server: Who sends clients their models.
         parts: What the study names; None for a recorded federation, of which no study is known.
         title: What a refusal calls a federation beside the audited one, whose seed no study names;
@@ -130,7 +130,7 @@ class Setup:
     groups: Groups
     extensions: "tuple[Extension, ...]" = ()
     is_shadow: bool = False
-    watched: Watched | None = None
+    recorded: Recorded | None = None
     server: Server = HONEST
     parts: Parts | None = None
     title: str = ""
@@ -142,8 +142,12 @@ class Setup:
 
     def called(self, client: ClientId) -> str:
         """The name of a client that has one, else "client" and its number."""
-        names = self.watched.names if self.watched else {}
-        return plain(names.get(client, f"client {client}"))
+        return plain(self.names.get(client, f"client {client}"))
+
+    @property
+    def names(self) -> Mapping[ClientId, str]:
+        """Names of clients that have one, as in recordings."""
+        return self.recorded.names if self.recorded else {}
 
     @property
     def holdout(self) -> HoldOutRule:

@@ -1,19 +1,110 @@
-"""Clients of a round as a loop calls them, and the clients of all rounds so far."""
+"""Clients as other people's loops call them: numbers, names, and who took part in a round."""
 
-from collections.abc import Callable, Collection, Iterable
-from typing import NamedTuple
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Mapping
+from operator import index
+from typing import NamedTuple, SupportsIndex, TypeAlias, TypeVar, cast
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId
-from fedaudit.live.recording import (
-    LARGEST_CLIENT,
-    ByClient,
-    Called,
-    RoundEntry,
-    number_of,
-    refuse_otherwise_called,
-)
+from fedaudit.live.recording import LARGEST_CLIENT, RoundEntry
 from fedaudit.live.weights import Weights
+
+_NAMED = range(10**8, 10**9)
+"""Numbers of clients that have a name."""
+
+Called: TypeAlias = ClientId | str
+"""A client as other people's loops call it: by number, or by name."""
+Value = TypeVar("Value")
+ByClient: TypeAlias = Mapping[ClientId, Value] | Mapping[str, Value] | Mapping[Called, Value]
+
+
+def number_of(client: object) -> ClientId:
+    """The number of a client; a name has one that rests on the name alone.
+
+    Args:
+        client: A whole number, a name, or a number in digits. Names that look alike are one name;
+            see :func:`plain_name`.
+
+    Raises:
+        BadInput: It is neither.
+    """
+    try:
+        if isinstance(client, str):
+            name = plain_name(client)
+            return int(name) if name.isdecimal() else _number_of_name(name)
+        if isinstance(client, bool):
+            raise TypeError("a truth value is no number")
+        # NumPy's whole numbers too.
+        return index(cast("SupportsIndex", client))
+    except (TypeError, ValueError) as error:
+        raise BadInput(
+            f"clients have whole numbers from 0, or names, got {str(client)[:80]!r} (of type "
+            f"{type(client).__name__}); number or name them so"
+        ) from error
+
+
+def plain_name(name: str) -> str:
+    """Return a name as all its spellings that look alike: composed letters, single spaces.
+
+    Files and systems differ in how they store an accented letter, and spaces at an end are
+    invisible.
+    """
+    visible = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
+    return " ".join(unicodedata.normalize("NFC", visible).split())
+
+
+def numbers_of(clients: Iterable[Called]) -> dict[Called, ClientId]:
+    """The number of each client.
+
+    Raises:
+        BadInput: A client that is none, or two that have one number.
+    """
+    numbers, known = dict[Called, ClientId](), dict[ClientId, Called]()
+    for client in clients:
+        number = numbers[client] = number_of(client)
+        other = known.setdefault(number, client)
+        if other != client:
+            both = f"clients {other!a} and {client!a}"
+            names = {plain_name(one) if isinstance(one, str) else one for one in (other, client)}
+            what = (
+                "are one name in two spellings" if len(names) == 1 else f"have the number {number}"
+            )
+            raise BadInput(f"{both} {what}; rename one of them")
+    return numbers
+
+
+def is_of_name(number: ClientId) -> bool:
+    """Return True if a client's number is that of a name."""
+    return number in _NAMED
+
+
+def refuse_otherwise_called(clients: Iterable[Called], audited: Iterable[ClientId]) -> None:
+    """Refuses names where audited clients have numbers, and numbers where they have names.
+
+    They would pass for clients of whom no sample is audited.
+
+    Raises:
+        BadInput: There are such.
+    """
+    named = {is_of_name(number) for number in audited}
+    for client in clients:
+        number = number_of(client)
+        by_name = isinstance(client, str) and number in _NAMED
+        if (named == {False} and by_name) or (named == {True} and number not in _NAMED):
+            by, other = ("name", "number") if by_name else ("number", "name")
+            raise BadInput(
+                f"client {str(client)[:80]!r} is called by {by}, and the clients that are audited "
+                f"by {other}; call them as fair_split or audit_samples was told"
+            )
+
+
+def _number_of_name(name: str) -> ClientId:
+    if not name:
+        raise ValueError("a name has at least one character")
+    return _NAMED.start + seed_for(0, "client", name) % len(_NAMED)
+
 
 _MOST_NAMED = 5
 

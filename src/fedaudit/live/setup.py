@@ -1,0 +1,177 @@
+"""Recorded federations as runs, and the attacks that can be made on them."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from fedaudit.attacks import ATTACK_SETS, DEFAULT_SET, attack_named, catalogued
+from fedaudit.attacks.base import Attack
+from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.core.metric_names import Origin
+from fedaudit.core.tasks import Task, lacking
+from fedaudit.core.values import Architecture, ClientId, Sees
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.draws.audit_set import AuditSet, Deal
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.training.local import LocalTraining
+from fedaudit.live.recording import Recording
+from fedaudit.observe.views import View, view_named
+from fedaudit.results.clusters import EVERYBODY as EVERY_CLIENT
+from fedaudit.study.settings.sections import (
+    AuditSection,
+    DataSection,
+    FiguresSection,
+    PartitionSection,
+    Study,
+    TrainingSection,
+)
+from fedaudit.study.setup.dealing import Groups
+from fedaudit.study.setup.parts import Recorded, Setup
+
+SEED = 1
+"""Seed of what is drawn for controls and figures; the federation's own is not known."""
+
+RECORDED = "recorded"
+
+_NEVER_RECORDED = {
+    Sees.REFERENCE_MODELS: "reference models, trained as the federation trains",
+    Sees.CHOOSES_UPLOAD: "an adversary that chooses what a client sends",
+    Sees.CHOOSES_MODEL: "an adversary that chooses the model that clients are sent",
+}
+"""Capabilities that only an adversary of a simulated federation has."""
+
+
+def recorded_run(
+    recording: Recording,
+    audit: AuditSet,
+    architecture: Architecture,
+    *,
+    clients: Sequence[ClientId] = (),
+    rounds: tuple[int, ...] = (),
+    figures: Mapping[str, object] | None = None,
+    attacks: Sequence[str] = (),
+    recorded: Recorded | None = None,
+) -> Setup:
+    """Return a recorded federation as a run, for the figures and controls of every run.
+
+    The settings say what the recording says: its audit, attacks, clients and last round. Nothing is
+    trained by them: the algorithm stands for the network alone.
+
+    Args:
+        recording: Its settings.
+        audit: The audited samples.
+        architecture: What clients train; never built once the federation is recorded.
+        clients: Those that took part, in addition to the owners of audited samples.
+        rounds: The measured ones.
+        figures: Settings of figures.
+        attacks: Attacks to run; those that the recording was made for if empty.
+        recorded: Facts of the federation; None while it is being recorded.
+
+    Raises:
+        BadInput: A target of whom no member is audited, or an unknown attack.
+        NotVisible: An attack needs more than the view shows.
+    """
+    view, task = view_named(recording.view), architecture.task
+    names = tuple(attacks) or recording.attacks
+    study = Study(
+        name=recording.name,
+        seeds=(SEED,),
+        data=DataSection(name=RECORDED),
+        partition=PartitionSection(clients=max(2, len(clients))),
+        training=TrainingSection(rounds=max(rounds, default=1)),
+        audit=AuditSection(
+            draw=RECORDED,
+            targets=recording.targets,
+            every=recording.every,
+            view=recording.view,
+            keep=recording.keep,
+        ),
+        attacks={name: {} for name in names},
+        figures=FiguresSection.model_validate(figures or {}),
+    )
+    _refuse_targets_without_members(audit, recording.targets)
+    owners = audit.owner[audit.owner >= 0].tolist()
+    held = {
+        client: audit.samples.take(torch.from_numpy(audit.owner == client))
+        for client in sorted({*clients, *owners})
+    }
+    return Setup(
+        study=study,
+        seed=SEED,
+        dataset=_dataset(recording, audit),
+        deal=Deal(held, audit, recording.sizes),
+        algorithm=FedAvg(architecture, LocalTraining()),
+        defenses={},
+        view=view,
+        attacks={name: _possible(name, view, task) for name in names},
+        refused={} if attacks else recording.refused,
+        measured_rounds=rounds,
+        groups=Groups((EVERY_CLIENT,), dict.fromkeys(held, 0), audit.owner),
+        recorded=recorded,
+    )
+
+
+def attacks_in(
+    view: View, names: Sequence[str], task: Task
+) -> tuple[dict[str, Attack], dict[str, str]]:
+    """Return the attacks that can be recorded for, and why others cannot.
+
+    Args:
+        view: What the adversary sees.
+        names: Those asked for; those of the default set if empty.
+        task: What the model is trained for.
+
+    Raises:
+        BadInput: No such attack.
+        NotVisible: One that is asked for needs more than the view shows.
+    """
+    if names:
+        return {name: _possible(name, view, task) for name in catalogued(names)}, {}
+    found, refused = {}, {}
+    for name in ATTACK_SETS[DEFAULT_SET]:
+        try:
+            found[name] = _possible(name, view, task)
+        except NotVisible as error:
+            refused[name] = str(error)
+    return found, refused
+
+
+def _refuse_targets_without_members(audit: AuditSet, targets: Sequence[ClientId]) -> None:
+    """Raise if a target has no members or no non-members."""
+    for target in targets:
+        is_member = audit.origin(target) == Origin.MEMBER
+        if is_member.all() or not is_member.any():
+            raise BadInput(
+                f"client {target} cannot be audited: {int(is_member.sum())} of "
+                f"{len(is_member)} audited samples are its own; give some that it trains on and "
+                "some that it does not"
+            )
+
+
+def _possible(name: str, view: View, task: Task) -> Attack:
+    attack = attack_named(name)
+    absent = [what for part, what in _NEVER_RECORDED.items() if part in attack.needs]
+    if attack.learns or attack.needs_side_information:
+        absent = ["a federation to learn from or knowledge of a defense"]
+    if absent:
+        raise NotVisible(
+            f"the attack {name!r} needs {absent[0]}, which a live recording does not have; leave "
+            "it out, or simulate the federation with `fedaudit run`"
+        )
+    view.refuse_unless_offered(attack.needs & ~Sees.AUXILIARY_DATA, f"the attack {name!r}")
+    if attack.reads & ~task.readings:
+        raise NotVisible(lacking(f"the attack {name!r}", attack.reads, task))
+    return attack
+
+
+def _dataset(recording: Recording, audit: AuditSet) -> Dataset:
+    """Members as the training part and unseen samples as the test part, for accuracies."""
+    unseen = torch.from_numpy(audit.owner < 0)
+    parts = [audit.samples.take(~unseen), audit.samples.take(unseen)]
+    numbers = torch.arange(len(audit))
+    first = len(parts[0])
+    train, test = (
+        part.replace(ids=ids)
+        for part, ids in zip(parts, (numbers[:first], numbers[first:]), strict=True)
+    )
+    return Dataset(RECORDED, train, test, recording.classes, "as the federation has it")
