@@ -18,7 +18,7 @@ from fedaudit.results.comparison import Difference, Row
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import ACCURACY
 from fedaudit.results.older import settled
-from fedaudit.study.figures.cluster_results import cluster_figures, served_figure
+from fedaudit.study.figures.clusters import cluster_figures, served_figure
 from tests.report.clustered import clustered, with_clusters
 
 GROUPS = [0, 0, 0, 0, 1, 1]

@@ -30,14 +30,19 @@ from fedaudit.live.recording import (
 )
 from fedaudit.live.unsent import ESTIMATED
 from fedaudit.live.waiting import waiting
-from fedaudit.observe.measurements import Stored, fault_in, stored_in, tell_of_unhashed
+from fedaudit.observe.measurements import (
+    Stored,
+    fault_in,
+    rounds_with,
+    stored_in,
+    tell_of_unhashed,
+)
 from fedaudit.observe.round import EVERYBODY
 from fedaudit.observe.views import View, view_named
 from fedaudit.results.clusters import EVERYBODY as EVERY_CLIENT
 from fedaudit.results.record import Record
 from fedaudit.results.text import made_plain, plain
 from fedaudit.study.figures.accuracy import counts_fit
-from fedaudit.study.figures.coverage import rounds_with
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import ATTACKS, refuse_other_record, replaced_attacks
 from fedaudit.study.running.record import conclude

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fedaudit.core.values import ClientId
 from fedaudit.live.recording import UPLOAD_VIEWS, Recording, RoundEntry
 from fedaudit.live.sound import SENT
-from fedaudit.observe.measurements import MeasuredRound, Stored
+from fedaudit.observe.measurements import MeasuredRound, Stored, rounds_with
 from fedaudit.observe.round import EVERYBODY
 from fedaudit.results.coverage import (
     MOST_LISTED,
@@ -18,7 +18,6 @@ from fedaudit.results.coverage import (
     MissingUpload,
 )
 from fedaudit.results.text import plain
-from fedaudit.study.figures.coverage import client_coverage, rounds_with
 
 _WAITING = "still to be measured"
 _NOT_TOLD = "the recorder was not told of it"
@@ -137,7 +136,7 @@ def _of_client(
 ) -> ClientCoverage:
     rounds = rounds_with(client, measured.values())
     answered = {index for index, one in entries.items() if client in one.answered}
-    return client_coverage(client, len(answered | {*rounds}), rounds)
+    return ClientCoverage.of(client, len(answered | {*rounds}), rounds)
 
 
 def _spans(rounds: Mapping[int, str]) -> Iterator[MissingRounds]:
