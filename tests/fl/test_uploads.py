@@ -37,7 +37,7 @@ from fedaudit.signals.measure import measure_round
 from fedaudit.signals.outputs import Confidence, Loss
 from fedaudit.signals.residuals import ProjectionResidual
 from fedaudit.signals.updates import GradientCosine, GradientDifference, GradientNorm
-from fedaudit.study.figures.peers import update_notes
+from fedaudit.study.figures.uploads import update_notes
 
 NET = Architecture("net", partial(mlp, shape=(6,), classes=3, hidden="7"))
 TRAINING = LocalTraining(lr=0.1, batch_size=4)

@@ -25,7 +25,7 @@ from fedaudit.live.setup import recorded_run
 from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.report.terminal import print_record
 from fedaudit.results.record import ControlResult, Record
-from fedaudit.study.figures.reported import metrics_in, reported_controls
+from fedaudit.study.figures.uploads import metrics_in, reported_controls
 from tests.live.federation import NET, data, network, rounds
 
 AUDIT = data().split.audit

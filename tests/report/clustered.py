@@ -9,7 +9,7 @@ from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import ACCURACY, FAIRNESS_GAPS
 from fedaudit.results.record import Record
-from fedaudit.study.figures.cluster_results import cluster_figures, served_figure
+from fedaudit.study.figures.clusters import cluster_figures, served_figure
 from tests.estimates import changed
 from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG, limits, record
 

@@ -15,7 +15,8 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.report.tiles import canary_tile
 from fedaudit.report.words import number
 from fedaudit.results.record import ControlResult, Record
-from fedaudit.study.extensions.canary_records import CanaryRecords
+from fedaudit.study.extensions import canaries
+from fedaudit.study.extensions.canaries import CanaryRecords
 from fedaudit.study.figures import analysis
 from fedaudit.study.figures import truth as truth_module
 from fedaudit.study.running.run import run_study
@@ -113,7 +114,7 @@ def one_sided(monkeypatch: pytest.MonkeyPatch) -> Setup:
     truth = truth_module.target_truth(run, 0)
     origin = np.where(truth.origin == Origin.UNSEEN, Origin.MEMBER, truth.origin)
     whole = replace(truth, origin=origin)
-    for module in (truth_module, analysis):
+    for module in (canaries, truth_module, analysis):
         monkeypatch.setattr(module, "target_truth", lambda run, target: whole)
     return run
 
@@ -121,7 +122,7 @@ def one_sided(monkeypatch: pytest.MonkeyPatch) -> Setup:
 def test_coins_that_all_fell_alike_refuse_every_bound_after_training(one_sided: Setup) -> None:
     truth = truth_module.target_truth(one_sided, 0)
     scores = np.arange(float(len(truth.origin)))
-    figure = analysis._epsilon(one_sided, "avg-cosine", scores, truth)
+    (figure,) = analysis._epsilon(one_sided, "avg-cosine", scores, truth)
     assert figure is not None
     measured = MeasuredRun(one_sided, [], Path(), "")
     found = CanaryRecords.concluded([measured], {(1, 0, "avg-cosine"): scores})

@@ -13,12 +13,12 @@ from fedaudit.results.clusters import (
     models_of_groups,
     moves,
 )
-from fedaudit.results.compare_figures import figure_entries, paired_change
 from fedaudit.results.comparison import Difference, Row
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import ACCURACY
 from fedaudit.results.older import settled
-from fedaudit.study.figures.cluster_results import cluster_figures, served_figure
+from fedaudit.study.comparing import figure_entries, paired_change
+from fedaudit.study.figures.clusters import cluster_figures, served_figure
 from tests.report.clustered import clustered, with_clusters
 
 GROUPS = [0, 0, 0, 0, 1, 1]

@@ -22,8 +22,13 @@ from fedaudit.results.clusters import ClusterResult, ClusterRound
 from fedaudit.results.record import Record
 from fedaudit.risk.catalog import measure_named
 from fedaudit.risk.server import ServerRisk, shadow_sizes
-from fedaudit.study.figures.cluster_notes import END, STATE, cluster_notes
-from fedaudit.study.figures.cluster_results import cluster_result, thresholds
+from fedaudit.study.figures.clusters import (
+    END,
+    STATE,
+    cluster_notes,
+    cluster_result,
+    thresholds,
+)
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import RiskSection, Study
 from fedaudit.study.setup.algorithm import shadow_cost

@@ -5,7 +5,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fedaudit.core.seeds import seeded
-from fedaudit.study.figures.cluster_notes import RiskSamples, risk_samples
+from fedaudit.study.figures.clusters import RiskSamples, risk_samples
 from fedaudit.study.setup.build import setup
 from fedaudit.study.setup.parts import Setup
 from tests.study.studies import small_study

@@ -22,8 +22,12 @@ from fedaudit.report.verdict import unlearning_verdict
 from fedaudit.results import estimate
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
-from fedaudit.study.extensions.unlearning import Unlearning, _begun
-from fedaudit.study.figures.unlearning import UnlearningRun, _judged, retrained_control
+from fedaudit.study.extensions.unlearning import (
+    Unlearning,
+    _begun,
+    _judged,
+    unlearning_controls,
+)
 from fedaudit.study.front.federation import Questions, plan_of
 from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.observing import stored_rounds
@@ -242,9 +246,7 @@ def test_a_retrained_federation_that_tells_its_forgotten_samples_fails_its_contr
             point="retrained",
             tests=[estimate.Test(level=0.5, p_value=p_value)],
         )
-        stored = None
-        found = UnlearningRun(run, stored, stored, stored, run, run)  # type: ignore[arg-type]
-        checks = retrained_control([found], [alone])
+        checks = unlearning_controls(run, [alone])
         (control,) = [one for one in checks if one.control == "retrained federation"]
         return control.passed
 

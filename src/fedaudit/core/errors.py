@@ -5,7 +5,7 @@ so that a caller who does not know fedaudit can catch them. The command line pri
 exits with code 2.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import SequenceMatcher, get_close_matches
@@ -49,6 +49,29 @@ class Unsupported(FedauditError):
 
 class Damaged(FedauditError):
     """A file on disk is not what fedaudit wrote: cut off, altered or from another run."""
+
+
+@contextmanager
+def custom_code(refusal: Callable[[Exception, str], FedauditError | None]) -> Iterator[None]:
+    """Inside, turn the errors of custom code into refusals.
+
+    Errors of fedaudit and errors for want of memory pass unchanged.
+
+    Args:
+        refusal: Called with an error and its type and message in short. Returns the error to raise
+            instead; None to let the error pass.
+    """
+    try:
+        yield
+    # A network, loss or defense may raise anything.
+    except Exception as error:
+        if isinstance(error, FedauditError | MemoryError) or "memory" in str(error):
+            raise
+        message = " ".join(str(error).split())[:200]
+        refused = refusal(error, f"{type(error).__name__}: {message}")
+        if refused is None:
+            raise
+        raise refused from error
 
 
 _on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)

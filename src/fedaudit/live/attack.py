@@ -30,6 +30,7 @@ from fedaudit.observe.measurements import (
     MeasuredRound,
     Stored,
     fault_in,
+    rounds_with,
     stored_in,
     tell_of_unhashed,
 )
@@ -44,7 +45,6 @@ from fedaudit.results.coverage import (
 from fedaudit.results.record import Record
 from fedaudit.results.text import made_plain, plain
 from fedaudit.study.figures.accuracy import counts_fit
-from fedaudit.study.figures.coverage import client_coverage, rounds_with
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import ATTACKS, refuse_other_record, replaced_attacks
 from fedaudit.study.running.record import conclude
@@ -476,7 +476,7 @@ def _of_client(
 ) -> ClientCoverage:
     rounds = rounds_with(client, measured.values())
     answered = {index for index, one in entries.items() if client in one.answered}
-    return client_coverage(client, len(answered | {*rounds}), rounds)
+    return ClientCoverage.of(client, len(answered | {*rounds}), rounds)
 
 
 def _spans(rounds: Mapping[int, str]) -> list[MissingRounds]:

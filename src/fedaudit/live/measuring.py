@@ -26,8 +26,7 @@ from fedaudit.results.text import plain
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.controls import untrained_rounds
 from fedaudit.study.figures.accuracy import accuracy_notes, evaluation_split
-from fedaudit.study.figures.peers import update_notes
-from fedaudit.study.figures.reported import reported_notes
+from fedaudit.study.figures.uploads import reported_notes, update_notes
 from fedaudit.study.setup.parts import Setup
 
 _EVERY = 5.0

@@ -77,7 +77,7 @@ from fedaudit.observe.layout import MAX_ROUND, Keep
 from fedaudit.observe.round import EVERYBODY, Round
 from fedaudit.observe.views import seen_from, view_named
 from fedaudit.results.text import log_line, plain
-from fedaudit.study.figures.reported import Metric, metrics_in
+from fedaudit.study.figures.uploads import Metric, metrics_in
 
 _LONGEST_NAME = 200
 

@@ -28,7 +28,7 @@ from fedaudit.core.values import ClientId
 from fedaudit.observe.layout import MAX_ROUND, Keep
 from fedaudit.results.fields import Part, Whole
 from fedaudit.results.text import plain
-from fedaudit.study.figures.reported import Metric
+from fedaudit.study.figures.uploads import Metric
 from fedaudit.study.settings.sections import TaskSection
 from fedaudit.study.settings.values import refusal_of
 

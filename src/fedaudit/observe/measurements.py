@@ -36,6 +36,11 @@ class MeasuredRound:
     stands_for: Mapping[ClientId, ClientId] = field(default_factory=dict)
 
 
+def rounds_with(client: ClientId, measured: Iterable[MeasuredRound]) -> list[int]:
+    """Return the rounds in which a client was measured, alone or in a sum."""
+    return [one.index for one in measured if {client, EVERYBODY} & {*one.clients, *one.stands_for}]
+
+
 @dataclass(frozen=True)
 class Measurements:
     """One signal over a whole run. NaN where a client was not measured in a round.

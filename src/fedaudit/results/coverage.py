@@ -1,5 +1,6 @@
 """Coverage: which rounds and uploads of a run an audit measured, and what is missing."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -58,6 +59,23 @@ class ClientCoverage(Part):
     measured: Whole
     first: Whole | None = None
     last: Whole | None = None
+
+    @classmethod
+    def of(cls, client: int, answered: int, rounds: Sequence[int]) -> "ClientCoverage":
+        """Return the coverage of a client.
+
+        Args:
+            client: Its number.
+            answered: Rounds in which it sent an upload, as far as is known.
+            rounds: Rounds in which it was measured.
+        """
+        return cls(
+            client=client,
+            answered=max(answered, len(rounds)),
+            measured=len(rounds),
+            first=min(rounds, default=None),
+            last=max(rounds, default=None),
+        )
 
 
 class Coverage(Part):

@@ -1,13 +1,15 @@
 """Comparison of several studies' records: privacy-utility trade-off of each way to train.
 
-A row is a record and a defense in it; it is held against the undefended row of the same other
+A row is a record and a defense in it. It is compared with the undefended row of the same other
 settings.
 """
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
+from statistics import fmean
 from typing import Literal, NamedTuple
 
 from fedaudit.core.errors import BadInput
@@ -16,20 +18,22 @@ from fedaudit.results.aggregate import (
     Value,
     Values,
     difference,
+    each_over_runs,
     estimated,
+    further_runs,
+    gap_between,
     restricted,
     runs_of,
+    these_runs,
 )
 from fedaudit.results.averages import (
     AttackKey,
-    Average,
     Direction,
     Directions,
     average,
     directions_of,
     strongest,
 )
-from fedaudit.results.compare_figures import figure_entries
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
     NOT_SET,
@@ -37,6 +41,8 @@ from fedaudit.results.comparison import (
     STRONGEST_ATTACK,
     AttackEntry,
     Comparison,
+    Difference,
+    FigureEntry,
     Row,
     Source,
 )
@@ -44,7 +50,7 @@ from fedaudit.results.doubts import with_doubts
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.fronts import fronts, undefended_base
 from fedaudit.results.guessing import above_chance, most_frequent_class
-from fedaudit.results.metrics import TEST_ACCURACY
+from fedaudit.results.metrics import TEST_ACCURACY, errors_cancel
 from fedaudit.results.older import settled
 from fedaudit.results.read import read_comparison
 from fedaudit.results.record import Record
@@ -53,50 +59,50 @@ from fedaudit.study.settings.sections import Study
 from fedaudit.study.settings.values import study_from
 
 Part = Literal["inside", "outside", "reference"]
-
+Targets = frozenset[int | None]
 
 _APART = (
-    "name",
-    "about",
-    "hours",
-    "seeds",
-    "defense",
-    "attacks",
-    "attack_set",
-    "shadow",
+    *("name", "about", "hours", "seeds", "defense", "attacks", "attack_set", "shadow"),
     "references",
 )
+"""Settings that do not tell studies apart."""
 
 _COMPARABLE = ("evaluation", "nobody_is_a_member")
 """Of the settings of figures, those that must agree for figures to be compared."""
 
+NOTHING_COUNTS = "no attack is above chance undefended, so that there is no average"
+NO_UNDEFENDED_ROW = "no undefended row shows which attacks count"
+NO_SHARED_RUN = "no run has every attack that counts, so that there is no average"
 
-class _FigureIndex(NamedTuple):
-    """All that a row's record says of attacks and accuracy.
+
+class _AttackFigures(NamedTuple):
+    """All that a row's record says of one attack, contrast and metric.
 
     Attributes:
         values: Figures by seed and target, those over the record's runs under the seed None.
-        notes: Why a figure was refused.
+        note: Why a figure was refused; None if none was.
         above: Targets at which a figure is above guessing, by test and interval.
         by_test: Targets at which the test alone finds it above guessing.
-        tested: Figures that were tested at all.
-        accuracy: Test accuracy by seed; its one target is None.
-        directions: Each attack's direction by the row's own figures.
+        tested: Whether any figure was tested.
+        directions: The attack's direction by the row's own figures, at each target.
         behind: Attacks behind a figure of several, by target.
     """
 
-    values: Mapping[AttackKey, Values]
-    notes: Mapping[AttackKey, str]
-    above: Mapping[AttackKey, set[int | None]]
-    by_test: Mapping[AttackKey, set[int | None]]
-    tested: set[AttackKey]
-    accuracy: Values
-    directions: Directions
-    behind: Mapping[AttackKey, Mapping[int | None, tuple[str, ...]]] = {}
+    values: Values
+    note: str | None = None
+    above: Targets = frozenset()
+    by_test: Targets = frozenset()
+    tested: bool = False
+    directions: Mapping[int | None, Direction] = {}
+    behind: Mapping[int | None, tuple[str, ...]] = {}
+
+
+_RowFigures = dict[AttackKey, _AttackFigures]
+_MISSING = _AttackFigures({})
 
 
 def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison:
-    """Differences between studies: attacks, accuracy, who is outside, and the fronts.
+    """Return differences between studies: attacks, accuracy, who is outside, and the fronts.
 
     Args:
         records: At least two; the first is the base where no undefended one fits.
@@ -123,33 +129,32 @@ def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison
         )
     records = [with_doubts(record) for record in records]
     rows = rows_of(records)
-    known = [_figure_index_of(records[row.source], row) for row in rows]
+    known = [_attack_figures(records[row.source], row.family) for row in rows]
     known = _with_averages(rows, known)
-    keys = _keys(known)
     return Comparison(
         sources=[
             Source(name=record.name, content_hash=record.content_hash, path=path)
             for record, path in zip(records, paths or [""] * len(records), strict=True)
         ],
         rows=rows,
-        entries=_entries(rows, known, keys),
+        entries=_entries(rows, known),
         figures=figure_entries(rows, records),
         fronts=fronts(
             rows,
-            [{(k.attack, k.contrast, k.metric): v for k, v in one.values.items()} for one in known],
-            [one.accuracy for one in known],
-            [_inside(row, one.values) for row, one in zip(rows, known, strict=True)],
+            [{key: one.values for key, one in row.items() if one.values} for row in known],
+            [_accuracy(records[row.source], row.family) for row in rows],
+            [_inside(row, one) for row, one in zip(rows, known, strict=True)],
         ),
     )
 
 
 def relative(path: Path, folder: Path) -> str:
-    """A path as seen from a folder, with forward slashes."""
+    """Return a path as seen from a folder, with forward slashes."""
     return Path(os.path.relpath(path, folder)).as_posix()
 
 
 def named_records(comparison: Path) -> list[Path]:
-    """Paths of the records of a comparison on disk.
+    """Return paths of the records of a comparison on disk.
 
     Raises:
         BadInput: A record is not there any more, or the comparison does not say where it is.
@@ -167,60 +172,51 @@ def named_records(comparison: Path) -> list[Path]:
     return found
 
 
-def _keys(known: Sequence[_FigureIndex]) -> list[AttackKey]:
-    """Everything that a row has a figure of, and after it what has only ever been refused."""
-    valued = [key for one in known for key in one.values]
-    return list(dict.fromkeys([*valued, *(key for one in known for key in one.notes)]))
+def _keys(known: Sequence[_RowFigures]) -> list[AttackKey]:
+    """Return what any row has a figure of, and after it what has only ever been refused."""
+    every = [(key, one) for row in known for key, one in row.items()]
+    valued = [key for key, one in every if one.values]
+    return list(dict.fromkeys([*valued, *(key for key, one in every if one.note is not None)]))
 
 
-NOTHING_COUNTS = "no attack is above chance undefended, so that there is no average"
-NO_UNDEFENDED_ROW = "no undefended row shows which attacks count"
-NO_SHARED_RUN = "no run has every attack that counts, so that there is no average"
-
-
-def _with_averages(rows: Sequence[Row], known: Sequence[_FigureIndex]) -> list[_FigureIndex]:
+def _with_averages(rows: Sequence[Row], known: Sequence[_RowFigures]) -> list[_RowFigures]:
     """Add the mean over the attacks that count, and the strongest attack, to each row.
 
     A mean is over attacks that every row has, where these are several.
     """
-    keys = _keys(known)
-    found = []
+    keys, found = _keys(known), []
     for at, one in enumerate(known):
         undefended = _undefended(rows, at)
-        directions = {} if undefended is None else known[undefended].directions
-        values, notes, behind = dict(one.values), dict(one.notes), dict(one.behind)
-        above, tested = dict(one.above), set(one.tested)
+        base = {} if undefended is None else known[undefended]
+        directions = {key: figures.directions for key, figures in base.items()}
+        more: _RowFigures = {}
         for contrast, metric in dict.fromkeys((key.contrast, key.metric) for key in keys):
             own = [key for key in keys if (key.contrast, key.metric) == (contrast, metric)]
-            shared = [key for key in own if all(key in other.values for other in known)]
-            parts: dict[str, Average] = {}
+            shared = [k for k in own if all(other.get(k, _MISSING).values for other in known)]
             if len(shared) > 1:
-                parts[EVERY_ATTACK] = average(*_by_attack(shared, one, directions))
-            parts[STRONGEST_ATTACK] = strongest(*_by_attack(own, one, directions))
-            for attack, made in parts.items():
-                key = AttackKey(attack, contrast, metric)
-                behind[key] = made.attacks
-                if made.values:
-                    values[key] = made.values
-                elif attack == EVERY_ATTACK:
-                    why = NO_SHARED_RUN if made.attacks else NOTHING_COUNTS
-                    notes[key] = NO_UNDEFENDED_ROW if undefended is None else why
-            if any(key in one.tested for key in own):
-                best = AttackKey(STRONGEST_ATTACK, contrast, metric)
-                counts = [one.directions.get(key, {}) for key in own]
-                above[best] = {t for by in counts for t, direction in by.items() if direction}
-                tested.add(best)
-        found.append(
-            one._replace(values=values, notes=notes, behind=behind, above=above, tested=tested)
-        )
+                mean, why = average(*_by_attack(shared, one, directions)), None
+                if not mean.values:
+                    why = NO_SHARED_RUN if mean.attacks else NOTHING_COUNTS
+                    why = NO_UNDEFENDED_ROW if undefended is None else why
+                key = AttackKey(EVERY_ATTACK, contrast, metric)
+                more[key] = _AttackFigures(mean.values, why, behind=mean.attacks)
+            best = strongest(*_by_attack(own, one, directions))
+            counts = [one.get(key, _MISSING).directions for key in own]
+            more[AttackKey(STRONGEST_ATTACK, contrast, metric)] = _AttackFigures(
+                best.values,
+                above=frozenset(t for by in counts for t, direction in by.items() if direction),
+                tested=any(one.get(key, _MISSING).tested for key in own),
+                behind=best.attacks,
+            )
+        found.append(one | more)
     return found
 
 
 def _by_attack(
-    keys: Sequence[AttackKey], known: _FigureIndex, directions: Directions
+    keys: Sequence[AttackKey], known: _RowFigures, directions: Directions
 ) -> tuple[dict[str, Values], dict[str, Mapping[int | None, Direction]]]:
     return (
-        {key.attack: known.values[key] for key in keys if key in known.values},
+        {key.attack: known[key].values for key in keys if key in known and known[key].values},
         {key.attack: directions.get(key, {}) for key in keys},
     )
 
@@ -230,26 +226,29 @@ def _undefended(rows: Sequence[Row], at: int) -> int | None:
     return at if rows[at].family == NONE else undefended_base(rows, at)
 
 
-def _entries(
-    rows: Sequence[Row], known: Sequence[_FigureIndex], keys: Sequence[AttackKey]
-) -> list[AttackEntry]:
-    found, references = [], dict[tuple[int, frozenset[int | None]], None]()
-    for at, (row, one) in enumerate(zip(rows, known, strict=True)):
-        within = _inside(row, one.values)
-        beyond = _audited(one.values) - within
-        base = None if row.base is None else known[row.base]
-        same = row.base is not None and _undefended(rows, at) == _undefended(rows, row.base)
-        # Averages of two regimes are over other attacks, and have no difference.
-        bases = {key: base if same or key.attack != EVERY_ATTACK else None for key in keys}
-        found += [_entry(at, "inside", key, one, within, bases[key]) for key in keys]
-        if beyond:
-            found += [_entry(at, "outside", key, one, beyond, bases[key]) for key in keys]
+def _entries(rows: Sequence[Row], known: Sequence[_RowFigures]) -> list[AttackEntry]:
+    keys, found = _keys(known), list[AttackEntry]()
+    references = dict[tuple[int, Targets], None]()
+
+    def add(at: int, part: Part, targets: Targets, bases: Mapping[AttackKey, _RowFigures]) -> None:
+        found.extend(_entry(at, part, key, known[at], targets, bases.get(key)) for key in keys)
+
+    for at, row in enumerate(rows):
+        within = _inside(row, known[at])
+        beyond = _audited(known[at]) - within
+        bases = dict[AttackKey, _RowFigures]()
         if row.base is not None:
-            own = _inside(rows[row.base], known[row.base].values)
-            asked = [frozenset(part) for part in (within, beyond) if part and part != own]
+            same = _undefended(rows, at) == _undefended(rows, row.base)
+            # Averages of two regimes are over other attacks, and have no difference.
+            bases = {k: known[row.base] for k in keys if same or k.attack != EVERY_ATTACK}
+            own = _inside(rows[row.base], known[row.base])
+            asked = [part for part in (within, beyond) if part and part != own]
             references |= dict.fromkeys((row.base, part) for part in asked)
+        add(at, "inside", within, bases)
+        if beyond:
+            add(at, "outside", beyond, bases)
     for at, targets in references:
-        found += [_entry(at, "reference", key, known[at], set(targets), None) for key in keys]
+        add(at, "reference", targets, {})
     return found
 
 
@@ -257,26 +256,25 @@ def _entry(
     row: int,
     part: Part,
     key: AttackKey,
-    known: _FigureIndex,
-    targets: set[int | None],
-    base: _FigureIndex | None,
+    figures: _RowFigures,
+    targets: Targets,
+    base: _RowFigures | None,
 ) -> AttackEntry:
-    values = restricted(known.values.get(key, {}), targets)
-    estimate = estimated(values)
-    note, tested = known.notes.get(key, ""), key in known.tested
-    if estimate is None and not note:
-        note = "no audited client" if not targets else "not in this record"
-    change, before = None, base.values.get(key, {}) if base is not None else {}
-    if base is not None and estimate is not None:
-        change = difference(values, before)
-    seen = _clients(values)
+    known = figures.get(key, _MISSING)
+    values = restricted(known.values, targets)
+    estimate, seen = estimated(values), _clients(values)
+    note = known.note or ("not in this record" if targets else "no audited client")
+    change, before = None, {} if base is None else base.get(key, _MISSING).values
     if estimate is not None:
-        note = "; ".join(_lacks(values, known, before if change else None))
+        change = None if base is None else difference(values, before)
+        note = "; ".join(_lacks(values, figures, before if change else None))
+    behind = [name for t, names in known.behind.items() if t in seen for name in names]
+    by_test = bool(known.by_test & targets)
     return AttackEntry(
         row=row,
         part=part,
         attack=key.attack,
-        attacks=_behind(known.behind.get(key, {}), seen),
+        attacks=list(dict.fromkeys(behind)),
         contrast=key.contrast,
         metric=key.metric,
         value=estimate and estimate.value,
@@ -286,21 +284,19 @@ def _entry(
         clients=sorted(target for target in targets if target is not None),
         targets=sorted(target for target in (seen or targets) if target is not None),
         seeds=estimate.seeds if estimate else 0,
-        above=bool(known.above.get(key, set()) & targets) if tested else None,
-        by_test=bool(known.by_test.get(key, set()) & targets)
-        if tested and key.attack not in OF_SEVERAL
-        else None,
+        above=bool(known.above & targets) if known.tested else None,
+        by_test=by_test if known.tested and key.attack not in OF_SEVERAL else None,
         further=estimate.further if estimate else None,
         change=change,
         note=note,
     )
 
 
-def _clients(values: Values) -> set[int | None]:
-    return {target for by_target in values.values() for target in by_target}
+def _clients(values: Values) -> Targets:
+    return frozenset(target for by_target in values.values() for target in by_target)
 
 
-def _lacks(values: Values, known: _FigureIndex, base: Values | None) -> Iterator[str]:
+def _lacks(values: Values, known: _RowFigures, base: Values | None) -> Iterator[str]:
     """Yield the runs that a row has and a figure lacks, and the clients that its change lacks.
 
     Args:
@@ -309,7 +305,7 @@ def _lacks(values: Values, known: _FigureIndex, base: Values | None) -> Iterator
         base: The figure that it changed from; None without a change.
     """
     clients = _clients(values)
-    every = {seed for one in known.values.values() for seed in one if seed is not None}
+    every = {seed for one in known.values() for seed in one.values if seed is not None}
     counts = sorted({len(runs_of(values, target)) for target in clients})
     if 0 < counts[0] < len(every):
         fewest, most = counts[0], counts[-1]
@@ -325,17 +321,11 @@ def _lacks(values: Values, known: _FigureIndex, base: Values | None) -> Iterator
         yield f"the change is over client{'s' * (len(paired) > 1)} {names} alone"
 
 
-def _behind(attacks: Mapping[int | None, tuple[str, ...]], targets: set[int | None]) -> list[str]:
-    return list(
-        dict.fromkeys(name for t, names in attacks.items() if t in targets for name in names)
-    )
-
-
 def rows_of(records: Sequence[Record]) -> list[Row]:
     """A row for each record and each defense in it, in the order given.
 
-    A row with a defense is held against the undefended row of the same other settings, and
-    against the first row where there is none; a row without a defense against the first row.
+    A row with a defense is compared with the undefended row of the same other settings, and with
+    the first row where there is none; a row without a defense with the first row.
     """
     studies = [_study(record) for record in records]
     flat = [dict(_leaves(_apart(record, s))) for record, s in zip(records, studies, strict=True)]
@@ -368,18 +358,14 @@ def defended(study: Study) -> tuple[int, ...] | None:
 
 
 def _row(place: int, defense: str, study: Study | None, settings: dict[str, str]) -> Row:
-    if study is None or study.defense.label != defense:
-        clients = 0 if study is None else study.partition.clients
-        return Row(
-            source=place, defense=defense, family=defense, clients=clients, settings=settings
-        )
-    users = defended(study)
+    own = None if study is None or study.defense.label != defense else study
+    users = None if own is None else defended(own)
     return Row(
         source=place,
-        defense=_in_words(study),
+        defense=defense if own is None else _in_words(own),
         family=defense,
         coalition=None if users is None else list(users),
-        clients=study.partition.clients,
+        clients=0 if study is None else study.partition.clients,
         settings=settings,
     )
 
@@ -405,24 +391,18 @@ def _part(part: PartSection) -> str:
 
 
 def _base(rows: Sequence[Row], at: int) -> int | None:
-    """The row that a row is compared with: its undefended twin, or else the first."""
-    twin = _undefended_twin(rows, at)
-    if twin is not None:
-        return twin
-    return None if at == 0 else 0
+    """Return the row that a row is compared with: its undefended twin, or else the first.
 
-
-def _undefended_twin(rows: Sequence[Row], at: int) -> int | None:
-    """For a defended row the undefended one of its other settings; of its own record if it can."""
+    The twin of a defended row has its other settings, and is of the same record if one is.
+    """
     row = rows[at]
-    if row.family == NONE:
-        return None
     twins = [
         place
         for place, other in enumerate(rows)
-        if other.family == NONE and other.settings == row.settings
+        if row.family != NONE and other.family == NONE and other.settings == row.settings
     ]
-    return min(twins, key=lambda place: rows[place].source != row.source, default=None)
+    first = 0 if at else None
+    return min(twins, key=lambda place: rows[place].source != row.source, default=first)
 
 
 def _study(record: Record) -> Study | None:
@@ -469,76 +449,57 @@ def _is_compared(figure: Estimate) -> bool:
     return bool(figure.attack) and rate and figure.within != "client"
 
 
-def _audited(values: Mapping[AttackKey, Values]) -> set[int | None]:
-    """All clients that a row has figures of."""
-    return {t for by_seed in values.values() for by in by_seed.values() for t in by}
+def _audited(known: _RowFigures) -> Targets:
+    """Return all clients that a row has figures of."""
+    return frozenset().union(*(_clients(one.values) for one in known.values()))
 
 
-def _inside(row: Row, values: Mapping[AttackKey, Values]) -> set[int | None]:
-    """Audited clients that a row's defense is of; all where it has none, or all use it."""
-    targets = _audited(values)
+def _inside(row: Row, known: _RowFigures) -> Targets:
+    """Return audited clients that a row's defense is of; all if it has none, or all use it."""
+    targets = _audited(known)
     return targets if row.coalition is None else targets.intersection(row.coalition)
 
 
-def _figure_index_of(record: Record, row: Row) -> _FigureIndex:
-    """The figures that a row's record has."""
-    own = [
-        f for f in record.findings if _is_compared(f) and (f.defense or NO_DEFENSE) == row.family
-    ]
+def _attack_figures(record: Record, family: str) -> _RowFigures:
+    """Return the figures of attacks that a record has of a defense, what has a value first."""
+    own = [f for f in record.findings if _is_compared(f) and (f.defense or NO_DEFENSE) == family]
     # Differences between clients are part of a comparison that no fair draw made.
     own = [figure for figure in own if figure.fair] or own
-    tested = [f for f in _most_summarised(own) if f.value is not None and f.significant is not None]
-    return _FigureIndex(
-        values=_values(own),
-        notes=_notes([f for f in own if f.seed is not None] or own),
-        above=_targets(figure for figure in tested if above_chance(figure)),
-        by_test=_targets(figure for figure in tested if figure.significant),
-        tested={_key(figure) for figure in tested},
-        accuracy=_accuracy(record, row.family),
-        directions=directions_of(own),
-    )
-
-
-def _key(figure: Estimate) -> AttackKey:
-    return AttackKey(figure.attack, figure.contrast, figure.metric)
-
-
-def _targets(figures: Iterable[Estimate]) -> dict[AttackKey, set[int | None]]:
-    found: dict[AttackKey, set[int | None]] = {}
-    for figure in figures:
-        found.setdefault(_key(figure), set()).add(figure.target)
+    # Figures over seeds make a family of tests of their own.
+    over_seeds = any(figure.seed is None for figure in own)
+    single = [figure for figure in own if figure.seed is not None] or own
+    refused = [figure for figure in single if figure.value is None]
+    groups: dict[AttackKey, list[Estimate]] = {}
+    for figure in [*(figure for figure in own if figure.value is not None), *refused]:
+        key = AttackKey(figure.attack, figure.contrast, figure.metric)
+        groups.setdefault(key, []).append(figure)
+    found, directions = _RowFigures(), directions_of(own)
+    for key, figures in groups.items():
+        values: dict[int | None, dict[int | None, Value]] = {}
+        tested = []
+        for figure in figures:
+            if figure.value is not None:
+                values.setdefault(figure.seed, {})[figure.target] = _value(figure)
+                if figure.significant is not None and over_seeds == (figure.seed is None):
+                    tested.append(figure)
+        found[key] = _AttackFigures(
+            values=values,
+            note=next((figure.note for figure in figures if figure.value is None), None),
+            above=frozenset(figure.target for figure in tested if above_chance(figure)),
+            by_test=frozenset(figure.target for figure in tested if figure.significant),
+            tested=bool(tested),
+            directions=directions.get(key, {}),
+        )
     return found
 
 
-def _values(figures: Sequence[Estimate]) -> dict[AttackKey, Values]:
-    found: dict[AttackKey, dict[int | None, dict[int | None, Value]]] = {}
-    for figure in figures:
-        if figure.value is not None:
-            cancels = rate_of(figure.metric) is None
-            value = Value(figure.value, _least(figure), figure.high, figure.method, cancels)
-            by_seed = found.setdefault(_key(figure), {})
-            by_seed.setdefault(figure.seed, {})[figure.target] = value
-    return dict(found)
-
-
-def _least(figure: Estimate) -> float | None:
-    """The lower limit; 0 of a rate with too few non-members for any other, which holds as well."""
-    bounded = figure.low is None and figure.high is not None and rate_of(figure.metric) is not None
-    return 0.0 if bounded else figure.low
-
-
-def _notes(figures: Sequence[Estimate]) -> dict[AttackKey, str]:
-    """Reason why figures were refused; of several reasons the first."""
-    found: dict[AttackKey, str] = {}
-    for figure in figures:
-        if figure.value is None:
-            found.setdefault(_key(figure), figure.note)
-    return found
-
-
-def _most_summarised(figures: Sequence[Estimate]) -> list[Estimate]:
-    """Figures over seeds where there are any: they make a family of tests of their own."""
-    return [figure for figure in figures if figure.seed is None] or list(figures)
+def _value(figure: Estimate) -> Value:
+    is_rate = rate_of(figure.metric) is not None
+    low = figure.low
+    if low is None and figure.high is not None and is_rate:
+        # Of a rate with too few non-members for any other, which holds as well.
+        low = 0.0
+    return Value(figure.number, low, figure.high, figure.method, not is_rate)
 
 
 def _accuracy(record: Record, defense: str) -> Values:
@@ -547,3 +508,106 @@ def _accuracy(record: Record, defense: str) -> Values:
         for one in record.where(topic="utility", metric=TEST_ACCURACY)
         if one.value is not None and (one.defense or NO_DEFENSE) == defense
     }
+
+
+class _OverRuns(NamedTuple):
+    """A figure over runs, and of each."""
+
+    whole: Estimate
+    runs: Sequence[Estimate]
+
+
+_figure_key = attrgetter("topic", "attack", "metric", "against", "group", "contrast")
+"""Coordinates of a figure within a row; of several views of a record the first counts."""
+
+
+def figure_entries(rows: Sequence[Row], records: Sequence[Record]) -> list[FigureEntry]:
+    """Return test accuracy, and figures of sources and clusters, with changes paired by seed.
+
+    Args:
+        rows: Of the comparison.
+        records: Its records.
+    """
+    figures = [_over_runs(records[row.source], row.family) for row in rows]
+    found = []
+    for at, row in enumerate(rows):
+        base: Mapping[object, _OverRuns] = {} if row.base is None else figures[row.base]
+        for key, one in figures[at].items():
+            change = None
+            if key in base and not one.whole.against:
+                change = (
+                    paired_change(one.whole, base[key].whole, one.runs, base[key].runs)
+                    if one.whole.topic == "clusters"
+                    else difference(_by_seed(one.runs), _by_seed(base[key].runs))
+                )
+            found.append(FigureEntry(row=at, figure=one.whole, runs=len(one.runs), change=change))
+    return found
+
+
+def _over_runs(record: Record, family: str) -> dict[object, _OverRuns]:
+    utility = record.where(topic="utility", metric=TEST_ACCURACY)
+    own = [
+        one
+        for one in (*utility, *record.on_sources, *record.where(topic="clusters"))
+        if (one.defense or NO_DEFENSE) == family
+    ]
+    wholes = [
+        *each_over_runs([one for one in own if one.topic == "utility"]),
+        *(one for one in own if one.seed is None),
+    ]
+    found: dict[object, _OverRuns] = {}
+    for whole in wholes:
+        key = _figure_key(whole)
+        runs = [one for one in own if one.seed is not None and _figure_key(one) == key]
+        found.setdefault(key, _OverRuns(whole, [one for one in runs if one.view == whole.view]))
+    return found
+
+
+def _by_seed(runs: Sequence[Estimate]) -> Values:
+    """Return the values of runs by seed; the one target is None."""
+    return {
+        run.seed: {None: Value(run.value, run.low, run.high, run.method, errors_cancel(run.metric))}
+        for run in runs
+        if run.value is not None
+    }
+
+
+def paired_change(
+    mean: Estimate, base: Estimate, runs: Sequence[Estimate], before: Sequence[Estimate]
+) -> Difference | None:
+    """Return a figure less that of another study of the same seeds; None without a seed of both.
+
+    Two runs of one seed deal the same data to the same groups and begin with the same models, so
+    that the luck of the draw falls out of their difference.
+
+    Args:
+        mean: The figure over its runs.
+        base: The same figure of the other study.
+        runs: The figure of each run.
+        before: Of each run of the other study.
+    """
+    values = {one.seed: one.number for one in before}
+    gaps = [one.number - values[one.seed] for one in runs if one.seed in values]
+    if not gaps:
+        return None
+    if not len(gaps) == len(runs) == len(before):
+        # The limits of either are over runs that the other does not have.
+        method = f"over the {len(gaps)} runs that both have"
+        further = further_runs(gaps) if len(gaps) > 1 else None
+        return Difference(
+            value=fmean(gaps), low=None, high=None, method=method, runs=len(gaps), further=further
+        )
+    here = gap_between(
+        Value(mean.number, mean.low, mean.high),
+        Value(base.number, base.low, base.high),
+    )
+    how = "limits combined, " * (here.low is not None)
+    these = None if here.low is None or here.high is None else (here.low, here.high)
+    return Difference(
+        value=fmean(gaps),
+        low=here.low,
+        high=here.high,
+        method=f"{how}one seed" if len(gaps) == 1 else f"{how}over {these_runs(len(gaps))}",
+        runs=len(gaps),
+        further=further_runs(gaps, these=these) if len(gaps) > 1 else None,
+    )

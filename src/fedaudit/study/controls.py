@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
 
@@ -23,11 +24,12 @@ from fedaudit.core.errors import FedauditError
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
-from fedaudit.core.values import ClientId, Model, Params, Samples, Sees, plus
+from fedaudit.core.values import NOBODY, ClientId, Model, Params, Samples, Sees, plus
+from fedaudit.datasets.copies import number_rows
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.metrics import BlindResult, auc_interval, blind_classifier, permuted_membership
+from fedaudit.metrics import auc_interval, blind_classifier, permuted_membership
 from fedaudit.metrics.source import inferred_source, source_null, source_success
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import Exposed, Round
@@ -35,19 +37,23 @@ from fedaudit.observe.views import View, as_one, seen_from, view_named
 from fedaudit.results.record import ControlResult
 from fedaudit.signals.measure import measure_by_block, measure_round
 from fedaudit.study.extensions.references import References
-from fedaudit.study.figures.copies import exact_copies
 from fedaudit.study.figures.source import posteriors, source_queries
 from fedaudit.study.figures.truth import (
     Findings,
     TargetTruth,
     has_equal_clients,
     mean_by,
+    origin_of,
+    run_coordinates,
     target_truth,
 )
 from fedaudit.study.setup.parts import Setup, Work
 
 _FALSE_ALARM = 0.01
 """How often a sound study may see a control of one kind fail by chance, whatever its size."""
+
+_COPIES_TOLERATED = 0.05
+"""Tables have a few copies by nature (Adult: 0.1 %), which move an AUC by as much at most."""
 
 _ALL_UNTRAINED = 100
 """So many clients are all in an untrained round; of more, as many as a round has, or so many."""
@@ -108,25 +114,76 @@ def _controls(setup: Setup, findings: Findings, device: torch.device) -> Iterato
         yield from _untrained(setup, truth, device)
 
 
+class _Outcome(NamedTuple):
+    """The outcome of a control, for the fields of a record's control."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    passed: bool | None = None
+    note: str = ""
+
+
+def _tried(control: Callable[..., ControlResult], outcome: Callable[[], _Outcome]) -> ControlResult:
+    """Return a control with its outcome; without one and with the reason if it cannot be made."""
+    try:
+        found = outcome()
+    except FedauditError as refusal:
+        found = _Outcome(None, note=str(refusal))
+    return control(**found._asdict())
+
+
+def exact_copies(setup: Setup) -> Iterator[ControlResult]:
+    """Report each target's non-members that are exact copies of training samples, if any are.
+
+    Of unseen samples the training samples of all clients count, and of other clients' samples those
+    of the target. The draw of samples stays as it is.
+    """
+    audit, clients = setup.deal.audit, setup.deal.clients
+    audited, *held = number_rows(audit.samples, *clients.values())
+    # A client may hold samples that a defense keeps out of its training: these are no copies.
+    unused = audit.samples.ids.numpy()[audit.owner == NOBODY]
+    trained = {
+        client: rows[~np.isin(clients[client].ids.numpy(), unused)]
+        for client, rows in zip(clients, held, strict=True)
+    }
+    everywhere = np.isin(audited, np.concatenate(list(trained.values())))
+    for target in setup.study.audit.targets:
+        origin = origin_of(setup, target)
+        own = np.isin(audited, trained.get(target, []))
+        unseen, others = origin == Origin.UNSEEN, origin == Origin.OTHER_CLIENT
+        copies = int((unseen & everywhere).sum() + (others & own).sum())
+        nonmembers = int((unseen | others).sum())
+        if copies:
+            yield ControlResult(
+                **run_coordinates(setup),
+                control="exact copies",
+                target=target,
+                expected="fewer than 5 % of non-members are exact copies of training samples",
+                value=copies / nonmembers,
+                passed=copies / nonmembers < _COPIES_TOLERATED,
+                note=f"{copies} of {nonmembers} non-members are exact copies of training samples, "
+                "which hides leakage; remove copies from the data set",
+            )
+
+
 def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[ControlResult]:
-    """Membership shuffled among the same scores: intervals must not find what is not there."""
-    is_member = truth.units.is_member
+    """Shuffle membership among the same scores: intervals must not find what is not there."""
     for name in setup.on_membership:
         scores = findings.scores.get((setup.seed, truth.target, name))
         if scores is None:
             continue
         null = permuted_membership(
             scores,
-            is_member,
+            truth.units.is_member,
             rng=seeded_numpy(setup.seed, "permuted", truth.target, name),
             permutations=setup.study.figures.permutations,
         )
         yield ControlResult(
+            **run_coordinates(setup),
             control="permuted members",
             attack=name,
-            defense=setup.study.defense.label,
             target=truth.target,
-            seed=setup.seed,
             expected="no more false alarms than 95 % intervals promise when membership is shuffled",
             value=null.mean,
             low=null.low,
@@ -137,7 +194,7 @@ def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[
 
 
 def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
-    """A classifier that sees inputs and no model: whatever it finds is no leakage."""
+    """Classify by inputs and no model: whatever that finds is no leakage."""
     features = _as_columns(setup.deal.audit.samples.features).numpy()[truth.kept]
     units, labels = truth.units, truth.labels
     if truth.subject is not None:
@@ -151,26 +208,14 @@ def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
         skipped = not compared.fair and units.for_controls.fair
         if skipped or not chosen.any() or units.is_member[chosen].all():
             continue
-        control = partial(
-            ControlResult,
-            control="blind classifier",
-            defense=setup.study.defense.label,
-            target=truth.target,
-            seed=setup.seed,
-            # The same for both, since tables show one line a kind; the note tells them apart.
-            expected="inputs alone do not tell members from non-members",
-        )
         yield _of_inputs(
-            control,
+            setup,
             against,
-            partial(
-                blind_classifier,
-                features[chosen],
-                units.is_member[chosen],
-                rng=seeded_numpy(setup.seed, "blind", truth.target, int(origin)),
-                labels=labels[chosen] if truth.subject is None else None,
-                confidence=1 - _FALSE_ALARM / (2 * _repetitions(setup)),
-            ),
+            features[chosen],
+            units.is_member[chosen],
+            labels[chosen] if truth.subject is None else None,
+            draw=("blind", truth.target, int(origin)),
+            target=truth.target,
         )
 
 
@@ -184,46 +229,56 @@ def _blind_over_clients(setup: Setup, truths: Sequence[TargetTruth]) -> Iterator
         for one in truths
         if one.subject is None and one.comparisons["unseen"].fair
     ]
-    if len(fair) < 2:
-        return
-    places = np.concatenate(fair)
-    audit = setup.deal.audit
-    yield _of_inputs(
-        partial(
-            ControlResult,
-            control="blind classifier",
-            defense=setup.study.defense.label,
-            seed=setup.seed,
-            expected="inputs alone do not tell members from non-members",
-        ),
-        "unseen samples of the same client, over all audited clients",
-        lambda: blind_classifier(
+    if len(fair) > 1:
+        places, audit = np.concatenate(fair), setup.deal.audit
+        yield _of_inputs(
+            setup,
+            "unseen samples of the same client, over all audited clients",
             _as_columns(audit.samples.features).numpy()[places],
             audit.owner[places] >= 0,
-            rng=seeded_numpy(setup.seed, "blind over clients"),
-            labels=audit.samples.labels.numpy()[places],
-            confidence=1 - _FALSE_ALARM / (2 * _repetitions(setup)),
-        ),
-    )
+            audit.samples.labels.numpy()[places],
+            draw=("blind over clients",),
+        )
 
 
 def _of_inputs(
-    control: Callable[..., ControlResult], against: str, classify: Callable[[], BlindResult]
+    setup: Setup,
+    against: str,
+    features: ndarray,
+    is_member: Bool[ndarray, " units"],
+    labels: ndarray | None,
+    *,
+    draw: tuple[str | int, ...],
+    target: ClientId | None = None,
 ) -> ControlResult:
-    """Return the outcome of a classifier of inputs; None if too few samples could not show one."""
-    try:
-        blind = classify()
-    except FedauditError as refusal:
-        return control(value=None, passed=None, note=f"against {against}: {refusal}")
-    told = blind.shifted or blind.high <= _NO_POWER
-    return control(
-        value=blind.auc,
-        low=blind.low,
-        high=blind.high,
-        passed=not blind.shifted if told else None,
-        note=f"against {against}: {blind.classifier}, {blind.method}"
-        + ("" if told else "; too few samples to tell, audit more"),
+    """Return the control on inputs; no outcome if too few samples could not show one."""
+
+    def outcome() -> _Outcome:
+        blind = blind_classifier(
+            features,
+            is_member,
+            rng=seeded_numpy(setup.seed, *draw),
+            labels=labels,
+            confidence=1 - _FALSE_ALARM / (2 * _repetitions(setup)),
+        )
+        told = blind.shifted or blind.high <= _NO_POWER
+        note = f"{blind.classifier}, {blind.method}"
+        note += "" if told else "; too few samples to tell, audit more"
+        passed = not blind.shifted if told else None
+        return _Outcome(blind.auc, blind.low, blind.high, passed, note)
+
+    found = _tried(
+        partial(
+            ControlResult,
+            **run_coordinates(setup),
+            control="blind classifier",
+            target=target,
+            # The same for all, since tables show one line a kind; the note tells them apart.
+            expected="inputs alone do not tell members from non-members",
+        ),
+        outcome,
     )
+    return found.model_copy(update={"note": f"against {against}: {found.note}"})
 
 
 def _as_columns(features: Tensor) -> Tensor:
@@ -237,47 +292,51 @@ def _as_columns(features: Tensor) -> Tensor:
 
 
 def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterator[ControlResult]:
-    """All attacks on untrained models: the measuring itself must find nothing."""
-    once, twice = _measured_untrained(setup, truth.kept, device)
+    """Attack untrained models: the measuring itself must find nothing."""
+    measured = _measured_untrained(setup, truth.kept, device)
     confidence = 1 - _FALSE_ALARM / (len(setup.on_membership) * _repetitions(setup))
+    units = truth.units
+    chosen = units.for_controls.chosen
+    is_member = units.is_member[chosen]
+
+    def outcome(attack: Attack) -> _Outcome:
+        # An untrained model can have been trained on anything.
+        informed = attack.with_side_information(dict.fromkeys((1, 2), torch.tensor(True)))
+        informed = _of_any_rounds(informed.on_samples(torch.from_numpy(truth.kept)))
+        scores = informed.scores(_cubes_for(attack, measured), truth.target).numpy()
+        if not 0 < is_member.sum() < len(is_member):
+            return _Outcome(None, note="no class has both sides")
+        auc = auc_interval(truth.of_units(scores)[chosen], is_member, confidence=confidence)
+        passed = auc.low <= 0.5 <= auc.high
+        return _Outcome(auc.value, auc.low, auc.high, passed, auc.method)
+
     for name, attack in setup.on_membership.items():
         control = partial(
             ControlResult,
+            **run_coordinates(setup),
             control="untrained model",
             attack=name,
-            defense=setup.study.defense.label,
             target=truth.target,
-            seed=setup.seed,
             expected="AUC of 0.5 within the interval on models that nobody trained",
         )
-        try:
-            slow = any(signal.name not in twice for signal in attack.signals)
-            # An untrained model can have been trained on anything.
-            informed = attack.with_side_information(dict.fromkeys((1, 2), torch.tensor(True)))
-            informed = _of_any_rounds(informed.on_samples(torch.from_numpy(truth.kept)))
-            scores = informed.scores(once if slow else twice, truth.target).numpy()
-        except FedauditError as refusal:
-            yield control(value=None, passed=None, note=str(refusal))
-            continue
-        units = truth.units
-        chosen = units.for_controls.chosen
-        if not 0 < units.is_member[chosen].sum() < chosen.sum():
-            yield control(value=None, passed=None, note="no class has both sides")
-            continue
-        auc = auc_interval(
-            truth.of_units(scores)[chosen], units.is_member[chosen], confidence=confidence
-        )
-        yield control(
-            value=auc.value,
-            low=auc.low,
-            high=auc.high,
-            passed=auc.low <= 0.5 <= auc.high,
-            note=auc.method,
-        )
+        yield _tried(control, partial(outcome, attack))
+
+
+class _Untrained(NamedTuple):
+    """Every signal of one untrained round, and those that cost little of two."""
+
+    once: dict[str, Measurements]
+    twice: dict[str, Measurements]
+
+
+def _cubes_for(attack: Attack, measured: _Untrained) -> dict[str, Measurements]:
+    """Return two rounds if these have all signals of the attack, else one."""
+    slow = any(signal.name not in measured.twice for signal in attack.signals)
+    return measured.once if slow else measured.twice
 
 
 def _of_any_rounds(attack: Attack) -> Attack:
-    """The attack where nobody poisons: one on poisoned rounds takes every round for such."""
+    """Return the attack where no client poisons: every round counts as a poisoned one."""
     if not isinstance(attack.rule, Recovery):
         return attack
     return replace(attack, rule=replace(attack.rule, first=0))
@@ -285,15 +344,10 @@ def _of_any_rounds(attack: Attack) -> Attack:
 
 def _measured_untrained(
     setup: Setup, kept: Int[ndarray, " samples"], device: torch.device = CPU
-) -> tuple[dict[str, Measurements], dict[str, Measurements]]:
-    """Every signal of one untrained round, and those that cost little of two.
+) -> _Untrained:
+    """Measure untrained models at some of the positions that the run measures.
 
     Rules that follow a signal need two rounds; gradients take too long to be measured again.
-
-    Args:
-        setup: The run.
-        kept: Positions of the samples to be measured, among all that the run measures.
-        device: Where models are run.
     """
     if setup.recorded is not None:
         chosen = torch.from_numpy(kept)
@@ -309,7 +363,7 @@ def _measured_untrained(
         replace(first, signals={n: v for n, v in first.signals.items() if n in one.signals})
         for one in more
     ]
-    return stacked([first]), stacked([*shared, *more]) if more else {}
+    return _Untrained(stacked([first]), stacked([*shared, *more]) if more else {})
 
 
 def untrained_rounds(
@@ -398,7 +452,7 @@ def _random_step(like: Params, rng: torch.Generator) -> Params:
 
 
 def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlResult]:
-    """Source attacks on models that nobody trained: they can know no more than label distributions.
+    """Infer sources from untrained models: attacks can know no more than label distributions.
 
     Args:
         run: The run.
@@ -407,42 +461,34 @@ def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlR
     samples = source_queries(run)
     if not run.on_source or samples is None:
         return
-    once, twice = _measured_untrained(run, samples.kept, device)
-    for name, attack in run.on_source.items():
-        control = partial(
-            ControlResult,
-            control="untrained model",
-            attack=name,
-            defense=run.study.defense.label,
-            seed=run.seed,
-            expected="owners named no more often than label distributions explain, on models that "
-            "nobody trained",
-        )
-        slow = any(signal.name not in twice for signal in attack.signals)
-        try:
-            posterior = posteriors(run, attack, once if slow else twice, samples)
-        except FedauditError as refusal:
-            yield control(value=None, passed=None, note=str(refusal))
-            continue
-        named = inferred_source(posterior)
+    measured = _measured_untrained(run, samples.kept, device)
+
+    def outcome(attack: Attack) -> _Outcome:
+        named = inferred_source(posteriors(run, attack, _cubes_for(attack, measured), samples))
         rng = seeded_numpy(run.seed, "untrained owners")
         null = source_null(named, samples.owner, within=samples.labels, rng=rng)
         limit = min(null.mean + _SPREADS * null.spread, 1.0)
         value = source_success(named, samples.owner).value
-        yield control(
-            value=value,
-            high=limit,
-            passed=value <= limit,
-            note=f"shuffles of owners within classes: {null.mean:.3f}, and "
-            f"{_SPREADS} of their standard deviations above it {limit:.3f}",
+        note = (
+            f"shuffles of owners within classes: {null.mean:.3f}, and {_SPREADS} of their "
+            f"standard deviations above it {limit:.3f}"
         )
+        return _Outcome(value, None, limit, value <= limit, note)
 
-
-_PLANTED = "finds mislabelled samples that the target of a twin run has memorised"
+    for name, attack in run.on_source.items():
+        control = partial(
+            ControlResult,
+            **run_coordinates(run),
+            control="untrained model",
+            attack=name,
+            expected="owners named no more often than label distributions explain, on models that "
+            "nobody trained",
+        )
+        yield _tried(control, partial(outcome, attack))
 
 
 def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
-    """Trains a small federation whose target memorises mislabelled samples, and attacks it.
+    """Train a small federation whose target memorises mislabelled samples, and attack it.
 
     Without a control of this kind "AUC 0.51" cannot be told from a broken attack. Half of the
     canaries, samples with wrong labels drawn at random, are trained on by the target, several
@@ -456,16 +502,16 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
         work: Which processes train, where they and the measurements calculate, and what is
             called after each of the twin's rounds.
     """
+    control = partial(
+        ControlResult,
+        control="planted leak",
+        target=0,
+        seed=setup.seed,
+        expected="finds mislabelled samples that the target of a twin run has memorised",
+    )
     if not setup.algorithm.architecture.task.classes:
-        yield ControlResult(
-            control="planted leak",
-            target=0,
-            seed=setup.seed,
-            expected=_PLANTED,
-            value=None,
-            passed=None,
-            note="this task has no classes, and so no sample with a wrong label",
-        )
+        note = "this task has no classes, and so no sample with a wrong label"
+        yield control(value=None, passed=None, note=note)
         return
     canaries, is_member = _canaries(setup)
     measured = _measured_twin(setup, canaries, is_member, work)
@@ -473,37 +519,24 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
         _measured_twin(setup, canaries, is_member, work, reference=number)
         for number in range(1, 1 + (setup.extension(References) is not None) * _REFERENCES)
     ]
-    for name, attack in setup.on_membership.items():
-        control = partial(
-            ControlResult,
-            control="planted leak",
-            attack=name,
-            target=0,
-            seed=setup.seed,
-            expected="finds mislabelled samples that the target of a twin run has memorised",
-        )
-        try:
-            # No defense is in force: the target trains on all of its data in every round.
-            informed = attack.with_side_information(
-                dict.fromkeys(range(1, _ROUNDS + 1), torch.tensor(True))
-            )
-            if references:
-                never = torch.zeros((len(references), len(canaries)), dtype=torch.bool)
-                informed = informed.with_references(references, 0, never)
-            scores = _of_any_rounds(informed).scores(measured, 0).numpy()
-        except FedauditError as refusal:
-            yield control(value=None, passed=None, note=str(refusal))
-            continue
+
+    def outcome(name: str, attack: Attack) -> _Outcome:
+        # No defense is in force: the target trains on all of its data in every round.
+        rounds = range(1, _ROUNDS + 1)
+        informed = attack.with_side_information(dict.fromkeys(rounds, torch.tensor(True)))
+        if references:
+            never = torch.zeros((len(references), len(canaries)), dtype=torch.bool)
+            informed = informed.with_references(references, 0, never)
+        scores = _of_any_rounds(informed).scores(measured, 0).numpy()
         auc = auc_interval(scores, is_member, confidence=_PLANTED_CONFIDENCE)
         found, learned = auc.low > 0.5, attack_named(name).learns
-        yield control(
-            value=auc.value,
-            low=auc.low,
-            high=auc.high,
-            # What moves otherwise than what was learned from may well be missed.
-            passed=None if learned and not found else found,
-            note=auc.method + "; learned on a run that trains otherwise than the twin" * learned,
-        )
+        # What moves otherwise than what was learned from may well be missed.
+        passed = None if learned and not found else found
+        note = auc.method + "; learned on a run that trains otherwise than the twin" * learned
+        return _Outcome(auc.value, auc.low, auc.high, passed, note)
+
+    for name, attack in setup.on_membership.items():
+        yield _tried(partial(control, attack=name), partial(outcome, name, attack))
 
 
 def _measured_twin(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.devices import CPU, computing_on, forked, model_on, samples_on
-from fedaudit.core.errors import BadInput, FedauditError, unknown_name
+from fedaudit.core.errors import BadInput, custom_code, unknown_name
 from fedaudit.core.modules import loaded
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Model, Samples
@@ -320,36 +320,34 @@ def _trained(
         for _ in range(how.epochs):
             for batch in defense.batches(chosen, how.batch_size, turn):
                 turn.note("used", batch.ids)
-                try:
+                with custom_code(partial(_refused_size, model, batch, how, defense, turn)):
                     step(defense.batch(batch, turn))
-                except Exception as error:
-                    refused = _refused_size(model, batch, how, defense, turn, error)
-                    if refused is None:
-                        raise
-                    raise refused from error
     return Model.of(model.architecture, module)
 
 
 def _refused_size(
-    model: Model, batch: Batch, how: LocalTraining, defense: Defense, turn: Turn, error: Exception
+    model: Model,
+    batch: Batch,
+    how: LocalTraining,
+    defense: Defense,
+    turn: Turn,
+    error: Exception,
+    described: str,
 ) -> BadInput | None:
     """Return the refusal of a batch that fails by its size alone; None for any other failure.
 
     The size is the reason if the same samples twice over can be trained on. Checks before training
     try the sizes that they can plan, and a defense may choose others when it sees the model.
     """
-    if isinstance(error, FedauditError | MemoryError) or "memory" in str(error):
-        return None
     twice = Batch(*(torch.cat([part, part]) for part in (batch.x, batch.y, batch.ids)))
     try:
         try_step(model, twice, how, deepcopy(defense), turn)
     except Exception:
         return None
-    said = " ".join(str(error).split())[:200]
     return BadInput(
         f"client {turn.client} has a batch of {len(batch)} in round {turn.round}, and the model "
         f"{model.architecture.name!r} cannot take a training step on it "
-        f"({type(error).__name__}: {said}); batches of {2 * len(batch)} can be trained on: set "
+        f"({described}); batches of {2 * len(batch)} can be trained on: set "
         "another training.batch_size, or take another model (batch normalisation needs several "
         "samples)"
     )

@@ -1,11 +1,15 @@
-"""The table [canaries]: clients that show how well one client's update is hidden."""
+"""Canaries: clients that test how well one client's update is hidden, and planted records.
+
+The table [canaries] adds canary clients. The draw "canaries" audits canary records. Either gives
+bounds on epsilon and checks what a defense claims.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -17,6 +21,9 @@ from fedaudit.core.metric_names import (
     CLAIMED_CLIENT_EPSILON_ALONE,
     CLIENT_EPSILON,
     CLIENT_EPSILON_IF_GAUSSIAN,
+    EPSILON_IF_GAUSSIAN,
+    EPSILON_IF_NORMAL,
+    FORMAL_EPSILON,
 )
 from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seed_for, seeded_numpy
@@ -28,16 +35,27 @@ from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.clip import ClientDP
 from fedaudit.fl.algorithms.base import ChoosesModels, TurnContext, cohort_of
 from fedaudit.fl.hooks import Defense
-from fedaudit.metrics.canaries import CanaryBounds, canary_bounds
+from fedaudit.metrics import one_run_epsilon
+from fedaudit.metrics.canaries import CanaryBounds, canary_bounds, record_bounds
+from fedaudit.metrics.epsilon import EpsilonBound, one_sided_coins
 from fedaudit.observe.canaries import CANARIES_FILE, keeping_canaries
 from fedaudit.observe.round import Round, Update
 from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import ControlResult
+from fedaudit.study.figures.analysis import CoinScores, bound_figure, coin_scores
+from fedaudit.study.figures.guarantees import accounted, formal_epsilons
+from fedaudit.study.figures.truth import target_truth
 from fedaudit.study.settings.optional import CanariesSection
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.parts import Conclusion, Extension, MeasuredRun, Scores, Setup
 
-if TYPE_CHECKING:
-    from fedaudit.results.record import ControlResult
+_CLAIM_ERROR = 0.01
+"""How often a sound claim may be called refuted, by any attack, target or run."""
+
+_ONE_UPDATE = (
+    "unit: one client's whole contribution (its updates or zeros, weight and noise as they are), "
+    "to whoever has the first and the last global model"
+)
 
 
 @dataclass(frozen=True)
@@ -70,14 +88,7 @@ class Canaries(Extension):
 
     @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
-        """The run with its canary clients.
-
-        Raises:
-            BadInput: Coins that all fall on one side, no length that canaries could have, or rounds
-                in which only canaries would take part.
-            Unsupported: An algorithm or a defense under which a canary would not be what a client
-                is.
-        """
+        """Return the run with its canary clients."""
         if run.study.canaries is None:
             return run
         found = run.extended(_canaries(run, run.study.canaries))
@@ -95,11 +106,11 @@ class Canaries(Extension):
         return self.numbers
 
     def direction(self, like: Params, number: int) -> Params:
-        """Of one canary, at length 1, in the shapes of a model's parameters."""
+        """Return the direction of one canary, at length 1, in the shapes of a model."""
         return canary_direction(like, self.seed, number)
 
     def joined(self, everybody: TurnContext) -> TurnContext:
-        """All clients, with canaries among them under the defense that the others share.
+        """Add the canaries, under the defense that the others share.
 
         They are counted with data of the others' size: a sample of some client's, which none reads.
         """
@@ -118,7 +129,7 @@ class Canaries(Extension):
     def watching(
         self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
     ) -> Iterator[Round]:
-        """The rounds without the canaries, whose statistics go into a file of the run's folder."""
+        """Hide the canaries, whose statistics go into a file of the run's folder."""
         seed = seed_for(seed_for(run.seed, "federation"), "initial model")
         (start,) = run.algorithm.models(run.algorithm.start(seed)).values()
         return keeping_canaries(
@@ -132,7 +143,7 @@ class Canaries(Extension):
         )
 
     def cost(self) -> str:
-        """A sentence on what the canaries add to every round."""
+        """Return a sentence on what the canaries add to every round."""
         return (
             f"canary clients: {len(self.numbers)} beside those of the study, each of which sends a "
             "model of its own in every round in which it is asked (canaries.count)"
@@ -140,7 +151,7 @@ class Canaries(Extension):
 
     @classmethod
     def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
-        """Bounds on the epsilon of one client's update, what is claimed, and whether it holds.
+        """Return bounds on the epsilon of one client's update, the claim, and whether it holds.
 
         Of each run, and of all canaries of several runs together: each is a coin of its own, and of
         five bounds at 95 % one in four times one is wrong.
@@ -148,21 +159,27 @@ class Canaries(Extension):
         runs = [_measured(one) for one in found]
         figures = [figure for one in runs for figure in _one_update([one], one.run.seed)]
         whole = _one_update(runs, None) if len(runs) > 1 else []
-        return Conclusion([*figures, *whole], _claim_checked(runs))
+        claims = [one.canaries.claimed for one in runs]
+        known = [claim for claim in claims if claim is not None and math.isfinite(claim)]
+        checks = []
+        if known:
+            best = max(_bounds(runs, _CLAIM_ERROR).values(), key=lambda one: one.value)
+            checks.append(
+                _claim_control(
+                    found[0].run, "canary clients", "one client's update", best, max(known)
+                )
+            )
+        return Conclusion([*figures, *whole], checks)
 
     def untested(self) -> str:
-        """A sentence on what was not tested because of the canaries."""
+        """Return a sentence on the federation without canaries."""
         return "The federation without its canary clients, whose noise lies in every model."
 
 
 def _canaries(run: Setup, given: CanariesSection) -> Canaries:
     study, seed, sizes = run.study, run.seed, run.deal.sizes
     algorithm, defenses = run.algorithm, run.defenses
-    if algorithm.upload_kind is not Update or isinstance(algorithm, ChoosesModels):
-        raise Unsupported(
-            f"canary clients send an update of the one model that all train, and "
-            f"{type(algorithm).__name__} has no such; use fedavg, or leave [canaries] out"
-        )
+    refuse_several_models(run, "canaries")
     if study.audit.merge:
         raise Unsupported(
             "canary clients are clients of their own; leave audit.merge or [canaries] out"
@@ -214,6 +231,19 @@ def _canaries(run: Setup, given: CanariesSection) -> Canaries:
     )
 
 
+def refuse_several_models(run: Setup, table: str) -> None:
+    """Raise if clients send anything but an update of the one model that all train.
+
+    Raises:
+        Unsupported: They do, and the table cannot be used.
+    """
+    if run.algorithm.upload_kind is not Update or isinstance(run.algorithm, ChoosesModels):
+        raise Unsupported(
+            f"[{table}] takes clients that send an update of the one model that all train, and "
+            f"{type(run.algorithm).__name__} has no such; use fedavg, or leave [{table}] out"
+        )
+
+
 def client_dp_of(defenses: Mapping[ClientId, Defense]) -> ClientDP | None:
     """The one defense of all clients that bounds what a client contributes; None for another."""
     one = next(iter(defenses.values()), None)
@@ -258,25 +288,23 @@ def _measured(one: MeasuredRun) -> _Measured:
     return _Measured(one.run, canaries, left["z"].numpy())
 
 
-def _together(found: Sequence[_Measured], alpha: float) -> CanaryBounds:
-    return canary_bounds(
+def _bounds(found: Sequence[_Measured], alpha: float) -> dict[str, EpsilonBound]:
+    """Return the bounds from all canaries together, by metric."""
+    bounds: CanaryBounds = canary_bounds(
         np.concatenate([one.z for one in found]),
         np.concatenate([one.canaries.sends for one in found]),
         delta=FORMAL_DELTA,
         alpha=alpha,
         every_round=found[0].run.study.training.participation == 1,
     )
-
-
-_ONE_UPDATE = (
-    "unit: one client's whole contribution (its updates or zeros, weight and noise as they are), "
-    "to whoever has the first and the last global model"
-)
+    one_run, mean_only = bounds
+    return {CLIENT_EPSILON: one_run} | (
+        {} if mean_only is None else {CLIENT_EPSILON_IF_GAUSSIAN: mean_only}
+    )
 
 
 def _one_update(found: Sequence[_Measured], seed: int | None) -> list[Estimate]:
-    first, bounds = found[0].run, _together(found, 0.05)
-    canaries = [one.canaries for one in found]
+    first, canaries = found[0].run, [one.canaries for one in found]
     inside = sum(int(one.sends.sum()) for one in canaries)
     figure = partial(
         Estimate,
@@ -288,14 +316,8 @@ def _one_update(found: Sequence[_Measured], seed: int | None) -> list[Estimate]:
         n_nonmembers=sum(len(one.numbers) for one in canaries) - inside,
     )
     measured = [
-        figure(
-            metric=name, value=one.value, ceiling=one.ceiling, method=one.method, note=_ONE_UPDATE
-        )
-        for name, one in (
-            (CLIENT_EPSILON, bounds.one_run),
-            (CLIENT_EPSILON_IF_GAUSSIAN, bounds.mean_only),
-        )
-        if one is not None
+        figure(metric=name, **bound._asdict(), note=_ONE_UPDATE)
+        for name, bound in _bounds(found, 0.05).items()
     ]
     claims = {
         CLAIMED_CLIENT_EPSILON: [one.claimed for one in canaries],
@@ -303,48 +325,116 @@ def _one_update(found: Sequence[_Measured], seed: int | None) -> list[Estimate]:
     }
     for metric, values in claims.items():
         whole = [value for value in values if value is not None]
-        if not whole and not canaries[0].unclaimed:
-            continue
-        finite = bool(whole) and math.isfinite(max(whole))
-        nothing = canaries[0].unclaimed or "without noise there is no guarantee"
-        measured.append(
-            figure(
-                metric=metric,
-                value=max(whole) if finite else None,
-                method=f"Renyi accountant, delta {FORMAL_DELTA:g}",
+        if whole or canaries[0].unclaimed:
+            claim = accounted(
+                max(whole, default=math.inf),
                 note=f"{_ONE_UPDATE}; the noise of all clients in the average, no amplification by "
-                "sampling"
-                if finite
-                else nothing,
+                "sampling",
+                unclaimed=canaries[0].unclaimed,
             )
-        )
+            measured.append(figure(metric=metric, **claim))
     return measured
 
 
-_CLAIM_ERROR = 0.01
-"""How often a sound claim may be called refuted."""
+def _claim_control(
+    run: Setup,
+    canaries: str,
+    unit: str,
+    best: EpsilonBound,
+    claimed: float,
+    attack: str = "",
+) -> ControlResult:
+    """Return the control that canaries do not refute what the defense claims."""
+    return ControlResult(
+        control="claimed epsilon",
+        defense=run.study.defense.label,
+        expected=f"{canaries} do not refute what the defense claims for {unit}",
+        value=None,
+        passed=best.value <= claimed,
+        note=f"epsilon at least {best.value:.3f} ({attack}{best.method}), claimed {claimed:.3f}",
+    )
 
 
-def _claim_checked(found: Sequence[_Measured]) -> "list[ControlResult]":
-    """The control that all canaries together do not refute the claim; none without a claim."""
-    from fedaudit.results.record import ControlResult
+class CanaryRecords(Extension):
+    """Audited samples that are canary records."""
 
-    claims = [one.canaries.claimed for one in found]
-    known = [claim for claim in claims if claim is not None and math.isfinite(claim)]
-    if not known:
+    @classmethod
+    def added(cls, run: Setup, dataset: Dataset) -> Setup:
+        """Return the run, with the check of its defense's claim if it audits canary records."""
+        return run.extended(cls()) if run.study.audit.draw == "canaries" else run
+
+    @classmethod
+    def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+        """Return bounds that rest on a hypothesis, and whether coins refute a claim."""
+        runs = [one.run for one in found]
+        attacked = list(_attacked(runs, scores))
+        claims = {one.metric: one.value for one in formal_epsilons(runs)}
+        claimed = claims.get(FORMAL_EPSILON)
+        return Conclusion(
+            figures=[figure for one in attacked for figure in _record_bounds(one, len(attacked))],
+            checks=[] if claimed is None or not attacked else [_records_checked(attacked, claimed)],
+        )
+
+    def untested(self) -> str:
+        """Return a sentence on ordinary samples."""
+        return "Ordinary samples, which leak less: the audited ones are canary records."
+
+
+def _attacked(runs: Sequence[Setup], scores: Scores) -> Iterator[CoinScores]:
+    for run in runs:
+        for target in run.study.audit.targets:
+            truth = target_truth(run, target)
+            for name in run.on_membership:
+                given = scores.get((run.seed, target, name))
+                found = None if given is None else coin_scores(run, name, given, truth)
+                if found is not None:
+                    yield found
+
+
+_HYPOTHESES = {
+    EPSILON_IF_GAUSSIAN: ("one run, Gaussian", "training is at least as private as a Gaussian"),
+    EPSILON_IF_NORMAL: ("mean-only normal", "scores are normal and equally spread"),
+}
+"""Names of bounds that rest on a hypothesis, and the hypothesis."""
+
+
+def _record_bounds(one: CoinScores, family: int) -> list[Estimate]:
+    """Return the bounds on epsilon that rest on a hypothesis, each with an error for itself."""
+    figures = one.run.study.figures
+    if figures.evaluation == "redraw":
         return []
-    bounds, claimed = _together(found, _CLAIM_ERROR), max(known)
-    best = max(
-        (one for one in (bounds.one_run, bounds.mean_only) if one is not None),
-        key=lambda one: one.value,
+    bounds = record_bounds(
+        one.scores,
+        one.is_member,
+        guesses=one.guesses,
+        delta=FORMAL_DELTA,
+        alpha=figures.alpha / family,
     )
     return [
-        ControlResult(
-            control="claimed epsilon",
-            defense=found[0].run.study.defense.label,
-            expected="canary clients do not refute what the defense claims for one client's update",
-            value=None,
-            passed=best.value <= claimed,
-            note=f"epsilon at least {best.value:.3f} ({best.method}), claimed {claimed:.3f}",
+        bound_figure(
+            one,
+            metric,
+            bound or bounds.refusal,
+            family,
+            name=name,
+            delta=FORMAL_DELTA,
+            note=f"lower bound if {hypothesis}; it certifies no budget",
         )
+        for bound, (metric, (name, hypothesis)) in zip(bounds[:2], _HYPOTHESES.items(), strict=True)
     ]
+
+
+def _records_checked(attacked: Sequence[CoinScores], claimed: float) -> ControlResult:
+    control = partial(_claim_control, attacked[0].run, "canary records", "one sample")
+    refusals = [one_sided_coins(one.is_member) for one in attacked]
+    tossed = [one for one, refusal in zip(attacked, refusals, strict=True) if not refusal]
+    if not tossed:
+        refused = control(EpsilonBound(0.0, 0.0, ""), claimed)
+        return refused.model_copy(update={"passed": None, "note": f"refused: {refusals[0]}"})
+    error = {"delta": FORMAL_DELTA, "alpha": _CLAIM_ERROR / len(attacked)}
+    found = [
+        (one_run_epsilon(one.scores, one.is_member, guesses=one.guesses, **error), one.attack)
+        for one in tossed
+    ]
+    best, attack = max(found, key=lambda pair: (pair[0].value, pair[1], pair[0].method))
+    return control(best, claimed, f"{attack}; ")

@@ -1,18 +1,21 @@
-"""The table [unlearning]: what is trained once samples are forgotten, and what is left of them."""
+"""The table [unlearning]: what is trained to forget samples, and what is left of them."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from numpy import ndarray
 from torch import nn
 
-from fedaudit.core.errors import BadInput, Damaged, FedauditError, Unsupported
+from fedaudit.core.errors import BadInput, Damaged, Unsupported, custom_code
+from fedaudit.core.metric_names import AUC, Origin
 from fedaudit.core.modules import loaded
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import (
@@ -29,28 +32,42 @@ from fedaudit.core.values import (
 )
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
-from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.fedavg import FedAvg, FedProx
 from fedaudit.fl.training.local import LocalTraining
+from fedaudit.metrics import above_chance, holm
+from fedaudit.metrics.delong import SEPARATE, AucInterval
+from fedaudit.metrics.unlearning import unlearned, unlearning_verdict, verdict_words
 from fedaudit.observe.kept_files import under
-from fedaudit.observe.measurements import Stored
+from fedaudit.observe.measurements import Stored, stacked
 from fedaudit.observe.tensors import read_tensors
+from fedaudit.results.aggregate import corrected, each_over_runs
+from fedaudit.results.estimate import Estimate, Test
+from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY
+from fedaudit.results.record import ControlResult
+from fedaudit.results.unlearning import AFTER, BEFORE, BOTH, RETRAINED, UNLEARNING, of_point
 from fedaudit.study.extensions.examples import own_seed
+from fedaudit.study.figures.accuracy import utility
+from fedaudit.study.figures.analysis import analyse
+from fedaudit.study.figures.truth import (
+    Findings,
+    run_coordinates,
+    target_truth,
+    view_coordinates,
+)
 from fedaudit.study.settings.optional import OPTIONAL, UnlearningSection
 from fedaudit.study.settings.sections import ServerSection, Study
 from fedaudit.study.setup.parts import Conclusion, Extension, Means, MeasuredRun, Scores, Setup
 
-if TYPE_CHECKING:
-    from fedaudit.study.figures.unlearning import UnlearningRun
-
-_RETRAINED = "retrained"
 _TRAINS_ON = ("continue", "ascent")
-"""Methods that go on from the released model."""
+"""Methods that start from the released model."""
+
+_RETRAINED_ERROR = 0.01
+"""How often a sound retrained federation may fail its control."""
 
 
 @dataclass(frozen=True)
 class Unlearning(Extension):
-    """The federations of unlearning beside a run.
+    """The federations of unlearning next to a run.
 
     All are without the audited samples that the audited clients trained on, which are forgotten; a
     client that has no others is not in them.
@@ -59,7 +76,7 @@ class Unlearning(Extension):
         retrained: The federation that never had the forgotten samples.
         unlearned: What is trained after the run; None where nothing is done.
         measured_retrained: Its last round, measured on the run's audited samples.
-        measured_after: Likewise of the model after unlearning; the run's own where nothing is done.
+        measured_after: The same of the model after unlearning; None where nothing is done.
     """
 
     retrained: Setup
@@ -71,26 +88,21 @@ class Unlearning(Extension):
 
     @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
-        """The run with the federations that its unlearning trains.
-
-        Raises:
-            BadInput: Another view than of the final model, samples that no fair draw chose, or
-                nobody left to train.
-            Unsupported: An algorithm whose server has more than a model to go on from.
-        """
+        """Return the run with the federations that its unlearning trains."""
         given = run.study.unlearning
         if given is None:
             return run
-        _refuse_unfit(run.study, given, run.algorithm)
+        _refuse_unfit(run, given)
         deal = without_members(run.deal, run.study.audit.targets)
         if not deal.clients:
             raise BadInput("without the forgotten samples no client has any; audit fewer clients")
-        retrained = _beside(run, deal, _RETRAINED, run.study.training.rounds, "retrained")
+        all_rounds = run.study.training.rounds
+        retrained = _beside(run, deal, "retrained", all_rounds, "retrained")
         if given.method == "nothing":
             return run.extended(cls(retrained, None))
-        rounds = given.rounds if given.method in _TRAINS_ON else run.study.training.rounds
-        what, kind = _name_of(run.study, given), "unlearning"
-        return run.extended(cls(retrained, _beside(run, deal, what, rounds, kind)))
+        rounds = given.rounds if given.method in _TRAINS_ON else all_rounds
+        what = _name_of(run.study, given)
+        return run.extended(cls(retrained, _beside(run, deal, what, rounds, "unlearning")))
 
     @property
     def federations(self) -> tuple[Setup, ...]:
@@ -98,7 +110,7 @@ class Unlearning(Extension):
         return (*([self.unlearned] if self.unlearned else []), self.retrained)
 
     def fitted(self, run: Setup, means: Means) -> Setup:
-        """The run, with the models of unlearning measured."""
+        """Measure the models of unlearning."""
         what = "a federation without the forgotten samples"
         found = replace(self, measured_retrained=means.measured(self.retrained, what, None)[-1])
         if self.unlearned is not None:
@@ -109,23 +121,19 @@ class Unlearning(Extension):
 
     @classmethod
     def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
-        """Figures of the models before, after and retrained, and the controls of these."""
-        from fedaudit.study.figures.unlearning import retrained_control, unlearning_figures
-
-        runs = [one.extension(Unlearning)._measured(one.run, one.rounds[-1]) for one in found]
-        figures = unlearning_figures(runs, scores)
-        return Conclusion(figures, retrained_control(runs, figures))
-
-    def _measured(self, run: Setup, released: Stored) -> "UnlearningRun":
-        from fedaudit.study.figures.unlearning import UnlearningRun
-
-        assert self.measured_retrained is not None
-        after = self.measured_after or released
-        setups = self.unlearned or run, self.retrained
-        return UnlearningRun(run, released, after, self.measured_retrained, *setups)
+        """Return figures of the models before, after and retrained, and their controls."""
+        study = found[0].run.study
+        assert study.unlearning is not None
+        single = [figure for one in found for figure in _figures_of_run(one, scores)]
+        alpha = study.figures.alpha
+        judge = partial(_judged, margin=study.unlearning.margin)
+        figures = judge(corrected(single, alpha))
+        figures += judge(corrected(each_over_runs(single), alpha))
+        checks = [check for one in found for check in unlearning_controls(one.run, figures)]
+        return Conclusion(figures, checks)
 
     def untested(self) -> str:
-        """A sentence on what was not tested because of the view that unlearning is judged in."""
+        """Return a sentence on what an adversary with other views was not tested for."""
         return "Unlearning as somebody sees it who is shown the rounds between."
 
 
@@ -180,7 +188,8 @@ def _beside(run: Setup, deal: Deal, what: str, rounds: int, kind: str) -> Setup:
     )
 
 
-def _refuse_unfit(study: Study, given: UnlearningSection, algorithm: Algorithm) -> None:
+def _refuse_unfit(run: Setup, given: UnlearningSection) -> None:
+    study, algorithm = run.study, run.algorithm
     if study.audit.view != "final":
         raise BadInput(
             f"unlearning is judged by the models before and after it, and audit.view is "
@@ -281,16 +290,15 @@ def _climbed(run: Setup, released: Model) -> Model:
         its radius is a share of the way from a freshly initialised model to it, and all passes are
         made.
     """
-    given, audit = run.study.unlearning, run.deal.audit
+    given = run.study.unlearning
     assert given is not None
     fresh = released.architecture.initial(seed_for(run.seed, "ascent"))
     radius = given.radius * norm(difference(released.params, fresh.params))
     how = LocalTraining(given.epochs, run.study.training.batch_size, given.lr)
     model = released
     for target in run.study.audit.targets:
-        own = audit.samples.take(torch.from_numpy(np.asarray(audit.owner == target)))
         rng = seeded(run.seed, "ascent", target)
-        model = _ascent(model, own, how, rng, around=released, radius=radius)
+        model = _ascent(model, _forgotten(run, target), how, rng, around=released, radius=radius)
     return model
 
 
@@ -305,31 +313,35 @@ def try_ascent(run: Setup) -> None:
     Raises:
         BadInput: The model cannot take a step on a batch of forgotten samples.
     """
-    given, audit, most = run.study.unlearning, run.deal.audit, run.study.training.batch_size
+    given, most = run.study.unlearning, run.study.training.batch_size
     if given is None or given.method != "ascent":
         return
     model, tried = run.algorithm.nets[0].initial(0), set[int]()
     for target in run.study.audit.targets:
-        own = audit.samples.take(torch.from_numpy(np.asarray(audit.owner == target)))
+        own = _forgotten(run, target)
         for size in sorted({min(most, len(own)), len(own) % most or most} - {0} - tried):
             tried.add(size)
             part, how = own.take(slice(0, size)), LocalTraining(1, size, given.lr)
             rng = seeded(run.seed, "ascent", target)
-            try:
+            with custom_code(partial(_no_ascent, run, target, len(own), size)):
                 _ascent(model, part, how, rng, around=model, radius=1.0)
-            # The network may be anybody's code, which raises what it likes.
-            except Exception as error:
-                if isinstance(error, FedauditError | MemoryError) or "memory" in str(error):
-                    raise
-                said = " ".join(str(error).split())[:200]
-                raise BadInput(
-                    f"{run.named_for_people}, {run.called(target)}: of {len(own):,} samples to be "
-                    f"forgotten in batches of {most}, one batch has {size}, and the model "
-                    f"{model.architecture.name!r} cannot take a step of ascent on it "
-                    f"({type(error).__name__}: {said}); set another training.batch_size or "
-                    "unlearning.method, or take another model (batch normalisation needs several "
-                    "samples)"
-                ) from error
+
+
+def _no_ascent(
+    run: Setup, target: ClientId, samples: int, size: int, error: Exception, described: str
+) -> BadInput:
+    return BadInput(
+        f"{run.named_for_people}, {run.called(target)}: of {samples:,} samples to be forgotten in "
+        f"batches of {run.study.training.batch_size}, one batch has {size}, and the model "
+        f"{run.algorithm.nets[0].name!r} cannot take a step of ascent on it ({described}); set "
+        "another training.batch_size or unlearning.method, or take another model (batch "
+        "normalisation needs several samples)"
+    )
+
+
+def _forgotten(run: Setup, target: ClientId) -> Samples:
+    audit = run.deal.audit
+    return audit.samples.take(torch.from_numpy(np.asarray(audit.owner == target)))
 
 
 def _ascent(
@@ -362,3 +374,150 @@ def _ascent(
     climbed = Model.of(model.architecture, module)
     # Running statistics stay the released model's: samples to be forgotten have no say in them.
     return replace(climbed, buffers=model.buffers)
+
+
+def _figures_of_run(one: MeasuredRun, scores: Scores) -> Iterator[Estimate]:
+    """Yield the figures of a run: attacks on three models, and what the models are good for."""
+    run, released, own = one.run, one.rounds[-1], one.extension(Unlearning)
+    assert own.measured_retrained is not None
+    after = own.measured_after or released
+    three = (
+        scores,
+        _scores(run, after, released),
+        _scores(run, own.measured_retrained, released),
+    )
+    for target in run.study.audit.targets:
+        truth = target_truth(run, target).units
+        chosen = truth.origin != Origin.OTHER_CLIENT
+        for name in run.on_membership:
+            key = (run.seed, target, name)
+            if all(key in known for known in three):
+                of_models = [known[key][chosen] for known in three]
+                yield from _auc_figures(run, target, name, of_models, truth.is_member[chosen])
+    models = {
+        BEFORE: (run, released),
+        AFTER: (own.unlearned or run, after),
+        RETRAINED: (own.retrained, own.measured_retrained),
+    }
+    shown = {TEST_ACCURACY, TRAIN_ACCURACY}
+    for point, (setup, stored) in models.items():
+        for figure in utility(setup, [stored]):
+            if figure.metric in shown or figure.metric.startswith("test "):
+                where = {"topic": UNLEARNING, "point": point, "seed": run.seed}
+                yield figure.model_copy(update=where)
+
+
+def _scores(run: Setup, stored: Stored, released: Stored) -> Scores:
+    """Return the scores of the run's attacks on another model, measured on its audited samples."""
+    # Reference models are of the round in which the run's own model was released.
+    moved = replace(stored.measured, index=released.measured.index)
+    findings = Findings()
+    analyse(run, stacked([moved]), findings)
+    return findings.scores
+
+
+def _auc_figures(
+    run: Setup,
+    target: ClientId,
+    name: str,
+    scores: Sequence[Float[ndarray, " samples"]],
+    forgotten: ndarray,
+) -> list[Estimate]:
+    before, after, retrained = scores
+    found = unlearned(before, after, retrained, is_forgotten=forgotten)
+    assert found.retrained is not None
+    figure = partial(
+        Estimate,
+        **view_coordinates(run),
+        topic=UNLEARNING,
+        metric=AUC,
+        attack=name,
+        unit=run.study.audit.unit,
+        contrast="unseen",
+        target=target,
+        n_members=int(forgotten.sum()),
+        n_nonmembers=int((~forgotten).sum()),
+    )
+
+    def auc(point: str, given: AucInterval, tests: Sequence[Test] = ()) -> Estimate:
+        return figure(point=point, **given._asdict(), tests=list(tests))
+
+    excess = found.excess._asdict()
+    of_excess = Test(
+        null=RETRAINED,
+        level=found.retrained.value,
+        p_value=excess.pop("p_value"),
+        two_sided=True,
+    )
+    never_seen = Test(level=0.5, p_value=above_chance(retrained, forgotten))
+    return [
+        auc(BEFORE, found.before),
+        auc(AFTER, found.after),
+        auc(RETRAINED, found.retrained, [never_seen]),
+        figure(point=AFTER, against=RETRAINED, **excess, tests=[of_excess]),
+        auc(BOTH, found.both),
+    ]
+
+
+def _judged(figures: Sequence[Estimate], margin: float) -> list[Estimate]:
+    """Note the verdict of each attack with what is left after unlearning."""
+    found = []
+    for figure in figures:
+        if not figure.against or figure.low is None or figure.high is None:
+            found.append(figure)
+            continue
+        before = of_point(figures, figure, BEFORE)
+        told = before is not None and before.low is not None and before.low > 0.5
+        # The limits of two separate AUCs have no p-value, and are wider than any that has one.
+        separate = SEPARATE in figure.method and figure.low > 0
+        above = (bool(figure.significant) and figure.number > 0) or separate
+        verdict = unlearning_verdict(
+            figure.low, figure.high, margin=margin, told_before=told, above=above
+        )
+        note = "; ".join(part for part in (verdict_words(verdict, margin), figure.note) if part)
+        found.append(figure.model_copy(update={"note": note}))
+    return found
+
+
+def unlearning_controls(run: Setup, figures: Sequence[Estimate]) -> list[ControlResult]:
+    """Return the controls of unlearning in one run.
+
+    Attacks distinguish the released model, from which nothing was deleted, from the retrained
+    federation; and they find nothing in the federation that never had the forgotten samples.
+
+    Args:
+        run: The run.
+        figures: Of unlearning, in this run and others.
+    """
+    of_run = [one for one in figures if one.seed == run.seed]
+    own = [one for one in of_run if one.attack and not one.against]
+    told = [one for one in own if one.point == BEFORE and (one.low or 0.0) > 0.5]
+    retrained = [(one, of_point(own, one, RETRAINED)) for one in told]
+    above = sum(
+        other is not None and other.high is not None and (one.low or 0.0) > other.high
+        for one, other in retrained
+    )
+    p_values = [t.p_value for one in of_run if one.point == RETRAINED for t in one.tests]
+    least = min((p for p in holm(p_values).adjusted if p is not None), default=None)
+    return [
+        ControlResult(
+            **run_coordinates(run),
+            control="nothing deleted",
+            expected="where an attack tells the samples of the model before deletion, one tells "
+            "that model from the retrained federation",
+            value=None,
+            passed=bool(above) if told else None,
+            note=f"{above} of {len(told)} attacks that tell them"
+            if told
+            else "no attack tells the samples before deletion, so that nothing follows",
+        ),
+        ControlResult(
+            **run_coordinates(run),
+            control="retrained federation",
+            expected="no attack tells the forgotten samples from unseen ones in a federation that "
+            "never had them",
+            value=least,
+            passed=None if least is None else least > _RETRAINED_ERROR,
+            note="smallest p-value of all attacks and targets, corrected (Holm)",
+        ),
+    ]

@@ -1,9 +1,9 @@
 """From measurements and the truth to figures: one run, one target, one attack at a time."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, NamedTuple, TypedDict
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from fedaudit.metrics import (
     scaled_within,
     thin,
 )
-from fedaudit.metrics.epsilon import bound_method, one_sided_coins
+from fedaudit.metrics.epsilon import EpsilonBound, bound_method, one_sided_coins
 from fedaudit.metrics.evaluate import CONTRASTS, estimates
 from fedaudit.metrics.table import metric_named
 from fedaudit.observe.measurements import Measurements
@@ -42,20 +42,22 @@ from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
 from fedaudit.study.figures.truth import (
     Comparison,
     Findings,
+    RunCoordinates,
     TargetTruth,
     UnitTruth,
     has_equal_clients,
     pooled,
     repeats,
+    run_coordinates,
     target_truth,
+    view_coordinates,
 )
-from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.named import assigns_classes
 from fedaudit.study.setup.parts import Setup
 
 GUESSED_SHARE = 0.2
-"""Of the fairly drawn samples, how many the one-run epsilon bound guesses about: fixed here,
-before anybody has looked at scores."""
+"""Share of the fairly drawn samples that the one-run epsilon bound guesses about, fixed before
+anyone has looked at scores."""
 
 _CURVE_POINTS = 120
 _HISTOGRAM_BINS = 40
@@ -78,7 +80,7 @@ def analyse(
     findings: Findings,
     progress: Progress = quiet,
 ) -> None:
-    """Adds one run's figures for every target and attack.
+    """Add one run's figures for every target and attack.
 
     Args:
         setup: The run.
@@ -127,30 +129,8 @@ def _without_people(figure: Estimate) -> Estimate:
     return figure.model_copy(update={"method": f"{figure.method}, {PEOPLE_IGNORED}"})
 
 
-def _labels_alone(
-    audited: Sequence[UnitTruth], clients: Collection[int], contrast: str, seed: int
-) -> float | None:
-    """Estimate the AUC of labels alone over these clients; None if units have no classes."""
-    parts = [one for one in audited if one.target in clients]
-    labels, is_member, client = [], [], []
-    for one in parts:
-        if not isinstance(one, TargetTruth) or not one.has_classes:
-            return None
-        chosen = one.fair & np.isin(one.origin, [Origin.MEMBER, *CONTRASTS[contrast]])
-        labels.append(one.labels[chosen])
-        is_member.append(one.is_member[chosen])
-        client.append(np.full(int(chosen.sum()), one.target))
-    rng = seeded_numpy(seed, "labels alone", "pooled", contrast)
-    return labels_alone_auc(
-        np.concatenate(labels),
-        np.concatenate(is_member),
-        rng=rng,
-        strata=np.concatenate(client),
-    )
-
-
 def _as_evaluated(setup: Setup, m: Measurements, truth: TargetTruth) -> Measurements:
-    """The kept samples' measurements, redrawn where the study asks for the published way."""
+    """Take the kept samples' measurements, redrawn if the study asks for the published way."""
     values = m.values[:, :, torch.from_numpy(truth.kept)]
     if setup.study.figures.evaluation == "redraw":
         rng = seeded_numpy(setup.seed, "redraw", truth.target)
@@ -166,6 +146,7 @@ def _scores(
     truth: TargetTruth,
     findings: Findings,
 ) -> Float[ndarray, " samples"] | None:
+    """Return an attack's scores; if it cannot run on the target, note why and return None."""
     try:
         if attack.needs_side_information:
             labels = torch.from_numpy(truth.labels)
@@ -190,28 +171,23 @@ def _scores(
 def _of_single_samples(
     setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: TargetTruth
 ) -> Iterator[Estimate]:
-    """The AUC of the samples of people taken one by one, with people for what is drawn.
+    """Yield the AUC of single samples, with limits that count people.
 
     Not tested: the study's family is of figures on people.
     """
     assert truth.subject is not None
-    of = AttackRun(name, setup.study.defense.label, setup.view.name, setup.seed)
     for contrast, against in CONTRASTS.items():
         chosen = np.isin(truth.origin, [Origin.MEMBER, *against])
         is_member, subject = truth.is_member[chosen], truth.subject[chosen]
         if is_member.all() or not is_member.any():
             continue
-        found = clustered_auc(scores[chosen], is_member, subject)
         yield Estimate(
-            **of._asdict(),
-            unit="sample",
+            **view_coordinates(setup),
+            attack=name,
             target=truth.target,
             contrast=contrast,
             metric=AUC,
-            value=found.value,
-            low=found.low,
-            high=found.high,
-            method=found.method,
+            **clustered_auc(scores[chosen], is_member, subject)._asdict(),
             n_members=int(is_member.sum()),
             n_nonmembers=int((~is_member).sum()),
         )
@@ -225,7 +201,7 @@ def _add_figures(
     findings: Findings,
 ) -> None:
     study = setup.study
-    of = AttackRun(name, study.defense.label, setup.view.name, setup.seed)
+    of = AttackRun(attack=name, **view_coordinates(setup))
     add_figures(of, scores, truth, findings, study.figures.fprs)
     for metric in study.figures.metrics:
         rng = seeded_numpy(setup.seed, "metric", metric, truth.target, name)
@@ -236,9 +212,7 @@ def _add_figures(
                 metric, made, units, origin, rng=rng, origin_codes=True, contrasts=(contrast,)
             )
             findings.figures += [_figure(of, truth, one, compared) for one in found]
-    epsilon = _epsilon(setup, name, scores, truth)
-    if epsilon is not None:
-        findings.figures.append(epsilon)
+    findings.figures += _epsilon(setup, name, scores, truth)
 
 
 def add_figures(
@@ -248,7 +222,7 @@ def add_figures(
     findings: Findings,
     fprs: Sequence[float],
 ) -> None:
-    """Adds one attack's figures on one client in one run, but for the bound on epsilon.
+    """Add one attack's figures on one client in one run, but for the bound on epsilon.
 
     Args:
         of: The attack and run of figures they are.
@@ -258,71 +232,49 @@ def add_figures(
         fprs: False-positive rates to report at.
     """
     for contrast, compared in truth.comparisons.items():
-        chosen = compared.chosen
-        if not truth.is_member[chosen].any():
-            findings.figures.append(_figure(of, truth, _without_a_class(contrast), compared))
-            continue
-        if truth.is_member[chosen].all():
-            # No such non-members: the evaluation says so.
-            chosen = np.ones_like(chosen)
-        _add_contrast(
-            of,
-            _Scored(truth, scores[chosen], truth.origin[chosen]),
-            contrast,
-            compared,
-            findings,
-            fprs,
-            is_tested=not repeats(contrast, truth),
-        )
-
-
-class _Scored(NamedTuple):
-    """Scores of the units of one contrast.
-
-    Attributes:
-        about: The client and unit that they are of.
-        scores: One a unit.
-        origin: Where each unit comes from.
-        strata: For units of several clients, the client whose draw decided about each.
-    """
-
-    about: UnitTruth
-    scores: Float[ndarray, " units"]
-    origin: Int[ndarray, " units"]
-    strata: Int[ndarray, " units"] | None = None
+        _add_contrast(of, scores, truth, contrast, compared, findings, fprs)
 
 
 def _add_contrast(
     of: AttackRun,
-    units: _Scored,
+    scores: Float[ndarray, " units"],
+    truth: UnitTruth,
     contrast: str,
     compared: Comparison,
     findings: Findings,
     fprs: Sequence[float],
-    *,
-    is_tested: bool,
+    client: Int[ndarray, " units"] | None = None,
 ) -> None:
-    """Add the figures of one contrast, with p-values and with limits of rates at any error."""
-    scores, is_member = units.scores, units.origin == Origin.MEMBER
-    scaled = scores if units.strata is None else scaled_within(scores, units.strata)
+    """Add the figures of one contrast, with p-values and with limits of rates at any error.
+
+    Units of several clients come with the client whose draw decided about each, and are compared
+    within it.
+    """
+    chosen = compared.chosen
+    if not truth.is_member[chosen].any():
+        findings.figures.append(_figure(of, truth, _without_a_class(contrast), compared))
+        return
+    if truth.is_member[chosen].all():
+        # No such non-members: the evaluation says so.
+        chosen = np.ones_like(chosen)
+    scores, origin = scores[chosen], truth.origin[chosen]
+    strata = None if client is None else client[chosen]
+    scaled = scores if strata is None else scaled_within(scores, strata)
     for estimate in evaluate(
         scores,
-        units.origin,
+        origin,
         fprs=fprs,
         seed=of.seed,
         origin_codes=True,
         contrasts=(contrast,),
-        strata=units.strata,
+        strata=strata,
     ):
         place, rate = len(findings.figures), rate_of(estimate.metric)
-        if estimate.p_value is not None and is_tested:
+        if estimate.p_value is not None and not repeats(contrast, truth):
             findings.p_values[place] = estimate.p_value
         if rate is not None and estimate.value is not None:
-            findings.limits[place] = limits_of_rate(scaled, is_member, rate)
-        figure = _figure(of, units.about, estimate, compared)
-        if units.strata is not None:
-            figure = figure.model_copy(update={"target": None})
-        findings.figures.append(figure)
+            findings.limits[place] = limits_of_rate(scaled, origin == Origin.MEMBER, rate)
+        findings.figures.append(_figure(of, truth, estimate, compared))
 
 
 def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) -> None:
@@ -331,27 +283,40 @@ def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) 
     A client with a few dozen audited samples settles nothing by itself. Only units whose membership
     a fair draw decided are pooled, and only where all clients are defended or none is.
     """
-    study = setup.study
     for name in setup.on_membership:
-        parts = [
-            (scores[one.fair], one.origin[one.fair], np.full(int(one.fair.sum()), one.target))
+        of = AttackRun(attack=name, **view_coordinates(setup))
+        by_client = {
+            one.target: (one, scores[one.fair])
             for one in pooled(setup, audited)
             if (scores := findings.scores.get((setup.seed, one.target, name))) is not None
-        ]
-        if len(parts) < 2:
+        }
+        if len(by_client) < 2:
             continue
-        scores, origin, client = (np.concatenate(column) for column in zip(*parts, strict=True))
-        of = AttackRun(name, study.defense.label, setup.view.name, setup.seed)
-        present = set(origin.tolist())
+        parts, of_parts = zip(*by_client.values(), strict=True)
+        scores = np.concatenate(of_parts)
+        client = np.repeat(list(by_client), [len(part) for part in of_parts])
+        origin, ids = (
+            np.concatenate([getattr(one, name)[one.fair] for one in parts])
+            for name in ("origin", "ids")
+        )
+        truth = UnitTruth(parts[0].target, parts[0].unit, origin, np.ones_like(ids, bool), ids)
+        classes = [
+            one.labels[one.fair] for one in parts if isinstance(one, TargetTruth) if one.has_classes
+        ]
         for contrast, against in CONTRASTS.items():
-            if not present.issuperset(against):
+            if not {*origin.tolist()}.issuperset(against):
                 continue
-            chosen = np.isin(origin, [Origin.MEMBER, *against])
-            units = _Scored(audited[0], scores[chosen], origin[chosen], client[chosen])
-            alone = _labels_alone(audited, set(client.tolist()), contrast, setup.seed)
+            chosen, alone = np.isin(origin, [Origin.MEMBER, *against]), None
+            if len(classes) == len(parts):
+                alone = labels_alone_auc(
+                    np.concatenate(classes)[chosen],
+                    truth.is_member[chosen],
+                    rng=seeded_numpy(setup.seed, "labels alone", "pooled", contrast),
+                    strata=client[chosen],
+                )
             compared = Comparison(chosen, within="client", labels_alone=alone)
-            fprs = study.figures.fprs
-            _add_contrast(of, units, contrast, compared, findings, fprs, is_tested=True)
+            fprs = setup.study.figures.fprs
+            _add_contrast(of, scores, truth, contrast, compared, findings, fprs, client)
 
 
 def _without_a_class(contrast: str) -> Evaluated:
@@ -364,75 +329,126 @@ def _without_a_class(contrast: str) -> Evaluated:
     )
 
 
-def _figure(of: AttackRun, truth: UnitTruth, estimate: Evaluated, compared: Comparison) -> Estimate:
+_SHARED = (
+    *("contrast", "metric", "value", "low", "high", "method", "n_members", "n_nonmembers"),
+    *("realised_fpr", "ceiling", "note"),
+)
+"""Fields that an evaluated figure shares with an estimate."""
+
+
+def _figure(of: AttackRun, truth: UnitTruth, figure: Evaluated, compared: Comparison) -> Estimate:
+    low, high = figure.low_at_threshold, figure.high_at_threshold
     return Estimate(
         **of._asdict(),
+        **{name: getattr(figure, name) for name in _SHARED},
         unit=truth.unit,
-        target=truth.target,
-        contrast=estimate.contrast,
-        metric=estimate.metric,
+        target=None if compared.within == "client" else truth.target,
         within=compared.within,
         fair=compared.fair,
-        labels_alone=compared.labels_alone if estimate.metric == AUC else None,
-        value=estimate.value,
-        low=estimate.low,
-        high=estimate.high,
-        method=estimate.method,
-        n_members=estimate.n_members,
-        n_nonmembers=estimate.n_nonmembers,
-        realised_fpr=estimate.realised_fpr,
-        at_threshold=None
-        if estimate.high_at_threshold is None
-        else Interval(low=estimate.low_at_threshold, high=estimate.high_at_threshold),
-        ceiling=estimate.ceiling,
-        note=estimate.note,
+        labels_alone=compared.labels_alone if figure.metric == AUC else None,
+        at_threshold=None if high is None else Interval(low=low, high=high),
     )
 
 
-def _epsilon(
-    setup: Setup, name: str, scores: Float[ndarray, " units"], truth: UnitTruth
-) -> Estimate | None:
-    """The one-run bound on members against unseen under independent fair inclusion."""
+class CoinScores(NamedTuple):
+    """One attack's scores of the units that a fair coin gave to a client, or to no client.
+
+    Attributes:
+        run: The run.
+        target: The client.
+        attack: Name of the attack.
+        unit: "sample" or "person".
+        scores: One a unit, larger for likelier members.
+        is_member: Whether the client trained on it.
+        guesses: Number of guesses that bounds rest on, even.
+    """
+
+    run: Setup
+    target: ClientId
+    attack: str
+    unit: Literal["sample", "person"]
+    scores: Float[ndarray, " units"]
+    is_member: Bool[ndarray, " units"]
+    guesses: int
+
+
+def coin_scores(
+    run: Setup, attack: str, scores: Float[ndarray, " units"], truth: UnitTruth
+) -> CoinScores | None:
+    """Return the scores that bounds from fair coins rest on; None if these are too few."""
     chosen = truth.fair & (truth.origin != Origin.OTHER_CLIENT)
     guesses = 2 * int(GUESSED_SHARE * chosen.sum() / 2)
-    if guesses < 2 or setup.study.figures.evaluation == "redraw":
+    if guesses < 2:
         return None
-    study = setup.study
-    family = len(setup.on_membership) * len(study.audit.targets) * len(study.seeds)
-    alpha = study.figures.alpha / family
-    inside = truth.is_member[chosen]
+    is_member = truth.is_member[chosen]
+    return CoinScores(run, truth.target, attack, truth.unit, scores[chosen], is_member, guesses)
+
+
+def bound_figure(
+    one: CoinScores,
+    metric: str,
+    bound: EpsilonBound | str,
+    family: int,
+    *,
+    name: str,
+    delta: float,
+    note: str,
+) -> Estimate:
+    """Return the figure of a lower bound on epsilon.
+
+    Args:
+        one: The scores behind it.
+        metric: Name of the figure.
+        bound: The bound, or the reason why there is none.
+        family: Number of bounds that share the study's error.
+        name: Name of the method, if there is no bound.
+        delta: The same for its delta.
+        note: What to bear in mind.
+    """
     figure = partial(
         Estimate,
-        attack=name,
-        defense=study.defense.label,
-        view=setup.view.name,
-        unit=truth.unit,
-        target=truth.target,
-        seed=setup.seed,
+        **view_coordinates(one.run),
+        attack=one.attack,
+        unit=one.unit,
+        target=one.target,
         contrast="unseen",
-        metric=EPSILON,
-        n_members=int(inside.sum()),
-        n_nonmembers=int((~inside).sum()),
+        metric=metric,
+        n_members=int(one.is_member.sum()),
+        n_nonmembers=int((~one.is_member).sum()),
     )
     shared = f"; error shared by {family} bounds"
-    refusal = one_sided_coins(inside)
-    if refusal:
-        method = bound_method("one run", 0.0, alpha) + shared
-        return figure(value=None, method=method, note=f"refused: {refusal}")
-    bound = one_run_epsilon(scores[chosen], inside, guesses=guesses, alpha=alpha)
+    if isinstance(bound, str):
+        method = bound_method(name, delta, one.run.study.figures.alpha / family)
+        return figure(value=None, method=method + shared, note=f"refused: {bound}")
     return figure(
         value=bound.value,
         low=bound.value,
         method=bound.method + shared,
         ceiling=bound.ceiling,
-        note=f"lower bound from {guesses} guesses in one run; it refutes budgets, certifies none",
+        note=note,
     )
+
+
+def _epsilon(
+    setup: Setup, name: str, scores: Float[ndarray, " units"], truth: UnitTruth
+) -> Iterator[Estimate]:
+    """Yield the one-run bound on members against unseen under independent fair inclusion."""
+    study, one = setup.study, coin_scores(setup, name, scores, truth)
+    if one is None or study.figures.evaluation == "redraw":
+        return
+    family = len(setup.on_membership) * len(study.audit.targets) * len(study.seeds)
+    bound: EpsilonBound | str = one_sided_coins(one.is_member)
+    if not bound:
+        alpha = study.figures.alpha / family
+        bound = one_run_epsilon(one.scores, one.is_member, guesses=one.guesses, alpha=alpha)
+    note = f"lower bound from {one.guesses} guesses in one run; it refutes budgets, certifies none"
+    yield bound_figure(one, EPSILON, bound, family, name="one run", delta=0.0, note=note)
 
 
 def trainable_by_round(
     setup: Setup, target: ClientId, m: Measurements, labels: Int[Tensor, " samples"]
 ) -> dict[int, Bool[Tensor, " samples"]]:
-    """By measured round, whether the target's training can have included a sample, by its class.
+    """Return for each measured round whether the target can have trained on a sample, by its class.
 
     Samples that a defense brings back against the assignment are not foreseen. Of clients that
     are attacked as one, any may have trained on a sample.
@@ -483,6 +499,11 @@ def _trains_on(
     return defense.dealt(visit, classes=setup.dataset.classes)[labels]
 
 
+class _Where(RunCoordinates):
+    attack: str
+    target: int
+
+
 def _add_pictures(
     setup: Setup,
     name: str,
@@ -490,23 +511,16 @@ def _add_pictures(
     truth: UnitTruth,
     findings: Findings,
 ) -> None:
-    """Curves, histogram and the most exposed members of one attack."""
-    where = _where(setup.study, name, truth.target, setup.seed)
+    """Add curves, a histogram and the most exposed members of one attack."""
+    where: _Where = {**run_coordinates(setup), "attack": name, "target": truth.target}
     for contrast, compared in truth.comparisons.items():
         chosen = compared.chosen
         # Both sides are there, or neither is.
         if truth.is_member[chosen].all():
             continue
         roc = thin(roc_curve(scores[chosen], truth.is_member[chosen]), _CURVE_POINTS)
-        findings.curves.append(
-            Curve(
-                **where,
-                view=setup.view.name,
-                contrast=contrast,
-                fpr=_rounded(roc.fpr),
-                tpr=_rounded(roc.tpr),
-            )
-        )
+        curve = {"fpr": _rounded(roc.fpr), "tpr": _rounded(roc.tpr)}
+        findings.curves.append(Curve(**where, view=setup.view.name, contrast=contrast, **curve))
     findings.histograms.append(_histogram(where, scores, truth))
     findings.exposed.extend(
         ExposedSample(
@@ -520,81 +534,60 @@ def _add_pictures(
     )
 
 
-class _Where(TypedDict):
-    attack: str
-    defense: str
-    target: int
-    seed: int
-
-
-def _where(study: Study, name: str, target: ClientId, seed: int) -> _Where:
-    return {"attack": name, "defense": study.defense.label, "target": target, "seed": seed}
-
-
 def _histogram(where: _Where, scores: Float[ndarray, " units"], truth: UnitTruth) -> Histogram:
     finite = scores[np.isfinite(scores)]
     # A few extreme scores would squeeze all others into one bin; they go to the end bins.
     low, high = np.quantile(finite, [0.02, 0.98]).tolist() if len(finite) else (0.0, 1.0)
     edges = np.linspace(low, high if high > low else low + 1.0, _HISTOGRAM_BINS + 1)
     counts = {
-        origin: np.histogram(np.clip(scores[truth.origin == origin], low, high), edges)[0].tolist()
-        for origin in Origin
+        name: np.histogram(np.clip(scores[truth.origin == origin], low, high), edges)[0].tolist()
+        for origin, name in _ORIGIN_NAMES.items()
     }
-    return Histogram(
-        **where,
-        edges=_rounded(edges),
-        member=counts[Origin.MEMBER],
-        other_client=counts[Origin.OTHER_CLIENT],
-        unseen=counts[Origin.UNSEEN],
-    )
+    return Histogram(**where, edges=_rounded(edges), **counts)
 
 
 def _groups(
     setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: TargetTruth
 ) -> Iterator[Estimate]:
+    """Yield the AUC of each class, and against the samples of each other client."""
     if truth.subject is not None:
         # Intervals within a class take samples for independent, and those of a person are not.
         return
-    is_member = truth.is_member
-    by_class = auc_by_group(scores, is_member, groups=truth.labels)
-    by_owner = auc_by_owner(scores, is_member, owners=truth.owners)
-    for by, contrast, rows in (
-        ("class", "mixed", by_class),
-        ("client", "other_client", [row for row in by_owner if row.group >= 0]),
+    by: Literal["class", "client"]
+    by_class = auc_by_group(scores, truth.is_member, groups=truth.labels)
+    by_owner = auc_by_owner(scores, truth.is_member, owners=truth.owners)
+    fair = truth.comparisons["other_client"].fair
+    for by, contrast, is_fair, rows in (
+        ("class", "mixed", True, by_class),
+        ("client", "other_client", fair, [row for row in by_owner if row.group >= 0]),
     ):
         for row in rows:
+            figure = row._asdict()
             yield Estimate(
+                **run_coordinates(setup),
                 metric=AUC,
                 attack=name,
-                defense=setup.study.defense.label,
                 contrast=contrast,
-                by="class" if by == "class" else "client",
-                group=str(row.group),
-                fair=by == "class" or truth.comparisons["other_client"].fair,
+                by=by,
+                group=str(figure.pop("group")),
+                fair=is_fair,
                 target=truth.target,
-                seed=setup.seed,
-                value=row.value,
-                low=row.low,
-                high=row.high,
-                method=row.method,
-                n_members=row.n_members,
-                n_nonmembers=row.n_nonmembers,
+                **figure,
             )
 
 
 def _trajectories(
     setup: Setup, name: str, cube: Measurements, truth: TargetTruth
 ) -> Iterator[Trajectory]:
-    """A signal at the target over rounds, by origin: mean and the range of the middle 80%."""
+    """Yield a signal at the target over rounds, by origin: mean and range of the middle 80 %."""
     values = cube.of(truth.target).numpy()
     for origin in Origin:
         mine = values[:, truth.origin == origin]
         if mine.shape[1]:
             yield Trajectory(
+                **run_coordinates(setup),
                 signal=name,
-                defense=setup.study.defense.label,
                 target=truth.target,
-                seed=setup.seed,
                 origin=_ORIGIN_NAMES[origin],
                 rounds=list(cube.rounds),
                 mean=_finite(mine.mean(1)),

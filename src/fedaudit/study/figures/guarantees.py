@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import isfinite
+from typing import TypedDict
 
 from fedaudit.core.metric_names import FORMAL_EPSILON, FORMAL_EPSILON_OF_A_ROUND
 from fedaudit.defenses.accounting import FORMAL_DELTA
@@ -10,8 +12,33 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.study.setup.parts import Setup
 
 
+class Accounted(TypedDict):
+    """Parts of a figure on a guaranteed epsilon."""
+
+    value: float | None
+    method: str
+    note: str
+
+
+def accounted(epsilon: float, note: str, unclaimed: str = "", method: str = "") -> Accounted:
+    """Return the parts of a figure on an epsilon, or the reason why nothing is guaranteed.
+
+    Args:
+        epsilon: By the accountant; infinite without a guarantee.
+        note: What the epsilon is about.
+        unclaimed: Why there is no guarantee; by default for want of noise.
+        method: Another than the Renyi accountant, which is the default.
+    """
+    finite = isfinite(epsilon)
+    return {
+        "value": epsilon if finite else None,
+        "method": method or f"Renyi accountant, delta {FORMAL_DELTA:g}",
+        "note": note if finite else unclaimed or "without noise there is no guarantee",
+    }
+
+
 def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
-    """The epsilon of the whole training, and that of one round in which a client takes part.
+    """Return the epsilon of the whole training, and of one round in which a client takes part.
 
     That of a round is what papers often print. It says nothing of somebody who sees more rounds:
     the budget of the training is what holds for the server.
@@ -19,40 +46,30 @@ def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
     Args:
         runs: Of one study. Each figure is that of the client that is protected least.
     """
-    rounds = runs[0].study.training.rounds
-    whole = _weakest(runs, rounds)
-    if whole is None:
-        return []
-    found = [_figure(runs[0], FORMAL_EPSILON, whole, "")]
-    one = _weakest(runs, 1)
-    if one is not None and rounds > 1 and whole.epsilon < float("inf"):
-        found.append(_figure(runs[0], FORMAL_EPSILON_OF_A_ROUND, one, "one round alone; "))
+    rounds, found = runs[0].study.training.rounds, list[Estimate]()
+    for metric, asked, what in (
+        (FORMAL_EPSILON, rounds, ""),
+        (FORMAL_EPSILON_OF_A_ROUND, 1, "one round alone; "),
+    ):
+        # Of all runs: another seed may deal a client fewer samples, which are drawn more often.
+        guarantees = [guarantee for run in runs for guarantee in _guarantees(run, asked)]
+        weakest = max(guarantees, key=lambda guarantee: guarantee.epsilon, default=None)
+        if weakest is None or (found and (rounds == 1 or found[0].value is None)):
+            break
+        method = weakest.method
+        unclaimed = f"there is no guarantee: {method}" if method else ""
+        parts = accounted(weakest.epsilon, f"{what}unit: {weakest.unit}", unclaimed, method)
+        run = runs[0]
+        found.append(
+            Estimate(
+                defense=run.study.defense.label,
+                view=run.view.name,
+                contrast="unseen",
+                metric=metric,
+                **parts,
+            )
+        )
     return found
-
-
-def _figure(run: Setup, metric: str, weakest: Guarantee, of_what: str) -> Estimate:
-    finite = weakest.epsilon < float("inf")
-    return Estimate(
-        defense=run.study.defense.label,
-        view=run.view.name,
-        contrast="unseen",
-        metric=metric,
-        value=weakest.epsilon if finite else None,
-        method=weakest.method or f"Renyi accountant, delta {FORMAL_DELTA:g}",
-        note=f"{of_what}unit: {weakest.unit}" if finite else _nothing(weakest),
-    )
-
-
-def _nothing(guarantee: Guarantee) -> str:
-    if guarantee.method:
-        return f"there is no guarantee: {guarantee.method}"
-    return "without noise there is no guarantee"
-
-
-def _weakest(runs: Sequence[Setup], rounds: int) -> Guarantee | None:
-    # Of all runs: another seed may deal a client fewer samples, which are drawn more often.
-    guarantees = [guarantee for run in runs for guarantee in _guarantees(run, rounds)]
-    return max(guarantees, key=lambda guarantee: guarantee.epsilon, default=None)
 
 
 def _guarantees(run: Setup, rounds: int) -> Iterator[Guarantee]:

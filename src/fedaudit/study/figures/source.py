@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from fedaudit.attacks.base import Attack
-from fedaudit.core.errors import FedauditError
+from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Sees, positions_of
@@ -47,6 +47,7 @@ from fedaudit.results.sources import (
     SourceResult,
 )
 from fedaudit.study.figures.accuracy import overfitting
+from fedaudit.study.figures.truth import view_coordinates
 from fedaudit.study.setup.parts import Setup
 
 LEAST_CHANCES = (0.2, 0.3, 0.5, 0.7, 0.9)
@@ -88,23 +89,24 @@ def source_draws(run: Setup) -> dict[str, SourceQueries]:
     distributions, and in recordings, audited samples are the clients' own. Empty if a client has
     no sample.
     """
-    study = run.study
-    is_own = run.recorded is not None or study.audit.draw in OF_EACH_CLIENT
-    is_own |= study.has_equal_clients
+    study, deal = run.study, run.deal
     audited = _audited_queries(run)
+    of_each = study.audit.draw in OF_EACH_CLIENT
+    is_own = run.recorded is not None or of_each or study.has_equal_clients
     found = {} if audited is None else {OWN if is_own else FAIR: audited}
-    if run.deal.own is None or not len(run.deal.own.place):
+    if deal.own is None or not len(deal.own.place):
         return found
-    own, clients = run.deal.own, tuple(sorted(run.deal.clients))
+    own, clients = deal.own, tuple(sorted(deal.clients))
     order = own.place.argsort()
-    kept, labels = own.place[order], run.deal.measured.labels.numpy()
+    kept = own.place[order]
     owner = np.searchsorted(clients, own.owner[order])
-    leading = SourceQueries(kept, owner, labels[kept], clients, at_random=True)
+    labels = deal.measured.labels.numpy()[kept]
+    leading = SourceQueries(kept, owner, labels, clients, at_random=True)
     return {OWN: leading, **{draw: one for draw, one in found.items() if draw != OWN}}
 
 
 def _audited_queries(run: Setup) -> SourceQueries | None:
-    """As many audited samples of every client as the one with fewest has; None if one has none."""
+    """Return as many audited samples of every client as the one with fewest has; None if none."""
     audit, clients = run.deal.audit, tuple(sorted(run.deal.clients))
     rng = seeded_numpy(run.seed, "source")
     positions, none = positions_of(audit.owner), np.zeros(0, dtype=np.int64)
@@ -147,18 +149,20 @@ def round_by_round(
     """The measurements of each round alone, for an attack that needs no more."""
     if Sees.ROUNDS in attack.needs:
         return []
-    rounds = next(iter(cubes.values())).rounds
-    return [{name: _only(m, row) for name, m in cubes.items()} for row in range(len(rounds))]
-
-
-def _only(m: Measurements, row: int) -> Measurements:
-    return replace(
-        m,
-        values=m.values[row : row + 1],
-        rounds=m.rounds[row : row + 1],
-        bases=m.bases[row : row + 1],
-        stands_for=m.stands_for[row : row + 1],
-    )
+    rows = range(len(next(iter(cubes.values())).rounds))
+    return [
+        {
+            name: replace(
+                m,
+                values=m.values[row : row + 1],
+                rounds=m.rounds[row : row + 1],
+                bases=m.bases[row : row + 1],
+                stands_for=m.stands_for[row : row + 1],
+            )
+            for name, m in cubes.items()
+        }
+        for row in rows
+    ]
 
 
 class SourceFound(NamedTuple):
@@ -182,28 +186,25 @@ def source_results(
     notes: Mapping[str, str],
     progress: Progress = quiet,
 ) -> list[SourceFound]:
-    """The result of each source attack of a run.
+    """Return the result of each source attack of a run.
 
     Args:
         run: The run.
         measured: Its measurements by signal.
-        failed: Grown in place: by attack and run, why it could not be carried out.
+        failed: Grown in place: by attack and run, why it failed.
         notes: Of the last measured round.
         progress: Called after each attack.
     """
     queries, found = source_draws(run), list[SourceFound]()
-    phase = f"seed {run.seed}: source inference"
+    phase, where = f"seed {run.seed}: source inference", f"seed {run.seed}"
     for done, (name, attack) in enumerate(run.on_source.items()):
         progress(phase, done, len(run.on_source))
-        where = f"seed {run.seed}"
-        if not queries:
-            why = (
-                f"{where}: a client has no audited sample and none drawn for source inference; "
-                "set audit.sources to the samples of each client, or audit more (audit.fair)"
-            )
-            failed.setdefault(name, {})[where] = why
-            continue
         try:
+            if not queries:
+                raise BadInput(
+                    "a client has no audited sample and none drawn for source inference; set "
+                    "audit.sources to the samples of each client, or audit more (audit.fair)"
+                )
             found.append(_result(run, name, attack, measured, queries, notes))
         except FedauditError as refusal:
             failed.setdefault(name, {})[where] = f"{where}: {refusal}"
@@ -220,39 +221,47 @@ def _result(
     queries: Mapping[str, SourceQueries],
     notes: Mapping[str, str],
 ) -> SourceFound:
-    draw, samples = next(iter(queries.items()))
+    samples = next(iter(queries.values()))
     cubes = at_queries(attack, measured, samples)
     posterior = posteriors(run, attack, cubes, samples)
     named = inferred_source(posterior)
     right = named == samples.owner
-    rounds = round_by_round(attack, cubes)
+    sure = {
+        least: source_success(inferred_source(posterior, least=least), samples.owner)
+        for least in LEAST_CHANCES
+    }
     answers = SourceResult(
         attack=name,
-        defense=run.study.defense.label,
-        view=run.view.name,
-        seed=run.seed,
+        **view_coordinates(run),
         clients=list(samples.clients),
         samples=len(samples.owner),
         confusion=confusion(named, samples.owner, len(samples.clients)).tolist(),
-        classes=_by_class(right, samples),
-        answers=[_answered(posterior, samples, least) for least in LEAST_CHANCES],
+        classes=[
+            ClassSuccess(label=label, samples=len(places), right=int(right[places].sum()))
+            for label, places in positions_of(samples.labels).items()
+        ],
+        answers=[
+            Answered(least=least, answered=one.answered, right=one.right)
+            for least, one in sure.items()
+        ],
         chained=chained(run, attack, measured, right, samples),
         rounds=list(run.measured_rounds),
         by_round=[
             source_success(
                 inferred_source(posteriors(run, attack, one, samples)), samples.owner
             ).value
-            for one in rounds
+            for one in round_by_round(attack, cubes)
         ],
         overfitting=overfitting(notes, samples.clients),
         absent=sorted({*samples.clients}.difference(*(m.clients for m in cubes.values()))),
     )
-    figures = _figures(run, answers, draw, named, samples)
-    others = []
-    for other, asked in list(queries.items())[1:]:
-        posterior = posteriors(run, attack, at_queries(attack, measured, asked), asked)
-        others += _figures(run, answers, other, inferred_source(posterior), asked)
-    return SourceFound(answers, figures, others)
+    by_draw = []
+    for draw, asked in queries.items():
+        if asked is not samples:
+            posterior = posteriors(run, attack, at_queries(attack, measured, asked), asked)
+        by_draw.append(_figures(run, answers, draw, inferred_source(posterior), asked))
+    figures, *others = by_draw
+    return SourceFound(answers, figures, [figure for one in others for figure in one])
 
 
 def _figures(
@@ -312,24 +321,6 @@ def named_by_labels(
     return named
 
 
-def _by_class(right: Bool[ndarray, " samples"], samples: SourceQueries) -> list[ClassSuccess]:
-    return [
-        ClassSuccess(
-            label=label,
-            samples=len(positions),
-            right=int(right[positions].sum()),
-        )
-        for label, positions in positions_of(samples.labels).items()
-    ]
-
-
-def _answered(
-    posterior: Float[ndarray, "clients samples"], samples: SourceQueries, least: float
-) -> Answered:
-    success = source_success(inferred_source(posterior, least=least), samples.owner)
-    return Answered(least=least, answered=success.answered, right=success.right)
-
-
 def chained(
     run: Setup,
     attack: Attack,
@@ -337,7 +328,7 @@ def chained(
     right: Bool[ndarray, " samples"],
     samples: SourceQueries,
 ) -> list[Chained]:
-    """Samples called members where some audited ones are no client's, and each one's client.
+    """Infer membership first, and the client of samples called members; empty without non-members.
 
     A sample counts for a member where the attack's signal is high at some client: the largest
     over the clients of its mean over the rounds.
@@ -397,19 +388,16 @@ def source_figures(
         baseline: None where it is not known.
         draw: Of the samples: "own" or "fair".
     """
+    of_answers = {
+        name: getattr(found, name) for name in ("attack", "defense", "view", "seed", "samples")
+    }
     whole = Estimate(
+        **of_answers,
         topic="source",
         contrast=draw,
-        attack=found.attack,
-        defense=found.defense,
-        view=found.view,
-        seed=found.seed,
         metric=SUCCESS_RATE,
-        value=success.value,
-        low=success.low,
-        high=success.high,
+        **success._asdict(),
         method="Clopper-Pearson 95%",
-        samples=found.samples,
         tests=[guessing],
     )
     excess = {
@@ -421,11 +409,9 @@ def source_figures(
         "tests": [Test(null=LABELS, level=labels.level, p_value=p_value)],
     }
     figures = [whole, whole.model_copy(update=excess)]
-    if baseline is None:
-        return figures
-    test = Test(
-        null=LABEL_BASELINE, level=baseline.success, p_value=baseline.p_value, two_sided=True
-    )
-    nothing = dict.fromkeys(("low", "high"))
-    over = {"against": LABEL_BASELINE, "value": baseline.change, "method": "", "tests": [test]}
-    return [*figures, whole.model_copy(update={**nothing, **over})]
+    if baseline is not None:
+        level, change, p_value_of_change = baseline
+        test = Test(null=LABEL_BASELINE, level=level, p_value=p_value_of_change, two_sided=True)
+        over = {"against": LABEL_BASELINE, "value": change, "method": "", "tests": [test]}
+        figures.append(whole.model_copy(update={"low": None, "high": None, **over}))
+    return figures

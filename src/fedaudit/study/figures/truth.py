@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -19,6 +19,29 @@ from fedaudit.metrics.intervals import LimitsAt
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
 from fedaudit.study.setup.parts import Setup
+
+
+class RunCoordinates(TypedDict):
+    """Coordinates that all figures and controls of a run share."""
+
+    defense: str
+    seed: int
+
+
+class ViewCoordinates(RunCoordinates):
+    """Coordinates that all figures on what the adversary of a run sees share."""
+
+    view: str
+
+
+def run_coordinates(run: Setup) -> RunCoordinates:
+    """Return the defense and the seed of a run."""
+    return {"defense": run.study.defense.label, "seed": run.seed}
+
+
+def view_coordinates(run: Setup) -> ViewCoordinates:
+    """Return the defense, the seed and the view of a run."""
+    return {**run_coordinates(run), "view": run.view.name}
 
 
 class Comparison(NamedTuple):

@@ -35,7 +35,7 @@ from fedaudit.study.figures.accuracy import (
     counts_fit,
     evaluation_split,
 )
-from fedaudit.study.figures.cluster_notes import cluster_notes
+from fedaudit.study.figures.clusters import cluster_notes
 from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.pictures import draw
 from fedaudit.study.setup.parts import Setup, Work

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 
 from fedaudit.core.devices import CPU, forked, refuse_several_workers, samples_on
-from fedaudit.core.errors import BadInput, FedauditError, Unsupported
+from fedaudit.core.errors import BadInput, Unsupported, custom_code
 from fedaudit.core.importing import line_of
 from fedaudit.core.modules import CHUNK, as_taken, outputs_of
 from fedaudit.core.objects import stated
@@ -101,13 +102,8 @@ def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:
                 # With networks of their own, clients train in turn on one of them each.
                 if found is None or (at and which is max):
                     continue
-                try:
+                with custom_code(partial(_untrainable, run, net, found, batches, data)):
                     _try_batch(run, net, found, device)
-                # The network and its loss may be anybody's code, which raises what it likes.
-                except Exception as error:
-                    if isinstance(error, FedauditError | MemoryError) or "memory" in str(error):
-                        raise
-                    raise _untrainable(run, net, found, batches, data, error) from error
 
 
 def refuse_unmeasurable_batches(run: Setup, device: torch.device) -> None:
@@ -124,20 +120,19 @@ def refuse_unmeasurable_batches(run: Setup, device: torch.device) -> None:
         for size in {min(len(samples), CHUNK), len(samples) % CHUNK} - {0} - tried:
             tried.add(size)
             for net in run.algorithm.nets:
-                try:
+                with custom_code(partial(_unmeasurable, run, net, size)):
                     outputs_of(net.initial(0), samples.features[:size], device)
-                # The network may be anybody's code, which raises what it likes.
-                except Exception as error:
-                    if isinstance(error, FedauditError | MemoryError) or "memory" in str(error):
-                        raise
-                    said = " ".join(str(error).split())[:200]
-                    raise BadInput(
-                        f"{run.named_for_people}: audited and test samples go through a model in "
-                        f"parts of up to {CHUNK}, and the model {net.name!r} cannot be run on "
-                        f"{size} samples in evaluation mode ({type(error).__name__}: {said}, "
-                        f"{line_of(error)}); change the model so that it takes any number of "
-                        "samples, or take another one"
-                    ) from error
+
+
+def _unmeasurable(
+    run: Setup, net: Architecture, size: int, error: Exception, described: str
+) -> BadInput:
+    return BadInput(
+        f"{run.named_for_people}: audited and test samples go through a model in parts of up to "
+        f"{CHUNK}, and the model {net.name!r} cannot be run on {size} samples in evaluation mode "
+        f"({described}, {line_of(error)}); change the model so that it takes any number of "
+        "samples, or take another one"
+    )
 
 
 def refuse_unforgettable_batches(run: Setup, device: torch.device) -> None:
@@ -340,6 +335,7 @@ def _untrainable(
     batches: Sequence[_Planned],
     data: dict[ClientId, Samples],
     error: Exception,
+    described: str,
 ) -> BadInput:
     """Return the refusal of a network that cannot be trained on batches of a size."""
     size = failed.size
@@ -355,11 +351,10 @@ def _untrainable(
         better = _better_batch_size([len(one) for one in data.values()], most, size)
     instead = f"training.batch_size = {better}" if better else "another training.batch_size"
     when = f" of round {failed.round}" if failed.batch is not None else ""
-    said = " ".join(str(error).split())[:200]
     return BadInput(
         f"{run.named_for_people}, {named}{more}: of {own} samples in batches of {most}, one "
         f"batch{when} has {size}, and the model {net.name!r} cannot take a training step on it "
-        f"({type(error).__name__}: {said}); set {instead}, give clients other numbers of samples "
+        f"({described}); set {instead}, give clients other numbers of samples "
         "(partition.samples_per_client), or take another model (batch normalisation needs "
         "several samples)"
     )

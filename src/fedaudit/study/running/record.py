@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -12,14 +12,15 @@ from torch import Tensor
 from fedaudit.attacks import attack_named
 from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE, alone_in
 from fedaudit.core.metric_names import EPSILON
-from fedaudit.core.values import Sees
+from fedaudit.core.values import Architecture, Sees
 from fedaudit.metrics import combined
 from fedaudit.metrics.intervals import FEWEST_RUNS
-from fedaudit.observe.measurements import Stored, stacked
+from fedaudit.observe.measurements import Stored, rounds_with, stacked
 from fedaudit.observe.usage import Usage, read_usage
 from fedaudit.results import aggregate
 from fedaudit.results.aggregate import corrected as corrected_by_hypothesis
 from fedaudit.results.aggregate import each_over_runs, over_runs
+from fedaudit.results.coverage import ClientCoverage, Coverage
 from fedaudit.results.estimate import Estimate, Test, tests_of
 from fedaudit.results.record import (
     MOST_CLIENTS,
@@ -39,21 +40,19 @@ from fedaudit.study.controls import controls, planted_leak, source_controls
 from fedaudit.study.extensions.examples import LearnedFrom
 from fedaudit.study.figures.accuracy import accuracy_by_round, utility
 from fedaudit.study.figures.analysis import analyse
-from fedaudit.study.figures.cluster_results import clusters_of
-from fedaudit.study.figures.coverage import study_coverage
+from fedaudit.study.figures.clusters import cluster_result
 from fedaudit.study.figures.guarantees import formal_epsilons
-from fedaudit.study.figures.peers import peer_controls
-from fedaudit.study.figures.reported import reported_controls
 from fedaudit.study.figures.sample_scores import write_scores
 from fedaudit.study.figures.source import SourceFound, source_results
 from fedaudit.study.figures.truth import Findings
+from fedaudit.study.figures.uploads import peer_controls, reported_controls
 from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.identity import config_of, run_key, settings_of
 from fedaudit.study.running.observing import measured_on
 from fedaudit.study.running.pictures import write_pictures
 from fedaudit.study.settings.sections import ServerSection
 from fedaudit.study.setup.named import assigns_classes
-from fedaudit.study.setup.parts import Conclusion, Extension, MeasuredRun, Setup, Work
+from fedaudit.study.setup.parts import Extension, MeasuredRun, Setup, Work
 
 _MOST_CLIENTS = 50
 """Of larger federations, only the audited clients have rows."""
@@ -88,6 +87,7 @@ def conclude(
     # First, so that a folder that cannot be written is found out before the work.
     out.mkdir(parents=True, exist_ok=True)
     findings, checks, sources = Findings(), list[ControlResult](), list[SourceFound]()
+    usage = list[UsageRow]()
     for run, rounds in zip(runs, stored, strict=True):
         log(f"seed {run.seed}: attacks and their figures")
         # Whom a sample is from is asked of all clients, and rounds redrawn as published were all.
@@ -106,16 +106,13 @@ def conclude(
         if run.study.figures.planted_leak:
             log(f"seed {run.seed}: a twin run with a planted leak")
             checks += planted_leak(run, work)
-    usage = [
-        row
-        for run, rounds in zip(runs, stored, strict=True)
-        for row in _usage_rows(run, places[run.seed], rounds)
-    ]
-    made = environment(clock, work.device)
+        usage += _usage_rows(run, places[run.seed], rounds)
     besides = list[Estimate]()
-    for one in _concluded(runs, stored, places, findings):
-        besides += one.figures
-        checks += one.checks
+    for kind, having in _extended(runs, stored, places).items():
+        found = kind.concluded(having, findings.scores)
+        besides += found.figures
+        checks += found.checks
+    made = environment(clock, work.device)
     record = assembled(runs, stored, findings, checks, made, usage, sources, besides, notes)
     with alone_in(out):
         check()
@@ -126,20 +123,17 @@ def conclude(
     return record
 
 
-def _concluded(
-    runs: Sequence[Setup],
-    stored: Sequence[Sequence[Stored]],
-    places: Mapping[int, Path],
-    findings: Findings,
-) -> Iterator[Conclusion]:
-    """Figures and controls of each kind of extension, over the runs that have one."""
+def _extended(
+    runs: Sequence[Setup], stored: Sequence[Sequence[Stored]], places: Mapping[int, Path]
+) -> dict[type[Extension], list[MeasuredRun]]:
+    """Return the runs that have an extension of a kind, by kind."""
     having: dict[type[Extension], list[MeasuredRun]] = {}
     for run, rounds in zip(runs, stored, strict=True):
         key = run_key(run.study, run.seed, measured_on(rounds))
         for one in run.extensions:
             measured = MeasuredRun(run, rounds, places[run.seed], key)
             having.setdefault(type(one), []).append(measured)
-    return (kind.concluded(found, findings.scores) for kind, found in having.items())
+    return having
 
 
 def assembled(
@@ -155,7 +149,8 @@ def assembled(
 ) -> Record:
     """The record of runs of one study."""
     first, study, recorded = runs[0], runs[0].study, runs[0].recorded
-    clusters = clusters_of(runs, stored)
+    measured = list(zip(runs, stored, strict=True))
+    clusters = [found for run, rounds in measured if (found := cluster_result(run, rounds))]
     alpha = study.figures.alpha
     figures = corrected(findings, alpha) + formal_epsilons(runs) + list(besides)
     on_sources = [figure for one in sources for figure in one.figures]
@@ -183,15 +178,11 @@ def assembled(
         attacks=rows_of_attacks,
         clients=rows,
         other_clients=others,
-        parameters=None if recorded else _parameters(first),
+        parameters=None if recorded else max(_parameters(net) for net in first.algorithm.nets),
         estimates=[
             *figures,
             *findings.groups,
-            *(
-                one
-                for run, rounds in zip(runs, stored, strict=True)
-                for one in utility(run, rounds)
-            ),
+            *(figure for run, rounds in measured for figure in utility(run, rounds)),
             *on_sources,
             *corrected_by_hypothesis(each_over_runs(on_sources), alpha),
             *on_fair_draws,
@@ -205,21 +196,43 @@ def assembled(
         histograms=findings.histograms,
         exposed=findings.exposed,
         controls=[c.model_copy(update={"note": plain(c.note)}) for c in checks],
-        accuracies=[
-            accuracy_by_round(run, rounds) for run, rounds in zip(runs, stored, strict=True)
-        ],
+        accuracies=[accuracy_by_round(run, rounds) for run, rounds in measured],
         usage=list(usage),
         sources=answers,
         clusters=[one.choices for one in clusters],
-        coverage=recorded.coverage if recorded else study_coverage(runs, stored),
+        coverage=recorded.coverage if recorded else _coverage(runs, stored),
         untested=[*_untested(first), *_uncovered(rows_of_attacks), *notes],
     )
 
 
-def _parameters(run: Setup) -> int:
-    """Numbers that a model learns, the largest where clients have several."""
-    models = [net.initial(0).params for net in run.algorithm.nets]
-    return max(sum(value.numel() for value in params.values()) for params in models)
+def _coverage(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) -> Coverage:
+    """Return the coverage of a study; of several runs the least of each client.
+
+    A study measures the rounds that its settings name, or ends in an error: none is missing.
+    """
+    study, total = runs[0].study, runs[0].study.training.rounds
+    measured = [[one.measured for one in rounds] for rounds in stored]
+    clients = []
+    for client in sorted({*study.audit.targets}):
+        of_runs = []
+        for run, rounds in zip(runs, measured, strict=True):
+            answered = total
+            if study.training.participation < 1:
+                answered = sum(client in run.cohort(index) for index in range(1, total + 1))
+            of_runs.append(ClientCoverage.of(client, answered, rounds_with(client, rounds)))
+        clients.append(min(of_runs, key=lambda one: (one.measured, one.answered)))
+    return Coverage(
+        rounds=total,
+        measured=min(len(rounds) for rounds in measured),
+        last_measured=min(rounds[-1].index for rounds in measured),
+        every=study.measured_every,
+        clients=clients,
+    )
+
+
+def _parameters(net: Architecture) -> int:
+    """Return how many numbers a model learns."""
+    return sum(value.numel() for value in net.initial(0).params.values())
 
 
 def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:

@@ -31,8 +31,7 @@ from fedaudit.observe.views import (
 )
 from fedaudit.signals.base import ReadsLayers
 from fedaudit.study.extensions.attacker import Attacker
-from fedaudit.study.extensions.canaries import Canaries
-from fedaudit.study.extensions.canary_records import CanaryRecords
+from fedaudit.study.extensions.canaries import Canaries, CanaryRecords
 from fedaudit.study.extensions.examples import LearnedFrom
 from fedaudit.study.extensions.references import References
 from fedaudit.study.extensions.secure_sum import SecureSum
