@@ -7,6 +7,7 @@ from fedaudit.core import metric_names
 from fedaudit.report import evidence, words
 from fedaudit.report.deciding.clients import highest_auc
 from fedaudit.report.grid import shortened
+from fedaudit.report.sources import on_sources, strongest_on_sources
 from fedaudit.report.text.clusters import clustered_of, label_of, riskiest
 from fedaudit.report.text.points import (
     behind_mechanism,
@@ -16,7 +17,6 @@ from fedaudit.report.text.points import (
     shown_points,
     without_mechanism,
 )
-from fedaudit.report.text.sources import on_sources, strongest_on_sources
 from fedaudit.report.verdict import (
     WITHHELD,
     canary_bound,

@@ -9,6 +9,16 @@ from fedaudit.report import evidence, words
 from fedaudit.report.deciding.clients import scope_of
 from fedaudit.report.deciding.membership import member_status
 from fedaudit.report.grid import shortened
+from fedaudit.report.sources import (
+    SOURCE_HEADLINES,
+    guessing,
+    on_sources,
+    source_attacks_tried,
+    source_audited,
+    source_meaning,
+    source_question,
+    source_status,
+)
 from fedaudit.report.text.clusters import (
     cluster_headline,
     cluster_meaning,
@@ -23,16 +33,6 @@ from fedaudit.report.text.membership import (
     HEADLINES_OF_UNITS,
     UNLEARNED,
     member_meaning,
-)
-from fedaudit.report.text.sources import (
-    SOURCE_HEADLINES,
-    guessing,
-    on_sources,
-    source_attacks_tried,
-    source_audited,
-    source_meaning,
-    source_question,
-    source_status,
 )
 from fedaudit.report.verdict import (
     WITHHELD,
