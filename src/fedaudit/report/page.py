@@ -25,8 +25,8 @@ from fedaudit.core.locking import alone_in
 from fedaudit.report import words
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clause_summary
+from fedaudit.report.clusters import cluster_figures, cluster_section
 from fedaudit.report.evidence import about_members, attacks_tried, says_nothing
-from fedaudit.report.figures.clusters import cluster_figures
 from fedaudit.report.figures.comparison import front_figure, hypervolume_tables, tradeoff_figure
 from fedaudit.report.figures.drawing import Figures
 from fedaudit.report.figures.forest import forest_drawn
@@ -37,7 +37,6 @@ from fedaudit.report.first import first_of_comparison, first_of_games, first_scr
 from fedaudit.report.grid import clean, shortened
 from fedaudit.report.reproducing import reproducing
 from fedaudit.report.sources import kind_of, source_figures, source_section
-from fedaudit.report.tables.clusters import cluster_section
 from fedaudit.report.tables.comparison import comparison_section
 from fedaudit.report.tables.detector import detector_table, detector_words
 from fedaudit.report.tables.games import certificates_table, points_table, rounds_table

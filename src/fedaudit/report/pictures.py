@@ -9,6 +9,7 @@ from fedaudit.core.metric_names import (
     rate_of,
 )
 from fedaudit.report import words
+from fedaudit.report.clusters import Clustered, clustered_of, group_names, label_of, risk_size
 from fedaudit.report.deciding.clients import are_several, name_of
 from fedaudit.report.evidence import (
     by_contrast,
@@ -41,7 +42,6 @@ from fedaudit.report.figures.forest import (
 from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.sources import Named, labels_of_named, look_of_source, on_sources
 from fedaudit.report.tables.comparison import attacks_of
-from fedaudit.report.text.clusters import Clustered, clustered_of, group_names, label_of, risk_size
 from fedaudit.report.text.comparison import clients_of, labels_of, strongest_entry, tradeoffs
 from fedaudit.report.text.points import ShownPoint, contradicted, epsilon, families, shown_points
 from fedaudit.report.verdict import canary_bound, figures_by_side

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from fedaudit.core import metric_names
 from fedaudit.core.metric_names import EPSILON
 from fedaudit.report import evidence, words
+from fedaudit.report.clusters import clustered_of, label_of, risk_size, riskiest
 from fedaudit.report.deciding.clients import are_several, highest_auc, largest_limits
 from fedaudit.report.grid import shortened
 from fedaudit.report.sources import (
@@ -15,7 +16,6 @@ from fedaudit.report.sources import (
     on_sources,
     strongest_on_sources,
 )
-from fedaudit.report.text.clusters import clustered_of, label_of, risk_size, riskiest
 from fedaudit.report.text.membership import ALARMS, of_thousand, upper_bounds
 from fedaudit.report.text.points import (
     ShownPoint,

@@ -6,6 +6,13 @@ from typing import NamedTuple, get_args
 
 from fedaudit.core.metric_names import AUC, SECURE_SUM_EPSILON
 from fedaudit.report import evidence, words
+from fedaudit.report.clusters import (
+    cluster_headline,
+    cluster_meaning,
+    cluster_question,
+    cluster_status,
+    clustered_of,
+)
 from fedaudit.report.deciding.clients import scope_of
 from fedaudit.report.deciding.membership import member_status
 from fedaudit.report.grid import shortened
@@ -18,13 +25,6 @@ from fedaudit.report.sources import (
     source_meaning,
     source_question,
     source_status,
-)
-from fedaudit.report.text.clusters import (
-    cluster_headline,
-    cluster_meaning,
-    cluster_question,
-    cluster_status,
-    clustered_of,
 )
 from fedaudit.report.text.membership import (
     BESIDE_OTHERS,
