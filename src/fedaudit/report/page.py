@@ -42,11 +42,11 @@ from fedaudit.report.tables.detector import detector_table, detector_words
 from fedaudit.report.tables.games import certificates_table, points_table, rounds_table
 from fedaudit.report.tables.membership import membership_section, targets_of
 from fedaudit.report.tables.run import run_section
-from fedaudit.report.tables.unlearning import unlearning_section
 from fedaudit.report.tables.usage import usage_table
 from fedaudit.report.text.comparison import cautions
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import verdict
+from fedaudit.report.unlearning import unlearning_section
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.record import Record, record_json
