@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from fedaudit.core.files import write_whole
 from fedaudit.models import architecture
-from fedaudit.report.text.sources import on_sources
+from fedaudit.report.sources import on_sources
 from fedaudit.results.ladder import (
     FINAL_ATTACK,
     UPLOAD_ATTACKS,

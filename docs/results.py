@@ -12,8 +12,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fedaudit.report.grid import Grid
+from fedaudit.report.sources import Named, on_sources
 from fedaudit.report.tables.games import points_table, rounds_table
-from fedaudit.report.text.sources import Named, on_sources
 from fedaudit.results import metrics as clusters
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance, near_guessing

@@ -6,14 +6,14 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from fedaudit.report.figures.drawing import Band, Bars, Heat, Panel, Series
+from fedaudit.report.figures.drawing import Band, Heat, Panel, Series
 from fedaudit.report.grid import Cell, Grid
 from fedaudit.report.terminal import print_comparison, print_record
 from fedaudit.report.tiles import Tile, topic_tiles
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
 
-Kind = TypeVar("Kind", Series, Band, Bars, Heat)
+Kind = TypeVar("Kind", Series, Band, Heat)
 Found = TypeVar("Found")
 
 

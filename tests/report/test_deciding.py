@@ -13,8 +13,8 @@ from fedaudit.report.clauses import clauses_json
 from fedaudit.report.evidence import headline, look_of
 from fedaudit.report.first import first_screen
 from fedaudit.report.page import comparison_html, report_html
-from fedaudit.report.tables.unlearning import unlearning_section, unlearning_tile
 from fedaudit.report.text.verdict import verdict
+from fedaudit.report.unlearning import unlearning_section, unlearning_tile
 from fedaudit.report.verdict import WITHHELD, controls_line, unlearning_verdict
 from fedaudit.report.words import cleaned, client_name
 from fedaudit.results.coverage import (

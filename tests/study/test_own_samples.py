@@ -17,8 +17,7 @@ from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import policy_from
 from fedaudit.pack.suppressing import suppressed
-from fedaudit.report.tables.sources import source_table
-from fedaudit.report.text.sources import on_sources, source_question, source_sentence
+from fedaudit.report.sources import on_sources, source_question, source_sentence, source_table
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.sources import FAIR, OWN

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.core.errors import Damaged
-from fedaudit.report.text.sources import Named, named_in, source_sentence
+from fedaudit.report.sources import Named, named_in, source_sentence
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.read import read_record

@@ -17,7 +17,7 @@ from fedaudit.observe.measurements import stacked
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.pack.suppressing import suppressed
 from fedaudit.report.page import report_html
-from fedaudit.report.tables.unlearning import unlearning_section, unlearning_tile
+from fedaudit.report.unlearning import unlearning_section, unlearning_tile
 from fedaudit.report.verdict import unlearning_verdict
 from fedaudit.results import estimate
 from fedaudit.results.record import Record
@@ -310,7 +310,7 @@ def test_unlearning_of_people_speaks_of_people_and_counts_them(tmp_path: Path) -
     section = unlearning_section(record)
     assert section is not None
     assert f"of {row.after.n_members} people" in section.said
-    assert "unseen people" in section.attacks.caption
+    assert "unseen people" in section.table.caption
 
 
 def test_figures_on_few_forgotten_samples_leave_no_pack(continued: Carried) -> None:
@@ -330,7 +330,7 @@ def test_figures_on_few_forgotten_samples_leave_no_pack(continued: Carried) -> N
 def test_a_report_says_what_is_left_and_what_the_models_are_good_for(continued: Carried) -> None:
     section = unlearning_section(continued.record)
     assert section is not None
-    assert section.utility is not None
+    assert "Test accuracy" in [row[0].text for row in section.table.rows]
     (tile,) = unlearning_tile(continued.record)
     assert tile.label == "Unlearning by continue"
     assert tile.value == unlearning_verdict_of(unlearning_rows(continued.record))

@@ -8,7 +8,7 @@ from fedaudit.gate.policy import EvidencePolicy, Policy
 from fedaudit.gate.verdict import Check, demand
 from fedaudit.report.evidence import Setting, headline, labels_among, setting_of
 from fedaudit.report.grid import shortened
-from fedaudit.report.text.sources import on_sources, wrong_side
+from fedaudit.report.sources import on_sources, wrong_side
 from fedaudit.report.verdict import (
     WRONG_SIGN,
     clients_named,

@@ -9,7 +9,6 @@ from fedaudit.report.deciding.acting import idle_parts
 from fedaudit.report.figures.forest import Picture
 from fedaudit.report.grid import shortened
 from fedaudit.report.pictures import comparison_picture, first_picture, games_picture
-from fedaudit.report.tables.unlearning import unlearning_tile
 from fedaudit.report.text.comparison import (
     SIZES_DIFFER,
     TradeOff,
@@ -31,6 +30,7 @@ from fedaudit.report.tiles import (
     topic_tiles,
     utility_tile,
 )
+from fedaudit.report.unlearning import unlearning_tile
 from fedaudit.report.verdict import (
     controls_line,
     controls_sign,

@@ -25,30 +25,28 @@ from fedaudit.core.files import (
 from fedaudit.report import words
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clause_summary
+from fedaudit.report.clusters import cluster_figures, cluster_section
 from fedaudit.report.evidence import about_members, attacks_tried, says_nothing
-from fedaudit.report.figures.clusters import cluster_figures
 from fedaudit.report.figures.comparison import front_figure, hypervolume_tables, tradeoff_figure
 from fedaudit.report.figures.drawing import Figures
 from fedaudit.report.figures.forest import forest_drawn
 from fedaudit.report.figures.games import game_figures
 from fedaudit.report.figures.membership import roc_figure
-from fedaudit.report.figures.sources import source_figures
 from fedaudit.report.figures.svg import drawn, hovering, symbols
 from fedaudit.report.first import first_of_comparison, first_of_games, first_screen
 from fedaudit.report.grid import clean, shortened
 from fedaudit.report.reproducing import reproducing
-from fedaudit.report.tables.clusters import cluster_section
+from fedaudit.report.sources import kind_of, source_figures, source_section
 from fedaudit.report.tables.comparison import comparison_section
 from fedaudit.report.tables.detector import detector_table, detector_words
 from fedaudit.report.tables.games import certificates_table, points_table, rounds_table
 from fedaudit.report.tables.membership import membership_section, targets_of
 from fedaudit.report.tables.run import run_section
-from fedaudit.report.tables.sources import kind_of, source_section
-from fedaudit.report.tables.unlearning import unlearning_section
 from fedaudit.report.tables.usage import usage_table
 from fedaudit.report.text.comparison import cautions
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import verdict
+from fedaudit.report.unlearning import unlearning_section
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.record import Record, record_json

@@ -9,6 +9,7 @@ from fedaudit.core.metric_names import (
     rate_of,
 )
 from fedaudit.report import words
+from fedaudit.report.clusters import Clustered, clustered_of, group_names, label_of, risk_size
 from fedaudit.report.deciding.clients import are_several, name_of
 from fedaudit.report.evidence import (
     by_contrast,
@@ -39,11 +40,10 @@ from fedaudit.report.figures.forest import (
     percent_track,
 )
 from fedaudit.report.grid import cut_within, shortened
+from fedaudit.report.sources import Named, labels_of_named, look_of_source, on_sources
 from fedaudit.report.tables.comparison import attacks_of
-from fedaudit.report.text.clusters import Clustered, clustered_of, group_names, label_of, risk_size
 from fedaudit.report.text.comparison import clients_of, labels_of, strongest_entry, tradeoffs
 from fedaudit.report.text.points import ShownPoint, contradicted, epsilon, families, shown_points
-from fedaudit.report.text.sources import Named, labels_of_named, look_of_source, on_sources
 from fedaudit.report.verdict import canary_bound, figures_by_side
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison
@@ -81,31 +81,23 @@ def _deletion(record: Record) -> Picture:
     looks = {"after": PLAIN, "retrained": DEFENDED[1], "before": BASELINE}
     lines = []
     for row in unlearning_rows(record):
+        name, middle = shortened(row.after.attack, 30), row.retrained.number
         points = {"after": row.after, "retrained": row.retrained, "before": row.before}
         marks = tuple(
-            _mark(one, looks[name], _with_limits(f"{shortened(one.attack)} {name}: AUC", one))
-            for name, one in points.items()
+            _mark(one, looks[point], _with_limits(f"{name} {point}: AUC", one))
+            for point, one in points.items()
         )
-        told = f"retrained {words.value_of(row.retrained)}, before {words.value_of(row.before)}"
-        middle = row.retrained.number
-        lines.append(
-            Line(
-                shortened(row.after.attack, 30),
-                (marks,),
-                (words.value_of(row.after),),
-                (told,),
-                band=(middle - margin, middle + margin) if isinstance(margin, float) else None,
-            )
-        )
+        others = f"retrained {words.value_of(row.retrained)}, before {words.value_of(row.before)}"
+        band = (middle - margin, middle + margin) if isinstance(margin, float) else None
+        lines.append(Line(name, (marks,), (words.value_of(row.after),), (others,), band=band))
     if not lines:
         return ()
     return _alone(
         "Deleted samples before and after deletion",
         "after deletion",
         "AUC of each attack on deleted against unseen samples, with 95% intervals. Deleted samples "
-        "are forgotten if the AUC after deletion is within the margin (grey band) of the model "
-        "that "
-        "was retrained without them.",
+        "are forgotten if the AUC after deletion is within the margin (dashed box) of the model "
+        "that was retrained without them.",
         (half_track("AUC", _reached(lines), shares=False),),
         lines,
         looks,

@@ -6,9 +6,16 @@ from typing import NamedTuple
 from fedaudit.core import metric_names
 from fedaudit.core.metric_names import EPSILON
 from fedaudit.report import evidence, words
+from fedaudit.report.clusters import clustered_of, label_of, risk_size, riskiest
 from fedaudit.report.deciding.clients import are_several, highest_auc, largest_limits
 from fedaudit.report.grid import shortened
-from fedaudit.report.text.clusters import clustered_of, label_of, risk_size, riskiest
+from fedaudit.report.sources import (
+    excess_size,
+    labels_of_named,
+    limits_in_words,
+    on_sources,
+    strongest_on_sources,
+)
 from fedaudit.report.text.membership import ALARMS, of_thousand, upper_bounds
 from fedaudit.report.text.points import (
     ShownPoint,
@@ -24,13 +31,6 @@ from fedaudit.report.text.points import (
     times_named,
     times_text,
     without_mechanism,
-)
-from fedaudit.report.text.sources import (
-    excess_size,
-    labels_of_named,
-    limits_in_words,
-    on_sources,
-    strongest_on_sources,
 )
 from fedaudit.report.verdict import canary_bound, figures_by_side
 from fedaudit.results.doubts import NOT_RELIED_ON, relied_on

@@ -247,22 +247,6 @@ class Band:
 
 
 @dataclass(frozen=True)
-class Bars:
-    """Upright bars at 0, 1, 2, ... from their lower to their upper ends."""
-
-    name: str
-    low: Sequence[Number]
-    high: Sequence[Number]
-    width: float
-    color: str
-    hover: str
-
-    def reach(self, across: bool) -> Iterator[Number]:
-        """Every value that an axis has to hold."""
-        yield from (range(len(self.low)) if across else (*self.low, *self.high))
-
-
-@dataclass(frozen=True)
 class Heat:
     """Fields of a map, darker for larger shares.
 
@@ -287,7 +271,7 @@ class Heat:
         yield from ()
 
 
-Drawn = Series | Band | Bars | Heat
+Drawn = Series | Band | Heat
 
 
 @dataclass(frozen=True)

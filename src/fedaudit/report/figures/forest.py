@@ -179,11 +179,13 @@ def _track(track: Track, marks: Sequence[Mark], band: tuple[float, float] | None
         at = 100 * track.at(track.guess)
         line = '<line class="guess" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="100%"/>'
         parts.append(Markup(line).format(at))
-    # A few settings stand below each other in a row; baselines and small marks lie under them.
+    # A few settings are drawn below each other in a row, baselines behind them and small marks in
+    # the lower half: many of these would hide the figure that they are compared with.
     own = [one for one in marks if one.look != BASELINE and one.size >= 9]
+    room = 0.6 if any(one.size < 9 for one in marks) else 1.0
     for one in [one for one in marks if one not in own][::-1] + own[::-1]:
-        up = 0.5 if one not in own or len(own) > 4 else (own.index(one) + 0.5) / len(own)
-        parts.append(_mark(track, one, up))
+        up = room * (own.index(one) + 0.5) / len(own) if one in own and len(own) < 5 else room / 2
+        parts.append(_mark(track, one, up if one.size >= 9 else 0.8))
     return Markup('<svg width="100%" height="100%" overflow="visible">{}</svg>').format(
         Markup("").join(parts)
     )

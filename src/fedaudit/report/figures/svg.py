@@ -111,16 +111,6 @@ def _told(one: drawing.Drawn) -> dict[str, object] | None:
         found: dict[str, object] = {"name": "", "said": one.hover, "beside": ""}
         return found | {"x": one.names, "y": one.names, "z": one.shares, "t": one.counts}
     name = drawing.series_name(one.name)
-    if isinstance(one, drawing.Bars):
-        ends = list(zip(one.low, one.high, strict=True))
-        return {
-            "name": name,
-            "said": one.hover,
-            "beside": name,
-            "x": list(range(len(ends))),
-            "y": [high - low for low, high in ends],
-            "top": [_short((low + high) / 2) for low, high in ends],
-        }
     found = {
         "name": name,
         "said": one.hover,
@@ -259,13 +249,7 @@ Spot = tuple[float, float]
 def _trace(one: drawing.Drawn, x: Axis, y: Axis) -> Markup:
     if isinstance(one, drawing.Heat):
         return _heat(one)
-    parts = (
-        _areas(one, x, y)
-        if isinstance(one, drawing.Band)
-        else [_bars(one, x, y)]
-        if isinstance(one, drawing.Bars)
-        else _values(one, x, y)
-    )
+    parts = _areas(one, x, y) if isinstance(one, drawing.Band) else _values(one, x, y)
     inside = Markup("").join(parts)
     faint = Markup("")
     if isinstance(one, drawing.Series) and one.opacity != 1:
@@ -435,21 +419,6 @@ def _free(box: Box, wide: int, taken: Sequence[Box]) -> bool:
         left < other[2] and other[0] < right and top < other[3] and other[1] < foot
         for other in taken
     )
-
-
-def _bars(one: drawing.Bars, x: Axis, y: Axis) -> Markup:
-    parts = [
-        _rect(
-            x.at(at - one.width / 2),
-            1 - y.at(high),
-            x.at(at + one.width / 2) - x.at(at - one.width / 2),
-            y.at(high) - y.at(low),
-            one.color,
-        )
-        for at, (low, high) in enumerate(zip(one.low, one.high, strict=True))
-        if high > low
-    ]
-    return _box(Markup("").join(parts))
 
 
 def _rect(left: float, top: float, width: float, height: float, color: str) -> Markup:

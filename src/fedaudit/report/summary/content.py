@@ -11,9 +11,9 @@ from fedaudit.report import evidence, words
 from fedaudit.report.first import First, first_of_games, first_screen
 from fedaudit.report.grid import shortened
 from fedaudit.report.reproducing import reproducing, study_file
+from fedaudit.report.sources import kind_of
 from fedaudit.report.summary.figures import NOTHING, Figure, figures_of
 from fedaudit.report.summary.glossary import explained, signal_name
-from fedaudit.report.tables.sources import kind_of
 from fedaudit.report.text.bounds import residual
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import verdict

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 from fedaudit.core import metric_names
 from fedaudit.report import evidence, words
+from fedaudit.report.clusters import clustered_of, label_of, riskiest
 from fedaudit.report.deciding.clients import highest_auc
 from fedaudit.report.grid import shortened
-from fedaudit.report.text.clusters import clustered_of, label_of, riskiest
+from fedaudit.report.sources import on_sources, strongest_on_sources
 from fedaudit.report.text.points import (
     behind_mechanism,
     epsilon,
@@ -16,7 +17,6 @@ from fedaudit.report.text.points import (
     shown_points,
     without_mechanism,
 )
-from fedaudit.report.text.sources import on_sources, strongest_on_sources
 from fedaudit.report.verdict import (
     WITHHELD,
     canary_bound,

@@ -6,9 +6,10 @@ from statistics import fmean
 
 from fedaudit.core import metric_names
 from fedaudit.report import evidence
+from fedaudit.report.clusters import FIGURES
 from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, clean, named, shortened, tabled
+from fedaudit.report.sources import Named, look_of_source, named_in
 from fedaudit.report.tables.cells import change_limits, change_text, estimate_table, measured
-from fedaudit.report.tables.clusters import FIGURES
 from fedaudit.report.text.comparison import (
     case_of,
     clients_of,
@@ -16,7 +17,6 @@ from fedaudit.report.text.comparison import (
     labels_of,
     on_clients,
 )
-from fedaudit.report.text.sources import Named, look_of_source, named_in
 from fedaudit.report.words import (
     MISSING,
     about_runs,

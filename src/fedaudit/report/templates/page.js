@@ -58,7 +58,7 @@
       series.y.forEach((y, index) => {
         if (y === null || series.x[index] === null) return;
         const left = place(panel.x, series.x[index]);
-        const top = 1 - place(panel.y, series.top ? series.top[index] : y);
+        const top = 1 - place(panel.y, y);
         const far = Math.hypot(left * box.width - across, top * box.height - up);
         if (far < (best ? best.far : 48)) {
           best = { far, series, left, top, at: { x: series.x[index], y, t: series.t?.[index] } };

@@ -20,8 +20,8 @@ from fedaudit.report.evidence import (
     strongest,
 )
 from fedaudit.report.grid import shortened
+from fedaudit.report.sources import on_sources, strongest_on_sources
 from fedaudit.report.text.games import game_verdict
-from fedaudit.report.text.sources import on_sources, strongest_on_sources
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.verdict import WITHHELD, coverage_gaps, hardly_learned, unlearning_verdict
 from fedaudit.results.estimate import NO_DEFENSE

@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, tpr_at
 from fedaudit.report import words
+from fedaudit.report.clusters import clustered_of, in_words, riskiest
 from fedaudit.report.evidence import distinct, headline, label_among, says_nothing, strongest
 from fedaudit.report.grid import shortened
+from fedaudit.report.sources import on_sources
 from fedaudit.report.text.answers import (
     LEVEL,
     MOST_NAMED,
@@ -18,9 +20,7 @@ from fedaudit.report.text.answers import (
     models_of,
     not_tested,
 )
-from fedaudit.report.text.clusters import clustered_of, in_words, riskiest
 from fedaudit.report.text.epsilons import client_bound, sum_bound
-from fedaudit.report.text.sources import on_sources
 from fedaudit.report.verdict import unit_of
 from fedaudit.results.doubts import NOT_RELIED_ON
 from fedaudit.results.estimate import Estimate

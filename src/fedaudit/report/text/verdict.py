@@ -6,25 +6,17 @@ from typing import NamedTuple, get_args
 
 from fedaudit.core.metric_names import AUC, SECURE_SUM_EPSILON
 from fedaudit.report import evidence, words
-from fedaudit.report.deciding.clients import scope_of
-from fedaudit.report.deciding.membership import member_status
-from fedaudit.report.grid import shortened
-from fedaudit.report.text.clusters import (
+from fedaudit.report.clusters import (
     cluster_headline,
     cluster_meaning,
     cluster_question,
     cluster_status,
     clustered_of,
 )
-from fedaudit.report.text.membership import (
-    BESIDE_OTHERS,
-    HARDLY_LEARNED,
-    HEADLINES,
-    HEADLINES_OF_UNITS,
-    UNLEARNED,
-    member_meaning,
-)
-from fedaudit.report.text.sources import (
+from fedaudit.report.deciding.clients import scope_of
+from fedaudit.report.deciding.membership import member_status
+from fedaudit.report.grid import shortened
+from fedaudit.report.sources import (
     SOURCE_HEADLINES,
     guessing,
     on_sources,
@@ -33,6 +25,14 @@ from fedaudit.report.text.sources import (
     source_meaning,
     source_question,
     source_status,
+)
+from fedaudit.report.text.membership import (
+    BESIDE_OTHERS,
+    HARDLY_LEARNED,
+    HEADLINES,
+    HEADLINES_OF_UNITS,
+    UNLEARNED,
+    member_meaning,
 )
 from fedaudit.report.verdict import (
     WITHHELD,

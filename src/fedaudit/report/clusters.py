@@ -1,0 +1,408 @@
+"""Clustered learning in a report: studies and their models, sentences, table and charts."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from fedaudit.report import evidence, words
+from fedaudit.report.figures import drawing
+from fedaudit.report.grid import Footnotes, Grid, named, shortened
+from fedaudit.report.tables.cells import estimate_table, measured
+from fedaudit.results import metrics
+from fedaudit.results.clusters import (
+    EVERYBODY,
+    ClusterResult,
+    ModelState,
+    choices,
+    clients_of,
+    groups_by_size,
+    models_of_groups,
+)
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import Record
+
+FIGURES = {
+    metrics.ACCURACY: "Accuracy",
+    metrics.MODEL_RISK: "Risk of the group’s model",
+    metrics.MODEL_ESTIMATE: "Estimated risk of the group’s model",
+    metrics.CLIENT_RISK: "Mean risk of a client",
+    metrics.CLIENT_ESTIMATE: "Estimated mean risk of a client",
+    metrics.ESTIMATE_ERROR: "Error of the estimate",
+    metrics.VIOLATIONS: "Violations",
+    metrics.SURE_VIOLATIONS: "Sure violations",
+    metrics.EXPECTED_VIOLATIONS: "Violations as estimated",
+    metrics.CHANCE_VIOLATIONS: "Violations by chance",
+    metrics.OWN_MODEL: "Clients with the group’s model",
+    metrics.MOVED: "Clients that changed model",
+    metrics.MOVED_AT_THE_END: "… before the last measured round",
+    metrics.AGREEMENT: "Agreement of models and groups",
+}
+"""Names of figures; fairness gaps go by their own names."""
+
+
+@dataclass(frozen=True)
+class Clustered:
+    """One algorithm under one defense, over its runs.
+
+    Attributes:
+        runs: Results of single runs, one for each seed.
+        figures: Figures of single runs, and over all of them.
+    """
+
+    algorithm: str
+    defense: str
+    runs: tuple[ClusterResult, ...]
+    figures: tuple[Estimate, ...]
+
+    @cached_property
+    def means(self) -> Mapping[tuple[str, str], Estimate]:
+        """Figures over the runs, by name and group."""
+        return {(one.metric, one.group): one for one in self.figures if one.seed is None}
+
+    def mean(self, figure: str, group: str = EVERYBODY) -> Estimate | None:
+        """Return a figure over the runs; None if no run has it."""
+        return self.means.get((figure, group))
+
+
+def clustered_of(record: Record) -> tuple[Clustered, ...]:
+    """Return every algorithm and defense of a record that has clients choose between models."""
+    by_setting = evidence.grouped(record.clusters, lambda run: (run.algorithm, run.defense))
+    return tuple(
+        Clustered(
+            *key,
+            tuple(runs),
+            tuple(record.where(topic="clusters", algorithm=key[0], defense=key[1])),
+        )
+        for key, runs in by_setting.items()
+    )
+
+
+def group_names(one: Clustered) -> list[str]:
+    """Return the groups, largest first, as the record has them."""
+    run = one.runs[0]
+    return [run.group_names[group] for group in groups_by_size(run)]
+
+
+def label_of(one: Clustered, many: Sequence[Clustered]) -> str:
+    """Return a label that distinguishes a study from others; empty if it is the only one."""
+    parts = (one.algorithm, words.defense_name(one.defense))
+    return " · ".join(shortened(part, 40) for part in parts) if len(many) > 1 else ""
+
+
+def risk_size(mean: Estimate | None) -> evidence.Size | None:
+    """Return the size of the leak that a model's risk is at least; None if not above guessing.
+
+    The size follows the advantage over guessing that the lower limit shows.
+    """
+    return None if mean is None else evidence.size_reached_by(2 * evidence.least_of(mean) - 1)
+
+
+def riskiest(one: Clustered) -> Estimate | None:
+    """Return the risk of the riskiest group's model, by its lower limit; None without any."""
+    risks = [mean for name in group_names(one) if (mean := one.mean(metrics.MODEL_RISK, name))]
+    return max(risks, key=lambda mean: (evidence.least_of(mean), mean.number), default=None)
+
+
+def in_words(mean: Estimate) -> str:
+    """Return "12.4 (95% interval 9.1–15.7)"."""
+    limits = words.interval_of(mean)
+    return words.value_of(mean) + (f" (95% interval {limits})" if limits else "")
+
+
+def cluster_sentence(record: Record) -> str:
+    """Return the sentence of the section on clusters: what qualifies its figures."""
+    said = []
+    for one in clustered_of(record):
+        if one.mean(metrics.ESTIMATE_ERROR) is None:
+            said.append("The server estimated no risk, so that no client could have been warned.")
+        smaller = [
+            f"{words.count(model.shadow_samples)} for {words.count(model.samples)}"
+            for model in one.runs[0].rounds[-1].models
+            if 0 < model.shadow_samples < model.samples
+        ]
+        if smaller:
+            said.append(
+                "The server has too few samples: its shadow models are trained on "
+                f"{words.listed(smaller)} samples, and small ones overstate the risk."
+            )
+        most = max(choices(run).count(None) for run in one.runs)
+        if most:
+            said.append(
+                f"{'Up to ' * (len(one.runs) > 1)}{words.count(most)} of "
+                f"{words.count(len(one.runs[0].clients))} took part in no round and count among "
+                "no model’s clients."
+            )
+        risks = [one.mean(metrics.MODEL_RISK, name) for name in group_names(one)]
+        said += [words.capital(words.sentence(risk.note)) for risk in risks if risk and risk.note]
+        said += [
+            f"No fairness gaps: {words.sentence(shortened(run.fairness_note, 300))}"
+            for run in one.runs
+            if run.fairness_note
+        ]
+    return " ".join(evidence.distinct(said))
+
+
+def cluster_headline(studies: Sequence[Clustered]) -> str:
+    """Return the violations, as the verdict's headline has them."""
+    parts = []
+    for one in studies:
+        violations, floor = one.mean(metrics.VIOLATIONS), one.mean(metrics.CHANCE_VIOLATIONS)
+        if violations is not None:
+            chance = "" if floor is None else f"{words.amount(floor.number)} by chance"
+            notes = "; ".join(filter(None, (label_of(one, studies), chance)))
+            clients = f"{words.count(len(one.runs[0].clients))} clients"
+            said = f" ({notes})" if notes else ""
+            parts.append(f"{words.amount(violations.number)} of {clients}{said}")
+    if not parts:
+        return "No model’s membership risk was measured"
+    average = "On average " * any(len(one.runs) > 1 for one in studies)
+    return f"{average}{words.listed(parts)} use a model riskier than they accept"
+
+
+def cluster_status(studies: Sequence[Clustered]) -> evidence.Status:
+    """Return the verdict on the models' risk alone."""
+    risks = [mean for one in studies if (mean := riskiest(one))]
+    return evidence.status_between(
+        (2 * evidence.least_of(risk) - 1 for risk in risks),
+        (2 * evidence.highest_of(risk) - 1 for risk in risks),
+    )
+
+
+def cluster_meaning(studies: Sequence[Clustered]) -> str:
+    """Return what follows from the models' risk, and what does not."""
+    sizes = [size for one in studies if (size := risk_size(riskiest(one)))]
+    size = evidence.largest(sizes)
+    if size is None:
+        return "No group’s model is shown to reveal its members. Another attack may do better."
+    return (
+        f"By its lower limit a model’s risk is {evidence.a_leak(size)}. A client that accepts "
+        "less gets less protection than it asked for. Another attack may do better."
+    )
+
+
+def cluster_question(studies: Sequence[Clustered]) -> str:
+    """Return the question that was asked of the models."""
+    models = max(len(one.runs[0].rounds[-1].models) for one in studies)
+    measures = evidence.distinct(shortened(run.measure, 40) for one in studies for run in one.runs)
+    return (
+        f"of its {words.plural(models, 'model')}, between which clients choose: can samples that "
+        f"one was trained on be told from others ({words.listed(measures)}; guessing is right for "
+        "50%), and is that more than its clients accept?"
+    )
+
+
+def cluster_section(record: Record) -> dict[str, object] | None:
+    """Return the section on clusters; None if no clients choose between models."""
+    if not record.clusters:
+        return None
+    return {"said": cluster_sentence(record), "figures": cluster_table(record)}
+
+
+_REMARK = (
+    "Risk: balanced accuracy of membership inference on the model’s real members; 50% is guessing. "
+    "Violations: clients whose model’s risk is above what they accept; sure: by its lower limit; "
+    "by chance: if every true risk were 50%. Agreement: adjusted Rand index. Intervals: "
+    "Clopper-Pearson 95%, of fairness gaps bootstrap{over_runs}; numbers of clients have none."
+)
+
+_VIOLATED = evidence.Look(tone="raised")
+
+
+def cluster_table(record: Record) -> Grid:
+    """Return every figure by group, and by study if there are several."""
+    studies, notes = clustered_of(record), Footnotes()
+    labels = {(one.algorithm, one.defense): label_of(one, studies) for one in studies}
+    groups = {
+        (one.algorithm, one.defense): [EVERYBODY, *names] if len(names) > 1 else names
+        for one in studies
+        for names in [group_names(one)]
+    }
+    means = [
+        mean
+        for one in studies
+        for mean in one.means.values()
+        if mean.group in groups[mean.algorithm, mean.defense]
+    ]
+    order = evidence.distinct((*FIGURES, *(mean.metric for mean in means)))
+    runs = max((len(one.runs) for one in studies), default=1)
+    return estimate_table(
+        "Figures by group",
+        sorted(means, key=lambda mean: order.index(mean.metric)),
+        rows=lambda mean: named(FIGURES.get(mean.metric, words.capital(mean.metric))),
+        columns=lambda mean: (labels[mean.algorithm, mean.defense], group_heading(mean.group)),
+        cell=lambda mean: measured(
+            mean,
+            evidence.Look(
+                tone="raised" if mean.metric == metrics.VIOLATIONS and mean.value else ""
+            ),
+            mark=notes.mark(mean.note),
+            unbounded="",
+        ),
+        order=[(labels[key], group_heading(name)) for key in labels for name in groups[key]],
+        first="Figure",
+        notes=notes,
+        remark=_REMARK.format(over_runs=f" over these {runs} runs" if runs > 1 else "")
+        + words.about_runs(mean.further for mean in means),
+    )
+
+
+def group_heading(group: str) -> str:
+    """Return a group's name as a heading."""
+    return words.capital(shortened(group, 24))
+
+
+class ShownModel(NamedTuple):
+    """A model as a reader sees it.
+
+    Attributes:
+        model: Its number in the run.
+        label: "Majority’s model".
+        look: Colour, dash and mark, the same in every run for the model of one group.
+    """
+
+    model: int
+    label: str
+    look: drawing.Style
+
+
+def shown_models(run: ClusterResult) -> list[ShownModel]:
+    """Return the models of a run: first those that stand for groups, largest group first."""
+    labels: dict[int, str] = {}
+    for group, model in models_of_groups(run).items():
+        if model is not None:
+            label = f"{group_heading(run.group_names[group])}’s model"
+            # Long names may be cut to one, and each model has a line with its own label.
+            own = len(set(run.group)) > 1 and _most_frequent_group(run, model) == group
+            taken = label in labels.values()
+            labels[model] = label if own and not taken else f"Model {model + 1}"
+    for model in range(len(run.rounds[-1].models)):
+        labels.setdefault(model, f"Model {model + 1}")
+    return [
+        ShownModel(model, label, drawing.style(at))
+        for at, (model, label) in enumerate(labels.items())
+    ]
+
+
+def _most_frequent_group(run: ClusterResult, model: int) -> int | None:
+    used = zip(run.group, choices(run), strict=True)
+    votes = Counter(group for group, choice in used if choice == model)
+    return votes.most_common(1)[0][0] if votes else None
+
+
+# Other colours than those of the two groups' models.
+_RISKS = {
+    "True risk": drawing.Style(drawing.OKABE_ITO[3]),
+    "Estimated by the server": drawing.Style(drawing.OKABE_ITO[2], "dash", "square"),
+    "Announced to clients": drawing.Style(drawing.OKABE_ITO[4], "dot", "diamond"),
+}
+_GUESS = drawing.Style(drawing.GREY, "dot")
+
+
+def cluster_figures(record: Record) -> list[drawing.Figures]:
+    """Return the charts of clustered learning: clients by model, and the models' risk, by round."""
+    if not record.clusters:
+        return []
+    models = [one for run in record.clusters for one in shown_models(run)]
+    late = any(run.joined for run in record.clusters)
+    charts = [
+        _figure(
+            "choices",
+            "Clients of a group after each measured round, by the model that they last trained."
+            + " Clients that have not taken part yet are not counted." * late,
+            record,
+            lambda run: [_choices_panel(run, group) for group in groups_by_size(run)],
+            drawing.legend({one.label: one.look for one in models}),
+        )
+    ]
+    states = [state for run in record.clusters for one in run.rounds for state in one.models]
+    known = {name for one in states for name, risk in _risks(one).items() if risk is not None}
+    if "True risk" in known:
+        looks = {name: look for name, look in _RISKS.items() if name in known}
+        charts.append(
+            _figure(
+                "risk",
+                "Membership risk of each model by round (balanced accuracy; 50% is guessing). The "
+                "true risk, with its 95% interval, is on the model’s real members; the estimate is "
+                "made without them.",
+                record,
+                lambda run: [_risk_panel(run, shown, looks) for shown in shown_models(run)],
+                (*drawing.legend(looks), *drawing.legend({"Guessing": _GUESS}, marked=False)),
+            )
+        )
+    return charts
+
+
+def _figure(
+    name: str,
+    caption: str,
+    record: Record,
+    panels: Callable[[ClusterResult], Sequence[drawing.Panel]],
+    keys: tuple[drawing.LegendEntry, ...],
+) -> drawing.Figures:
+    made = drawing.choices_of(
+        record.clusters,
+        lambda run: (
+            shortened(run.algorithm),
+            shortened(words.defense_name(run.defense)),
+            f"seed {run.seed}",
+        ),
+        lambda inside: panels(inside[0]),
+    )
+    return drawing.Figures(f"clusters-{name}", caption, made, keys)
+
+
+def _line(
+    run: ClusterResult, name: str, values: Iterable[float | None], look: drawing.Style, hover: str
+) -> drawing.Series:
+    rounds = [one.round for one in run.rounds]
+    return drawing.Series(name, rounds, list(values), look, f"{hover} in round %{{x}}", marks=12)
+
+
+def _choices_panel(run: ClusterResult, group: int) -> drawing.Panel:
+    places, shown = clients_of(run, group), shown_models(run)
+    used = [Counter(choices(run, one)[at] for at in places) for one in run.rounds]
+    name, most = words.capital(shortened(run.group_names[group], 40)), len(places)
+    last = ", ".join(f"{one.label} {words.count(used[-1][one.model])}" for one in shown)
+    return drawing.Panel(
+        f"{name}: {words.plural(most, 'client')}",
+        f"Clients of {name} by model, round by round; at the end: {last}.",
+        drawing.round_scale([one.round for one in run.rounds]),
+        drawing.Scale(
+            "Clients", ends=(-0.02 * most, 1.02 * most), step=1 if most <= 5 else None, count=6
+        ),
+        [_line(run, one.label, (c[one.model] for c in used), one.look, "%{y}") for one in shown],
+    )
+
+
+def _risks(state: ModelState) -> dict[str, float | None]:
+    return dict(zip(_RISKS, (state.risk, state.estimated, state.told), strict=True))
+
+
+def _risk_panel(
+    run: ClusterResult, shown: ShownModel, looks: Mapping[str, drawing.Style]
+) -> drawing.Panel:
+    rounds = [one.round for one in run.rounds]
+    states = [one.models[shown.model] for one in run.rounds]
+    every = [state for one in run.rounds for state in one.models]
+    reached = [v for s in every for v in (*_risks(s).values(), s.low, s.high) if v is not None]
+    last = [words.percent(state.risk) for state in states if state.risk is not None][-1:]
+    lines = [
+        _line(run, name, (_risks(state)[name] for state in states), look, "%{y:.1%}")
+        for name, look in looks.items()
+    ]
+    low, high = [state.low for state in states], [state.high for state in states]
+    return drawing.Panel(
+        shown.label,
+        f"Risk of {shown.label} by round{''.join(f'; at the end {risk}' for risk in last)}.",
+        drawing.round_scale(rounds),
+        drawing.Scale(
+            "Membership risk", "%", (min([*reached, 0.5]) - 0.02, max([*reached, 0.58]) + 0.02), 7
+        ),
+        [
+            drawing.Band("True risk", rounds, low, high, _RISKS["True risk"].color, 0.18),
+            *lines[::-1],
+            drawing.level(rounds, 0.5, _GUESS, "Guessing", "%{y:.0%}"),
+        ],
+    )

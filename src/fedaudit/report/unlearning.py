@@ -1,0 +1,127 @@
+"""Unlearning in a report: forgotten against unseen samples, before, after, and retrained."""
+
+from typing import NamedTuple
+
+from fedaudit.core.metric_names import DESTROYED
+from fedaudit.report import words
+from fedaudit.report.evidence import Look
+from fedaudit.report.grid import Cell, Grid, named
+from fedaudit.report.tables.cells import estimate_table, measured
+from fedaudit.report.tiles import Tile
+from fedaudit.report.verdict import WITHHELD, unlearning_row_verdict, unlearning_verdict
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.metrics import TEST_ACCURACY
+from fedaudit.results.record import Record
+from fedaudit.results.unlearning import (
+    AFTER,
+    BEFORE,
+    BOTH,
+    NOT_TOLD,
+    RETRAINED,
+    UNLEARNING,
+    most_left,
+    unlearning_rows,
+)
+
+
+class UnlearningSection(NamedTuple):
+    """The part of a report on unlearning.
+
+    Attributes:
+        said: The verdict in a sentence.
+        table: AUCs of each attack and utility, before, after and retrained.
+    """
+
+    said: str
+    table: Grid
+
+
+_HEADINGS = {BEFORE: "Before", AFTER: "After", RETRAINED: "Retrained", BOTH: "Both models"}
+_EXCESS, _VERDICT = "After less retrained", "Verdict"
+
+
+def unlearning_section(record: Record) -> UnlearningSection | None:
+    """Return the part on unlearning; None for a record without it."""
+    rows = unlearning_rows(record)
+    if not rows:
+        return None
+    several = len({row.after.target for row in rows}) > 1
+    figures = [one for one in record.where(topic=UNLEARNING, seed=None) if one.attack or one.value]
+    cells = [(_EXCESS if one.against else _HEADINGS[one.point], one) for one in figures]
+    cells += [(_VERDICT, one) for one in figures if one.against]
+
+    def heading(one: Estimate) -> Cell:
+        if not one.attack:
+            return Cell(words.capital(words.metric_name(one.metric)))
+        target = "all" if one.target is None else words.client_name(one.target)
+        return named(one.attack, target * several)
+
+    table = estimate_table(
+        f"AUC of forgotten against unseen {_units(record)}, and utility",
+        cells,
+        rows=lambda cell: heading(cell[1]),
+        columns=lambda cell: ("", cell[0]),
+        cell=lambda cell: (
+            unlearning_row_verdict(record, cell[1].note)
+            if cell[0] == _VERDICT
+            else measured(cell[1], Look(), unbounded="")
+        ),
+        order=[("", name) for name in ("Before", "After", "Retrained", _EXCESS, _VERDICT)],
+        remark="The yardstick is a federation with the same settings that never had the forgotten "
+        "samples. After less retrained: paired on the same samples, with a 90% interval, which is "
+        "two one-sided tests at 5% each. Both models: the score before less the score after, for "
+        "an adversary who has the two; retraining leaves that open too.",
+    )
+    return UnlearningSection(_sentence(record), table)
+
+
+def unlearning_tile(record: Record) -> list[Tile]:
+    """Return the gravest verdict, with the attack that finds most after unlearning."""
+    rows = unlearning_rows(record)
+    if not rows:
+        return []
+    verdict, most = unlearning_verdict(record), most_left(rows)
+    both = max((row.both for row in rows), key=lambda one: one.number)
+    aucs = ", ".join(
+        f"{name} {words.value_of(one)}"
+        for name, one in ((BEFORE, most.before), (AFTER, most.after), (RETRAINED, most.retrained))
+    )
+    found = record.where(topic=UNLEARNING, seed=None, metric=TEST_ACCURACY)
+    accuracies = ", ".join(
+        f"{one.point} {words.shown(one.value, TEST_ACCURACY)}"
+        for name in (BEFORE, AFTER, RETRAINED)
+        for one in found
+        if one.point == name
+    )
+    detail = f"{most.after.attack}, AUC {aucs}; "
+    detail += f"adversary with both models {words.value_of(both)} ({both.attack})"
+    detail += f"; test accuracy {accuracies}" if accuracies else ""
+    tone = "" if verdict in (*NOT_TOLD, WITHHELD) else "alarm"
+    return [Tile(f"Unlearning by {_method(record)}", verdict, detail, tone)]
+
+
+def _method(record: Record) -> str:
+    settings = record.config.get("unlearning")
+    method = settings.get("method") if isinstance(settings, dict) else None
+    return words.MISSING if method is None else str(method)
+
+
+def _units(record: Record) -> str:
+    return "people" if record.unit == "person" else "samples"
+
+
+def _sentence(record: Record) -> str:
+    verdict, rows = unlearning_verdict(record), unlearning_rows(record)
+    of_target = {row.after.target: row.after for row in rows}.values()
+    forgotten, unseen = sum(o.n_members for o in of_target), max(o.n_nonmembers for o in of_target)
+    what = f"unlearning by {_method(record)!r} of {forgotten} {_units(record)}"
+    if verdict == DESTROYED:
+        return (
+            f"Model destroyed: {what} left a test accuracy near guessing. Such a model reveals "
+            "nothing about any sample."
+        )
+    attacks = words.plural(len({row.after.attack for row in rows}), "attack")
+    return (
+        f"{words.capital(verdict)}, as far as {attacks} of this study can tell: {what}, compared "
+        f"with {unseen} unseen ones."
+    )
