@@ -1,11 +1,16 @@
 """Outcome of a policy in the words of a summary (:mod:`fedaudit.report.summary`)."""
 
+from pathlib import Path
+
+from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome, gravity
+from fedaudit.gate.policy import read_policy
 from fedaudit.gate.reasons import figure_text
 from fedaudit.gate.verdict import Check, Verdict
 from fedaudit.report.grid import shortened
-from fedaudit.report.summary.content import PolicyOutcome, Rule
+from fedaudit.report.summary import PolicyOutcome, Rule
 from fedaudit.report.words import capital, plural, shown
+from fedaudit.results.record import Record
 
 _WORDS = {
     Outcome.PASS: "✓ kept",
@@ -14,6 +19,19 @@ _WORDS = {
     Outcome.NOT_REFUTED: "– not refuted",
 }
 _LONG = 240
+
+
+def judged(record: Record, policy: Path) -> PolicyOutcome:
+    """Return the outcome of a policy for a record as a summary prints it.
+
+    Args:
+        record: The record that is summarised.
+        policy: File of the policy.
+
+    Raises:
+        BadInput: The file is no policy.
+    """
+    return policy_outcome(evaluate_policy(record, read_policy(policy)))
 
 
 def policy_outcome(verdict: Verdict) -> PolicyOutcome:
