@@ -79,6 +79,7 @@ EXCEPTIONS = {
     ("pack.left_out", "live.recording"): "attacks of a record are those of its recording",
     ("pack.left_out", "study.running.folder"): "or of the study of its run",
     ("pack.left_out", "study.settings.sections"): "and a recording has the default figures",
+    ("study.front.audit", "gate.summary"): "a run's summary has the outcome of a policy",
     ("pack.choices", "attacks"): "names of attacks are those of the catalogue",
 }
 """Imports that the table does not allow, with the reason for each."""

@@ -18,7 +18,7 @@ from fedaudit.core.files import (
 )
 
 if TYPE_CHECKING:
-    from fedaudit.report.summary.content import PolicyOutcome
+    from fedaudit.report.summary import PolicyOutcome
     from fedaudit.results.record import Record
 
 
@@ -193,7 +193,7 @@ def summary(
         Last day on which the page may be relied on, such as 2027-06-30.
     """
     from fedaudit.report.page import write_page
-    from fedaudit.report.summary.pages import SUMMARY_FILE, summary_html, summary_markdown
+    from fedaudit.report.summary import SUMMARY_FILE, summary_html, summary_markdown
 
     path = record_at(record)
     kind, packed = _format_of(format, out), _policy_of_pack(path)
@@ -220,7 +220,7 @@ def summary(
 
 
 def _format_of(given: Format | None, out: Path | None) -> Format:
-    from fedaudit.report.summary.pages import MARKDOWN_SUFFIXES
+    from fedaudit.report.summary import MARKDOWN_SUFFIXES
 
     if given is not None:
         return given
@@ -238,17 +238,15 @@ def _policy_of_pack(record: Path) -> Path | None:
 
 
 def _judged(record: "Record", policy: Path) -> "PolicyOutcome":
-    from fedaudit.gate.evaluate import evaluate_policy
-    from fedaudit.gate.outputs import policy_outcome
-    from fedaudit.gate.policy import read_policy
+    from fedaudit.gate.outputs import judged
 
     with meant_as(policy, POLICY):
-        return policy_outcome(evaluate_policy(record, read_policy(policy)))
+        return judged(record, policy)
 
 
 def _refuse_taken(target: Path, kind: Format, inputs: list[Path]) -> None:
     """Raise if a summary would replace another kind of file, or what it is made from."""
-    from fedaudit.report.summary.pages import MARK, MARKDOWN_SUFFIXES
+    from fedaudit.report.summary import MARK, MARKDOWN_SUFFIXES
     from fedaudit.study.running.outputs import refuse_foreign_page, refuse_missing_folder
 
     refuse_missing_folder(target)

@@ -12,13 +12,15 @@ from rich.text import Text
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import open_regular, write_whole
-from fedaudit.gate.evaluate import figure_text
+from fedaudit.gate.evaluate import evaluate_policy, figure_text
 from fedaudit.gate.outcome import Outcome, gravity
+from fedaudit.gate.policy import read_policy
 from fedaudit.gate.verdict import VERDICT_FORMAT, Check, Held, Verdict
 from fedaudit.report.grid import shortened
-from fedaudit.report.summary.content import PolicyOutcome, Rule
+from fedaudit.report.summary import PolicyOutcome, Rule
 from fedaudit.report.terminal import WIDTH, width_of
 from fedaudit.report.words import capital, plural, shown
+from fedaudit.results.record import Record
 from fedaudit.results.text import one_line, without_commands
 from fedaudit.study.running.outputs import refuse_missing_folder
 
@@ -245,6 +247,19 @@ _WORDS = {
     Outcome.NOT_REFUTED: "– not refuted",
 }
 _LONG = 240
+
+
+def judged(record: Record, policy: Path) -> PolicyOutcome:
+    """Return the outcome of a policy for a record as a summary prints it.
+
+    Args:
+        record: The record that is summarised.
+        policy: File of the policy.
+
+    Raises:
+        BadInput: The file is no policy.
+    """
+    return policy_outcome(evaluate_policy(record, read_policy(policy)))
 
 
 def policy_outcome(verdict: Verdict) -> PolicyOutcome:

@@ -39,7 +39,7 @@ from fedaudit.pack.suppressing import SMALLEST_GROUP, counted, suppressed
 from fedaudit.report.clauses import clauses_json
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import study_file
-from fedaudit.report.summary.pages import SUMMARY_FILE, summary_html
+from fedaudit.report.summary import SUMMARY_FILE, summary_html
 from fedaudit.results.older import settled
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, own_hash, record_json

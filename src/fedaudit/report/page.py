@@ -69,7 +69,7 @@ def rendered(
         for name, figure in figures.items()
     }
     return (
-        _environment_of_templates()
+        templates()
         .get_template(template)
         .render(
             css=Markup(_file("report.css")),
@@ -109,7 +109,8 @@ def _file(name: str) -> str:
 
 
 @cache
-def _environment_of_templates() -> Environment:
+def templates() -> Environment:
+    """Return the templates of pages, which escape every text."""
     environment = Environment(
         loader=PackageLoader("fedaudit.report"),
         autoescape=True,

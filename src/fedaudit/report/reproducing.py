@@ -29,7 +29,7 @@ def study_file(config: Mapping[str, object]) -> str:
 def _table(values: Mapping[str, object], path: tuple[str, ...]) -> Iterator[str]:
     for key, value in values.items():
         if value is not None and not _stands_alone(value):
-            yield f"{_key(key)} = {_inline(value)}"
+            yield f"{_key(key)} = {inline(value)}"
     for key, value in values.items():
         inside = (*path, key)
         name = ".".join(_key(part) for part in inside)
@@ -46,13 +46,14 @@ def _stands_alone(value: object) -> bool:
     return isinstance(value, dict)
 
 
-def _inline(value: object) -> str:
+def inline(value: object) -> str:
+    """Return a value as TOML has it on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_inline(entry) for entry in value if entry is not None) + "]"
+        return "[" + ", ".join(inline(entry) for entry in value if entry is not None) + "]"
     if isinstance(value, dict):
-        pairs = (f"{_key(k)} = {_inline(v)}" for k, v in value.items() if v is not None)
+        pairs = (f"{_key(k)} = {inline(v)}" for k, v in value.items() if v is not None)
         return "{" + ", ".join(pairs) + "}"
     return repr(value) if isinstance(value, (int, float)) else _text(str(value))
 

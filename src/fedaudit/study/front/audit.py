@@ -6,7 +6,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxtyping import Float, Int
 from numpy import ndarray
@@ -110,6 +110,9 @@ def _argument(found: re.Match[str]) -> str:
         return f"{argument}({setting}=...)"
     return f"{option}= of what {argument}= is" if option else f"said by {argument}="
 
+
+if TYPE_CHECKING:
+    from fedaudit.report.summary import PolicyOutcome
 
 _UNNAMED = "audit"
 _KEY_LENGTH = 8
@@ -273,23 +276,47 @@ class Run:
         write_report(self.record, target)
         return target
 
-    def summary(self) -> str:
-        """Return the page that can be filed, as Markdown: question, model, answer, limits."""
-        from fedaudit.report.summary.pages import summary_markdown
+    def summary(self, policy: Path | str | None = None, *, valid_until: str = "") -> str:
+        """Return the page that can be filed, as Markdown: question, model, answer, limits.
 
-        return summary_markdown(self.record)
+        Args:
+            policy: File of a policy whose outcome the page has; none by default.
+            valid_until: Last day on which the page may be relied on, such as "2027-06-30".
 
-    def save_summary(self, path: Path | str | None = None) -> Path:
+        Raises:
+            BadInput: No such policy or date.
+        """
+        from fedaudit.report.summary import summary_markdown
+
+        return summary_markdown(self.record, self._judged(policy), valid_until)
+
+    def save_summary(
+        self,
+        path: Path | str | None = None,
+        *,
+        policy: Path | str | None = None,
+        valid_until: str = "",
+    ) -> Path:
         """Write the page that can be filed, next to the record by default, and return its path.
 
         Args:
             path: The file; a name that ends in .md makes it Markdown, any other HTML.
+            policy: File of a policy whose outcome the page has; none by default.
+            valid_until: Last day on which the page may be relied on, such as "2027-06-30".
+
+        Raises:
+            BadInput: No such policy or date, or the path is no place for such a file.
         """
-        from fedaudit.report.summary.pages import SUMMARY_FILE, write_summary
+        from fedaudit.report.summary import SUMMARY_FILE, write_summary
 
         target = self.folder / SUMMARY_FILE if path is None else Path(path)
-        write_summary(self.record, target)
+        write_summary(self.record, target, self._judged(policy), valid_until)
         return target
+
+    def _judged(self, policy: Path | str | None) -> "PolicyOutcome | None":
+        from fedaudit.gate.outputs import judged
+
+        return None if policy is None else judged(self.record, Path(policy))
 
     @in_python()
     def attack(

@@ -1,0 +1,601 @@
+"""The page that can be filed: what was asked, of which model, the answer, what was not tested.
+
+HTML and Markdown are two templates over the same sections. Verdict, numbers and controls are those
+of the report.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from fedaudit.core.errors import BadInput
+from fedaudit.core.files import write_whole
+from fedaudit.core.metric_names import AUC
+from fedaudit.report import words
+from fedaudit.report.evidence import SIZES, checks_of, distinct
+from fedaudit.report.first import First, first_of_games, first_screen
+from fedaudit.report.grid import clean, shortened
+from fedaudit.report.page import templates, write_page
+from fedaudit.report.reproducing import inline, reproducing
+from fedaudit.report.sources import kind_of
+from fedaudit.report.tables.run import controls_table
+from fedaudit.report.text.bounds import residual
+from fedaudit.report.text.games import game_verdict
+from fedaudit.report.text.verdict import verdict
+from fedaudit.report.tiles import Tile, topic_tiles
+from fedaudit.report.verdict import WITHHELD, clients_named, coverage_gaps, left_out, unit_of
+from fedaudit.results.doubts import NOT_RELIED_ON
+from fedaudit.results.record import Record
+from fedaudit.results.text import without_commands
+
+SUMMARY_FILE = "summary.html"
+"""Name of the page next to a record and in a pack."""
+MARKDOWN_SUFFIXES = (".md", ".markdown")
+"""Endings of the names of Markdown files."""
+MARK = "<!-- fedaudit summary -->"
+"""First line of the Markdown, which distinguishes an earlier summary from other files."""
+MOST_LISTED = 14
+"""Entries of a list or rows of a table at most; the report has the others."""
+_LONG, _SHORT = 300, 80
+_TAKEN_BACK = ("void", "control failed")
+"""Verdicts that take every figure back."""
+
+
+class Table(NamedTuple):
+    """A table of texts; every row has as many cells as the head."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of a summary, in the order in which it is printed.
+
+    Attributes:
+        title: Its heading.
+        badge: The answer in two or three words; empty elsewhere.
+        tone: Colour of the badge: "good", "doubt" or "alarm".
+        lead: Sentence in large type.
+        paragraphs: Sentences below it.
+        facts: Names with what they stand for.
+        table: Figures, rules or controls.
+        items: A list.
+        commands: Each with what it is for.
+        remarks: Explanations in small type.
+    """
+
+    title: str
+    badge: str = ""
+    tone: str = ""
+    lead: str = ""
+    paragraphs: tuple[str, ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
+    table: Table | None = None
+    items: tuple[str, ...] = ()
+    commands: tuple[tuple[str, str], ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def texts(self) -> Iterator[str]:
+        """Every text of the section but its title and commands."""
+        yield from (self.badge, self.lead, *self.paragraphs, *self.items, *self.remarks)
+        for row in (*self.facts, *((self.table.head, *self.table.rows) if self.table else ())):
+            yield from row
+
+
+class Rule(NamedTuple):
+    """One line of a policy with its outcome.
+
+    Attributes:
+        outcome: In words.
+        name: What is judged.
+        allowed: The most that is allowed; empty for a demand on the evidence.
+        measured: The worst figure with its limits; empty for a demand.
+        reason: Which figure that is, or what was found, and why it is not settled.
+    """
+
+    outcome: str
+    name: str
+    allowed: str
+    measured: str
+    reason: str
+
+
+class PolicyOutcome(NamedTuple):
+    """Outcome of a policy for a record, as :mod:`fedaudit.gate` decides it.
+
+    Attributes:
+        name: Of the policy.
+        digest: SHA-256 over its settings.
+        outcome: "pass", "fail" or "inconclusive".
+        rules: Lines of the policy, the gravest first, less those in ``kept``.
+        kept: Demands on the evidence that are met, by name.
+        unjudged: What the record has and the policy does not ask about.
+    """
+
+    name: str
+    digest: str
+    outcome: str
+    rules: tuple[Rule, ...]
+    kept: tuple[str, ...]
+    unjudged: tuple[str, ...]
+
+
+class Summary(NamedTuple):
+    """A record on one page that can be filed.
+
+    Attributes:
+        name: Of the record.
+        kind: Kind of audit.
+        digest: Content hash of the record.
+        sections: All parts but signature and glossary.
+        valid_until: Until when the page may be relied on.
+        glossary: Terms that the page uses, each with one line of explanation.
+    """
+
+    name: str
+    kind: str
+    digest: str
+    sections: tuple[Section, ...]
+    valid_until: str
+    glossary: tuple[tuple[str, str], ...]
+
+
+def summary_html(record: Record, policy: PolicyOutcome | None = None, valid_until: str = "") -> str:
+    """Return the summary of a record as an HTML document.
+
+    It loads nothing, runs no script, and prints name, digest and page number on each page.
+
+    Args:
+        record: Of any kind.
+        policy: Outcome of a policy for it; None without one.
+        valid_until: Last day on which the page may be relied on, such as "2027-06-30"; empty
+            for none.
+
+    Raises:
+        BadInput: The text is not a date, or the date is before the audit.
+    """
+    summary = summary_of(record, policy, valid_until)
+    return templates().get_template("summary.html.j2").render(summary=summary)
+
+
+def summary_markdown(
+    record: Record, policy: PolicyOutcome | None = None, valid_until: str = ""
+) -> str:
+    """Return the summary of a record as Markdown, as for ``$GITHUB_STEP_SUMMARY``.
+
+    Names in the record can start no markup: see :func:`summary_html` for the arguments.
+    """
+    summary = summary_of(record, policy, valid_until)
+    form = templates().overlay(finalize=_in_markdown)
+    form.filters |= {"row": _row, "paragraph": _paragraph}
+    text = form.get_template("summary.md.j2").render(summary=summary)
+    return without_commands(re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
+
+
+def write_summary(
+    record: Record, path: Path, policy: PolicyOutcome | None = None, valid_until: str = ""
+) -> None:
+    """Write the summary of a record, as Markdown if the name ends in .md, else as HTML.
+
+    Args:
+        record: Of any kind.
+        path: The file; it is written whole or not at all.
+        policy: Outcome of a policy for the record; None without one.
+        valid_until: Last day on which the page may be relied on; empty for none.
+
+    Raises:
+        BadInput: The path is no place for such a file, or the date is none.
+    """
+    if path.suffix.lower() in MARKDOWN_SUFFIXES:
+        write_whole(path, summary_markdown(record, policy, valid_until), private=True)
+    else:
+        write_page(path, summary_html(record, policy, valid_until))
+
+
+_BACKSLASHED = re.compile(r"([\\`*_\[\]|~])")
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;", "#": "&#35;", "$": "&#36;"}
+_LINKS = re.compile(r"://|(?i:\bwww)\.")
+_OPENS_BLOCK = re.compile(r"^(\s*)([-+=]|\d+[.)])")
+
+
+def escaped(text: str) -> str:
+    """Return a text as Markdown that shows it as it is: one line, without markup or links."""
+    safe = "".join(_ENTITIES.get(char, char) for char in clean(text))
+    safe = _BACKSLASHED.sub(r"\\\1", safe)
+    return _LINKS.sub(lambda match: match[0].replace(":", "&#58;").replace(".", "&#46;"), safe)
+
+
+def _in_markdown(value: object) -> object:
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return Markup(escaped(value))
+    return value
+
+
+def _row(cells: Sequence[str]) -> Markup:
+    return Markup(f"| {' | '.join(map(escaped, cells))} |")
+
+
+def _paragraph(text: str) -> Markup:
+    """Return a text for the start of a line, where further characters start a list or heading."""
+    return Markup(_OPENS_BLOCK.sub(r"\1\\\2", escaped(text)))
+
+
+def summary_of(
+    record: Record, policy: PolicyOutcome | None = None, valid_until: str = ""
+) -> Summary:
+    """Return the contents of a summary: see :func:`summary_html` for the arguments."""
+    until = _valid_until(record, valid_until)
+    record = words.cleaned(record, words.without_digests([record]))
+    if record.kind == "games":
+        played = game_verdict(record)
+        first, asked = first_of_games(record, played), played.played
+        meaning, unsettled = played.meaning, played.limits
+        warnings = (*played.contradictions, *played.claims)
+    else:
+        plain = verdict(record)
+        first, asked = first_screen(record, plain), plain.audited
+        meaning, unsettled = plain.meaning, plain.open
+        warnings = (plain.warning, *first.beside)
+    sections = (
+        _question(record, asked),
+        Section("Of which model", facts=tuple((name, text) for name, text in _facts(record))),
+        _answer(record, first, meaning, warnings),
+        _policy(policy, is_answered=first.look not in _TAKEN_BACK),
+        _controls(record, first),
+        _untested(record, unsettled),
+        _verifying(record, policy),
+    )
+    kind = "Security games" if record.kind == "games" else kind_of(record)
+    used = explained(" ".join(text for section in sections for text in section.texts()))
+    name, digest = shortened(record.name, _SHORT), shortened(record.content_hash, 80)
+    return Summary(name, kind, digest, sections, until, used)
+
+
+def _valid_until(record: Record, text: str) -> str:
+    change = "the model, the data, the defense or the adversary changes"
+    if not text:
+        return f"{change}. No date was set."
+    last, started = _date(text), _date(record.environment.started[:10])
+    if last is None:
+        raise BadInput(
+            f"the date until which a summary is valid is {text[:40]!r}, which is no date; write "
+            "it as year-month-day, such as 2027-06-30"
+        )
+    if started is not None and last < started:
+        raise BadInput(
+            f"a summary that is valid until {last} would have ended before the audit of {started}; "
+            "give a later date"
+        )
+    return f"{last}, or {change}, whichever comes first."
+
+
+def _date(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+_ALSO_ASKED: Mapping[str, str] = {
+    "unlearning": "After samples were deleted from the model: does it still reveal them?",
+    "secure_sum": "How well does the sum of one round hide the update of one client?",
+    "canaries": "How much can the model reveal of the whole contribution of one client?",
+}
+"""Questions that a table of the study's settings adds."""
+
+
+def _question(record: Record, asked: str) -> Section:
+    about = shortened(str(record.config.get("about") or ""), _LONG)
+    return Section(
+        "What was asked",
+        paragraphs=(asked,),
+        items=tuple(text for table, text in _ALSO_ASKED.items() if record.config.get(table)),
+        remarks=(f"Described by its author as: “{about}”",) if about else (),
+    )
+
+
+_MODELS = "not in the result; whoever signs names the released model below"
+
+
+def _facts(record: Record) -> Iterator[tuple[str, str]]:
+    config, known = record.config, record.coverage
+    yield "Result", shortened(record.name, _SHORT)
+    yield "Digest of the result", f"{shortened(record.content_hash, 80)} (SHA-256)"
+    if record.kind == "games":
+        yield "Data", settings_line(config.get("data"))
+        mechanisms = distinct(shortened(game.mechanism, 60) for game in record.games)
+        yield "Protection", words.listed(mechanisms[:6])
+    else:
+        yield "Digest of the models", shortened(known.identity if known else "", 80) or _MODELS
+        yield from _settings(record)
+    yield "The adversary sees", words.listed([words.sight_name(s) for s in record.view.sees][:12])
+    if record.kind != "games":
+        yield "Audited", _audited(record)
+    if known:
+        yield "Coverage", f"{known.measured} of {known.rounds} rounds measured"
+    made = record.environment
+    version = shortened(made.versions.get("fedaudit", "not recorded"), 30)
+    yield "Audit made", f"{shortened(made.started[:10], 10)}, fedaudit {version}"
+
+
+def _settings(record: Record) -> Iterator[tuple[str, str]]:
+    if record.watched:
+        recording = record.config.get("recording")
+        model = recording.get("model", "") if isinstance(recording, dict) else ""
+        yield "Model", shortened(str(model), _LONG) or "not stated in the result"
+        yield "Data and training", "not known: the audit recorded what clients sent"
+        yield "Defense", "not known: the clients of a recorded federation may use any"
+        return
+    for table in ("data", "partition", "model", "algorithm", "training", "defense"):
+        yield words.capital(table), settings_line(record.config.get(table))
+
+
+def settings_line(entry: object) -> str:
+    """Return a table of a study in one line: "dp-sgd (clip = 1.0, noise_multiplier = 2.0)"."""
+    if not isinstance(entry, dict):
+        return "not stated in the result"
+    rest, options = dict(entry), entry.get("options")
+    name = shortened(str(rest.pop("name", None) or rest.pop("scheme", "")), _SHORT)
+    rest = {key: value for key, value in rest.items() if key != "options"}
+    rest |= options if isinstance(options, dict) else {}
+    stated = {key: value for key, value in rest.items() if value not in (None, "", [], {})}
+    more = inline(stated)[1:-1]
+    return shortened(f"{name} ({more})" if name and more else name or more, _LONG)
+
+
+def _audited(record: Record) -> str:
+    aucs = [one for one in record.findings if one.metric == AUC and one.seed is not None]
+    figures = [one for one in aucs if one.n_members and one.contrast != "mixed"]
+    if not figures:
+        return "every client" if record.sources or record.clusters else "no sample"
+    targets = sorted({one.target for one in figures if one.target is not None})
+    unit = {"person": "people", "canary sample": "canary samples"}.get(unit_of(record), "samples")
+    members = words.from_to(one.n_members for one in figures)
+    others = words.from_to(one.n_nonmembers for one in figures)
+    each = "" if len(targets) < 2 else " for each"
+    whose = clients_named(targets) if targets else "all clients"
+    return f"{whose}: {members} {unit} as members, {others} as non-members{each}"
+
+
+_TONES: Mapping[str, str] = {
+    "no leak shown": "good",
+    "inconclusive": "doubt",
+    "weak leak": "doubt",
+    "trace of a leak": "doubt",
+    "above guessing": "doubt",
+}
+
+
+def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...]) -> Section:
+    texts, numbers = [meaning], _numbers(record, first)
+    of_one_client = record.config.get("canaries") or record.config.get("secure_sum")
+    if first.look in _TAKEN_BACK:
+        numbers = []
+        texts.append(
+            "This page prints no figure, because the answer is taken back. The report shows the "
+            "figures and what is wrong with them."
+        )
+    elif numbers and not of_one_client and not checks_of(record.controls).failed:
+        left = residual(record).text
+        texts.append(f"With 95% confidence each: {left[:1].lower()}{left[1:]}")
+    head = ("Figure", "Measured", "Range (95% unless stated), and what to compare it with")
+    rows = tuple((one.label, one.value, one.detail) for one in numbers)
+    return Section(
+        "The answer",
+        badge=first.status,
+        tone=_TONES.get(first.look, "alarm"),
+        lead=words.sentence(first.headline),
+        paragraphs=tuple(words.sentence(text) for text in (*texts, *warnings[:4]) if text),
+        table=Table(head, rows) if rows else None,
+        remarks=(_size_words(),) if rows else (),
+    )
+
+
+def _numbers(record: Record, first: First) -> list[Tile]:
+    """Return the numbers of the first screen and of each topic that no control takes back."""
+    topics = {} if record.kind == "games" else topic_tiles(record)
+    taken_back: list[Tile] = []
+    if any(not one.attack for one in checks_of(record.controls).failed):
+        taken_back = topics.get("clusters", [])
+    every = [*first.numbers, *(tile for tiles in topics.values() for tile in tiles[:2])]
+    return [
+        one
+        for one in distinct(every)
+        if one.value != WITHHELD and NOT_RELIED_ON not in one.detail and one not in taken_back
+    ]
+
+
+def _size_words() -> str:
+    """Return the words for the size of a leak, with the least figures that earn them."""
+    named = SIZES[1:]
+    sizes = words.listed([one.word for one in named])
+    aucs = words.listed([f"{one.auc:g}" for one in named])
+    shares = words.listed([f"{one.share:.0%}" for one in named])
+    return (
+        f"The word for the size of a leak follows the lower end of the range: {sizes} from an AUC "
+        f"of {aucs}, or from {shares} of what guessing leaves open. The words are conventions of "
+        "this tool, not of law."
+    )
+
+
+_OUTCOMES: Mapping[str, tuple[str, str, str]] = {
+    "pass": ("PASS", "good", "every rule is kept by the upper end of the range"),
+    "fail": ("FAIL", "alarm", "at least one rule is broken"),
+    "inconclusive": (
+        "UNDECIDED",
+        "doubt",
+        "the evidence shows neither that all rules are kept nor that one is broken, which is not a "
+        "pass",
+    ),
+}
+
+
+def _policy(policy: PolicyOutcome | None, *, is_answered: bool) -> Section:
+    title = "What the policy says"
+    if policy is None:
+        return Section(
+            title,
+            lead="No policy was applied.",
+            paragraphs=(
+                "This page reports what was measured. It does not say whether that is acceptable: "
+                "a policy with allowed values decides that.",
+            ),
+            commands=(("To apply a policy", "fedaudit summary RESULT --policy policy.toml"),),
+        )
+    badge, tone, meaning = _OUTCOMES.get(policy.outcome, (policy.outcome, "doubt", ""))
+    rules = [rule if is_answered else _taken_back(rule) for rule in policy.rules]
+    more = len(rules) - MOST_LISTED
+    left = f"And {words.plural(more, 'more rule')}; the verdict has all." if more > 0 else ""
+    kept = f"Kept as well: {'; '.join(policy.kept)}." if policy.kept else ""
+    return Section(
+        title,
+        badge=badge,
+        tone=tone,
+        lead=f"By the policy “{shortened(policy.name, _SHORT)}” {meaning}.",
+        table=Table(
+            ("Outcome", "Rule", "Allowed at most", "Measured (range)", "Which figure, and why"),
+            tuple(tuple(cell or words.MISSING for cell in rule) for rule in rules[:MOST_LISTED]),
+        ),
+        items=tuple(f"Not judged: {words.sentence(item)}" for item in policy.unjudged[:6]),
+        remarks=tuple(filter(None, [left, shortened(kept, 2 * _LONG)])),
+    )
+
+
+def _taken_back(rule: Rule) -> Rule:
+    """Return a rule without its figure, which a failed control takes back."""
+    if not rule.allowed:
+        return rule
+    reason = "a figure of this record does not count"
+    return rule._replace(outcome="– taken back", measured="", reason=reason)
+
+
+_EXPECTED = ("permuted members", "untrained model", "blind classifier", "planted leak")
+
+
+def _controls(record: Record, first: First) -> Section:
+    title, lead = "Checks of the audit itself (controls)", words.sentence(first.controls)
+    if record.kind == "games":
+        return Section(title, lead=lead, remarks=("Games have no controls but their own bounds.",))
+    grid, table = controls_table(record), None
+    if grid.rows:
+        rows = tuple(tuple(cell.text for cell in row) for row in grid.rows)
+        table = Table(tuple(column.text for column in grid.columns), rows[:MOST_LISTED])
+    absent = [name for name in _EXPECTED if name not in {one.control for one in record.controls}]
+    signs = {"✓": ("hold", "good"), "?": ("in part", "doubt")}
+    badge, tone = signs.get(first.sign, ("failed", "alarm"))
+    not_run = (f"Not run: {words.listed(absent)}.",) if absent else ()
+    return Section(title, badge, tone, lead, table=table, remarks=not_run)
+
+
+_BEYOND_GAMES = (
+    "Servers that send the model as it is, and what they see of honest training.",
+    "Servers with another neuron, other targets, more rounds or more data of their own.",
+    "Attacks published after this version.",
+    "Reconstruction of records, and inference of properties of a client's data.",
+)
+
+
+def _untested(record: Record, unsettled: tuple[str, ...]) -> Section:
+    items = [*(_BEYOND_GAMES if record.kind == "games" else ()), *record.untested]
+    items += [words.sentence(item) for item in (coverage_gaps(record), *left_out(record)) if item]
+    if record.coverage and record.coverage.never_measured:
+        absent = clients_named(record.coverage.never_measured)
+        items.append(f"Never took part in a measured round: {absent}.")
+    items = [shortened(item, _LONG) for item in distinct(items)]
+    more = len(items) - MOST_LISTED
+    items = items[:MOST_LISTED] + [f"And {more} more; the report has them."] * (more > 0)
+    if record.kind == "games":
+        games = words.plural(sum(point.adv.total for point in record.games), "game")
+        scale = f"{games} over {words.plural(len(record.points), 'setting')}; others were not"
+        scale += " played."
+    else:
+        ran = words.plural(sum(row.status == "run" for row in record.attacks), "attack")
+        runs = words.plural(len(record.seeds), "training run")
+        scale = f"{ran}, {runs}. More attacks, samples or runs may find more."
+    notes = [f"Not settled: {shortened(item, 2 * _LONG)}" for item in unsettled[:4]]
+    return Section(
+        "What was not tested",
+        lead="The answer says nothing about these.",
+        items=tuple(items),
+        remarks=(f"Scale: {scale}", *notes),
+    )
+
+
+def _verifying(record: Record, policy: PolicyOutcome | None) -> Section:
+    again = reproducing(record)
+    option = " --policy policy.toml" * (policy is not None)
+    steps = [("Make this page again from the result", f"fedaudit summary RESULT{option}")]
+    if record.watched:
+        steps.append(("Attack the recording again", "fedaudit attack RECORDING"))
+    elif again.study:
+        needs = f" (needs the data set “{again.data}”)" if again.data else ""
+        steps.append((f"Train and audit again; study.toml is in the report{needs}", again.command))
+    steps.append(
+        ("Check an evidence pack and everything in it", "fedaudit verify PACK --digest DIGEST")
+    )
+    same = "Attacking the same recording" if record.watched else "Training with the same settings"
+    return Section(
+        "How to verify this page",
+        facts=(("Digest of the policy", shortened(policy.digest, 80)),) if policy else (),
+        paragraphs=(
+            "The report (report.html, next to the result) is the appendix: it has every figure, "
+            "attack, control and setting, and shows the same digest of the result. "
+            f"{same} on the same machine with the same versions gives the same digest.",
+        ),
+        commands=tuple(steps),
+    )
+
+
+GLOSSARY: Mapping[str, str] = {
+    "Adversary": "whoever tries to learn about the training data, with exactly what it is said to "
+    "see",
+    "Client": "one participant, such as a hospital, that trains on its own data",
+    "Member, non-member": "a sample that was in the audited training data, and a comparable one "
+    "that was not",
+    "Unseen": "samples that no client trained on",
+    "Attack": "a published method that scores each sample: higher means likelier a member",
+    "AUC": "share of pairs of one member and one non-member in which the attack ranks the member "
+    "higher: 0.5 is guessing, 1 is always right",
+    "TPR, FPR": "share of members found (true positives) when that share of non-members is wrongly "
+    "accused (false positives)",
+    "Range": "95% confidence interval: over many audits like this one, 95% of such ranges hold the "
+    "true value",
+    "Guess": "what somebody would reach who knows nothing about the model",
+    "Seed, training run": "the training repeated with other random numbers",
+    "ε, epsilon": "limit of what a release can reveal of one unit; 0 reveals nothing. “At least” "
+    "is what the audit proves and never shows that a claim is kept",
+    "Not refuted": "the audit found less than the limit, which does not show that the limit is "
+    "kept",
+    "Pooled": "all audited clients judged together, each with its own members and non-members",
+    "Canary": "an artificial sample or client, made to be easy to recognise: the worst case",
+    "Defense": "a change to training or uploads that is meant to make the model reveal less",
+    "Update, upload": "what a client sends after training: how its data changed the model",
+    "Round": "one exchange: the server sends a model, clients train it and send back what changed",
+    "Label distributions": "how often each class occurs at each client, which can identify a "
+    "client without any attack on the model",
+    "Unlearning": "removing samples from a trained model without training it again from the start",
+    "Control": "a check with a known right answer; if one fails, its figures do not count",
+    "Neuron, mechanism": "the part that a dishonest server plants in the model, and the noise that "
+    "clients add against it",
+    "Digest, SHA-256": "a fingerprint: any change to the result gives another one",
+}
+"""Terms, each with one line of explanation."""
+
+
+def explained(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the terms that a text uses, each with its explanation.
+
+    Args:
+        text: Everything that a summary prints.
+    """
+    return tuple(
+        (term, meaning)
+        for term, meaning in GLOSSARY.items()
+        if re.search(rf"(?i)\b(?:{term.replace(', ', '|')})", text)
+    )
