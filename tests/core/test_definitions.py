@@ -57,7 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield tmp_path
-    torch.set_printoptions(profile="default")  # modules below change them
+    torch.set_printoptions(profile="default")  # type: ignore[no-untyped-call]
     for name in [name for name in sys.modules if name.startswith(("own_", "this"))]:
         del sys.modules[name]
 

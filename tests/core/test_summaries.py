@@ -45,10 +45,10 @@ def test_print_options_of_a_notebook_change_no_words() -> None:
     values = [torch.rand(4, dtype=torch.float64), np.array([1 / 3, -1e-9, np.nan]), np.arange(9)]
     usual = [stated(value) for value in values]
     try:
-        torch.set_printoptions(precision=2, threshold=2, linewidth=20, sci_mode=True)
+        torch.set_printoptions(precision=2, threshold=2, linewidth=20, sci_mode=True)  # type: ignore[no-untyped-call]
         with np.printoptions(precision=2, threshold=2, sign="+", nanstr="-", suppress=True):
             assert [stated(value) for value in values] == usual
             assert repr(values[0]) != usual[0]
             assert repr(values[1]) != usual[1]
     finally:
-        torch.set_printoptions(profile="default")
+        torch.set_printoptions(profile="default")  # type: ignore[no-untyped-call]
