@@ -55,7 +55,7 @@ FLOORS: dict[str, str] = {
     "study.front": EVERYTHING_BELOW,
     "study": "core.errors core.metric_names results study.settings",
     "live": EVERYTHING_BELOW,
-    "gate": "core.errors core.files core.metric_names metrics results report "
+    "gate": "core.errors core.files core.metric_names metrics results report study.settings.toml "
     "study.settings.values study.running.outputs",
     "pack": "core.errors core.files core.importing core.metric_names results report gate",
     "integrations": EVERYTHING_BELOW,
@@ -79,7 +79,7 @@ EXCEPTIONS = {
     ("pack.left_out", "live.recording"): "attacks of a record are those of its recording",
     ("pack.left_out", "study.running.folder"): "or of the study of its run",
     ("pack.left_out", "study.settings.sections"): "and a recording has the default figures",
-    ("study.front.audit", "gate.summary"): "a run's summary has the outcome of a policy",
+    ("study.front.audit", "gate.outputs"): "a run's summary has the outcome of a policy",
     ("pack.choices", "attacks"): "names of attacks are those of the catalogue",
 }
 """Imports that the table does not allow, with the reason for each."""

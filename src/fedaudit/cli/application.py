@@ -20,7 +20,7 @@ from fedaudit.core.errors import FAULT, BadInput, FedauditError, on_command_line
 from fedaudit.core.files import RECORDING_FILE, open_regular
 from fedaudit.core.importing import code_named_in
 from fedaudit.results.text import LogLines, indented, one_line
-from fedaudit.study.settings.values import read_toml
+from fedaudit.study.settings.toml import read_toml
 
 _LONGEST_TRACE = 8000
 

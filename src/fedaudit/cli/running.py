@@ -29,7 +29,7 @@ from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, own_place
 from fedaudit.core.importing import code_named_in, line_of
 from fedaudit.core.starting import importing
-from fedaudit.study.settings.values import parsed_toml, refuse_many_dots
+from fedaudit.study.settings.toml import parsed_toml, refuse_many_dots
 
 if TYPE_CHECKING:
     import fedaudit.results.record
@@ -94,7 +94,7 @@ def run_command(
     """
     with importing():
         from fedaudit.study.settings.games import GameStudy, kind_of
-        from fedaudit.study.settings.values import read_toml
+        from fedaudit.study.settings.toml import read_toml
 
     # A study is a program, and whoever carries it out runs it.
     with code_named_in(study, trusted=True, folder=study.parent), meant_as(study, STUDY):

@@ -26,7 +26,7 @@ from fedaudit.study.running.folder import claim
 from fedaudit.study.running.identity import config_of, with_code
 from fedaudit.study.settings.file import Point, points_of
 from fedaudit.study.settings.games import GameStudy
-from fedaudit.study.settings.values import read_toml
+from fedaudit.study.settings.toml import read_toml
 
 _POINTS = "points"
 _VERSION = 7

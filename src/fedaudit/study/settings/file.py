@@ -16,7 +16,8 @@ from typing import Generic, NamedTuple
 
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.study.settings.sections import Study
-from fedaudit.study.settings.values import Kind, read_toml, settings_from
+from fedaudit.study.settings.toml import read_toml
+from fedaudit.study.settings.values import Kind, settings_from
 
 MAX_POINTS = 200
 """Points of all grids of a study; each is a whole study, with its own runs and report."""
