@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import Params
-from fedaudit.defenses.accounting import FORMAL_DELTA
-from fedaudit.defenses.canary import canary_direction
+from fedaudit.fl.accounting import FORMAL_DELTA
+from fedaudit.fl.canary import canary_direction, canary_statistics
 from fedaudit.live.weights import tensor_of
 from fedaudit.metrics.canaries import FEWEST_CANARIES, CanaryBounds, canary_bounds
-from fedaudit.observe.canaries import canary_statistics
 from fedaudit.study.settings.optional import LONGEST_CANARY
 
 Array: TypeAlias = Tensor | ndarray

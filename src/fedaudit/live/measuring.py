@@ -20,9 +20,9 @@ from fedaudit.live.unsent import ESTIMATED, estimated_layers, named_few, with_es
 from fedaudit.live.waiting import clear, hand_over, read_waiting, waiting
 from fedaudit.live.weights import Shape
 from fedaudit.observe.kept_files import write_round
-from fedaudit.observe.layout import round_bytes
 from fedaudit.observe.measurements import MeasuredRound, write_measured
 from fedaudit.observe.round import Round
+from fedaudit.observe.tensors import round_bytes
 from fedaudit.results.text import plain
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.controls import untrained_rounds

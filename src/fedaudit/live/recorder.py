@@ -71,8 +71,8 @@ from fedaudit.live.rounds import (
 from fedaudit.live.unsent import estimated_layers, named_few
 from fedaudit.live.waiting import waiting_entries
 from fedaudit.live.weights import Weights
-from fedaudit.observe.layout import MAX_ROUND, Keep
 from fedaudit.observe.round import EVERYBODY, Round
+from fedaudit.observe.tensors import MAX_ROUND, Keep
 from fedaudit.observe.views import seen_from, view_named
 from fedaudit.results.text import log_line, plain
 from fedaudit.study.figures.reported import Metric, metrics_in

@@ -17,9 +17,8 @@ from fedaudit.core.pretrained import MAX_TENSORS
 from fedaudit.core.values import Architecture, ClientId, Model, Params, plus
 from fedaudit.live.recording import RoundEntry
 from fedaudit.observe.kept_files import models_in, numbered_models, refuse_misfit, under
-from fedaudit.observe.layout import numbered
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.observe.tensors import MAX_BYTES, read_notes, read_tensors, write_tensors
+from fedaudit.observe.tensors import MAX_BYTES, numbered, read_notes, read_tensors, write_tensors
 from fedaudit.observe.views import grouped
 
 FOLDER = "waiting"

@@ -14,7 +14,7 @@ from fedaudit.core.metric_names import (
     Origin,
 )
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.defenses.accounting import FORMAL_DELTA
+from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.metrics import one_run_epsilon
 from fedaudit.metrics.canaries import record_bounds
 from fedaudit.metrics.epsilon import bound_method, one_sided_coins

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fedaudit.core.metric_names import FORMAL_EPSILON, FORMAL_EPSILON_OF_A_ROUND
-from fedaudit.defenses.accounting import FORMAL_DELTA
+from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.hooks import Guarantee
 from fedaudit.results.estimate import Estimate
 from fedaudit.study.setup.parts import Setup

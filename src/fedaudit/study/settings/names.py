@@ -10,6 +10,9 @@ from fedaudit.core.importing import as_catalogued
 
 def as_known(kind: str, name: str) -> str:
     """A name as the catalogue of a kind spells it; as it is where that has none like it."""
+    # Most studies use no defense, and the catalogue of defenses loads all of them.
+    if (kind, name) == ("defense", "none"):
+        return name
     return as_catalogued(kind, name, _catalogue(kind))
 
 

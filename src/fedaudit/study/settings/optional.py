@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedaudit.observe.layout import MAX_ROUND
+from fedaudit.observe.tensors import MAX_ROUND
 from fedaudit.study.settings.base import Count, Positive, Section
 
 LONGEST_CANARY = 1e6

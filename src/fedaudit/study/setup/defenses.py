@@ -7,9 +7,7 @@ from fedaudit.core.errors import BadInput, FedauditError, Unsupported
 from fedaudit.core.objects import stated
 from fedaudit.core.tasks import lacking
 from fedaudit.core.values import ClientId
-from fedaudit.defenses.chain import Chain
-from fedaudit.defenses.cofedmid.neutral import NeutralNoise
-from fedaudit.fl.hooks import Defense, Plan
+from fedaudit.fl.hooks import Chain, Defense, Plan
 from fedaudit.study.settings.defense import Group
 from fedaudit.study.settings.options import Entry, check_options
 from fedaudit.study.settings.sections import Study
@@ -82,13 +80,13 @@ def _made(group: Group) -> dict[ClientId, Defense]:
 
 def entries_of(study: Study) -> Iterator[Entry]:
     """Return the defenses that a study names, with their settings; unknown ones are left out."""
-    from fedaudit.defenses import defense_named
+    groups = study.defense.groups(study.partition.clients)
+    for part in [part for group in groups for part in group.parts]:
+        from fedaudit.defenses import defense_named
 
-    for group in study.defense.groups(study.partition.clients):
-        for part in group.parts:
-            with suppress(FedauditError):
-                make = defense_named(part.name)
-                yield Entry("defense", part.name, make, part.options, "defense")
+        with suppress(FedauditError):
+            make = defense_named(part.name)
+            yield Entry("defense", part.name, make, part.options, "defense")
 
 
 def alike(
@@ -127,6 +125,10 @@ def assigns_classes(defense: Defense | None) -> bool:
 
 def noisy_tail(defense: Defense | None) -> float | None:
     """Share of the last parameters to which a client's defense adds noise that cancels, if any."""
+    if defense is None:
+        return None
+    from fedaudit.defenses.cofedmid.neutral import NeutralNoise  # with all other defenses
+
     parts = defense.parts if isinstance(defense, Chain) else (defense,)
     noise = (part for part in parts if isinstance(part, NeutralNoise) and part.sigma > 0)
     return next((part.ratio for part in noise), None)
