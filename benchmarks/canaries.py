@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedaudit.defenses.accounting import gaussian_epsilon
+from fedaudit.fl.accounting import gaussian_epsilon
 from fedaudit.metrics.canaries import canary_bounds
 from fedaudit.metrics.epsilon import gaussian_budget, gaussian_shift
 

@@ -11,7 +11,7 @@ import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fedaudit.attacks.ami.rules import Rules
+from fedaudit.attacks.ami.game import Rules
 from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.catalogue import CATALOGUES, CatalogueEntry, Option, doc_of
 from fedaudit.fl.training.local import LocalTraining

@@ -16,7 +16,7 @@ import pytest
 import fedaudit as fa
 from fedaudit.algorithms import ALGORITHMS, TRAINING, FederatedAlgorithm
 from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS, base
-from fedaudit.attacks.entries import ENTRIES
+from fedaudit.attacks.base import ENTRIES
 from fedaudit.core import errors
 from fedaudit.core.errors import BadInput
 from fedaudit.core.naming import Clients, NamedPart

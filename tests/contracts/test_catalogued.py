@@ -26,9 +26,9 @@ ENTRIES: dict[str, set[str]] = {
     "fedaudit.models": {build.__module__ for build in MODELS.values()},
 }
 OTHERS: dict[str, set[str]] = {
-    "fedaudit.attacks": {"ami", "base", "entries"},
+    "fedaudit.attacks": {"ami", "base"},
     "fedaudit.signals": {"base", "gradients", "kernels", "measure"},
-    "fedaudit.defenses": {"accounting", "canary", "chain"} | {"planted", "poison", "soft_labels"},
+    "fedaudit.defenses": {"planted", "soft_labels"},
     "fedaudit.fl.algorithms": {"base"},
     "fedaudit.models": {"_parts", "parts"},
 }

@@ -26,10 +26,9 @@ from fedaudit.core.values import (
     weighted_sum,
 )
 from fedaudit.defenses import DEFENSES, made
-from fedaudit.defenses.chain import Chain
 from fedaudit.engines.base import Engine
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.hooks import Defense, Plan, Visit
+from fedaudit.fl.hooks import Chain, Defense, Plan, Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Sent, Update, Upload

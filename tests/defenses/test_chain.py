@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, flat
-from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.clip import ClientDP
 from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
@@ -24,7 +23,16 @@ from fedaudit.defenses.relaxloss import RelaxLoss
 from fedaudit.defenses.sampling import DataSampling
 from fedaudit.defenses.sparsify import GradientSparsification
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.hooks import UNDEFENDED, Defense, Guarantee, Objective, Turn, Visit, Workload
+from fedaudit.fl.hooks import (
+    UNDEFENDED,
+    Chain,
+    Defense,
+    Guarantee,
+    Objective,
+    Turn,
+    Visit,
+    Workload,
+)
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload

@@ -11,14 +11,13 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.tasks import binary, regression
 from fedaudit.core.values import Architecture, Setting
 from fedaudit.defenses import made
-from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.soft_labels import class_count
-from fedaudit.fl.hooks import Plan, Visit
+from fedaudit.fl.hooks import Chain, Plan, Visit
 from fedaudit.models import architecture
 
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.filters.claim import Arrays
-from fedaudit.filters.noise import (
+from fedaudit.filters.check import (
     ERROR,
     Finding,
     call_tests,
@@ -19,6 +18,7 @@ from fedaudit.filters.noise import (
     shape_tests,
     spread_of,
 )
+from fedaudit.filters.claim import Arrays
 from fedaudit.filters.replay import corner
 
 SHAPES: dict[str, tuple[int, ...]] = {"weight": (12, 8), "bias": (12,)}

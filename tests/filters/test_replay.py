@@ -12,8 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.filters.adapters import Form
-from fedaudit.filters.replay import Snapshot, drawing
+from fedaudit.filters.replay import Form, Snapshot, drawing
 
 SOURCES: dict[str, Callable[[], object]] = {
     "torch": lambda: torch.randn(3).tolist(),

@@ -21,12 +21,11 @@ from fedaudit.core.values import (
     flat,
     norm,
 )
-from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.hamp import Hamp
 from fedaudit.defenses.mixup import MixUp
 from fedaudit.defenses.relaxloss import RelaxLoss
-from fedaudit.fl.hooks import UNDEFENDED, Defense, Objective, Turn, Visit
+from fedaudit.fl.hooks import UNDEFENDED, Chain, Defense, Objective, Turn, Visit
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
 

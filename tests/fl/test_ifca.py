@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Samples, flat, weighted_sum
-from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca import Ifca, losses
@@ -26,7 +25,7 @@ from fedaudit.fl.algorithms.ifca_mir import (
     Preference,
     shortage,
 )
-from fedaudit.fl.hooks import Visit
+from fedaudit.fl.hooks import Chain, Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Round, Sent, Update

@@ -23,14 +23,13 @@ from fedaudit.fl.algorithms.base import Algorithm, StoredUploads, made_of
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.algorithms.ifca import Ifca
+from fedaudit.fl.canary import _without
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models.mlp import mlp
-from fedaudit.observe.by_client import LazyByClient, chosen
-from fedaudit.observe.canaries import _without
 from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.measurements import MeasuredRound
-from fedaudit.observe.round import Gradient, Round, Update
+from fedaudit.observe.round import Gradient, LazyByClient, Round, Update, chosen
 from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round

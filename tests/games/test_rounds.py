@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedaudit.attacks.ami.game import Contest, Pools
+from fedaudit.attacks.ami.game import Contest, Pools, Rules
 from fedaudit.attacks.ami.plant import Neurons
-from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.score import reading, summed
 from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.core.errors import FedauditError, NotVisible

@@ -15,7 +15,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaud
 import torch
 from flwr.app import Context, RecordDict
 
-from fedaudit.defenses.accounting import gaussian_epsilon
+from fedaudit.fl.accounting import gaussian_epsilon
 from tests.integrations.federation import StubGrid
 
 PROJECT = Path(__file__).parents[2] / "examples" / "flower" / "canaries"

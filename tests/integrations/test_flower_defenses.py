@@ -16,13 +16,12 @@ from flwr.serverapp.strategy import FedAvg
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.values import Params
 from fedaudit.defenses import DEFENSES
-from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.clip import ClientDP
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.quantize import GradientQuantization
 from fedaudit.defenses.sparsify import GradientSparsification
-from fedaudit.fl.hooks import Defense, Turn
+from fedaudit.fl.hooks import Chain, Defense, Turn
 from fedaudit.integrations.flower import defense_mod, identity_mod
 from fedaudit.observe.round import Update, Upload
 from tests.integrations.federation import CLIENTS, StubGrid, client_app, initial

@@ -10,7 +10,6 @@ from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, ClientId, Model, flat, plus
 from fedaudit.observe.kept_files import read_rounds, write_round
-from fedaudit.observe.layout import Keep, estimated_bytes
 from fedaudit.observe.measurements import (
     MeasuredRound,
     read_measured,
@@ -18,7 +17,7 @@ from fedaudit.observe.measurements import (
     write_measured,
 )
 from fedaudit.observe.round import EVERYBODY, Exposed, Round, Update
-from fedaudit.observe.tensors import read_tensors, write_tensors
+from fedaudit.observe.tensors import Keep, estimated_bytes, read_tensors, write_tensors
 from fedaudit.observe.views import between_globals, merged
 
 

@@ -12,11 +12,9 @@ import torch
 from fedaudit.gate.policy import policy_from
 from fedaudit.live.attack import attack_recording
 from fedaudit.observe.tensors import read_tensors, write_tensors
-from fedaudit.pack.choices import foreign_names
-from fedaudit.pack.left_out import compare_choices
 from fedaudit.pack.packing import write_pack
-from fedaudit.pack.remaking import held_by
-from fedaudit.pack.verifying import Verified, verify
+from fedaudit.pack.remaking import compare_choices, held_by
+from fedaudit.pack.verifying import Verified, foreign_names, verify
 from fedaudit.results.coverage import ClientCoverage, Coverage, MissingRounds
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record

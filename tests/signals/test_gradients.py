@@ -20,7 +20,7 @@ from fedaudit.signals.gradients import (
     products_centred_in_tail,
     products_without_tail,
 )
-from fedaudit.signals.kernels import layers, plan
+from fedaudit.signals.kernels import plan
 from fedaudit.signals.kernels.base import Layer, LayerKernel, LayerProducts
 from tests.networks import CASES, CLASSES, FAST, GENERIC, WHOLE, Case, Twice
 from tests.rounding import RoundedByPlace
@@ -242,7 +242,7 @@ def test_a_broken_kernel_is_caught_and_does_not_reach_the_result(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(layer: Layer) -> LayerKernel | None:
-        sound = layers.linear_kernel(layer)
+        sound = plan.linear_kernel(layer)
         assert sound is not None
 
         def kernel(module: nn.Module, inputs: Tensor, grads: Tensor) -> LayerProducts:

@@ -18,7 +18,7 @@ from fedaudit.models.cnn import cnn
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.signals.base import Seen, Signal
-from fedaudit.signals.kernels.fallback import VMAP_CHUNK
+from fedaudit.signals.kernels.capture import VMAP_CHUNK
 from fedaudit.signals.kernels.plan import _CHUNK_MOST, _CHUNK_MOST_LARGE_MAPS
 from fedaudit.signals.measure import BLOCK, measure, measure_round, measuring_on
 from fedaudit.signals.outputs import Confidence, Loss

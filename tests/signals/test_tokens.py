@@ -12,7 +12,7 @@ from fedaudit.core.tasks import task_named
 from fedaudit.core.values import Architecture, Model
 from fedaudit.models import architecture
 from fedaudit.signals.gradients import gradient_products
-from fedaudit.signals.tokens import MinK, MinKPlusPlus
+from fedaudit.signals.outputs import MinK, MinKPlusPlus
 from tests.networks import LowRank
 
 TASK = task_named("next-token", {})

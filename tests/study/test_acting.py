@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.clip import ClientDP
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.relaxloss import RelaxLoss
 from fedaudit.fl.algorithms.ifca_mir import Preference
-from fedaudit.fl.hooks import Defense
+from fedaudit.fl.hooks import Chain, Defense
 from fedaudit.observe.round import Update
 from fedaudit.report.deciding.acting import idle_parts
 from fedaudit.report.page import report_html

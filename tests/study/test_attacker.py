@@ -9,12 +9,11 @@ import fedaudit
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Sees, flat, norm
-from fedaudit.defenses.chain import Chain
-from fedaudit.defenses.poison import PoisonedUpload
+from fedaudit.fl.hooks import Chain
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Round
-from fedaudit.study.extensions.attacker import Attacker
+from fedaudit.study.extensions.attacker import Attacker, PoisonedUpload
 from fedaudit.study.figures.truth import target_truth
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study

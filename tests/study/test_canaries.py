@@ -11,12 +11,11 @@ from torch import nn
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import flat, norm, plus
-from fedaudit.defenses.accounting import gaussian_epsilon
-from fedaudit.defenses.canary import canary_direction
 from fedaudit.defenses.clip import ClientDP, clipped
+from fedaudit.fl.accounting import gaussian_epsilon
+from fedaudit.fl.canary import CANARIES_FILE, canary_direction
 from fedaudit.fl.hooks import Turn
 from fedaudit.fl.simulate import simulate
-from fedaudit.observe.canaries import CANARIES_FILE
 from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Upload
 from fedaudit.report.tiles import client_tiles

@@ -9,11 +9,10 @@ import pytest
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.values import ClientId
 from fedaudit.defenses import DEFENSES
-from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.quantize import GradientQuantization
 from fedaudit.defenses.sampling import DataSampling
-from fedaudit.fl.hooks import Defense
+from fedaudit.fl.hooks import Chain, Defense
 from fedaudit.study.running.identity import run_key, settings_of
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.file import read_studies

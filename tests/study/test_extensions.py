@@ -14,8 +14,8 @@ from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for
 from fedaudit.datasets.dataset import Dataset
+from fedaudit.fl.canary import CANARIES_FILE
 from fedaudit.fl.simulate import simulate
-from fedaudit.observe.canaries import CANARIES_FILE
 from fedaudit.observe.round import Round
 from fedaudit.observe.views import view_named
 from fedaudit.results.estimate import Estimate

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.defenses.accounting import FORMAL_DELTA
 from fedaudit.defenses.dpsgd import sample_epsilon
 from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished
+from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.results.estimate import Estimate
 from fedaudit.study.figures.guarantees import formal_epsilons
 from fedaudit.study.running.run import run_study

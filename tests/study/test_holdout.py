@@ -9,11 +9,10 @@ import torch
 from torch import nn
 
 from fedaudit.core.metric_names import Origin
-from fedaudit.core.seeds import seed_for
+from fedaudit.core.seeds import held_out, seed_for
 from fedaudit.core.values import NOBODY, Architecture, ClientId, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.defenses.cofedmid import CoFedMID
-from fedaudit.defenses.cofedmid.validation import held_out
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import IfcaMirOfClients

@@ -9,8 +9,8 @@ the attack. :class:`Attack` combines signals and a rule to a custom attack.
 
 from collections.abc import Iterable
 
+from fedaudit.attacks.base import ENTRIES, name_entries, with_rule_settings, with_signal_settings
 from fedaudit.attacks.base import Attack as Attack
-from fedaudit.attacks.entries import ENTRIES, name_entries, with_rule_settings, with_signal_settings
 from fedaudit.attacks.membership.assignment_aware import WhereAssigned
 from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
 from fedaudit.attacks.membership.recovery import Recovery
@@ -27,12 +27,13 @@ from fedaudit.signals.outputs import (
     Entropy,
     Loss,
     MaxPosterior,
+    MinK,
+    MinKPlusPlus,
     ModifiedEntropy,
     PosteriorSpread,
     ScaledLogit,
 )
 from fedaudit.signals.residuals import ProjectionResidual
-from fedaudit.signals.tokens import MinK, MinKPlusPlus
 from fedaudit.signals.updates import (
     CentredTailCosine,
     GradientCosine,

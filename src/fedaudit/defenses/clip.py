@@ -7,8 +7,8 @@ import torch
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Params, norm, scaled
-from fedaudit.defenses.accounting import gaussian_epsilon
 from fedaudit.defenses.noise import with_noise
+from fedaudit.fl.accounting import gaussian_epsilon
 from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, Turn, Workload
 from fedaudit.observe.round import Gradient, Update, Upload
 

@@ -23,7 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from fedaudit.core.errors import BadInput, Unsupported, type_of
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Params, Samples, chunks
-from fedaudit.defenses.accounting import gaussian_epsilon
+from fedaudit.fl.accounting import gaussian_epsilon
 from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, Objective, Plan, Turn, Workload
 from fedaudit.fl.training.manual_backprop import dense_clipped_sum, dense_layers, shortening
 from fedaudit.signals.kernels.base import LayerKernel

@@ -1,12 +1,32 @@
-"""The audit of a filter: its outputs for neighbours with the noise frozen, then the noise alone."""
+"""The audit of a filter: its outputs for neighbours with the noise frozen, then the noise alone.
+
+For the noise, calls are taken in pairs, whose difference has no trace of what the filter was given:
+two draws of noise, one taken from the other. Every test has an error that holds exactly, or errs on
+the side of blaming nobody, and together they have one.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations, islice
+from typing import NamedTuple
+
+import numpy as np
+import scipy as sp
+from jaxtyping import Float
 
 from fedaudit.core.errors import BadInput, FedauditError, option
 from fedaudit.core.importing import named
-from fedaudit.filters.adapters import KINDS, form_for, kind_of, required_arguments
-from fedaudit.filters.claim import Claim, FilterAudit, FilterCheck, Result
+from fedaudit.filters.claim import (
+    EXACT,
+    MOVE,
+    Arrays,
+    Claim,
+    FilterAudit,
+    FilterCheck,
+    Result,
+    in_words,
+)
 from fedaudit.filters.neighbours import (
+    Probes,
     batches,
     failure,
     neighbour_checks,
@@ -17,8 +37,301 @@ from fedaudit.filters.neighbours import (
     state_check,
     updates,
 )
-from fedaudit.filters.noise import ERROR, is_hidden, noise_checks
-from fedaudit.filters.replay import Replay, Snapshot
+from fedaudit.filters.replay import KINDS, Replay, Snapshot, form_for, kind_of, required_arguments
+
+ERROR = 0.01
+"""Probability that something fails though the noise is as declared, all tests of a set of draws
+together. Blame takes two sets."""
+_FEW = 16
+"""Calls that show whether values repeat."""
+_MOST_PAIRS = 300
+_REPEATING = 0.5
+_STEP = 0.02
+
+
+class Finding(NamedTuple):
+    """The p-value of one test, with the check that it belongs to and what it looked at."""
+
+    check: str
+    where: str
+    p: float
+
+
+class StdEstimate(NamedTuple):
+    """A standard deviation with its confidence limits."""
+
+    value: float
+    low: float
+    high: float
+
+
+def is_hidden(replay: Replay, probes: Probes) -> bool:
+    """True if the output is rounded or thinned out after its noise, so that most values repeat."""
+    noisy = _noisy(replay.draws(probes.small, _FEW, draw=11))
+    if not (replay.claim.sigma and noisy):
+        return False
+    parts = [_matrix(value) for value in noisy.values()]
+    entries = _matrix(*(part[:, :: max(1, part.shape[1] // 200)] for part in parts))
+    distinct = [len(np.unique(entry)) / len(entry) for entry in entries.T]
+    return bool(np.mean(distinct) < _REPEATING)
+
+
+def noise_checks(
+    replay: Replay, probes: Probes, calls: int, *, frozen: bool, hidden: bool
+) -> list[FilterCheck]:
+    """Checks that noise has the declared scale and shape, and is new for every entry and call.
+
+    A failure counts only if other draws fail too. Where draws cannot be frozen, the sensitivity is
+    tested here; where noise is hidden, calls alone are compared. Calls come in fours.
+    """
+    for draw in (13, 17):
+        small = replay.draws(probes.small, calls, draw=draw)
+        large = replay.draws(probes.large, calls, draw=draw + 2)
+        checks = [*_once(small, large, replay.claim, frozen=frozen, hidden=hidden)]
+        if all(check.result is not Result.FAILED for check in checks):
+            break
+    return checks
+
+
+def _once(
+    small: Arrays, large: Arrays, claim: Claim, *, frozen: bool, hidden: bool
+) -> Iterator[FilterCheck]:
+    tests = [] if frozen else [_move_test(small, large, claim)]
+    noise, on_large = _noisy(small), _noisy(large)
+    rounded = hidden or _is_rounded(noise)
+    if claim.sigma and noise:
+        if not hidden:
+            tests += scale_tests(noise, claim.std, claim.noise)
+            tests += scale_tests(on_large, claim.std, claim.noise, label=", large update")
+            tests += entry_tests(noise)
+            tests += [] if rounded else shape_tests(noise, claim.noise)
+        tests += call_tests(noise)
+    error = ERROR / max(1, len(tests))
+    worst: dict[str, Finding] = {}
+    for test in sorted(tests, key=lambda one: one.p):
+        worst.setdefault(test.check, test)
+    if not frozen:
+        yield _unfrozen(worst["sensitivity"], claim.sensitivity, failed=tests[0].p < error)
+    std, low, high = spread_of(noise, claim.noise, error) if noise else StdEstimate(0, 0, 0)
+    if not claim.sigma:
+        if noise:
+            why = "noise was found, and none is declared"
+            yield FilterCheck("noise", Result.NOTED, f"{std:.3g}", why=why)
+        return
+    if not hidden:
+        failed, where = True, "the output is the same in every call"
+        if noise:
+            failed, where = worst["scale"].p < error, worst["scale"].where
+        yield FilterCheck(
+            "standard deviation of noise",
+            Result.judged(failed=failed),
+            f"{std:.4g} ({low:.4g} to {high:.4g})" if noise else "0",
+            f"{claim.std:.4g}",
+            f"there is less noise than declared ({where})",
+            "Every entry needs it: look for a factor that is left out, squared, or divided twice.",
+        )
+        if not failed and low > claim.std * (1 + EXACT):
+            why = "there is more noise than declared"
+            yield FilterCheck("more noise", Result.NOTED, f"{std:.4g}", why=why)
+    for check, name, why, advice in _TESTED:
+        if check in worst:
+            where, p = worst[check][1:]
+            declared = claim.noise if check == "shape" else "independent"
+            measured = f"not {declared}" if p < error else f"nothing against it (p {p:.2g})"
+            result = Result.judged(failed=p < error)
+            yield FilterCheck(name, result, measured, declared, f"{why} ({where})", advice)
+            if check == "entries" and result is Result.FAILED:
+                return  # the other tests take entries for independent
+        elif check == "shape" and rounded:
+            yield FilterCheck(
+                "noise by itself" if hidden else name,
+                Result.UNTESTED,
+                "values repeat",
+                why="the output is rounded or thinned out after the noise, which hides it",
+                advice="Check the filter up to and including its noise: later steps cannot take "
+                "privacy away.",
+            )
+
+
+_TESTED = (
+    (
+        "entries",
+        "noise between entries",
+        "entries share their noise",
+        "Draw a number for every entry of every array, from one generator that goes on.",
+    ),
+    (
+        "shape",
+        "shape of noise",
+        "noise has another distribution than declared",
+        "Draw from the distribution that the accountant knows, and change nothing afterwards.",
+    ),
+    (
+        "calls",
+        "noise between calls",
+        "calls share their noise",
+        "Seed no generator in a call: noise that comes again can be taken off.",
+    ),
+)
+"""Tests, their checks, and what to say and do if one fails."""
+
+
+def _unfrozen(move: Finding, sensitivity: float, *, failed: bool) -> FilterCheck:
+    return FilterCheck(
+        MOVE,
+        Result.FAILED if failed else Result.UNTESTED,
+        move.where,
+        f"at most {sensitivity:.4g}",
+        f"a large contribution moves the output by {move.where} on average"
+        if failed
+        else "draws cannot be frozen, so that moves are known within their error only",
+        "Draw from torch, numpy or Python; name a factory if the filter keeps a state.",
+    )
+
+
+def _move_test(small: Arrays, large: Arrays, claim: Claim) -> Finding:
+    """Test of the mean move by a large contribution against the sensitivity.
+
+    Along a direction that the first half of the calls gives and the second has not seen.
+    """
+    apart = _matrix(*(large[name] - small[name] for name in small))
+    half = len(apart) // 2
+    direction = apart[:half].mean(0)
+    length = claim.length({"": direction})
+    if not length:
+        return Finding("sensitivity", "0", 1.0)
+    along = np.sign(direction) if claim.noise == "laplace" else direction / length
+    moved = apart[half:] @ along
+    value, spread = float(moved.mean()), float(moved.std(ddof=1)) / half**0.5
+    beyond = value - claim.sensitivity * (1 + EXACT)
+    p = float(sp.special.stdtr(half - 1, -beyond / spread)) if spread else float(beyond <= 0)
+    return Finding("sensitivity", f"{in_words(value)} ± {spread:.2g}", p)
+
+
+def _noisy(draws: Arrays) -> Arrays:
+    """Entries that change from call to call; arrays with others among them as a plain list."""
+    found = {}
+    for name, value in draws.items():
+        changing = (value != value[0]).any(0)
+        if np.isfinite(value).all() and changing.any():
+            found[name] = value if changing.all() else value[:, changing]
+    return found
+
+
+def _is_rounded(draws: Arrays) -> bool:
+    """True if one value makes up so much of an array that its distribution has a step there."""
+    return any(
+        np.unique(value, return_counts=True)[1].max() > max(_STEP * value.size, 2)
+        for value in draws.values()
+    )
+
+
+def scale_tests(draws: Arrays, std: float, noise: str, *, label: str = "") -> Iterator[Finding]:
+    """Tests of all entries, those of each array, and the quietest entry for too little noise."""
+    if not draws:
+        return
+    unit = std * (1 - EXACT)
+    squares = {name: _matrix(_differences(v)) ** 2 / 2 / unit**2 for name, v in draws.items()}
+    everything = _matrix(*squares.values())
+    for where, square in ({"all entries": everything} | squares).items():
+        p = _below(float(square.sum()), square.size, noise)
+        yield Finding("scale", f"{where}{label}", p)
+    sums = everything.sum(0)
+    arrays = np.repeat([*squares], [square.shape[1] for square in squares.values()])
+    p = _below(float(sums.min()), len(everything), noise) * len(sums)
+    yield Finding("scale", f"an entry of {arrays[sums.argmin()]}{label}", min(1.0, p))
+
+
+def shape_tests(draws: Arrays, noise: str) -> Iterator[Finding]:
+    """Tests of each array's noise for the declared distribution, of any scale."""
+    for name, value in draws.items():
+        difference = _differences(value).ravel()
+        # The scale is the draws' own, with which they agree better than with the true one.
+        if spread := float(np.sqrt((difference**2).mean())):
+            p = sp.stats.ks_1samp(difference / spread, _cdf, args=(noise,), method="asymp").pvalue
+            yield Finding("shape", name, float(p))
+
+
+def entry_tests(draws: Arrays) -> Iterator[Finding]:
+    """Tests for shared draws, between neighbours along every axis and between arrays."""
+    differences = {name: _differences(value) for name, value in draws.items()}
+    for name, value in differences.items():
+        for axis in range(1, value.ndim):
+            left, right = (np.moveaxis(value, axis, 0)[start::2] for start in (0, 1))
+            if len(right):
+                related = _related(left[: len(right)], right)
+                yield Finding("entries", f"{name}, along axis {axis - 1}", related)
+    for one, two in islice(combinations(differences, 2), _MOST_PAIRS):
+        left, right = _matrix(differences[one]), _matrix(differences[two])
+        size = min(left.shape[1], right.shape[1])
+        yield Finding("entries", f"{one} and {two}", _related(left[:, :size], right[:, :size]))
+
+
+def call_tests(draws: Arrays) -> Iterator[Finding]:
+    """Tests of a call's noise against that of the one before it, and that of any other."""
+    whole = _matrix(*draws.values())
+    first, second, third, fourth = (whole[start::4] for start in range(4))
+    yield Finding("calls", "one call and the next", _related(first - third, second - fourth))
+    pairs = [_related(one, two) for one, two in combinations(_differences(whole), 2)]
+    yield Finding("calls", "two of the calls", min(1.0, min(pairs) * len(pairs)))
+
+
+def spread_of(draws: Arrays, noise: str, error: float) -> StdEstimate:
+    """The standard deviation of all entries' noise, with limits of that error."""
+    differences = _differences(_matrix(*draws.values()))
+    variance, freedom = float((differences**2).mean()) / 2, differences.size * _freedom(noise)
+    low, high = (
+        variance * freedom / sp.special.chdtri(freedom, p) for p in (error / 2, 1 - error / 2)
+    )
+    return StdEstimate(*(float(value) ** 0.5 for value in (variance, low, high)))
+
+
+def _differences(draws: np.ndarray) -> np.ndarray:
+    return np.asarray(draws[:-1:2] - draws[1::2])
+
+
+def _matrix(*draws: np.ndarray) -> np.ndarray:
+    """The entries of all arrays, a call a row."""
+    return np.concatenate([value.reshape(len(value), -1) for value in draws], axis=1)
+
+
+def _below(square: float, count: int, noise: str) -> float:
+    """The probability of so small a sum of squares, of which each is 1 on average."""
+    freedom = _freedom(noise)
+    return float(sp.special.chdtr(count * freedom, square * freedom))
+
+
+def _freedom(noise: str) -> float:
+    """Degrees of freedom that one squared difference is worth.
+
+    The square of a normal variable has variance 2. That of the difference of two Laplace variables,
+    whose kurtosis is 4.5, has variance 3.5.
+    """
+    return 1.0 if noise == "gaussian" else 2 / 3.5
+
+
+def _cdf(value: Float[np.ndarray, " draws"], noise: str) -> Float[np.ndarray, " draws"]:
+    """The distribution of a difference of two draws that has variance 1."""
+    if noise == "gaussian":
+        return np.asarray(sp.special.ndtr(value))
+    # Each has variance 1/2 and so the scale 1/2.
+    far = 2 * np.abs(value)
+    tail = np.exp(-far) * (0.5 + far / 4)
+    return np.asarray(np.where(value < 0, tail, 1 - tail))
+
+
+def _related(left: np.ndarray, right: np.ndarray) -> float:
+    """The probability of so large a sum of products, if each product's sign is a fair coin.
+
+    Differences of draws are symmetric about zero, so that it is one where draws are independent,
+    whatever their distribution: Hoeffding's inequality for signs, given the products' sizes.
+    """
+    products = left * right
+    size = float((products**2).sum())
+    if not size:
+        return 1.0
+    return min(1.0, 2 * float(np.exp(-(float(products.sum()) ** 2) / size / 2)))
+
 
 _FEWEST_CALLS = 16  # below, nothing sets the quietest entry apart from the others
 

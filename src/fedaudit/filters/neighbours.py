@@ -9,7 +9,6 @@ import torch
 
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.filters.adapters import PLAIN, Form, form_for
 from fedaudit.filters.claim import (
     EXACT,
     MOVE,
@@ -22,7 +21,7 @@ from fedaudit.filters.claim import (
     in_words,
     listed,
 )
-from fedaudit.filters.replay import Release, Replay
+from fedaudit.filters.replay import PLAIN, Form, Release, Replay, form_for
 
 _LADDER = (0.5, 1.0, 1.4, 2.0, 3.0, 5.0, 10.0, 100.0, 1e4, 1e6, 1e30)
 """Lengths of an update, in sensitivities: from what a filter leaves alone to far above."""

@@ -9,8 +9,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import named
 from fedaudit.defenses import DEFENSES
 from fedaudit.defenses.ldp.bit_mechanisms import BitMechanism
-from fedaudit.defenses.ldp.encoding import FixedPoint
-from fedaudit.defenses.ldp.mechanism import LocalDP
+from fedaudit.defenses.ldp.mechanism import FixedPoint, LocalDP
 from fedaudit.study.settings.games import MechanismSection
 from fedaudit.study.settings.options import check_options
 

@@ -11,15 +11,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedaudit.attacks.ami.game import Contest
-from fedaudit.attacks.ami.plant import Neurons, Planted, alone, louder, plant, repeated
+from fedaudit.attacks.ami.plant import Neurons, Planted, alone, best_shift, louder, plant, repeated
 from fedaudit.attacks.ami.score import NeuronReading, dead, reading, summed
-from fedaudit.attacks.ami.threshold import best_shift
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.defenses import defense_named, made
 from fedaudit.defenses.clip import ClientDP
-from fedaudit.defenses.cofedmid.coalition import CoalitionDefense
+from fedaudit.defenses.cofedmid.partition import CoalitionDefense
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.ldp.mechanism import LocalDP
 from fedaudit.defenses.noise import GradientNoise

@@ -19,10 +19,9 @@ from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.audited import features_by_name, features_stored
 from fedaudit.live.recording import Recording, RoundEntry, is_recording, read_recording
 from fedaudit.observe.kept_files import models_in, numbered_models, refuse_misfit, under
-from fedaudit.observe.layout import numbered
 from fedaudit.observe.measurements import MeasuredRound, fault_in, stored_in, write_measured
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.observe.tensors import MAX_BYTES, read_notes, read_tensors, write_tensors
+from fedaudit.observe.tensors import MAX_BYTES, numbered, read_notes, read_tensors, write_tensors
 from fedaudit.observe.views import grouped
 from fedaudit.study.running.folder import STUDY_FILE
 

@@ -19,9 +19,9 @@ from fedaudit.live.recording import Recording, RoundEntry
 from fedaudit.live.rounds import SENT, measure_sound
 from fedaudit.live.weights import ESTIMATED, Shape, estimated_layers, named_few, with_estimates
 from fedaudit.observe.kept_files import write_round
-from fedaudit.observe.layout import round_bytes
 from fedaudit.observe.measurements import MeasuredRound, write_measured
 from fedaudit.observe.round import Round
+from fedaudit.observe.tensors import round_bytes
 from fedaudit.results.text import plain
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.controls import untrained_rounds

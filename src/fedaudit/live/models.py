@@ -15,14 +15,13 @@ from fedaudit.core.modules import outputs_of
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import NOBODY, Params
-from fedaudit.defenses.accounting import FORMAL_DELTA
-from fedaudit.defenses.canary import canary_direction
+from fedaudit.fl.accounting import FORMAL_DELTA
+from fedaudit.fl.canary import canary_direction, canary_statistics
 from fedaudit.live.audited import Labelled, audit_samples, labelled_samples
 from fedaudit.live.network import network_of
 from fedaudit.live.weights import tensor_of
 from fedaudit.metrics.canaries import FEWEST_CANARIES, CanaryBounds, canary_bounds
 from fedaudit.metrics.unlearning import Unlearned, require_margin, unlearned
-from fedaudit.observe.canaries import canary_statistics
 from fedaudit.results.guessing import is_near_guessing
 from fedaudit.study.settings.optional import LONGEST_CANARY
 

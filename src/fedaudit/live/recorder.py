@@ -73,8 +73,8 @@ from fedaudit.live.rounds import (
 )
 from fedaudit.live.setup import attacks_in, recorded_run
 from fedaudit.live.weights import Weights, estimated_layers, named_few
-from fedaudit.observe.layout import MAX_ROUND, Keep
 from fedaudit.observe.round import EVERYBODY, Round
+from fedaudit.observe.tensors import MAX_ROUND, Keep
 from fedaudit.observe.views import seen_from, view_named
 from fedaudit.results.text import log_line, plain
 from fedaudit.study.figures.uploads import Metric, metrics_in

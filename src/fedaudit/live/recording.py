@@ -25,7 +25,7 @@ from fedaudit.core.files import (
 )
 from fedaudit.core.tasks import TASKS, Task, of_loss, task_named
 from fedaudit.core.values import ClientId
-from fedaudit.observe.layout import MAX_ROUND, Keep
+from fedaudit.observe.tensors import MAX_ROUND, Keep
 from fedaudit.results.fields import Part, Whole
 from fedaudit.results.text import plain
 from fedaudit.study.figures.uploads import Metric
@@ -57,7 +57,7 @@ class Recording(Part):
         key: Random; ties measured rounds to this recording.
         view: What the adversary is taken to see.
         every: Measured rounds are this far apart.
-        keep: See :mod:`fedaudit.observe.layout`.
+        keep: See :mod:`fedaudit.observe.tensors`.
         attacks: Those whose signals are measured.
         refused: Others that cannot be made of what is recorded, with the reason.
         targets: Clients under audit.

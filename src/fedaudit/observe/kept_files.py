@@ -14,9 +14,16 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.files import own_folder, own_place
 from fedaudit.core.values import Architecture, ClientId, Model, Params, plus, scaled
-from fedaudit.observe.layout import Keep, groups_of, numbered, numbers_of, pairs
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.observe.tensors import read_tensors, write_tensors
+from fedaudit.observe.tensors import (
+    Keep,
+    groups_of,
+    numbered,
+    numbers_of,
+    pairs,
+    read_tensors,
+    write_tensors,
+)
 from fedaudit.observe.views import grouped
 
 _WRITERS = 4

@@ -12,9 +12,16 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import own_folder
 from fedaudit.core.values import ClientId, Params
-from fedaudit.observe.layout import groups_of, numbered, numbers_of, pairs
 from fedaudit.observe.round import EVERYBODY
-from fedaudit.observe.tensors import carries_hash, read_tensors, write_tensors
+from fedaudit.observe.tensors import (
+    carries_hash,
+    groups_of,
+    numbered,
+    numbers_of,
+    pairs,
+    read_tensors,
+    write_tensors,
+)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ import torch
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.importing import named
 from fedaudit.core.values import ClientId, Model, Params, Sees, common, plus, weighted_sum
-from fedaudit.observe.by_client import chosen
-from fedaudit.observe.round import EVERYBODY, Exposed, Round
+from fedaudit.observe.round import EVERYBODY, Exposed, Round, chosen
 
 
 def every(rounds: Iterable[Round], step: int) -> Iterator[Round]:

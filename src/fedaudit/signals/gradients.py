@@ -24,12 +24,13 @@ from fedaudit.core.modules import as_taken
 from fedaudit.core.values import Model, Params, chunks, plus_tail, tail_of, tail_size
 from fedaudit.engines.local import one_thread
 from fedaudit.signals.kernels.base import LayerProducts
-from fedaudit.signals.kernels.capture import Capture, owners
-from fedaudit.signals.kernels.fallback import (
+from fedaudit.signals.kernels.capture import (
     VMAP_CHUNK,
+    Capture,
     Measure,
     first_entries,
     loop_measure,
+    owners,
     stacked,
     vmap_measure,
 )

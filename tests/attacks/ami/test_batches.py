@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from fedaudit.attacks.ami import train
-from fedaudit.attacks.ami.game import Contest, Made, Pools, Randomiser, Randomisers
-from fedaudit.attacks.ami.rules import Rules
+from fedaudit.attacks.ami.game import Contest, Made, Pools, Randomiser, Randomisers, Rules
 from fedaudit.attacks.ami.train import Batches, Labelled, NeuronTraining, Standard, train_neurons
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedaudit.attacks.ami.plant import Neurons
-from fedaudit.attacks.ami.threshold import best_shift
+from fedaudit.attacks.ami.plant import Neurons, best_shift
 from fedaudit.attacks.ami.train import Labelled, NeuronTraining, Standard, Trained, train_neurons
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded

@@ -12,13 +12,12 @@ from torch import nn
 from torch.nn import functional
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.seeds import seeded
+from fedaudit.core.seeds import held_out, seeded
 from fedaudit.core.values import Architecture, Batch, Model, Samples, flat, weighted_sum
 from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.defenses.cofedmid.compensation import Compensation, unconfident
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.defenses.cofedmid.partition import ClassGuided
-from fedaudit.defenses.cofedmid.validation import held_out
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.fl.algorithms.fedavg import FedAvg

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaudit.core.seeds import seeded
-from fedaudit.defenses.cofedmid.exp3 import drawn, normalised, probabilities, rewarded
+from fedaudit.defenses.cofedmid.compensation import drawn, normalised, probabilities, rewarded
 
 
 def values(*numbers: float) -> torch.Tensor:

@@ -8,12 +8,11 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Samples
 from fedaudit.defenses.augment import Augmentation
-from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.ldp.additive import LdpGaussian, LdpLaplace
 from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished, BitwiseRR, OmePublished
 from fedaudit.defenses.ldp.mechanism import LocalDP
-from fedaudit.fl.hooks import Defense, Guarantee, Plan, Visit, Workload
+from fedaudit.fl.hooks import Chain, Defense, Guarantee, Plan, Visit, Workload
 
 WORK = Workload(rounds=3, epochs=1, batch_size=4, samples=40, features=12)
 EACH = [

@@ -16,8 +16,7 @@ from fedaudit.defenses.ldp.bit_mechanisms import (
     BitwiseRR,
     OmePublished,
 )
-from fedaudit.defenses.ldp.encoding import FixedPoint
-from fedaudit.defenses.ldp.mechanism import NUMBERS_AT_ONCE, Mechanism
+from fedaudit.defenses.ldp.mechanism import NUMBERS_AT_ONCE, FixedPoint, Mechanism
 
 EACH = [BitRandPublished(5.0), OmePublished(5.0), BitwiseRR(20.0), BitwiseRR(20.0, split="linear")]
 every = pytest.mark.parametrize("mechanism", EACH, ids=repr)

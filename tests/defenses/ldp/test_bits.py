@@ -9,14 +9,14 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
-from fedaudit.defenses.ldp.bits import (
+from fedaudit.defenses.ldp.bit_mechanisms import (
     BitFlips,
     flipped,
     flipped_alike,
     random_words,
     really_drawn,
 )
-from fedaudit.defenses.ldp.encoding import packed, unpacked
+from fedaudit.defenses.ldp.mechanism import packed, unpacked
 
 chances = st.floats(0, 1)
 SOME = [0.0, 1.0, 0.5, 0.3, 1e-3, 1 - 1e-3, 2**-9, 0.7, 0.123, 0.996]

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import ClientId, plus_tail, tail_size
-from fedaudit.defenses.cofedmid.coalition import CoalitionDefense, circle, present, shared_seed
+from fedaudit.defenses.cofedmid.partition import CoalitionDefense, circle, present, shared_seed
 from fedaudit.fl.hooks import Turn
 from fedaudit.observe.round import Gradient, Update, Upload
 

@@ -20,8 +20,7 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, plus, weighted_sum
 from fedaudit.engines.base import packed
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Visit, Workload
-from fedaudit.observe.by_client import LazyByClient
-from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload
+from fedaudit.observe.round import Exposed, Gradient, LazyByClient, Sent, Update, Upload
 
 
 class Local(NamedTuple):

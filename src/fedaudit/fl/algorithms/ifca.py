@@ -15,8 +15,7 @@ from fedaudit.fl.algorithms.base import Local
 from fedaudit.fl.algorithms.fedavg import FedAvg, received_update
 from fedaudit.fl.hooks import Defense, Visit, Workload
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.observe.by_client import chosen
-from fedaudit.observe.round import Exposed, Sent, Update, Upload
+from fedaudit.observe.round import Exposed, Sent, Update, Upload, chosen
 
 CHOICE = "choice"
 """What a client remembers: the model that it last trained."""

@@ -9,9 +9,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged, unknown_name
-from fedaudit.core.seeds import seed_for, seeded
+from fedaudit.core.seeds import held_out, seed_for, seeded
 from fedaudit.core.values import ClientId, Model, Params, Samples, plus
-from fedaudit.defenses.cofedmid.validation import held_out
 from fedaudit.fl.algorithms.base import Local
 from fedaudit.fl.algorithms.fedavg import received_update
 from fedaudit.fl.algorithms.ifca import AFRESH, SERVER, Ifca, losses, remembered

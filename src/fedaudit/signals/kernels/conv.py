@@ -10,17 +10,15 @@ from torch.nn import functional
 
 from fedaudit.core.devices import by_kind
 from fedaudit.signals.kernels.base import (
+    BYTES_ON_GPU,
     Layer,
     LayerKernel,
     LayerProducts,
-    direct,
-    optional_bias,
-)
-from fedaudit.signals.kernels.positions import (
-    BYTES_ON_GPU,
     blocked,
+    direct,
     forward_dots,
     gram_norms,
+    optional_bias,
     packed_blocks,
 )
 

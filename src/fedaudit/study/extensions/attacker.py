@@ -5,18 +5,19 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.membership.recovery import Recovery
+from fedaudit.core.devices import samples_on
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported
 from fedaudit.core.modules import as_taken
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import ClientId, Sees
+from fedaudit.core.values import Batch, ClientId, Samples, Sees, scaled
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.defenses.chain import Chain
-from fedaudit.defenses.poison import PoisonedUpload
 from fedaudit.fl.algorithms.base import TurnContext
-from fedaudit.observe.round import Update
+from fedaudit.fl.hooks import Chain, Defense, Turn
+from fedaudit.observe.round import Update, Upload
 from fedaudit.observe.views import PARTICIPANT, View, with_own
 from fedaudit.study.settings.optional import AttackerSection
 from fedaudit.study.settings.sections import Study
@@ -25,6 +26,54 @@ from fedaudit.study.setup.parts import Extension, Setup
 _TRAINING_HOOKS = ("prepare", "select", "batches", "batch", "loss", "gradient")
 _CLIMBS = 2.0
 """An ascent ends at the loss of a guess among all classes, this often."""
+
+
+@dataclass(frozen=True)
+class PoisonedUpload(Defense):
+    """Trains on probed samples in poisoned rounds, to raise the loss on them; honest in others.
+
+    Attributes:
+        probes: The probed samples, with the labels that the client trains them on.
+        rounds: The poisoned ones.
+        ascends_to: The loss up to which the client climbs on each sample; 0 for descent, on labels
+            that are wrong.
+        strength: Factor of what is sent in these rounds.
+
+    Source: Nasr et al. 2019, active attacks by gradient ascent; Mo et al. 2025 (FedPoisonMIA), for
+        wrong labels.
+    Differs: The ascent is the client's local training with its steps turned round, not one step at
+        a rate of its own, and leaves out samples whose loss is high already, as it would not stay
+        finite. FedPoisonMIA's choice of an update that passes for an honest one among others'
+        is left out: no aggregation here tells outliers.
+    """
+
+    accepts: ClassVar[tuple[type, ...]] = (Update,)
+
+    probes: Samples
+    rounds: frozenset[int]
+    ascends_to: float = 0.0
+    strength: float = 1.0
+
+    def acts_in(self, hook: str) -> bool:
+        """False of the loss where there is no ascent."""
+        return super().acts_in(hook) and (hook != "loss" or self.ascends_to > 0)
+
+    def select(self, data: Samples, turn: Turn) -> Samples:
+        """Each round: the probes in poisoned ones, the client's own samples in others."""
+        return samples_on(self.probes, turn.device) if turn.round in self.rounds else data
+
+    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+        """Each step: minus the loss, up to where the ascent ends."""
+        if not self.ascends_to or turn.round not in self.rounds:
+            return super().loss(outputs, batch, turn)
+        losses = turn.received.architecture.loss(outputs, batch.y)
+        return -losses.clamp(max=self.ascends_to).mean()
+
+    def upload(self, upload: Upload, turn: Turn) -> Upload:
+        """Each round: lengthened in poisoned ones."""
+        if turn.round not in self.rounds:
+            return upload
+        return replace(upload, values=scaled(upload.values, self.strength))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -29,16 +29,13 @@ from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import ClientId, Params
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.defenses.accounting import FORMAL_DELTA, gaussian_epsilon
-from fedaudit.defenses.canary import CanaryUpload, canary_direction
-from fedaudit.defenses.chain import Chain
-from fedaudit.defenses.clip import ClientDP
+from fedaudit.fl.accounting import FORMAL_DELTA, gaussian_epsilon
 from fedaudit.fl.algorithms.base import ChoosesModels, TurnContext, cohort_of
-from fedaudit.fl.hooks import Defense
+from fedaudit.fl.canary import CANARIES_FILE, CanaryUpload, canary_direction, keeping_canaries
+from fedaudit.fl.hooks import Chain, Defense
 from fedaudit.metrics import one_run_epsilon
 from fedaudit.metrics.canaries import CanaryBounds, canary_bounds, record_bounds
 from fedaudit.metrics.epsilon import EpsilonBound, one_sided_coins
-from fedaudit.observe.canaries import CANARIES_FILE, keeping_canaries
 from fedaudit.observe.round import Round, Update
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult
@@ -48,6 +45,10 @@ from fedaudit.study.figures.truth import target_truth
 from fedaudit.study.settings.optional import CanariesSection
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.parts import Conclusion, Extension, MeasuredRun, Scores, Setup
+
+if TYPE_CHECKING:
+    from fedaudit.defenses.clip import ClientDP
+    from fedaudit.results.record import ControlResult
 
 _CLAIM_ERROR = 0.01
 """How often a sound claim may be called refuted, by any attack, target or run."""
@@ -244,14 +245,18 @@ def refuse_several_models(run: Setup, table: str) -> None:
         )
 
 
-def client_dp_of(defenses: Mapping[ClientId, Defense]) -> ClientDP | None:
+def client_dp_of(defenses: Mapping[ClientId, Defense]) -> "ClientDP | None":
     """The one defense of all clients that bounds what a client contributes; None for another."""
-    one = next(iter(defenses.values()), None)
-    alike = isinstance(one, ClientDP) and all(other == one for other in defenses.values())
+    if not defenses:
+        return None
+    from fedaudit.defenses.clip import ClientDP  # with all other defenses
+
+    one = next(iter(defenses.values()))
+    alike = all(other == one for other in defenses.values())
     return one if alike and isinstance(one, ClientDP) else None
 
 
-def _claimed(study: Study, seed: int, sizes: Mapping[ClientId, int], private: ClientDP) -> float:
+def _claimed(study: Study, seed: int, sizes: Mapping[ClientId, int], private: "ClientDP") -> float:
     """Epsilon of one client's update to who sees every global model, without amplification.
 
     Adjacency: the update or zero in its place, while the client's weight and noise stay. Each
@@ -274,7 +279,7 @@ class _Measured(NamedTuple):
     Attributes:
         run: The run.
         canaries: Its own.
-        z: The statistic of each; see :func:`fedaudit.observe.canaries.canary_statistics`.
+        z: The statistic of each; see :func:`fedaudit.fl.canary.canary_statistics`.
     """
 
     run: Setup

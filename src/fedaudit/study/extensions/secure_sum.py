@@ -18,12 +18,11 @@ from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import ClientId, Samples, flat
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.defenses.accounting import FORMAL_DELTA
-from fedaudit.defenses.canary import CanaryUpload
-from fedaudit.defenses.chain import Chain
 from fedaudit.engines.local import LOCAL
+from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.algorithms.base import ChoosesModels, Job, TurnContext, visited
-from fedaudit.fl.hooks import Defense, Visit
+from fedaudit.fl.canary import CanaryUpload
+from fedaudit.fl.hooks import Chain, Defense, Visit
 from fedaudit.metrics.epsilon import bound_method
 from fedaudit.metrics.secure_sum import secure_sum_bounds
 from fedaudit.observe.round import Round, Update

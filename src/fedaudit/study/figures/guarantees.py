@@ -6,7 +6,7 @@ from math import isfinite
 from typing import TypedDict
 
 from fedaudit.core.metric_names import FORMAL_EPSILON, FORMAL_EPSILON_OF_A_ROUND
-from fedaudit.defenses.accounting import FORMAL_DELTA
+from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.hooks import Guarantee
 from fedaudit.results.estimate import Estimate
 from fedaudit.study.setup.parts import Setup

@@ -15,7 +15,6 @@ from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import flat
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.kept_files import read_rounds, write_round
-from fedaudit.observe.layout import estimated_bytes
 from fedaudit.observe.measurements import (
     MeasuredRound,
     Stored,
@@ -25,6 +24,7 @@ from fedaudit.observe.measurements import (
     write_measured,
 )
 from fedaudit.observe.round import Round
+from fedaudit.observe.tensors import estimated_bytes
 from fedaudit.observe.usage import keeping_usage
 from fedaudit.observe.views import seen_from
 from fedaudit.signals.base import Signal

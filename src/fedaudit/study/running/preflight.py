@@ -25,8 +25,8 @@ from fedaudit.core.modules import CHUNK, as_taken, outputs_of
 from fedaudit.core.objects import stated
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Architecture, Batch, ClientId, Samples
-from fedaudit.defenses.accounting import FORMAL_DELTA
 from fedaudit.engines.base import Counted
+from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn, Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import try_step

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, Field, model_validator
 
 from fedaudit.core.values import ClientId
-from fedaudit.observe.layout import MAX_ROUND
+from fedaudit.observe.tensors import MAX_ROUND
 from fedaudit.study.settings.base import Count, DefenseName, Positive, Section, Settings
 
 NONE = "none"

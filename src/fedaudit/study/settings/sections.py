@@ -15,7 +15,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import code_key
 from fedaudit.core.metric_names import tpr_at
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.observe.layout import MAX_ROUND
+from fedaudit.observe.tensors import MAX_ROUND
 from fedaudit.study.settings.base import (
     AlgorithmName,
     AttackName,

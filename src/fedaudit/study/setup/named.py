@@ -12,10 +12,9 @@ from fedaudit.core.objects import stated
 from fedaudit.core.tasks import TASKS, Task, lacking, task_named
 from fedaudit.core.values import ClientId
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
-from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.fl.algorithms.base import Algorithm, Server
-from fedaudit.fl.hooks import Defense, Plan
+from fedaudit.fl.hooks import Chain, Defense, Plan
 from fedaudit.study.settings.base import Settings
 from fedaudit.study.settings.optional import Group
 from fedaudit.study.settings.options import Entry, check_options
@@ -226,6 +225,9 @@ def assigns_classes(defense: Defense | None) -> bool:
 
 def noisy_tail(defense: Defense | None) -> float | None:
     """Share of the last parameters to which a client's defense adds noise that cancels, if any."""
+    if defense is None:
+        return None
+
     parts = defense.parts if isinstance(defense, Chain) else (defense,)
     noise = (part for part in parts if isinstance(part, NeutralNoise) and part.sigma > 0)
     return next((part.ratio for part in noise), None)

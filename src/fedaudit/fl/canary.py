@@ -1,20 +1,69 @@
-"""Canary clients in a stream of rounds: what they tell, and the rounds without them."""
+"""Canary clients: they train on nothing and send random directions, which show in the model."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.values import ClientId, Params, flat, plus
-from fedaudit.observe.by_client import chosen
-from fedaudit.observe.round import Round
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Batch, ClientId, Params, Samples, flat, norm, plus, scaled
+from fedaudit.fl.hooks import Defense, Turn
+from fedaudit.observe.round import Round, Update, Upload, chosen
 from fedaudit.observe.tensors import write_tensors
+
+
+def canary_direction(like: Params, seed: int, number: int) -> Params:
+    """The direction of length 1 that a canary client sends, the same in every round.
+
+    Args:
+        like: Parameters of the model; they give names and shapes.
+        seed: Of the audit; whoever has it knows all directions.
+        number: Of the canary.
+    """
+    rng = seeded(seed, "canary", number)
+    drawn = {
+        name: torch.randn(value.shape, dtype=value.dtype, generator=rng)
+        for name, value in like.items()
+    }
+    return scaled(drawn, 1 / norm(drawn))
+
+
+@dataclass(frozen=True)
+class CanaryUpload(Defense):
+    """Sends a direction in the place of what training would give.
+
+    Attributes:
+        seed: Of the directions.
+        number: Of this canary.
+        length: Of its upload.
+
+    Source: Andrew et al. 2024, One-shot empirical privacy estimation for federated learning,
+        Algorithm 1.
+    """
+
+    accepts: ClassVar[tuple[type, ...]] = (Update,)
+
+    seed: int
+    number: int
+    length: float
+
+    def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
+        """Each epoch: nothing is trained on."""
+        return iter(())
+
+    def upload(self, upload: Upload, turn: Turn) -> Upload:
+        """Each round: the direction, at its length."""
+        if not self.length:
+            return replace(upload, values=scaled(upload.values, 0.0))
+        direction = canary_direction(upload.values, self.seed, self.number)
+        return replace(upload, values=scaled(direction, self.length))
+
 
 CANARIES_FILE = "canaries.safetensors"
 Value = TypeVar("Value")
