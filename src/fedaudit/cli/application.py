@@ -343,15 +343,7 @@ _BY_MARK = {b"record": RECORD, b"comparison": COMPARISON, b"verdict": VERDICT, b
 
 @contextmanager
 def meant_as(path: Path, *kinds: Kind) -> Iterator[None]:
-    """Inside, a refusal says what the path is and which command takes it, if it is another kind.
-
-    Args:
-        path: What the command was given.
-        *kinds: What it takes.
-
-    Raises:
-        BadInput: What was refused is of a kind that another command takes.
-    """
+    """Inside, a refusal says what the path is and which command takes it, if it is another kind."""
     try:
         yield
     except FedauditError as error:

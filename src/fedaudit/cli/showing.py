@@ -125,15 +125,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
 
 
 def refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:
-    """Neither the page nor the figures beside it may replace what is of something else.
-
-    Args:
-        page: The HTML file.
-        records: That will be compared.
-
-    Raises:
-        BadInput: Either is there and is of something else, or the name is none for a page.
-    """
+    """Raise if the page, or the figures next to it, would replace what is of something else."""
     from fedaudit.study.running.outputs import (
         refuse_foreign_page,
         refuse_other_comparison,

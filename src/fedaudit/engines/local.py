@@ -293,13 +293,7 @@ class _Crew:
         return numbers
 
     def result(self, number: int) -> object:
-        """The result of an item; waits until it is there.
-
-        Raises:
-            Exception: What the work raised.
-            MemoryError, Unsupported: A worker ended.
-            RuntimeError: The session is over.
-        """
+        """Wait for the result of an item, and return it or raise what the work raised."""
         while number not in self._done:
             with self._talking():
                 self._receive()
@@ -393,12 +387,7 @@ class _Crew:
 
 @contextmanager
 def _told_of(worker: _Worker) -> Iterator[None]:
-    """Says of a worker who is no longer there what became of it.
-
-    Raises:
-        MemoryError: It was ended from outside.
-        Unsupported: It ended of itself.
-    """
+    """Explain why a worker process exited."""
     try:
         yield
     except (EOFError, OSError) as error:

@@ -124,13 +124,7 @@ class Ceiling:
 
 
 def ceiling_checks(record: Record, policy: Policy, trust: Trust) -> Iterator[Check]:
-    """A check for each ceiling that a policy sets and, where it has any, each contrast.
-
-    Args:
-        record: The record.
-        policy: Its ceilings.
-        trust: What stands against believing a figure.
-    """
+    """Yield a check for each ceiling that a policy sets and, where it has any, each contrast."""
     for row in CEILINGS:
         table = getattr(policy, row.section)
         set_ = getattr(table, row.setting, None)
@@ -245,12 +239,7 @@ def judged_points(record: Record, policy: GamesPolicy) -> list[PointPlayed]:
 
 
 def proven_epsilon(point: PointPlayed, points: int) -> float:
-    """The lower bound on epsilon from a point's counts, at its share of the error.
-
-    Args:
-        point: Of a study of games.
-        points: That share the error.
-    """
+    """Return the lower bound on epsilon from a point's counts, at its share of the error."""
     said_in, silent = point.tpr, point.tnr
     counts = Counts(said_in.hits, said_in.total, silent.total - silent.hits, silent.total)
     return clopper_pearson_epsilon(counts, delta=point.delta, alpha=ALPHA / max(1, points)).value

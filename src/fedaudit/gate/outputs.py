@@ -38,15 +38,7 @@ def verdict_json(verdict: Verdict) -> str:
 
 
 def refuse_taken(target: Path, inputs: Sequence[Path]) -> None:
-    """Lets a verdict replace an earlier verdict only.
-
-    Args:
-        target: The file to write.
-        inputs: Files that are read.
-
-    Raises:
-        BadInput: The file is one of these, or is there and is no verdict, or has no folder.
-    """
+    """Raise if a verdict would replace anything but an earlier verdict, or what is read."""
     refuse_missing_folder(target)
     if not target.exists():
         return
@@ -72,12 +64,7 @@ def write_verdict(verdict: Verdict, *, junit: Path | None, json: Path | None) ->
 
 
 def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
-    """Prints why, then a row for each check, the gravest first, and what is not judged.
-
-    Args:
-        verdict: Of a policy on a record.
-        console: Where to print; standard output by default.
-    """
+    """Print why, then a row for each check, the gravest first, and what is not judged."""
     console = console or Console()
     head, rest = _lines(verdict, width_of(console))
     for line in head:
@@ -248,11 +235,7 @@ _LONG = 240
 
 
 def policy_outcome(verdict: Verdict) -> PolicyOutcome:
-    """Return the outcome of a policy as a summary prints it, the gravest rule first.
-
-    Args:
-        verdict: Of the policy on the record that is summarised.
-    """
+    """Return the outcome of a policy as a summary prints it, the gravest rule first."""
     ranked = sorted(verdict.checks, key=lambda check: gravity(check.outcome), reverse=True)
     met = [item for item in ranked if item.ceiling is None and item.outcome is Outcome.PASS]
     return PolicyOutcome(

@@ -44,15 +44,7 @@ _OF_EACH_START = {
 
 
 def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
-    """Makes a folder a recording's own; a recording that is there is gone on with.
-
-    Args:
-        folder: Of the recording.
-        recording: As it is begun now.
-        samples: That are audited.
-
-    Returns:
-        The recording as it was begun first.
+    """Make a folder a recording's own, and return the recording as it was begun first.
 
     Raises:
         BadInput: The folder holds something else, a link or a file where rounds go, or a recording
@@ -117,11 +109,7 @@ def write_audit(folder: Path, audit: AuditSet, *, features: bool) -> None:
 
 
 def read_audit(folder: Path) -> AuditSet:
-    """The audited samples; without features, where these were not kept, each has none.
-
-    Raises:
-        Damaged: The files cannot be read, or do not fit together.
-    """
+    """Read the audited samples; those that are kept without features have none."""
     path = folder / AUDIT_FILE
     if not path.is_file():
         raise Damaged(f"{path} is missing; restore the recording from a copy")
@@ -154,11 +142,7 @@ def write_untrained(folder: Path, rounds: tuple[MeasuredRound, ...], key: str) -
 
 
 def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound, ...]:
-    """Measurements of models that nobody trained.
-
-    Raises:
-        Damaged: It is missing, cannot be read, or is another recording's.
-    """
+    """Read the measurements of untrained models."""
     # Apart, since the second round has fewer signals.
     found = [one for name in _UNTRAINED for one in stored_in(own_place(folder, name))]
     if not found or any(
@@ -209,20 +193,9 @@ def clear(folder: Path) -> None:
 
 
 def hand_over(folder: Path, round: Round, entry: RoundEntry) -> bool:
-    """Keeps a round until it is measured; every value as it is, to the bit.
+    """Keep a round until it is measured, every value to the bit; return False if it is too large.
 
     It is there whole or not at all, whenever a process is killed. A power failure may lose it.
-
-    Args:
-        folder: Of the recording.
-        round: As the adversary sees it.
-        entry: What the log is to say of it.
-
-    Returns:
-        False if it is too large for a file, and nothing was kept.
-
-    Raises:
-        BadInput: It cannot be written.
     """
     clients = sorted(round.exposed)
     known = [base for c in clients if (base := round.exposed[c].base) is not None]
@@ -254,15 +227,7 @@ def hand_over(folder: Path, round: Round, entry: RoundEntry) -> bool:
 
 
 def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEntry]:
-    """A round that waits, as it was handed over.
-
-    Args:
-        path: Its file.
-        architecture: What the clients train.
-
-    Raises:
-        Damaged: It cannot be read.
-    """
+    """Read a round as it was handed over; the file may be anybody's."""
     tensors, notes = read_tensors(path)
     try:
         entry = RoundEntry.model_validate(parsed_json(notes["entry"]))

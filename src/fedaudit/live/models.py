@@ -277,12 +277,7 @@ def unlearning(
 
 
 def _is_destroyed(right: Mapping[str, float]) -> bool:
-    """Return whether a classifier that predicted before does so no more.
-
-    Args:
-        right: Accuracies "before" and "after", and "guess", that of the most frequent class; empty
-            where the task is another.
-    """
+    """Return whether a classifier that predicted before does so no more; False of other tasks."""
     if not right:
         return False
     before, after, guess = (right[name] for name in ("before", "after", "guess"))

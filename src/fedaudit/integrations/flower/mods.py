@@ -287,12 +287,10 @@ class _Filtered:
 
 
 def filtered(mod: object, claim: Claim) -> object:
-    """The mod with a client behind it, and a context of its own.
+    """Return the mod with a client behind it, and a context of its own.
 
-    Args:
-        mod: Takes message, context and what to call next; of ``flwr.clientapp`` or of the older
-            ``flwr.client``, whose messages have other records.
-        claim: Its sensitivity is the clipping norm that the server sends, for mods that ask.
+    The mod may be of ``flwr.clientapp`` or of the older ``flwr.client``, whose messages have other
+    records. The claim's sensitivity is the clipping norm that the server sends.
     """
     _identify()
     return _Filtered(cast(Mod, mod), claim.sensitivity)
