@@ -143,7 +143,6 @@ def refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:
 
 
 def _comparison_in(path: Path) -> Path | None:
-    """The comparison that a path is, or is the folder of."""
     from fedaudit.results.comparison import COMPARISON_FILE
 
     if path.is_dir():
@@ -221,7 +220,6 @@ def _format_of(given: Format | None, out: Path | None) -> Format:
 
 
 def _policy_of_pack(record: Path) -> Path | None:
-    """Return the policy next to a record in a pack; None elsewhere."""
     from fedaudit.pack.manifest import MANIFEST_FILE
     from fedaudit.pack.packing import POLICY_FILE
 

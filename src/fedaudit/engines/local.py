@@ -247,8 +247,6 @@ def _to_send(value: object) -> bytes:
 
 @dataclass
 class _Worker:
-    """A process, this end of its pipe, and the number of the item that it is at."""
-
     process: SpawnProcess
     pipe: Connection
     item: int | None = None
@@ -358,7 +356,6 @@ class _Crew:
         return worker
 
     def _hand_out(self) -> None:
-        """Gives every worker who is free an item, as long as there are any."""
         for worker in self._workers:
             while worker.item is None and self._waiting:
                 number, item = self._waiting.popleft()
@@ -373,7 +370,6 @@ class _Crew:
                     worker.pipe.send_bytes(content)
 
     def _receive(self) -> None:
-        """Takes what workers have done, as soon as one has done something."""
         working = {worker.pipe: worker for worker in self._workers if worker.item is not None}
         for pipe in wait(list(working)):
             worker = working[cast(Connection, pipe)]

@@ -183,8 +183,6 @@ _log = logging.getLogger("fedaudit")
 
 
 class _Made(NamedTuple):
-    """The versions of a worker, on which results depend."""
-
     fedaudit: str
     torch: str
 
@@ -197,8 +195,6 @@ class _Result(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """A task that is at work, and at which item."""
-
     item: int
     ref: ObjectRef
 
@@ -274,7 +270,6 @@ def session(
 
 
 def _in_order(start: Callable[[int], ObjectRef], count: int, most: int) -> Iterator[object]:
-    """Results in the order of the items, whatever order they come in and whoever is lost."""
     waiting, running = deque(range(count)), dict[Future[_Result], _Begun]()
     done, lost = dict[int, object](), Counter[int]()
     try:
@@ -329,7 +324,6 @@ def _received(ready: Future[_Result]) -> object:
 
 @cache
 def _say(level: int, text: str) -> None:
-    """Passes on, once, what workers have to say."""
     _log.log(level, "%s", text)
 
 
@@ -348,7 +342,6 @@ def _do(
     common: Arrays,
     item: Parcel,
 ) -> _Result:
-    """The work of a task, in a worker."""
     if tuple(made) != tuple(MADE):
         raise Unsupported(
             f"results depend on versions, and a machine of the cluster has other ones: fedaudit "

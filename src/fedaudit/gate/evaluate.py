@@ -108,7 +108,6 @@ def _of_games(record: Record, policy: Policy) -> Iterator[Check]:
 
 
 def _contradictions(record: Record, points: Sequence[PointPlayed]) -> Iterator[Check]:
-    """The demand that no success refutes the epsilon that its mechanism claims."""
     claims = [(point, claim) for point in points if (claim := point.claimed_epsilon) is not None]
     faults, unsure = [], []
     for point, claim in claims:
@@ -253,13 +252,11 @@ def _passed(ceilings: Sequence[Check]) -> list[str]:
 
 
 def _used(check: Check) -> float:
-    """Share of its ceiling that the worst figure's upper limit uses."""
     high = check.worst.high if check.worst and check.worst.high is not None else 0.0
     return high / check.ceiling if check.ceiling else float(high > 0)
 
 
 def _told(checks: Sequence[Check], outcome: Outcome, title: str) -> list[str]:
-    """The checks with an outcome, the first few by name."""
     found = [check for check in checks if check.outcome is outcome]
     if not found:
         return []

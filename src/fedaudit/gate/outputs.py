@@ -99,7 +99,6 @@ def _lines(verdict: Verdict, width: int) -> tuple[list[str], list[str]]:
 
 
 def _of(check: Check, width: int) -> list[str]:
-    """The lines of a check: one in a table, several on a narrow terminal."""
     outcome, name = str(check.outcome), capital(check.name)
     if check.ceiling is None:
         ceiling, figure = "", check.reason

@@ -145,7 +145,6 @@ def _among(labels: Mapping[Setting, str], figure: Estimate) -> str:
 
 
 def _uncovered(record: Record, coverage: Coverage, *, sampled: bool) -> list[str]:
-    """What was not measured of the audited clients, by client and round."""
     faults = []
     if not coverage.is_whole:
         gaps = coverage_gaps(record)

@@ -125,8 +125,6 @@ def attack_recording(
 
 
 class _Contents(NamedTuple):
-    """Contents of a recording's folder."""
-
     recording: Recording
     audit: AuditSet
     log: Sequence[RoundEntry]
@@ -325,9 +323,8 @@ def _missing(found: _Contents, absent: Sequence[ClientId], *, blind: bool) -> It
             "estimated on audited samples."
         )
     if absent:
-        more = len(absent) - _MOST_NAMED
-        named = found.first_few(absent) + (f" and {more} more" if more > 0 else "")
         which = "Client" if len(absent) == 1 else "Clients"
+        named = _few([found.called(client) for client in absent])
         yield f"{which} {named}: never took part in a measured round."
     if partial := [one.round for one in found.log if not one.complete]:
         yield f"What clients did that were asked and did not answer, in {_rounds(partial)}."
@@ -351,13 +348,15 @@ def _missing(found: _Contents, absent: Sequence[ClientId], *, blind: bool) -> It
 
 
 def _rounds(numbers: Sequence[int]) -> str:
-    named = ", ".join(str(number) for number in numbers[:_MOST_NAMED])
-    more = len(numbers) - _MOST_NAMED
-    return f"round{'s' * (len(numbers) > 1)} {named}" + (f" and {more} more" if more > 0 else "")
+    return f"round{'s' * (len(numbers) > 1)} {_few([str(number) for number in numbers])}"
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _coverage(found: _Contents, targets: Collection[ClientId]) -> Coverage:
-    """Return which rounds and uploads of the audited clients were measured."""
     recording, log = found.recording, found.log
     measured = {one.index: one for one in found.measured}
     entries = {one.round: one for one in log}

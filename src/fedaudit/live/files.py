@@ -1,7 +1,6 @@
 """Files of a live recording: the audited samples, untrained models, rounds that wait."""
 
 import json
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,16 +30,10 @@ AUDIT_FILE = "audit.safetensors"
 SAMPLES_FILE = "samples.safetensors"
 _UNTRAINED = ("untrained-1", "untrained-2")
 _OF_EACH_START = {
-    "key",
-    "started",
-    "name",
-    "refused",
-    "sizes",
-    "names",
-    "unaudited",
-    "conflicts",
-    "is_closed",
+    *("key", "started", "name", "refused", "sizes"),
+    *("names", "unaudited", "conflicts", "is_closed"),
 }
+"""Settings that may differ when a recording is continued."""
 
 
 def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
@@ -60,11 +53,14 @@ def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
         raise BadInput(
             f"{folder} holds {taken[0]}, which is of a study; give the recording its own folder"
         )
-    if not is_recording(folder):
+    is_new = not is_recording(folder)
+    if is_new:
         _refuse_leftovers(folder)
-        _make_room(folder, recording)
+    # While another folder can still be chosen, not in the first round.
+    for name in ("measured", *(("rounds",) if recording.keep != "signals" else ())):
+        own_folder(folder, name)
+    if is_new:
         return recording
-    _make_room(folder, recording)
     there = read_recording(folder)
     now, then = (one.model_dump(mode="json", exclude=_OF_EACH_START) for one in (recording, there))
     changed = [name for name in now if now[name] != then[name]]
@@ -93,12 +89,6 @@ def _refuse_leftovers(folder: Path) -> None:
             "recording to go on with, and what is there would be lost; give another folder, or "
             "delete this one"
         )
-
-
-def _make_room(folder: Path, recording: Recording) -> None:
-    """Makes the folders of rounds while another can still be chosen, not in the first round."""
-    for name in ("measured", *(("rounds",) if recording.keep != "signals" else ())):
-        own_folder(folder, name)
 
 
 def write_audit(folder: Path, audit: AuditSet, *, features: bool) -> None:
@@ -146,18 +136,14 @@ def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound,
     # Apart, since the second round has fewer signals.
     found = [one for name in _UNTRAINED for one in stored_in(own_place(folder, name))]
     if not found or any(
-        one.notes.get("run") != key or fault_in(one.measured, _named(one.measured), samples)
+        one.notes.get("run") != key
+        or fault_in(one.measured, {*one.measured.clients, *one.measured.stands_for}, samples)
         for one in found
     ):
         raise Damaged(
             f"{folder / _UNTRAINED[0]} does not hold this recording's untrained models; restore it"
         )
     return tuple(one.measured for one in found)
-
-
-def _named(measured: MeasuredRound) -> list[ClientId]:
-    """All clients that a measured round speaks of: by themselves, or as one of a sum."""
-    return sorted({*measured.clients, *measured.stands_for})
 
 
 FOLDER = "waiting"
@@ -234,7 +220,9 @@ def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEn
         bases, after, locals_ = (
             models_in(tensors, part, architecture) for part in ("base", "after", "local")
         )
-        _refuse_misfits([*bases.values(), *after.values(), *locals_.values()], architecture)
+        initial = architecture.initial(0)
+        for model in (*bases.values(), *after.values(), *locals_.values()):
+            refuse_misfit(model, initial)
         exposed: dict[ClientId, Exposed] = {}
         clients = _CLIENTS.validate_python(parsed_json(notes["clients"]))
         for client, number, scale, has_local, has_update in clients:
@@ -269,14 +257,8 @@ _WEIGHTS = TypeAdapter(list[tuple[int, _Finite]])
 _GROUPS = TypeAdapter(list[tuple[int, int]])
 
 
-def _refuse_misfits(models: Iterable[Model], architecture: Architecture) -> None:
-    initial = architecture.initial(0)
-    for model in models:
-        refuse_misfit(model, initial)
-
-
 def _not_derived(one: Exposed) -> tuple[Model | None, Params | None]:
-    """The client's model and its change, less the one that follows from the other to the bit."""
+    """Return the client's model and its change, less one that follows from the other exactly."""
     base, local, update = one.base, one.local, one.update
     if base is None or local is None or update is None:
         return local, update

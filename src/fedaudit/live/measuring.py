@@ -169,7 +169,6 @@ class Measuring:
         self._lock = None
 
     def _cost(self, seconds: float, untrained: MeasuredRound) -> str:
-        """Cost of a measured round, by that of an untrained model."""
         said, numbers = self._recording, self._shape.numbers
         values = sum(part.numel() for part in untrained.signals.values())
         senders = len(self._setup.deal.clients) if said.view in ("uploads", "sum") else 1
@@ -237,7 +236,6 @@ class Measuring:
         return faulty
 
     def _measure_left(self) -> None:
-        """Measures what waits, here and now."""
         left = waiting(self._folder)
         for done, (index, path) in enumerate(left):
             began, said, faulty = monotonic(), "", dict[ClientId, str]()

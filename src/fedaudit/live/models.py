@@ -156,7 +156,6 @@ class CanaryClients:
         return canary_bounds(z, self.sends, delta=delta, alpha=alpha, every_round=every_round)
 
     def _named(self, given: Weights, whose: str) -> Params:
-        """Tensors by name, in the order in which they came."""
         if isinstance(given, nn.Module):
             given = given.state_dict()
         if isinstance(given, Mapping):

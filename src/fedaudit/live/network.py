@@ -187,7 +187,6 @@ def _as_logits(
 
 
 def _named(outputs: object) -> object:
-    """The logits in an object or dictionary that has such."""
     if isinstance(outputs, Mapping):
         return outputs.get("logits")
     return getattr(outputs, "logits", None)
@@ -208,7 +207,6 @@ def _two_logits(module: nn.Module, args: tuple[object, ...], outputs: object) ->
 
 
 def _of_one(loss: PerSampleLoss, flat: bool, outputs: Tensor, labels: Tensor) -> Tensor:
-    """A loss that was written for one logit."""
     return loss(outputs[:, 1] if flat else outputs[:, 1:], labels)
 
 

@@ -54,7 +54,7 @@ from fedaudit.live.recording import (
     append_round,
     mended_round_log,
     recording_of,
-    refuse_large,
+    recording_text,
     round_entry,
     write_recording,
 )
@@ -136,7 +136,8 @@ class Recorder:
             failed=self._failed_quietly,
             log=log,
         )
-        refuse_large(self.recording, folder)
+        # Settings that could not be read back are refused before anything is measured.
+        recording_text(self.recording, folder)
         if not before and not left:
             untrained = self._measuring.untrained()
             # Of one that was begun before and stopped before its first round, not of this one.
@@ -356,7 +357,6 @@ class Recorder:
             self._warn(plain(f"the recorder failed: {error}"), str(error))
 
     def _keep_names(self, *clients: Called) -> None:
-        """Keep the names of clients that have one."""
         known, new = self.recording.names, dict[ClientId, str]()
         for client in clients:
             name = plain_name(client) if isinstance(client, str) else ""
@@ -369,7 +369,6 @@ class Recorder:
                 self._restate(names=dict(islice((known | new).items(), MOST_CLIENTS)))
 
     def _restate(self, **changes: object) -> None:
-        """Write changed settings; all stays as it was if they could not be read back."""
         recording = self.recording.model_copy(update=changes)
         write_recording(recording, self._folder)
         self.recording = recording
@@ -768,6 +767,5 @@ def _task(given: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:
 
 
 def _named_after(folder: Path) -> str:
-    """A name for people, of the characters that names may have."""
     name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", folder.absolute().name)
     return name.lstrip("._=,+-")[:_LONGEST_NAME] or "recording"

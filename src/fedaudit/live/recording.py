@@ -122,20 +122,16 @@ def recording_of(**said: object) -> Recording:
         raise refusal_of(error, Recording, "the recording", said) from error
 
 
-def write_recording(recording: Recording, folder: Path) -> None:
-    """Write a recording's settings; what was there stays if they could not be read back."""
-    write_whole(folder / RECORDING_FILE, _recording_text(recording, folder))
-
-
-def _recording_text(recording: Recording, folder: Path) -> str:
+def recording_text(recording: Recording, folder: Path) -> str:
+    """Return the content of a recording's file; raise if it could not be read back."""
     text = recording.model_dump_json(indent=1) + "\n"
     refuse_unreadable(folder / RECORDING_FILE, text)
     return text
 
 
-def refuse_large(recording: Recording, folder: Path) -> None:
-    """Raise if a recording's settings are more than is read back, before anything is measured."""
-    _recording_text(recording, folder)
+def write_recording(recording: Recording, folder: Path) -> None:
+    """Write a recording's settings; what was there stays if they could not be read back."""
+    write_whole(folder / RECORDING_FILE, recording_text(recording, folder))
 
 
 def is_recording(folder: Path) -> bool:
@@ -157,13 +153,9 @@ def read_recording(folder: Path) -> Recording:
     try:
         return Recording.model_validate(read_object(path))
     except ValidationError as error:
-        raise Damaged(f"{path} is no recording's ({_first(error)}); restore it") from error
-
-
-def _first(error: ValidationError) -> str:
-    """The first thing that is wrong, and where."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+        first = error.errors(include_url=False, include_input=False)[0]
+        wrong = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise Damaged(f"{path} is no recording's ({wrong}); restore it") from error
 
 
 LOG_FILE = "rounds.jsonl"

@@ -116,7 +116,6 @@ def round_of_uploads(
 
 
 def _spoils_mean(whole: Mapping[ClientId, Exposed], faulty: Mapping[ClientId, str]) -> bool:
-    """Return True if some upload, averaged with others, gives a model that is not finite."""
     return any(NOT_FINITE in reason for reason in faulty.values()) or any(
         bool((value.abs() > _LARGEST_AVERAGED).any())
         for one in whole.values()
@@ -372,7 +371,6 @@ def _shares(weights: Mapping[ClientId, float]) -> dict[ClientId, float]:
 
 
 def _mean(exposed: Mapping[ClientId, Exposed], shares: Mapping[ClientId, float]) -> Model:
-    """The weighted mean of the clients' models, as federated averaging takes it."""
     locals_ = {client: one.local for client, one in exposed.items() if one.local is not None}
     first = next(iter(locals_.values()))
     weights = [shares[client] for client in locals_]

@@ -135,7 +135,6 @@ def attacks_in(
 
 
 def _refuse_targets_without_members(audit: AuditSet, targets: Sequence[ClientId]) -> None:
-    """Raise if a target has no members or no non-members."""
     for target in targets:
         is_member = audit.origin(target) == Origin.MEMBER
         if is_member.all() or not is_member.any():

@@ -176,8 +176,6 @@ def _item(data: Data, at: int, whose: str) -> object:
 
 
 class _Transformed:
-    """A data set whose features go through a function."""
-
     def __init__(self, data: Data, transform: Callable[[Any], Any]) -> None:
         self.data, self.transform = data, transform
 
@@ -245,7 +243,6 @@ def _label_of(names: list[Any], label: str | None) -> Any:
 def _chosen(
     listed: list[Any], features: str | list[str] | None, label: Any, kind: str
 ) -> list[Any]:
-    """Return the names of the features: all but the label by default."""
     if features is None:
         return [name for name in listed if name != label]
     names = [features] if isinstance(features, str) else features

@@ -117,7 +117,6 @@ def _is_frozen(part: nn.Module) -> bool:
 
 
 def _training_step(model: Model, module: nn.Module, samples: Samples) -> tuple[set[str], set[str]]:
-    """Return the buffers that a step changes, and the parameters that have no gradient."""
     task, few = model.architecture.task, samples.take(slice(_TRIED))
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         seed_globally(0)
@@ -383,7 +382,6 @@ class Shape:
         return buffers
 
     def _refuse_unsent(self, named: Mapping[str, Array], whose: str) -> None:
-        """Raise if an upload lacks parameters that clients train."""
         if not named.keys() & self.model.params.keys():
             raise BadInput(f"{whose} has none of the parameters that clients train")
         known = named.keys() | self.unsent.declared | self.unsent.untrainable
@@ -536,7 +534,6 @@ def _is_listed(weights: Weights) -> TypeGuard[Sequence[Array]]:
 
 
 def _like(named: Mapping[str, Array], name: str, like: Tensor, whose: str) -> Tensor:
-    """A copy of one parameter, as the architecture has it."""
     tensor = tensor_of(named[name], f"{whose} has {name!r}, which")
     if tensor.shape != like.shape:
         raise BadInput(

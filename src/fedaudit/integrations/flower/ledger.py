@@ -46,8 +46,6 @@ Node = TypeVar("Node", int, str)
 
 
 class _Claim(NamedTuple):
-    """Which client a node has said it is, and in which round first."""
-
     client: Called
     round: int
 
@@ -214,7 +212,6 @@ class FlowerLedger:
                 page.excluded.setdefault(node, f"its reply cannot be read: {error}")
 
     def _number(self, page: _Page) -> int:
-        """Return the round as it is recorded."""
         return page.index + (self._shift or 0)
 
     def _read(self, page: _Page, node: int, reply: Message) -> None:
@@ -295,7 +292,6 @@ class FlowerLedger:
         return uploads, excluded, note
 
     def _fault(self, page: _Page) -> str:
-        """Return why a round cannot be recorded; empty if it can."""
         if not page.sent:
             return "no model was sent"
         if not page.answered:
@@ -305,7 +301,6 @@ class FlowerLedger:
         return ""
 
     def _models(self, page: _Page, uploads: Mapping[Called, int]) -> dict[Called, Arrays]:
-        """Return the model that each client was sent, one object if all were sent the same."""
         if not uploads or _is_one(page.sent.values()):
             return dict.fromkeys(uploads or [0], arrays_of(next(iter(page.sent.values()))))
         return {client: arrays_of(page.sent[node]) for client, node in uploads.items()}

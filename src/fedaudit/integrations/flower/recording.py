@@ -176,7 +176,6 @@ def _answers_query_with_arrays(reply: Message) -> bool:
 
 
 def _refuse_older(inner: object) -> None:
-    """Refuses what is no strategy of the message interface, such as one of ``flwr.server``."""
     if isinstance(inner, Strategy):
         return
     older = "a strategy of Flower's older interface" if hasattr(inner, "configure_fit") else "none"
@@ -309,7 +308,6 @@ class RecordingGrid(_Wrapper, Grid):
             without_identity(one)
 
     def _tell(self, text: str) -> None:
-        """Warn once, or raise if the recording is strict."""
         if text in self._told:
             return
         self._told.add(text)
@@ -416,8 +414,6 @@ def _name_of(reply: Message) -> str:
 
 
 class _Part(NamedTuple):
-    """One client's part, and what has to fit those of others."""
-
     name: str
     arrays: Mapping[str, np.ndarray]
     clients: frozenset[ClientId]

@@ -167,7 +167,6 @@ class NvflareLedger:
             self._recorder.close()
 
     def _clients(self, page: _Page) -> tuple[dict[str, Called], str]:
-        """Return the client of each task, as far as they are known, and why others are not."""
         clients: dict[str, Called] = {}
         fault = ""
         targets = self._recorder.recording.targets
@@ -181,7 +180,6 @@ class NvflareLedger:
         return clients, fault
 
     def _fault(self, page: _Page) -> str:
-        """Return why a round cannot be recorded; empty if it can."""
         if not page.sent:
             return next(iter(page.excluded.values()), "no model was sent")
         if not page.answered:
@@ -194,7 +192,6 @@ class NvflareLedger:
 def _sorted(
     page: _Page, clients: Mapping[str, Called]
 ) -> tuple[dict[Called, str], dict[Called, str]]:
-    """Return the task of each client to measure, and why others that answered are excluded."""
     sites: dict[Called, set[str]] = {}
     for task, client in clients.items():
         sites.setdefault(client, set()).add(page.sites[task])
