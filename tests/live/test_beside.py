@@ -16,7 +16,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.live import beside
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.files import hand_over, read_waiting, waiting
-from fedaudit.live.measuring import Measuring, refuse_other_time
+from fedaudit.live.measuring import Measuring
 from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import RoundEntry, read_round_log
 from fedaudit.observe.round import Round
@@ -361,15 +361,10 @@ def test_a_waiting_round_that_is_damaged_takes_no_other_with_it(tmp_path: Path) 
     assert not waiting(tmp_path)
 
 
-def test_a_misspelt_time_of_measuring_gets_the_nearest_name() -> None:
-    with pytest.raises(BadInput, match="time of measuring named 'besides'; did you mean 'beside'"):
-        refuse_other_time("besides")
-
-
 def test_a_recording_with_a_misspelt_time_of_measuring_is_never_begun(tmp_path: Path) -> None:
     # The function itself: in tests its arguments' types are looked at before it is called.
     unchecked: Callable[..., Recorder] = inspect.unwrap(record)
-    with pytest.raises(BadInput, match="did you mean 'beside'"):
+    with pytest.raises(BadInput, match="time of measuring named 'besides'; did you mean 'beside'"):
         unchecked(tmp_path / "recording", network, data().split.audit, measure="besides")
     assert not (tmp_path / "recording").exists()
 

@@ -1,7 +1,9 @@
 """What goes wrong beside a recorder ends no loop, and spoils no recording."""
 
+import inspect
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -12,9 +14,8 @@ import torch
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import RECORDING_FILE, opened_to_append
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.recorder import record
+from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import LOG_FILE, RoundEntry, append_round, read_round_log
-from fedaudit.live.rounds import refuse_other_kind
 from tests.live.federation import data, network, rounds
 from tests.programs import exit_code
 from tests.study.studies import SMALL
@@ -147,9 +148,11 @@ def test_a_recording_is_named_after_its_folder(folder: str, name: str, tmp_path:
         assert recorder.recording.name == name
 
 
-def test_a_misspelt_kind_of_uploads_gets_the_nearest_name() -> None:
+def test_a_misspelt_kind_of_uploads_gets_the_nearest_name(tmp_path: Path) -> None:
+    # The function itself: in tests its arguments' types are looked at before it is called.
+    unchecked: Callable[..., Recorder] = inspect.unwrap(record)
     with pytest.raises(BadInput, match="no kind of uploads named 'model'; did you mean 'models'"):
-        refuse_other_kind("model")
+        unchecked(tmp_path, network, AUDIT, uploads="model")
 
 
 @pytest.mark.parametrize("how", [{"every": 0}, {"name": "a b"}, {"sizes": {0: -1}}])

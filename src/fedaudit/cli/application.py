@@ -151,8 +151,6 @@ class Terminated(KeyboardInterrupt):
 
 
 class _End(NamedTuple):
-    """The sentence on standard error, and the program's exit code."""
-
     said: str
     code: int
 
@@ -343,15 +341,7 @@ _BY_MARK = {b"record": RECORD, b"comparison": COMPARISON, b"verdict": VERDICT, b
 
 @contextmanager
 def meant_as(path: Path, *kinds: Kind) -> Iterator[None]:
-    """Inside, a refusal says what the path is and which command takes it, if it is another kind.
-
-    Args:
-        path: What the command was given.
-        *kinds: What it takes.
-
-    Raises:
-        BadInput: What was refused is of a kind that another command takes.
-    """
+    """Inside, a refusal says what the path is and which command takes it, if it is another kind."""
     try:
         yield
     except FedauditError as error:
@@ -362,7 +352,6 @@ def meant_as(path: Path, *kinds: Kind) -> Iterator[None]:
 
 
 def _kind_at(path: Path) -> Kind | None:
-    """The kind that a file or folder says it is of; None where it says none."""
     with suppress(OSError, FedauditError):
         return _kind_of_folder(path) if path.is_dir() else _kind_of_file(path)
     return None

@@ -179,7 +179,6 @@ def verify(
 
 
 def _log_in_lines(sentence: str) -> None:
-    """Prints a sentence in lines that fit the terminal."""
     from rich.console import Console
 
     from fedaudit.report.terminal import width_of

@@ -4,7 +4,7 @@ import csv
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from cyclopts import Parameter
 
@@ -51,6 +51,16 @@ _RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device", "engi
 """What ``fedaudit run`` takes beside settings; a misspelt one is no setting either."""
 
 
+class _Means(NamedTuple):
+    """Where a study is run, and from which data."""
+
+    pool: Path | None = None
+    data_dir: Path | None = None
+    workers: int = 1
+    device: str = "cpu"
+    engine: str = "local"
+
+
 @app.command
 def demo(
     *, out: Folder = Path("runs/demo"), workers: WorkerCount = 1, device: DeviceName = "cpu"
@@ -59,7 +69,7 @@ def demo(
     with importing():
         from fedaudit.study.settings.values import study_from
 
-    _run(study_from(_DEMO, source="the demo"), out, None, None, workers, device)
+    _run(study_from(_DEMO, source="the demo"), out, _Means(workers=workers, device=device))
 
 
 @app.command(name="run")
@@ -99,7 +109,8 @@ def run_command(
     # A study is a program, and whoever carries it out runs it.
     with code_named_in(study, trusted=True, folder=study.parent), meant_as(study, STUDY):
         if kind_of(read_toml(study, "the study")) is not GameStudy:
-            _carry_out(study, overrides, variant, out, pool, data_dir, workers, device, engine)
+            means = _Means(pool, data_dir, workers, device, engine)
+            _carry_out(study, overrides, variant, out, means)
             return
         others = {"variant": variant, "pool": pool, "workers": workers}
         others |= {"device": device != "cpu", "engine": engine != "local"}
@@ -125,15 +136,7 @@ def _play(study: Path, overrides: tuple[str, ...], out: Path | None, data_dir: P
 
 
 def _carry_out(
-    study: Path,
-    overrides: tuple[str, ...],
-    variant: str,
-    out: Path | None,
-    pool: Path | None,
-    data_dir: Path | None,
-    workers: int,
-    device: str,
-    engine: str,
+    study: Path, overrides: tuple[str, ...], variant: str, out: Path | None, means: _Means
 ) -> None:
     with importing():
         from fedaudit.core.devices import device_named
@@ -143,22 +146,24 @@ def _carry_out(
 
     studies = chosen_studies(read_studies(study, settings_from(overrides)), variant)
     folder = out or Path("runs") / studies[0].name
-    shared = pool or (Path("runs") / "pool" if out is None else None)
+    if out is None and means.pool is None:
+        means = means._replace(pool=Path("runs") / "pool")
     if len(studies) == 1:
-        _run(studies[0], folder, shared, data_dir, workers, device, engine)
+        _run(studies[0], folder, means)
         return
     together = [folder / one.name for one in studies]
     page = folder / "comparison.html"
     # Before anything is trained, as it would be the last thing to be refused.
     refuse_other_comparison(page, [one / RECORD_FILE for one in together])
-    refuse_place(device_named(device), workers, engine_named(engine, workers))
-    check_grid(studies, data_dir, device_named(device), log)
+    device = device_named(means.device)
+    refuse_place(device, means.workers, engine_named(means.engine, means.workers))
+    check_grid(studies, means.data_dir, device, log)
+    means = means._replace(pool=means.pool or folder / "pool")
     failed = dict[str, Exception]()
     for place, one in enumerate(studies, 1):
         log("", f"{one.name} ({place} of {len(studies)})")
-        own, pool = folder / one.name, shared or folder / "pool"
         try:
-            _run(one, own, pool, data_dir, workers, device, engine)
+            _run(one, folder / one.name, means)
         # Hours of other rows must not depend on this one.
         except Exception as error:
             failed[one.name] = error
@@ -171,7 +176,6 @@ def _carry_out(
 
 
 def _reason(error: Exception) -> str:
-    """Why a row failed, in a line."""
     end = end_of(error)
     if end:
         return end.said
@@ -194,11 +198,7 @@ def _incomplete(failed: Mapping[str, Exception], rows: int) -> Exception:
 
 
 def _named_clients(text: str) -> list[str]:
-    """Names with commas between them; one that holds a comma is in double quotes.
-
-    Raises:
-        BadInput: There are none.
-    """
+    """Return names with commas between them; one that holds a comma is in double quotes."""
     rows = csv.reader([text], skipinitialspace=True)
     names = [name for row in rows for entry in row if (name := entry.strip())]
     if not names:
@@ -251,18 +251,19 @@ def attack(
     folder = out or own_place(recording, ATTACKED)
     if is_recording(recording):
         changed = changed_figures(settings_from(names[first:]))
+        chosen = () if targets is None else _named_clients(targets)
         with bars() as progress:
-            found = attack_recording(
+            record = attack_recording(
                 recording,
                 names[:first],
                 folder,
-                targets=() if targets is None else _named_clients(targets),
+                targets=chosen,
                 figures=changed,
                 trust=trust,
                 progress=progress,
                 log=log,
             )
-        _finish(found, folder)
+        _finish(record, folder)
         return
     if targets is not None:
         raise BadInput(
@@ -284,31 +285,22 @@ def attack(
     _finish(record, folder)
 
 
-def _run(
-    study: "fedaudit.study.settings.sections.Study",
-    out: Path,
-    pool: Path | None,
-    data_dir: Path | None,
-    workers: int,
-    device: str,
-    engine: str = "local",
-) -> None:
+def _run(study: "fedaudit.study.settings.sections.Study", out: Path, means: _Means) -> None:
     with importing():
         from fedaudit.core.devices import device_named
         from fedaudit.core.progress import bars
         from fedaudit.engines.ray_cluster import engine_named
         from fedaudit.study.running.run import run_study
 
-    place, cluster = device_named(device), engine_named(engine, workers)
     with bars() as progress:
         record = run_study(
             study,
             out,
-            pool=pool,
-            data_dir=data_dir,
-            workers=workers,
-            device=place,
-            engine=cluster,
+            pool=means.pool,
+            data_dir=means.data_dir,
+            workers=means.workers,
+            device=device_named(means.device),
+            engine=engine_named(means.engine, means.workers),
             progress=progress,
             log=log,
         )
@@ -325,15 +317,7 @@ def _finish(record: "fedaudit.results.record.Record", folder: Path) -> None:
 
 
 def settings_from(words: Sequence[str], *, games: bool = False) -> dict[str, object]:
-    """``--a.b=1`` or ``--a.b 1`` as ``{"a.b": 1}``; values are read as TOML, else as text.
-
-    Args:
-        words: The rest of a command line.
-        games: Whether they are settings of games.
-
-    Raises:
-        BadInput: A word that is no setting, or a setting without a value or without a section.
-    """
+    """Return ``--a.b=1`` or ``--a.b 1`` as ``{"a.b": 1}``; values are TOML, else text."""
     found: dict[str, object] = {}
     waiting = list(words)
     while waiting:

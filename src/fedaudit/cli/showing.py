@@ -125,15 +125,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
 
 
 def refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:
-    """Neither the page nor the figures beside it may replace what is of something else.
-
-    Args:
-        page: The HTML file.
-        records: That will be compared.
-
-    Raises:
-        BadInput: Either is there and is of something else, or the name is none for a page.
-    """
+    """Raise if the page, or the figures next to it, would replace what is of something else."""
     from fedaudit.study.running.outputs import (
         refuse_foreign_page,
         refuse_other_comparison,
@@ -151,7 +143,6 @@ def refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:
 
 
 def _comparison_in(path: Path) -> Path | None:
-    """The comparison that a path is, or is the folder of."""
     from fedaudit.results.comparison import COMPARISON_FILE
 
     if path.is_dir():
@@ -229,7 +220,6 @@ def _format_of(given: Format | None, out: Path | None) -> Format:
 
 
 def _policy_of_pack(record: Path) -> Path | None:
-    """Return the policy next to a record in a pack; None elsewhere."""
     from fedaudit.pack.manifest import MANIFEST_FILE
     from fedaudit.pack.packing import POLICY_FILE
 

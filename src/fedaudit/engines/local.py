@@ -247,8 +247,6 @@ def _to_send(value: object) -> bytes:
 
 @dataclass
 class _Worker:
-    """A process, this end of its pipe, and the number of the item that it is at."""
-
     process: SpawnProcess
     pipe: Connection
     item: int | None = None
@@ -293,13 +291,7 @@ class _Crew:
         return numbers
 
     def result(self, number: int) -> object:
-        """The result of an item; waits until it is there.
-
-        Raises:
-            Exception: What the work raised.
-            MemoryError, Unsupported: A worker ended.
-            RuntimeError: The session is over.
-        """
+        """Wait for the result of an item, and return it or raise what the work raised."""
         while number not in self._done:
             with self._talking():
                 self._receive()
@@ -364,7 +356,6 @@ class _Crew:
         return worker
 
     def _hand_out(self) -> None:
-        """Gives every worker who is free an item, as long as there are any."""
         for worker in self._workers:
             while worker.item is None and self._waiting:
                 number, item = self._waiting.popleft()
@@ -379,7 +370,6 @@ class _Crew:
                     worker.pipe.send_bytes(content)
 
     def _receive(self) -> None:
-        """Takes what workers have done, as soon as one has done something."""
         working = {worker.pipe: worker for worker in self._workers if worker.item is not None}
         for pipe in wait(list(working)):
             worker = working[cast(Connection, pipe)]
@@ -393,12 +383,7 @@ class _Crew:
 
 @contextmanager
 def _told_of(worker: _Worker) -> Iterator[None]:
-    """Says of a worker who is no longer there what became of it.
-
-    Raises:
-        MemoryError: It was ended from outside.
-        Unsupported: It ended of itself.
-    """
+    """Explain why a worker process exited."""
     try:
         yield
     except (EOFError, OSError) as error:

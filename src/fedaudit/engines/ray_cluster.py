@@ -120,11 +120,7 @@ def _cores() -> int:
 
 
 def _tasks() -> ModuleType:
-    """The part that needs Ray.
-
-    Raises:
-        Unsupported: It cannot be imported.
-    """
+    """Import the part that needs Ray."""
     # Both are read when Ray is imported: no report of use to its makers, and no warning.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -72,24 +72,12 @@ class _Apart(NamedTuple):
 
 
 def packed(value: object, put: Callable[[object], ObjectRef]) -> Parcel:
-    """One value as a parcel.
-
-    Args:
-        value: What to send.
-        put: Writes a shard to the store.
-
-    Raises:
-        PicklingError, TypeError: It holds what no other process can have.
-    """
-    apart = _apart(value)
-    shards = tuple(
-        {key: put(packed(part, put)) for key, part in shard.items()} for shard in apart.shards
-    )
-    return Parcel(apart.skeleton, tuple(tensor.numpy() for tensor in apart.tensors), shards)
+    """Return one value as a parcel; ``put`` writes a shard to the store."""
+    return packed_together([value], put).each[0]
 
 
 def packed_together(values: Sequence[object], put: Callable[[object], ObjectRef]) -> Parcels:
-    """Several values as parcels; what they share is in memory once. Arguments as for packed."""
+    """Return several values as parcels; what they share is in memory once."""
     parts = [_apart(value) for value in values]
     seen = Counter(id(tensor) for part in parts for tensor in part.tensors)
     several = {id(t): t for part in parts for t in part.tensors if seen[id(t)] > 1}
@@ -106,14 +94,9 @@ def packed_together(values: Sequence[object], put: Callable[[object], ObjectRef]
 
 
 def unpacked(parcel: Parcel, common: Arrays, get: Callable[[ObjectRef], Parcel]) -> object:
-    """The value of a parcel, with tensors of its own.
+    """Return the value of a parcel, with tensors of its own; ``get`` reads a shard from the store.
 
     Only parcels of this program's own cluster are ever opened: nothing from outside is unpickled.
-
-    Args:
-        parcel: As it came.
-        common: What it shares with others.
-        get: Reads a shard from the store.
     """
     arrays = [common[one] if isinstance(one, int) else one for one in parcel.arrays]
     tensors = [_own(array) for array in arrays]
@@ -200,27 +183,18 @@ _log = logging.getLogger("fedaudit")
 
 
 class _Made(NamedTuple):
-    """The versions of a worker, on which results depend."""
-
     fedaudit: str
     torch: str
 
 
 class _Result(NamedTuple):
-    """The result of a task.
-
-    Attributes:
-        value: Of the work.
-        said: Level and text of what fedaudit logged on the way.
-    """
+    """The result of a task, with level and text of what fedaudit logged on the way."""
 
     value: Parcel
     said: list[tuple[int, str]]
 
 
 class _Begun(NamedTuple):
-    """A task that is at work, and at which item."""
-
     item: int
     ref: ObjectRef
 
@@ -229,11 +203,7 @@ MADE = _Made(__version__, torch.__version__)
 
 
 def connect(cluster: RayCluster) -> None:
-    """Connects this program to the cluster, unless it is connected.
-
-    Raises:
-        BadInput: There is no cluster at the address.
-    """
+    """Connect this program to the cluster, unless it is connected."""
     if ray.is_initialized():
         return
     quiet: dict[str, object] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -300,7 +270,6 @@ def session(
 
 
 def _in_order(start: Callable[[int], ObjectRef], count: int, most: int) -> Iterator[object]:
-    """Results in the order of the items, whatever order they come in and whoever is lost."""
     waiting, running = deque(range(count)), dict[Future[_Result], _Begun]()
     done, lost = dict[int, object](), Counter[int]()
     try:
@@ -355,7 +324,6 @@ def _received(ready: Future[_Result]) -> object:
 
 @cache
 def _say(level: int, text: str) -> None:
-    """Passes on, once, what workers have to say."""
     _log.log(level, "%s", text)
 
 
@@ -374,7 +342,6 @@ def _do(
     common: Arrays,
     item: Parcel,
 ) -> _Result:
-    """The work of a task, in a worker."""
     if tuple(made) != tuple(MADE):
         raise Unsupported(
             f"results depend on versions, and a machine of the cluster has other ones: fedaudit "

@@ -124,13 +124,7 @@ class Ceiling:
 
 
 def ceiling_checks(record: Record, policy: Policy, trust: Trust) -> Iterator[Check]:
-    """A check for each ceiling that a policy sets and, where it has any, each contrast.
-
-    Args:
-        record: The record.
-        policy: Its ceilings.
-        trust: What stands against believing a figure.
-    """
+    """Yield a check for each ceiling that a policy sets and, where it has any, each contrast."""
     for row in CEILINGS:
         table = getattr(policy, row.section)
         set_ = getattr(table, row.setting, None)
@@ -245,12 +239,7 @@ def judged_points(record: Record, policy: GamesPolicy) -> list[PointPlayed]:
 
 
 def proven_epsilon(point: PointPlayed, points: int) -> float:
-    """The lower bound on epsilon from a point's counts, at its share of the error.
-
-    Args:
-        point: Of a study of games.
-        points: That share the error.
-    """
+    """Return the lower bound on epsilon from a point's counts, at its share of the error."""
     said_in, silent = point.tpr, point.tnr
     counts = Counts(said_in.hits, said_in.total, silent.total - silent.hits, silent.total)
     return clopper_pearson_epsilon(counts, delta=point.delta, alpha=ALPHA / max(1, points)).value
@@ -381,7 +370,6 @@ def too_small_alone(record: Record, policy: MembershipPolicy | None) -> list[int
 
 
 def _leaks_alone(figure: Estimate, ceiling: float) -> bool:
-    """Return True for a client that its own limits judge, also where clients are pooled."""
     return bool(above_chance(figure)) or (figure.low is not None and figure.low > ceiling)
 
 
@@ -407,7 +395,6 @@ def _sets_aside(policy: MembershipPolicy) -> bool:
 
 
 def _members(asked: Asked) -> Iterator[Judged]:
-    """Figures of attacks on membership, of each run or over them."""
     assert asked.policy.membership is not None
     ceiling, seeds = asked.ceiling, len(set(asked.record.seeds))
     further = asks_further(asked.policy.membership.seeds)
@@ -503,7 +490,6 @@ def _unsure(figure: Estimate, ceiling: float) -> str:
 
 
 def _groups(asked: Asked) -> Iterator[Judged]:
-    """AUCs within classes and against clients' samples, of groups that are large enough."""
     record, policy, trust = asked.record, asked.policy.membership, asked.trust
     assert policy is not None
     groups: dict[str, list[Estimate]] = {}
@@ -566,14 +552,12 @@ _OF_ONE_UPDATE = {
 
 
 def _formal(asked: Asked) -> Iterator[Judged]:
-    """Guarantees of the whole training."""
     for figure in asked.record.findings:
         if figure.metric == asked.metric:
             yield Judged(defense_name(shortened(figure.defense)), figure)
 
 
 def _sources(asked: Asked) -> Iterator[Judged]:
-    """Success of source attacks beyond label distributions, of each run or over them."""
     record, policy = asked.record, asked.policy.sources
     assert policy is not None
     attacks = judged_sources(record, policy)
@@ -592,7 +576,6 @@ def _sources(asked: Asked) -> Iterator[Judged]:
 
 
 def _excess(one: Estimate, figures: Sequence[Estimate], asked: Asked) -> Judged:
-    """Success of one run, or over runs, beyond label distributions."""
     assert asked.policy.sources is not None
     draw = ", on samples of a fair draw" * (one.contrast == FAIR)
     what = f"{FigureRun(one.attack, one.defense, None, one.seed)}{draw}"
@@ -623,7 +606,6 @@ def _excess(one: Estimate, figures: Sequence[Estimate], asked: Asked) -> Judged:
 
 
 def _models(asked: Asked) -> Iterator[Judged]:
-    """The real risk of every model that clients use at the end of a run."""
     for result in asked.record.clusters:
         used = set(result.rounds[-1].choice)
         for number, model in enumerate(result.rounds[-1].models):
@@ -658,7 +640,6 @@ _NOT_IN_THE_RECORD = RequiredSamples(
 
 
 def _points(asked: Asked) -> Iterator[Judged]:
-    """A figure of every point of a study of games."""
     assert asked.policy.games is not None
     points = judged_points(asked.record, asked.policy.games)
     for point in points:

@@ -68,11 +68,11 @@ def evaluate_policy(record: Record, policy: Policy) -> Verdict:
 def _evaluated(record: Record, policy: Policy) -> Verdict:
     safe = cleaned(record)
     if safe.kind == "games":
-        checks, limits = list(_of_games(safe, policy)), of_games()
+        checks, limits = list(_of_games(safe, policy)), _OF_GAMES
         unjudged: list[str] = []
     else:
         checks = list(_of_study(safe, policy))
-        limits, unjudged = correction(safe, policy, checks), _unjudged(safe, policy)
+        limits, unjudged = _correction(safe, policy, checks), _unjudged(safe, policy)
     outcome = concluded(checks)
     return Verdict(
         record=safe.name,
@@ -81,7 +81,7 @@ def _evaluated(record: Record, policy: Policy) -> Verdict:
         policy=policy.name,
         policy_hash=policy.digest(),
         outcome=outcome,
-        reason=paragraph(safe.name, policy.name, outcome, checks),
+        reason=_paragraph(safe.name, policy.name, outcome, checks),
         limits=limits,
         checks=checks,
         unjudged=unjudged,
@@ -108,7 +108,6 @@ def _of_games(record: Record, policy: Policy) -> Iterator[Check]:
 
 
 def _contradictions(record: Record, points: Sequence[PointPlayed]) -> Iterator[Check]:
-    """The demand that no success refutes the epsilon that its mechanism claims."""
     claims = [(point, claim) for point in points if (claim := point.claimed_epsilon) is not None]
     faults, unsure = [], []
     for point, claim in claims:
@@ -184,21 +183,19 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
 
 
 MOST_TOLD = 3
+_OF_GAMES = (
+    "Limits of games won are the record's own, 95% at each point, not corrected for the number "
+    "of points; a pass needs all of them. Bounds on epsilon are made anew from the record's "
+    "counts, with an error of 5% shared by all points that are judged."
+)
 _BOUNDS = (
     "Lower bounds on epsilon refute nothing here; they can show that a budget is exceeded and "
     "never that it is kept."
 )
 
 
-def paragraph(record: str, policy: str, outcome: Outcome, checks: Sequence[Check]) -> str:
-    """Reason why the verdict is what it is, for somebody who has not read the record.
-
-    Args:
-        record: Name of the record.
-        policy: Name of the policy.
-        outcome: Of the gate.
-        checks: All of them.
-    """
+def _paragraph(record: str, policy: str, outcome: Outcome, checks: Sequence[Check]) -> str:
+    """Return why the verdict is what it is, for somebody who has not read the record."""
     names = f"“{shortened(record, 80)}” under the policy “{shortened(policy, 80)}”"
     ceilings = [check for check in checks if check.ceiling is not None]
     parts = [f"{outcome.upper()}: {names}."]
@@ -220,7 +217,7 @@ def figure_text(held: Held, metric: str) -> str:
     return f"{value} ({limits})" if limits and held.low != held.high else value
 
 
-def correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
+def _correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
     """The corrections that the limits of a study's figures have, and those that they lack."""
     figures = sum(check.figures for check in checks)
     sure = f"{100 * policy.evidence.confidence:.6g}%"
@@ -243,15 +240,6 @@ def correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
     return said
 
 
-def of_games() -> str:
-    """The corrections that the limits of games have."""
-    return (
-        "Limits of games won are the record's own, 95% at each point, not corrected for the number "
-        "of points; a pass needs all of them. Bounds on epsilon are made anew from the record's "
-        "counts, with an error of 5% shared by all points that are judged."
-    )
-
-
 def _passed(ceilings: Sequence[Check]) -> list[str]:
     kept = [check for check in ceilings if check.outcome is Outcome.PASS]
     figures = sum(check.figures for check in kept)
@@ -259,18 +247,16 @@ def _passed(ceilings: Sequence[Check]) -> list[str]:
     return [
         f"All {plural(figures, 'figure')} under {plural(len(kept), 'ceiling')} have upper limits "
         "at or below them, and all else that the policy asks for is there. Nearest to its ceiling: "
-        f"{_worst(nearest)}, where {_most(nearest)} is allowed."
+        f"{_worst(nearest)}, where {shown(nearest.ceiling, nearest.metric)} is allowed."
     ]
 
 
 def _used(check: Check) -> float:
-    """Share of its ceiling that the worst figure's upper limit uses."""
     high = check.worst.high if check.worst and check.worst.high is not None else 0.0
     return high / check.ceiling if check.ceiling else float(high > 0)
 
 
 def _told(checks: Sequence[Check], outcome: Outcome, title: str) -> list[str]:
-    """The checks with an outcome, the first few by name."""
     found = [check for check in checks if check.outcome is outcome]
     if not found:
         return []
@@ -289,7 +275,7 @@ def _why(check: Check) -> str:
         return f"{check.name}: {check.reason}"
     number = check.outcomes.get(str(check.outcome), 0)
     counted = f" ({number} of {check.figures} figures {check.outcome})" if check.figures > 1 else ""
-    said = f"{_worst(check)}, where {_most(check)} is allowed{counted}"
+    said = f"{_worst(check)}, where {shown(check.ceiling, check.metric)} is allowed{counted}"
     # What settles all of them settles the worst one too.
     settles = worst.more.text if worst.more and not (check.needs and worst.more.count) else ""
     return "; ".join(filter(None, [said, check.reason, settles, check.needs]))
@@ -299,10 +285,6 @@ def _worst(check: Check) -> str:
     if check.worst is None:
         return check.name
     return f"{check.name}: {figure_text(check.worst, check.metric)} for {check.worst.what}"
-
-
-def _most(check: Check) -> str:
-    return shown(check.ceiling, check.metric)
 
 
 def _holds(check: Check) -> bool:

@@ -40,15 +40,7 @@ def verdict_json(verdict: Verdict) -> str:
 
 
 def refuse_taken(target: Path, inputs: Sequence[Path]) -> None:
-    """Lets a verdict replace an earlier verdict only.
-
-    Args:
-        target: The file to write.
-        inputs: Files that are read.
-
-    Raises:
-        BadInput: The file is one of these, or is there and is no verdict, or has no folder.
-    """
+    """Raise if a verdict would replace anything but an earlier verdict, or what is read."""
     refuse_missing_folder(target)
     if not target.exists():
         return
@@ -74,12 +66,7 @@ def write_verdict(verdict: Verdict, *, junit: Path | None, json: Path | None) ->
 
 
 def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
-    """Prints why, then a row for each check, the gravest first, and what is not judged.
-
-    Args:
-        verdict: Of a policy on a record.
-        console: Where to print; standard output by default.
-    """
+    """Print why, then a row for each check, the gravest first, and what is not judged."""
     console = console or Console()
     head, rest = _lines(verdict, width_of(console))
     for line in head:
@@ -114,7 +101,6 @@ def _lines(verdict: Verdict, width: int) -> tuple[list[str], list[str]]:
 
 
 def _of(check: Check, width: int) -> list[str]:
-    """The lines of a check: one in a table, several on a narrow terminal."""
     outcome, name = str(check.outcome), capital(check.name)
     if check.ceiling is None:
         ceiling, figure = "", check.reason
@@ -263,11 +249,7 @@ def judged(record: Record, policy: Path) -> PolicyOutcome:
 
 
 def policy_outcome(verdict: Verdict) -> PolicyOutcome:
-    """Return the outcome of a policy as a summary prints it, the gravest rule first.
-
-    Args:
-        verdict: Of the policy on the record that is summarised.
-    """
+    """Return the outcome of a policy as a summary prints it, the gravest rule first."""
     ranked = sorted(verdict.checks, key=lambda check: gravity(check.outcome), reverse=True)
     met = [item for item in ranked if item.ceiling is None and item.outcome is Outcome.PASS]
     return PolicyOutcome(

@@ -275,7 +275,6 @@ def policy_from(text: str, *, source: str = "the policy") -> Policy:
 
 
 def _rate(text: str) -> float:
-    """A false-positive rate as the key of a table."""
     if not re.fullmatch(r"(0?\.\d{1,12}|1|1\.0|\d(\.\d{1,6})?e-\d{1,2})", text):
         raise ValueError(f"a false-positive rate is written like 0.01, not {text[:40]!r}")
     rate = float(text)

@@ -73,14 +73,7 @@ class Settled(NamedTuple):
 
 
 def smallest(limits: Limits, start: int, ceiling: float, *, most: int) -> Settled | None:
-    """The smallest size from ``start`` on at which limits decide; None where none up to ``most``.
-
-    Args:
-        limits: Lower and upper limit by size; None where they cannot be told.
-        start: The size that there is.
-        ceiling: The most that is allowed.
-        most: The largest size that is tried.
-    """
+    """Return the smallest size from ``start`` to ``most`` at which limits decide; None if none."""
 
     def at(size: int) -> Outcome:
         found = limits(size)
@@ -153,12 +146,7 @@ def required_sample_size(
 
 
 def more_for(figure: Estimate, ceiling: float) -> RequiredSamples | None:
-    """Evidence that would settle a figure on membership; None where there is nothing to say.
-
-    Args:
-        figure: Refused, or with a ceiling between its limits.
-        ceiling: The most that is allowed.
-    """
+    """Return evidence that would settle a figure on membership; None if there is none."""
     rate = rate_of(figure.metric)
     if figure.value is None:
         return None if rate is None else _refused(rate, figure.n_nonmembers)

@@ -59,15 +59,9 @@ def trust_in(record: Record, evidence: EvidencePolicy) -> Trust:
 def control_checks(
     record: Record, policy: Policy, members: Collection[str], sources: Collection[str]
 ) -> Iterator[Check]:
-    """One check for each control that the policy requires, or that failed unasked.
+    """Yield a check for each control that the policy requires, or that failed unasked.
 
     Controls of attacks that are not judged say nothing of those that are.
-
-    Args:
-        record: The record.
-        policy: The policy.
-        members: Attacks on membership that are judged.
-        sources: Attacks on sources that are judged.
     """
     otherwise = Outcome(policy.controls.otherwise)
     # Nobody can plant a leak in a federation that was only watched.
@@ -151,7 +145,6 @@ def _among(labels: Mapping[Setting, str], figure: Estimate) -> str:
 
 
 def _uncovered(record: Record, coverage: Coverage, *, sampled: bool) -> list[str]:
-    """What was not measured of the audited clients, by client and round."""
     faults = []
     if not coverage.is_whole:
         gaps = coverage_gaps(record)

@@ -4,28 +4,23 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from math import isfinite
-from typing import Protocol, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.live.rounds import NOT_FINITE
-from fedaudit.live.weights import tensor_of
+from fedaudit.live.clients import Called
+from fedaudit.live.weights import NOT_FINITE, tensor_of
 from fedaudit.results.text import log_line
 
-
-class Shaped(Protocol):
-    """An array or a tensor."""
-
-    @property
-    def shape(self) -> Sequence[int]:
-        """Length of each axis."""
+if TYPE_CHECKING:
+    from fedaudit.live.recorder import Recorder
 
 
 Values: TypeAlias = Mapping[str, Tensor | np.ndarray] | Sequence[np.ndarray]
-Arrays: TypeAlias = Mapping[str, Shaped] | Sequence[Shaped]
 
 NO_COMMON_MODEL = (
     "clients send something other than the model (no array has the shape of one that they were "
@@ -40,23 +35,14 @@ def refuse_not_finite(upload: Values, sent: Callable[[], Values | None]) -> None
     """Raise if an upload holds NaN or infinite values, or no real numbers at all.
 
     An array that came back as it was sent may hold them: some masks are buffers of minus infinity.
-
-    Args:
-        upload: What a client sends back.
-        sent: Returns the model that it was sent; called only if there are such values.
-
-    Raises:
-        BadInput: It does.
+    ``sent`` returns the model that was sent; it is called only if there are such values.
     """
     for name, value in _items(upload):
         tensor = tensor_of(value, f"its {name!r}")
         if not tensor.is_floating_point() or bool(tensor.isfinite().all()):
             continue
         known = dict(_items(sent() or {})).get(name)
-        is_same = known is not None and np.array_equal(
-            _numbers(value), _numbers(known), equal_nan=True
-        )
-        if not is_same:
+        if known is None or not np.array_equal(_numbers(value), _numbers(known), equal_nan=True):
             raise BadInput(f"its {name!r} has {NOT_FINITE}")
 
 
@@ -71,35 +57,97 @@ def _items(arrays: Values) -> Iterable[tuple[str, Tensor | np.ndarray]]:
     return ((str(place), value) for place, value in enumerate(arrays))
 
 
-def share_no_shape(sent: Iterable[Arrays], uploads: Collection[Arrays]) -> bool:
+Key = TypeVar("Key", int, str)
+
+
+@dataclass
+class OpenRound(Generic[Key]):
+    """One round while it goes on: what nodes, or tasks, have answered.
+
+    Errors are in ``lost`` with their reasons; answers that cannot be measured are in ``excluded``.
+    """
+
+    index: int
+    uploads: dict[Key, Values] = field(default_factory=dict)
+    weights: dict[Key, float] = field(default_factory=dict)
+    reported: dict[Key, Mapping[str, float]] = field(default_factory=dict)
+    answered: set[Key] = field(default_factory=set)
+    lost: dict[Key, str] = field(default_factory=dict)
+    excluded: dict[Key, str] = field(default_factory=dict)
+
+    def tell(
+        self,
+        recorder: "Recorder",
+        index: int,
+        asked: Collection[Key],
+        clients: Mapping[Key, Called],
+        chosen: Mapping[Called, Key],
+        models: Mapping[Called, Values],
+        *,
+        after: Values | None,
+        fault: str,
+        excluded: Mapping[Called, str],
+        note: str,
+    ) -> None:
+        """Tell a recorder of the round, which is over; ``fault`` says why it cannot be recorded.
+
+        Args:
+            recorder: Its recorder.
+            index: The round as it is recorded.
+            asked: Nodes or tasks that were sent something.
+            clients: The client of each, if known.
+            chosen: The node or task of each client to measure.
+            models: The model that each client was sent.
+            after, fault, excluded, note: See :meth:`fedaudit.live.recorder.Recorder.round`.
+        """
+        known = {clients[key] for key in asked if key in clients}
+        unnamed = sum(key not in clients for key in asked)
+        if not fault and share_no_shape(
+            models.values(), [self.uploads[k] for k in chosen.values()]
+        ):
+            fault = NO_COMMON_MODEL
+        if fault:
+            named = {clients[key] for key in self.answered if key in clients}
+            answered = named if self.answered <= clients.keys() else None
+            recorder.missed(index, fault, asked=known, answered=answered, unnamed=unnamed)
+            return
+        first = next(iter(models.values()))
+        if not recorder.sees_uploads:
+            recorder.round(index, sent=first, after=after)
+            return
+        weights = {c: self.weights[key] for c, key in chosen.items() if key in self.weights}
+        recorder.round(
+            index,
+            sent=first if all(model is first for model in models.values()) else models,
+            uploads={client: self.uploads[key] for client, key in chosen.items()},
+            weights=weights if sum(weights.values()) > 0 else None,
+            asked=known,
+            unnamed=unnamed,
+            after=after,
+            excluded=excluded,
+            note=note,
+            reported={client: self.reported.get(key, {}) for client, key in chosen.items()},
+        )
+
+
+def share_no_shape(sent: Iterable[Values], uploads: Collection[Values]) -> bool:
     """Return True if no array of any upload has the shape of an array that was sent."""
     shapes = {shape for model in sent for shape in _shapes(model)}
     return bool(uploads and shapes) and all(shapes.isdisjoint(_shapes(one)) for one in uploads)
 
 
-def _shapes(arrays: Arrays) -> set[tuple[int, ...]]:
-    values = arrays.values() if isinstance(arrays, Mapping) else arrays
-    return {tuple(value.shape) for value in values}
+def _shapes(arrays: Values) -> set[tuple[int, ...]]:
+    return {tuple(value.shape) for _, value in _items(arrays)}
 
 
 def warn(text: str, *, stacklevel: int) -> None:
-    """Warn in one line that steers neither a screen nor a CI system.
-
-    Args:
-        text: May quote what clients sent.
-        stacklevel: As of :func:`warnings.warn`, counted from the caller of this function.
-    """
+    """Warn in one line that steers neither a screen nor a CI system; it may quote clients."""
     warnings.warn(log_line(f"fedaudit: {text}"), RuntimeWarning, stacklevel=stacklevel + 1)
 
 
 @contextmanager
 def warn_of_errors(what: str, *, strict: bool) -> Iterator[None]:
-    """Turn any error of the block into a warning.
-
-    Args:
-        what: What the audit could not do, for the warning.
-        strict: Whether errors are raised instead.
-    """
+    """Turn any error of the block into a warning, unless the recording is strict."""
     try:
         yield
     # Whoever has warnings raised asked for it.

@@ -125,8 +125,6 @@ def attack_recording(
 
 
 class _Contents(NamedTuple):
-    """Contents of a recording's folder."""
-
     recording: Recording
     audit: AuditSet
     log: Sequence[RoundEntry]
@@ -148,12 +146,7 @@ class _Contents(NamedTuple):
 
 
 def _contents(folder: Path) -> _Contents:
-    """Read a recording's folder.
-
-    Raises:
-        BadInput: It holds no recording, or one without a measured round.
-        Damaged: It is incomplete or altered.
-    """
+    """Read a recording's folder, with at least one measured round."""
     # First: what is measured in the meantime is then in the log.
     left = {index for index, _ in waiting(folder)}
     recording, audit, log = read_recording(folder), read_audit(folder), read_round_log(folder)
@@ -190,13 +183,7 @@ def _run(
     figures: dict[str, object],
     out: Path,
 ) -> Setup:
-    """Return the run of a recording, with facts for its record.
-
-    Raises:
-        BadInput: No target was measured, an attack cannot be run, or the folder ``out`` holds a
-            record of other settings.
-        Damaged: A measured round is.
-    """
+    """Return the run of a recording, with facts for its record."""
     recording, audit, stored = found.recording, found.audit, found.stored
     present = _taking_part(found, wanted)
     if unasked := sorted(set(names) - set(recording.attacks)):
@@ -247,11 +234,7 @@ def _no_model() -> nn.Module:
 
 
 def _without_source(run: Setup, found: _Contents, names: Sequence[str]) -> Setup:
-    """Return the run without source inference if it cannot be made, for the others' sake.
-
-    Raises:
-        BadInput: It cannot be made, and is asked for by name.
-    """
+    """Return the run without source inference if that cannot be made; raise if it is asked for."""
     met = {c for one in found.measured for c in one.clients} - {EVERYBODY}
     reason = ""
     if len(met) < 2:
@@ -268,11 +251,7 @@ def _without_source(run: Setup, found: _Contents, names: Sequence[str]) -> Setup
 
 
 def _targets(found: _Contents, asked: Collection[Called]) -> tuple[ClientId, ...]:
-    """Return the clients to attack.
-
-    Raises:
-        BadInput: One of them is not audited.
-    """
+    """Return the clients to attack; raise if one is not audited."""
     audited = found.recording.targets
     numbers = {number_of(client): client for client in asked}
     for number, client in numbers.items():
@@ -285,11 +264,7 @@ def _targets(found: _Contents, asked: Collection[Called]) -> tuple[ClientId, ...
 
 
 def _taking_part(found: _Contents, targets: Sequence[ClientId]) -> tuple[ClientId, ...]:
-    """Return the targets of whom at least one upload was measured.
-
-    Raises:
-        BadInput: There are none.
-    """
+    """Return the targets of whom at least one upload was measured; raise if there are none."""
     present = tuple(c for c in targets if rounds_with(c, found.measured))
     if present:
         return present
@@ -329,13 +304,7 @@ def _config(
 
 
 def _missing(found: _Contents, absent: Sequence[ClientId], *, blind: bool) -> Iterator[str]:
-    """Yield notes for readers on what is not known of the federation, or was not recorded.
-
-    Args:
-        found: The recording.
-        absent: Audited clients of whom nothing was measured.
-        blind: Whether the recording keeps samples.
-    """
+    """Yield notes for readers on what is not known of the federation, or was not recorded."""
     recording = found.recording
     yield "How the federation trained: it was watched, and its settings are not known."
     for name, why in recording.unaudited.items():
@@ -354,9 +323,8 @@ def _missing(found: _Contents, absent: Sequence[ClientId], *, blind: bool) -> It
             "estimated on audited samples."
         )
     if absent:
-        more = len(absent) - _MOST_NAMED
-        named = found.first_few(absent) + (f" and {more} more" if more > 0 else "")
         which = "Client" if len(absent) == 1 else "Clients"
+        named = _few([found.called(client) for client in absent])
         yield f"{which} {named}: never took part in a measured round."
     if partial := [one.round for one in found.log if not one.complete]:
         yield f"What clients did that were asked and did not answer, in {_rounds(partial)}."
@@ -380,13 +348,15 @@ def _missing(found: _Contents, absent: Sequence[ClientId], *, blind: bool) -> It
 
 
 def _rounds(numbers: Sequence[int]) -> str:
-    named = ", ".join(str(number) for number in numbers[:_MOST_NAMED])
-    more = len(numbers) - _MOST_NAMED
-    return f"round{'s' * (len(numbers) > 1)} {named}" + (f" and {more} more" if more > 0 else "")
+    return f"round{'s' * (len(numbers) > 1)} {_few([str(number) for number in numbers])}"
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _coverage(found: _Contents, targets: Collection[ClientId]) -> Coverage:
-    """Return which rounds and uploads of the audited clients were measured."""
     recording, log = found.recording, found.log
     measured = {one.index: one for one in found.measured}
     entries = {one.round: one for one in log}

@@ -263,11 +263,7 @@ def fair_split(
 
 
 def audited_of(client: Called, audited: int | Mapping[Called, int]) -> int:
-    """Return how many samples of a client are audited.
-
-    Raises:
-        BadInput: There is no number for the client.
-    """
+    """Return how many samples of a client are audited."""
     count: object = audited
     if isinstance(audited, Mapping):
         counts = {number: audited[called] for called, number in numbers_of(audited).items()}
@@ -401,15 +397,7 @@ def _numbers(clients: Iterable[Called]) -> dict[Called, ClientId]:
 
 
 def labelled_samples(given: Labelled, whose: str) -> Samples:
-    """Return features and targets as samples.
-
-    Args:
-        given: Features, or several inputs by name, and targets.
-        whose: For messages.
-
-    Raises:
-        BadInput: They do not fit together, or are not finite numbers.
-    """
+    """Return features and targets as samples; raise if they do not fit or are not finite."""
     try:
         given_features, given_targets = given
         named = isinstance(given_features, Mapping)
@@ -455,11 +443,7 @@ def features_by_name(samples: Samples) -> dict[str, Tensor]:
 
 
 def features_stored(tensors: Mapping[str, Tensor]) -> Tensor | dict[str, Tensor]:
-    """The inverse of :func:`features_by_name`, for :class:`fedaudit.core.values.Samples`.
-
-    Raises:
-        KeyError: There are no features.
-    """
+    """Return features as :func:`features_by_name` stores them."""
     inputs = {n.removeprefix(_INPUT): v for n, v in tensors.items() if n.startswith(_INPUT)}
     return inputs or tensors[_FEATURES]
 

@@ -57,11 +57,7 @@ class Outcome(NamedTuple):
 
 
 def refuse_impossible(device: torch.device) -> None:
-    """Refuses a process of its own where none can be had.
-
-    Raises:
-        BadInput: The system has no fork, or models are run on a GPU.
-    """
+    """Raise if the system has no fork, or models are run on a GPU."""
     if not hasattr(os, "fork"):
         raise BadInput(
             "measure='beside' needs a system with fork, such as Linux; take 'now' or 'after'"
@@ -74,11 +70,7 @@ def refuse_impossible(device: torch.device) -> None:
 
 
 def is_left_alone(folder: Path) -> bool:
-    """True if a recording's rounds are measured for a training that has ended, or for this one.
-
-    Args:
-        folder: Of the recording, which another process keeps to itself.
-    """
+    """Return True if a locked recording is measured for a training that has ended, or this one."""
     try:
         trainer = int(read_text(folder / FOLDER / TRAINER, max_bytes=_LONGEST_NUMBER))
     except (OSError, ValueError):
@@ -133,11 +125,7 @@ class Beside:
         return found
 
     def wait(self, most: int) -> None:
-        """Waits until at most so many rounds are left; not for a process that gets nowhere.
-
-        Args:
-            most: Rounds.
-        """
+        """Wait until at most so many rounds are left, but not for a process that gets nowhere."""
         fewest, since = len(waiting(self._folder)), monotonic()
         while (left := len(waiting(self._folder))) > most:
             if left < fewest:

@@ -56,11 +56,7 @@ def plain_name(name: str) -> str:
 
 
 def numbers_of(clients: Iterable[Called]) -> dict[Called, ClientId]:
-    """The number of each client.
-
-    Raises:
-        BadInput: A client that is none, or two that have one number.
-    """
+    """Return the number of each client; raise if one has none, or two have the same."""
     numbers, known = dict[Called, ClientId](), dict[ClientId, Called]()
     for client in clients:
         number = numbers[client] = number_of(client)
@@ -81,12 +77,9 @@ def is_of_name(number: ClientId) -> bool:
 
 
 def refuse_otherwise_called(clients: Iterable[Called], audited: Iterable[ClientId]) -> None:
-    """Refuses names where audited clients have numbers, and numbers where they have names.
+    """Raise if clients have names where audited ones have numbers, or the reverse.
 
     They would pass for clients of whom no sample is audited.
-
-    Raises:
-        BadInput: There are such.
     """
     named = {is_of_name(number) for number in audited}
     for client in clients:
@@ -128,11 +121,7 @@ class Participants(NamedTuple):
 
 
 def usable_number(client: object, audited: Iterable[ClientId]) -> ClientId:
-    """Return the number of a client.
-
-    Raises:
-        BadInput: It has none, or is called otherwise than audited clients are.
-    """
+    """Return the number of a client; raise if it has none, or is called unlike audited ones."""
     number = number_of(client)
     if not 0 <= number <= LARGEST_CLIENT:
         raise BadInput(
@@ -148,13 +137,7 @@ def participants_of(
     excluded: ByClient[str],
     audited: Collection[ClientId],
 ) -> Participants:
-    """Return the clients of a round by number; one that has none costs nobody else's upload.
-
-    Args:
-        uploads: What came back of each client.
-        asked: Clients that were sent something.
-        excluded: Clients that answered with what cannot be read, with the reason.
-        audited: Clients under audit.
+    """Return the clients of a round by number; one without a number costs no other's upload.
 
     Raises:
         BadInput: No upload belongs to a client that is known.
@@ -203,13 +186,7 @@ class Attendance:
         before: Iterable[RoundEntry],
         called: Callable[[ClientId], str],
     ) -> None:
-        """Count rounds that were recorded before, without the reasons for those that were not.
-
-        Args:
-            audited: Clients of whom samples are audited, or whose size is known.
-            before: Log entries of earlier runs.
-            called: Returns what a client is called.
-        """
+        """Count rounds that were recorded before, without the reasons for those that were not."""
         self._called = called
         self._audited, self._others = {*audited}, set[ClientId]()
         self.reasons = dict[str, str]()

@@ -1,7 +1,6 @@
 """Files of a live recording: the audited samples, untrained models, rounds that wait."""
 
 import json
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,28 +28,14 @@ AUDIT_FILE = "audit.safetensors"
 SAMPLES_FILE = "samples.safetensors"
 _UNTRAINED = ("untrained-1", "untrained-2")
 _OF_EACH_START = {
-    "key",
-    "started",
-    "name",
-    "refused",
-    "sizes",
-    "names",
-    "unaudited",
-    "conflicts",
-    "is_closed",
+    *("key", "started", "name", "refused", "sizes"),
+    *("names", "unaudited", "conflicts", "is_closed"),
 }
+"""Settings that may differ when a recording is continued."""
 
 
 def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
-    """Makes a folder a recording's own; a recording that is there is gone on with.
-
-    Args:
-        folder: Of the recording.
-        recording: As it is begun now.
-        samples: That are audited.
-
-    Returns:
-        The recording as it was begun first.
+    """Make a folder a recording's own, and return the recording as it was begun first.
 
     Raises:
         BadInput: The folder holds something else, a link or a file where rounds go, or a recording
@@ -66,11 +51,14 @@ def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
         raise BadInput(
             f"{folder} holds {taken[0]}, which is of a study; give the recording its own folder"
         )
-    if not is_recording(folder):
+    is_new = not is_recording(folder)
+    if is_new:
         _refuse_leftovers(folder)
-        _make_room(folder, recording)
+    # While another folder can still be chosen, not in the first round.
+    for name in ("measured", *(("rounds",) if recording.keep != "signals" else ())):
+        own_folder(folder, name)
+    if is_new:
         return recording
-    _make_room(folder, recording)
     there = read_recording(folder)
     now, then = (one.model_dump(mode="json", exclude=_OF_EACH_START) for one in (recording, there))
     changed = [name for name in now if now[name] != then[name]]
@@ -101,12 +89,6 @@ def _refuse_leftovers(folder: Path) -> None:
         )
 
 
-def _make_room(folder: Path, recording: Recording) -> None:
-    """Makes the folders of rounds while another can still be chosen, not in the first round."""
-    for name in ("measured", *(("rounds",) if recording.keep != "signals" else ())):
-        own_folder(folder, name)
-
-
 def write_audit(folder: Path, audit: AuditSet, *, features: bool) -> None:
     """Keeps who trains on what, and the samples themselves if that is asked for."""
     write_tensors(audit.tensors(), folder / AUDIT_FILE, private=True)
@@ -115,11 +97,7 @@ def write_audit(folder: Path, audit: AuditSet, *, features: bool) -> None:
 
 
 def read_audit(folder: Path) -> AuditSet:
-    """The audited samples; without features, where these were not kept, each has none.
-
-    Raises:
-        Damaged: The files cannot be read, or do not fit together.
-    """
+    """Read the audited samples; those that are kept without features have none."""
     path = folder / AUDIT_FILE
     if not path.is_file():
         raise Damaged(f"{path} is missing; restore the recording from a copy")
@@ -152,26 +130,18 @@ def write_untrained(folder: Path, rounds: tuple[MeasuredRound, ...], key: str) -
 
 
 def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound, ...]:
-    """Measurements of models that nobody trained.
-
-    Raises:
-        Damaged: It is missing, cannot be read, or is another recording's.
-    """
+    """Read the measurements of untrained models."""
     # Apart, since the second round has fewer signals.
     found = [one for name in _UNTRAINED for one in stored_in(own_place(folder, name))]
     if not found or any(
-        one.notes.get("run") != key or fault_in(one.measured, _named(one.measured), samples)
+        one.notes.get("run") != key
+        or fault_in(one.measured, {*one.measured.clients, *one.measured.stands_for}, samples)
         for one in found
     ):
         raise Damaged(
             f"{folder / _UNTRAINED[0]} does not hold this recording's untrained models; restore it"
         )
     return tuple(one.measured for one in found)
-
-
-def _named(measured: MeasuredRound) -> list[ClientId]:
-    """All clients that a measured round speaks of: by themselves, or as one of a sum."""
-    return sorted({*measured.clients, *measured.stands_for})
 
 
 FOLDER = "waiting"
@@ -207,20 +177,9 @@ def clear(folder: Path) -> None:
 
 
 def hand_over(folder: Path, round: Round, entry: RoundEntry) -> bool:
-    """Keeps a round until it is measured; every value as it is, to the bit.
+    """Keep a round until it is measured, every value to the bit; return False if it is too large.
 
     It is there whole or not at all, whenever a process is killed. A power failure may lose it.
-
-    Args:
-        folder: Of the recording.
-        round: As the adversary sees it.
-        entry: What the log is to say of it.
-
-    Returns:
-        False if it is too large for a file, and nothing was kept.
-
-    Raises:
-        BadInput: It cannot be written.
     """
     clients = sorted(round.exposed)
     known = [base for c in clients if (base := round.exposed[c].base) is not None]
@@ -252,22 +211,16 @@ def hand_over(folder: Path, round: Round, entry: RoundEntry) -> bool:
 
 
 def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEntry]:
-    """A round that waits, as it was handed over.
-
-    Args:
-        path: Its file.
-        architecture: What the clients train.
-
-    Raises:
-        Damaged: It cannot be read.
-    """
+    """Read a round as it was handed over; the file may be anybody's."""
     tensors, notes = read_tensors(path)
     try:
         entry = RoundEntry.model_validate(parsed_json(notes["entry"]))
         bases, after, locals_ = (
             models_in(tensors, part, architecture) for part in ("base", "after", "local")
         )
-        _refuse_misfits([*bases.values(), *after.values(), *locals_.values()], architecture)
+        initial = architecture.initial(0)
+        for model in (*bases.values(), *after.values(), *locals_.values()):
+            refuse_misfit(model, initial)
         exposed: dict[ClientId, Exposed] = {}
         clients = _CLIENTS.validate_python(parsed_json(notes["clients"]))
         for client, number, scale, has_local, has_update in clients:
@@ -302,14 +255,8 @@ _WEIGHTS = TypeAdapter(list[tuple[int, _Finite]])
 _GROUPS = TypeAdapter(list[tuple[int, int]])
 
 
-def _refuse_misfits(models: Iterable[Model], architecture: Architecture) -> None:
-    initial = architecture.initial(0)
-    for model in models:
-        refuse_misfit(model, initial)
-
-
 def _not_derived(one: Exposed) -> tuple[Model | None, Params | None]:
-    """The client's model and its change, less the one that follows from the other to the bit."""
+    """Return the client's model and its change, less one that follows from the other exactly."""
     base, local, update = one.base, one.local, one.update
     if base is None or local is None or update is None:
         return local, update

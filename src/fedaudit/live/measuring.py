@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput
 from fedaudit.core.files import Lock, kept_to_this_process
 from fedaudit.core.progress import size_of, time_of
 from fedaudit.core.values import ClientId, Samples
@@ -39,26 +39,8 @@ When = Literal["now", "beside", "after"]
 """Times at which rounds are measured."""
 
 
-def refuse_other_time(measure: str) -> None:
-    """Refuses a time of measuring that is none of ``When``.
-
-    Raises:
-        BadInput: It is another, such as a misspelt one.
-    """
-    if measure not in get_args(When):
-        raise unknown_name("time of measuring", measure, get_args(When))
-
-
 def locked(folder: Path, log: Callable[[str], None]) -> Lock:
-    """The folder's lock; where an earlier run is gone, after its last rounds are measured.
-
-    Args:
-        folder: Of the recording.
-        log: Is told of the wait.
-
-    Raises:
-        BadInput: Another process records to it.
-    """
+    """Return the folder's lock; wait while an earlier run's process measures its last rounds."""
     try:
         return kept_to_this_process(folder)
     except BadInput:
@@ -86,20 +68,20 @@ class Measuring:
         failed: Callable[[RoundEntry, str], None],
         log: Callable[[str], None],
     ) -> None:
-        """Measures nothing yet.
+        """Measure nothing yet.
 
         Args:
-            folder: Of the recording.
-            recording: What it is.
+            folder: The recording's, to which ``lock`` belongs.
+            recording: Its settings.
             setup: What is measured of a round.
-            shape: Of the network.
-            lock: Of the folder.
+            shape: Form of the network's parameters.
+            lock: Kept until :meth:`close`.
             when: When rounds are measured.
             workers: Threads for the gradient signals.
             device: Where models are run.
-            note: Writes down that a round is measured.
-            failed: Writes down why one is not; whatever comes of it.
-            log: Is told of the cost, and of how far what takes long is.
+            note: Logs that a round is measured.
+            failed: Logs why one is not; never raises.
+            log: Takes lines on the cost, and on the progress of what takes long.
         """
         self._folder, self._recording, self._setup, self._shape = folder, recording, setup, shape
         self._lock: Lock | None = lock
@@ -134,15 +116,7 @@ class Measuring:
             self._measure_left()
 
     def take(self, seen: Round, entry: RoundEntry) -> None:
-        """Measures a round, or keeps it until it is measured.
-
-        Args:
-            seen: As the adversary sees it.
-            entry: What the log is to say of it.
-
-        Raises:
-            BadInput: The recording is closed, or the round cannot be measured or kept.
-        """
+        """Measure a round as the adversary sees it, or keep it until it is measured."""
         if self._when != "now" and self._lock is None:
             raise BadInput("the recording is closed; open it again with fedaudit.record")
         if self._beside is not None:
@@ -159,8 +133,8 @@ class Measuring:
         found, self._outcomes = self._outcomes, []
         found += self._beside.outcomes() if self._beside is not None else []
         for one in found:
-            if not one.error:
-                self._tell(one.round, one.seconds)
+            if not one.error and one.seconds >= _EVERY:
+                self._log(f"round {one.round} is measured, in {time_of(one.seconds)}")
         return found
 
     @property
@@ -169,11 +143,7 @@ class Measuring:
         return self._lock is None
 
     def end(self, *, finish: bool) -> None:
-        """Measures what waits; where a loop was stopped, leaves it to be measured.
-
-        Args:
-            finish: Whether all that waits is measured before this is over.
-        """
+        """Measure what waits, or leave it to be measured where a loop was stopped."""
         left = len(waiting(self._folder)) if self._when != "now" else 0
         if left and finish:
             self._log(f"{_rounds(left)} {_are(left)} still to be measured")
@@ -198,7 +168,6 @@ class Measuring:
         self._lock = None
 
     def _cost(self, seconds: float, untrained: MeasuredRound) -> str:
-        """Cost of a measured round, by that of an untrained model."""
         said, numbers = self._recording, self._shape.numbers
         values = sum(part.numel() for part in untrained.signals.values())
         senders = len(self._setup.deal.clients) if said.view in ("uploads", "sum") else 1
@@ -266,7 +235,6 @@ class Measuring:
         return faulty
 
     def _measure_left(self) -> None:
-        """Measures what waits, here and now."""
         left = waiting(self._folder)
         for done, (index, path) in enumerate(left):
             began, said, faulty = monotonic(), "", dict[ClientId, str]()
@@ -293,10 +261,6 @@ class Measuring:
             began = monotonic()
             self._beside.wait(MOST_WAITING - 1)
             self._waited += monotonic() - began
-
-    def _tell(self, index: int, seconds: float) -> None:
-        if seconds >= _EVERY:
-            self._log(f"round {index} is measured, in {time_of(seconds)}")
 
     def _say_once(self, text: str) -> None:
         kind = re.sub(r"\d+", "", text)

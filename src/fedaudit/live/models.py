@@ -155,7 +155,6 @@ class CanaryClients:
         return canary_bounds(z, self.sends, delta=delta, alpha=alpha, every_round=every_round)
 
     def _named(self, given: Weights, whose: str) -> Params:
-        """Tensors by name, in the order in which they came."""
         if isinstance(given, nn.Module):
             given = given.state_dict()
         if isinstance(given, Mapping):
@@ -276,12 +275,7 @@ def unlearning(
 
 
 def _is_destroyed(right: Mapping[str, float]) -> bool:
-    """Return whether a classifier that predicted before does so no more.
-
-    Args:
-        right: Accuracies "before" and "after", and "guess", that of the most frequent class; empty
-            where the task is another.
-    """
+    """Return whether a classifier that predicted before does so no more; False of other tasks."""
     if not right:
         return False
     before, after, guess = (right[name] for name in ("before", "after", "guess"))

@@ -35,12 +35,7 @@ class NameTable:
     """Names of one network's parameters and buffers, and how wrapped ones are matched with them."""
 
     def __init__(self, known: Iterable[str], trained: Iterable[str]) -> None:
-        """Index the names.
-
-        Args:
-            known: Every name that an upload may use.
-            trained: Names of the trained parameters, for messages.
-        """
+        """Index every name that an upload may use; those of ``trained`` are for messages."""
         self._known, self._trained = frozenset(known), tuple(trained)
         self._longest = _MORE_CHARACTERS + max(map(len, self._known), default=0)
         self._most_keys = _TIMES_KEYS * len(self._known) + _MORE_KEYS
@@ -53,15 +48,7 @@ class NameTable:
                 self._shared.add(short)
 
     def refuse_too_many(self, keys: Collection[object], whose: str) -> None:
-        """Raise if there are more keys, or longer ones, than any wrapper makes.
-
-        Args:
-            keys: Those of an upload.
-            whose: Whose upload it is, for messages.
-
-        Raises:
-            BadInput: There are.
-        """
+        """Raise if an upload has more keys, or longer ones, than any wrapper makes."""
         if len(keys) > self._most_keys:
             raise BadInput(
                 f"{whose} has {len(keys):,} names, and the model given to the recorder "
@@ -80,16 +67,9 @@ class NameTable:
                 )
 
     def matched(self, keys: Collection[str], whose: str) -> Mapping[str, str]:
-        """Return the network's own name for each key.
+        """Return the network's own name for each key; raise if one fits no name, or several.
 
         Wrappers are left out of names, and one prefix that all keys share or lack.
-
-        Args:
-            keys: Names in an upload, checked by :meth:`refuse_too_many`.
-            whose: Whose upload it is, for messages.
-
-        Raises:
-            BadInput: A key fits no name, or several.
         """
         if self._known.issuperset(keys):
             return {key: key for key in keys}

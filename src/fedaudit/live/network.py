@@ -169,11 +169,7 @@ def _hooked(build: Callable[[], nn.Module], hooks: tuple[_Hook, ...]) -> nn.Modu
 def _as_logits(
     model: Model, samples: Samples, loss: PerSampleLoss
 ) -> tuple[tuple[_Hook, ...], PerSampleLoss]:
-    """Functions from the model's outputs to logits, and the loss of these.
-
-    Raises:
-        BadInput: It cannot be run.
-    """
+    """Return functions from the model's outputs to logits, and the loss of these."""
     name, module = model.architecture.name, model.module()
     few = as_taken(samples.features[:_FEW], model)
     with torch.no_grad():
@@ -191,7 +187,6 @@ def _as_logits(
 
 
 def _named(outputs: object) -> object:
-    """The logits in an object or dictionary that has such."""
     if isinstance(outputs, Mapping):
         return outputs.get("logits")
     return getattr(outputs, "logits", None)
@@ -212,7 +207,6 @@ def _two_logits(module: nn.Module, args: tuple[object, ...], outputs: object) ->
 
 
 def _of_one(loss: PerSampleLoss, flat: bool, outputs: Tensor, labels: Tensor) -> Tensor:
-    """A loss that was written for one logit."""
     return loss(outputs[:, 1] if flat else outputs[:, 1:], labels)
 
 
@@ -230,13 +224,6 @@ def refuse_probabilities(model: Model, samples: Samples) -> None:
     Logits leave [0, 1] for some parameters, and probabilities for none: the network is tried as it
     is and with other parameters. Outputs that are always the same prove nothing, such as those of
     a network that nothing reaches.
-
-    Args:
-        model: As it was given to the recorder.
-        samples: Some that it takes.
-
-    Raises:
-        BadInput: It returns probabilities.
     """
     task = model.architecture.task
     if task.name not in _OF_LOGITS:

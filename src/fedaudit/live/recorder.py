@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, cast
+from typing import NoReturn, cast, get_args
 
 from torch import nn
 
 from fedaudit.core.devices import device_named
-from fedaudit.core.errors import BadInput, type_of
+from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.progress import on_stderr
 from fedaudit.core.tasks import (
     CLASSIFICATION,
@@ -30,7 +30,7 @@ from fedaudit.core.tasks import (
 from fedaudit.core.values import ClientId, Model
 from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.live.beside import Outcome, refuse_impossible
+from fedaudit.live.beside import refuse_impossible
 from fedaudit.live.clients import (
     Attendance,
     ByClient,
@@ -43,7 +43,7 @@ from fedaudit.live.clients import (
     usable_number,
 )
 from fedaudit.live.files import claim, waiting_entries, write_audit, write_untrained
-from fedaudit.live.measuring import Measuring, When, locked, refuse_other_time
+from fedaudit.live.measuring import Measuring, When, locked
 from fedaudit.live.network import Network, network_of
 from fedaudit.live.recording import (
     MOST_CLIENTS,
@@ -54,12 +54,11 @@ from fedaudit.live.recording import (
     append_round,
     mended_round_log,
     recording_of,
-    refuse_large,
+    recording_text,
     round_entry,
     write_recording,
 )
 from fedaudit.live.rounds import (
-    NOT_FINITE,
     Answers,
     Heard,
     Kind,
@@ -67,12 +66,11 @@ from fedaudit.live.rounds import (
     bases_of,
     digest_of_models,
     finite_model,
-    refuse_other_kind,
     round_of_globals,
     round_of_uploads,
 )
 from fedaudit.live.setup import attacks_in, recorded_run
-from fedaudit.live.weights import Weights, estimated_layers, named_few
+from fedaudit.live.weights import NOT_FINITE, Weights, estimated_layers, named_few
 from fedaudit.observe.round import EVERYBODY, Round
 from fedaudit.observe.tensors import MAX_ROUND, Keep
 from fedaudit.observe.views import seen_from, view_named
@@ -138,7 +136,8 @@ class Recorder:
             failed=self._failed_quietly,
             log=log,
         )
-        refuse_large(self.recording, folder)
+        # Settings that could not be read back are refused before anything is measured.
+        recording_text(self.recording, folder)
         if not before and not left:
             untrained = self._measuring.untrained()
             # Of one that was begun before and stopped before its first round, not of this one.
@@ -358,7 +357,6 @@ class Recorder:
             self._warn(plain(f"the recorder failed: {error}"), str(error))
 
     def _keep_names(self, *clients: Called) -> None:
-        """Keep the names of clients that have one."""
         known, new = self.recording.names, dict[ClientId, str]()
         for client in clients:
             name = plain_name(client) if isinstance(client, str) else ""
@@ -371,11 +369,6 @@ class Recorder:
                 self._restate(names=dict(islice((known | new).items(), MOST_CLIENTS)))
 
     def _restate(self, **changes: object) -> None:
-        """Write what the recording now says of itself.
-
-        Raises:
-            BadInput: It cannot be written, or could not be read back; all stays as it was.
-        """
         recording = self.recording.model_copy(update=changes)
         write_recording(recording, self._folder)
         self.recording = recording
@@ -450,12 +443,7 @@ class Recorder:
             self._warn(plain(f"round {entry.round} {how}: {entry.note}"), entry.note)
 
     def _is_repeated(self, entry: RoundEntry) -> bool:
-        """True if a round was recorded before.
-
-        Raises:
-            BadInput: It was another one, and the folder holds another run or the recording is
-                strict.
-        """
+        """Return True if a round was recorded before; raise if the folder holds another run."""
         before = self._past.get(entry.round)
         if self._waiting is not None and self._waiting[1].round == entry.round:
             before = self._waiting[1]
@@ -493,11 +481,7 @@ class Recorder:
                 self._restate(conflicts={**known, index: reason})
 
     def _meet(self, entry: RoundEntry) -> None:
-        """Warn if no client so far is audited: it may be called by another number.
-
-        Raises:
-            BadInput: That is so, and the recording is strict.
-        """
+        """Warn, or raise, if no client so far is audited: it may be called by another number."""
         fault = self._attendance.fault(entry)
         if fault and self._strict:
             raise BadInput(fault)
@@ -557,25 +541,18 @@ class Recorder:
         self._past[entry.round] = entry
 
     def _listen(self) -> None:
-        """Warn of rounds that waited and could not be measured, or not in full.
-
-        Raises:
-            BadInput: There are such, and the recording is strict.
-        """
+        """Warn of rounds that could not be measured in full; raise if the recording is strict."""
         with self._never_raising():
-            for one in self._measuring.outcomes():
-                self._heard(one)
-
-    def _heard(self, one: Outcome) -> None:
-        if one.error:
-            self._past.pop(one.round, None)
-            self._count(one.round, one.error)
-        if self._strict and (one.error or one.faulty):
-            why = one.error or next(iter(one.faulty.values()))
-            raise BadInput(f"round {one.round} could not be measured: {why}")
-        if one.error:
-            self._warn(plain(f"round {one.round} is not recorded: {one.error}"), one.error)
-        self._warn_of_faulty(one.round, one.faulty)
+            for index, _, error, faulty in self._measuring.outcomes():
+                if error:
+                    self._past.pop(index, None)
+                    self._count(index, error)
+                if self._strict and (error or faulty):
+                    why = error or next(iter(faulty.values()))
+                    raise BadInput(f"round {index} could not be measured: {why}")
+                if error:
+                    self._warn(plain(f"round {index} is not recorded: {error}"), error)
+                self._warn_of_faulty(index, faulty)
 
     def _note(self, entry: RoundEntry) -> None:
         append_round(entry, self._folder)
@@ -620,21 +597,19 @@ class Recorder:
 
 
 def _with_findings(entry: RoundEntry, given: Answers, heard: Heard) -> RoundEntry:
-    """The entry with what was found out about the uploads."""
-    not_finite = {c for c, why in {**entry.excluded, **heard.faulty}.items() if NOT_FINITE in why}
-    # The mean of what is not finite is not: the model afterwards was made without it.
-    made_without = given.after is not None and heard.after_is_finite
-    kept_out = {*entry.kept_out, *(not_finite if made_without else ())}
-    weights = heard.weights if given.after is None else {}
+    """Return the entry with what was found out about the uploads."""
+    excluded = {**entry.excluded, **heard.faulty}
+    kept_out = {*entry.kept_out}
+    if given.after is not None and heard.after_is_finite:
+        # The mean of what is not finite is not: the model afterwards was made without it.
+        kept_out |= {client for client, why in excluded.items() if NOT_FINITE in why}
     return entry.model_copy(
         update={
-            "excluded": {
-                c: plain(why)[:2000] for c, why in {**entry.excluded, **heard.faulty}.items()
-            },
+            "excluded": {client: plain(why)[:2000] for client, why in excluded.items()},
             "kept_out": tuple(sorted(kept_out)),
             "sent": heard.sent,
             "uploads": heard.uploads,
-            "weights": weights,
+            "weights": heard.weights if given.after is None else {},
         }
     )
 
@@ -721,14 +696,13 @@ def record(
         ...         recorder.round(number, sent=net, uploads={0: net, 1: net})
     """
     folder = Path(path)
-    refuse_other_kind(uploads)
-    refuse_other_time(measure)
-    offered = view_named(view)
+    _refuse_unlisted("kind of uploads", uploads, get_args(Kind))
+    _refuse_unlisted("time of measuring", measure, get_args(When))
     chosen = _task(task, loss)
-    possible, refused = attacks_in(offered, attacks, chosen)
-    for called in (targets, sizes or {}):
-        refuse_otherwise_called(called, samples.owner[samples.owner >= 0].tolist())
+    possible, refused = attacks_in(view_named(view), attacks, chosen)
     owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))
+    for called in (targets, sizes or {}):
+        refuse_otherwise_called(called, owners)
     samples = replace(samples, samples=samples_of_task(samples.samples, chosen))
     net = network_of(model, samples, chosen, not_uploaded)
     given = recording_of(
@@ -763,6 +737,11 @@ def record(
     )
 
 
+def _refuse_unlisted(what: str, given: str, allowed: tuple[str, ...]) -> None:
+    if given not in allowed:
+        raise unknown_name(what, given, allowed)
+
+
 def _task(given: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:
     if not isinstance(given, str | Task) and not callable(given):
         raise BadInput(
@@ -788,6 +767,5 @@ def _task(given: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:
 
 
 def _named_after(folder: Path) -> str:
-    """A name for people, of the characters that names may have."""
     name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", folder.absolute().name)
     return name.lstrip("._=,+-")[:_LONGEST_NAME] or "recording"

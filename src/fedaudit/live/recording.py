@@ -104,11 +104,7 @@ class Recording(Part):
     started: Annotated[str, Field(max_length=40)] = ""
 
     def measured_task(self) -> Task:
-        """The task, as far as figures ask of it: nothing is imported, and no loss is taken.
-
-        Raises:
-            BadInput: It has settings that no such task has.
-        """
+        """Return the task as far as figures need it: nothing is imported, no loss is computed."""
         if self.task.name in TASKS:
             return task_named(self.task.name, self.task.options)
         return of_loss(self.task.name, _no_loss)
@@ -119,42 +115,23 @@ def _no_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def recording_of(**said: object) -> Recording:
-    """A recording that says this of itself.
-
-    Args:
-        said: See :class:`Recording`.
-
-    Raises:
-        BadInput: Something that none can say.
-    """
+    """Return a recording with these settings; see :class:`Recording`."""
     try:
         return Recording.model_validate(said)
     except ValidationError as error:
         raise refusal_of(error, Recording, "the recording", said) from error
 
 
-def write_recording(recording: Recording, folder: Path) -> None:
-    """Writes what a recording says of itself.
-
-    Raises:
-        BadInput: It could not be read back, or not be written; what was there stays.
-    """
-    write_whole(folder / RECORDING_FILE, _recording_text(recording, folder))
-
-
-def _recording_text(recording: Recording, folder: Path) -> str:
+def recording_text(recording: Recording, folder: Path) -> str:
+    """Return the content of a recording's file; raise if it could not be read back."""
     text = recording.model_dump_json(indent=1) + "\n"
     refuse_unreadable(folder / RECORDING_FILE, text)
     return text
 
 
-def refuse_large(recording: Recording, folder: Path) -> None:
-    """Raise if a recording says more of itself than is read back, before anything is measured.
-
-    Raises:
-        BadInput: It does.
-    """
-    _recording_text(recording, folder)
+def write_recording(recording: Recording, folder: Path) -> None:
+    """Write a recording's settings; what was there stays if they could not be read back."""
+    write_whole(folder / RECORDING_FILE, recording_text(recording, folder))
 
 
 def is_recording(folder: Path) -> bool:
@@ -176,13 +153,9 @@ def read_recording(folder: Path) -> Recording:
     try:
         return Recording.model_validate(read_object(path))
     except ValidationError as error:
-        raise Damaged(f"{path} is no recording's ({_first(error)}); restore it") from error
-
-
-def _first(error: ValidationError) -> str:
-    """The first thing that is wrong, and where."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+        first = error.errors(include_url=False, include_input=False)[0]
+        wrong = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise Damaged(f"{path} is no recording's ({wrong}); restore it") from error
 
 
 LOG_FILE = "rounds.jsonl"
@@ -248,19 +221,7 @@ def round_entry(
     excluded: Mapping[ClientId, str] | None = None,
     note: str = "",
 ) -> RoundEntry:
-    """Log entry of a round that is not measured, or not yet.
-
-    Args:
-        index: Its number.
-        asked: Clients that were sent something, besides those that answered.
-        answered: Clients whose upload came back.
-        unnamed: See :class:`RoundEntry`.
-        excluded: See :class:`RoundEntry`.
-        note: See :class:`RoundEntry`.
-
-    Raises:
-        BadInput: No rounds or clients have such numbers.
-    """
+    """Return the log entry of a round that is not measured, or not yet; see :class:`RoundEntry`."""
     try:
         return RoundEntry(
             round=index,
@@ -303,12 +264,7 @@ def read_round_log(folder: Path) -> list[RoundEntry]:
 
 
 def mended_round_log(folder: Path) -> list[RoundEntry]:
-    """The same, with a line that was cut off taken out of the file, so that others can follow.
-
-    Raises:
-        BadInput: The log is a link or no regular file.
-        Damaged: Another line cannot be read.
-    """
+    """Read the log, and remove a line that was cut off, so that others can follow."""
     found, text = read_round_log(folder), _log(folder)
     if text and not text.endswith("\n"):
         write_whole(folder / LOG_FILE, text[: text.rfind("\n") + 1])
@@ -316,12 +272,7 @@ def mended_round_log(folder: Path) -> list[RoundEntry]:
 
 
 def append_round(one: RoundEntry, folder: Path) -> None:
-    """Adds a line for one round; whole, or not at all.
-
-    Raises:
-        BadInput: The log would be larger than what is read back; it stays as it is.
-        OSError: It cannot be written.
-    """
+    """Add a line for one round, whole or not at all; raise if the log is full."""
     line = (one.model_dump_json(exclude_defaults=True) + "\n").encode()
     with opened_to_append(folder / LOG_FILE) as file:
         before = file.tell()
@@ -333,13 +284,7 @@ def append_round(one: RoundEntry, folder: Path) -> None:
 
 
 def _refuse_full(folder: Path, before: int, after: int) -> None:
-    """Raise if a log of so many bytes, or its lines, are more than are read back.
-
-    Args:
-        folder: Of the recording.
-        before: Bytes of the log.
-        after: Bytes that it would have with the next line.
-    """
+    """Raise if a log of so many bytes, or its lines, are more than are read back."""
     is_full = after > LONGEST_LOG
     if not is_full and before >= MOST_ROUNDS * _SHORTEST_LINE:
         is_full = _log(folder).count("\n") >= MOST_ROUNDS

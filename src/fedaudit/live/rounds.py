@@ -5,22 +5,21 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple, TypeAlias, cast, get_args
+from typing import Literal, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput
 from fedaudit.core.values import ClientId, Model, Samples, common, plus, scaled, weighted_sum
 from fedaudit.live.clients import ByClient, number_of
 from fedaudit.live.recording import RoundEntry
-from fedaudit.live.weights import Shape, Weights, is_array
+from fedaudit.live.weights import NOT_FINITE, Shape, Weights, is_array
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import digest_of
 from fedaudit.signals.measure import NotFinite
 
-NOT_FINITE = "values that are not finite numbers"
 _LARGEST_AVERAGED = 1e30
 _HEAVIEST = 1e15
 """Weight of a client in an average; a sum of the weights of all clients is still finite."""
@@ -28,16 +27,6 @@ _HEAVIEST = 1e15
 
 Sent = Weights | ByClient[Weights]
 Kind = Literal["models", "updates", "gradients"]
-
-
-def refuse_other_kind(uploads: str) -> None:
-    """Refuses a kind of uploads that is none of ``Kind``.
-
-    Raises:
-        BadInput: It is another, such as a misspelt one.
-    """
-    if uploads not in get_args(Kind):
-        raise unknown_name("kind of uploads", uploads, get_args(Kind))
 
 
 class Answers(NamedTuple):
@@ -81,14 +70,7 @@ class Heard(NamedTuple):
 def round_of_uploads(
     entry: RoundEntry, given: Answers, shape: Shape, kind: Kind, sizes: Mapping[ClientId, int]
 ) -> Heard:
-    """A round of which the uploads are known; each upload is judged by itself.
-
-    Args:
-        entry: Its number, and who was asked and answered.
-        given: What the loop has of it.
-        shape: What parameters are like.
-        kind: Of uploads.
-        sizes: Training samples of clients, for their shares.
+    """Return a round of which the uploads are known; each upload is judged by itself.
 
     Raises:
         BadInput: The model that was sent, or the one afterwards, does not fit the architecture, or
@@ -133,7 +115,6 @@ def round_of_uploads(
 
 
 def _spoils_mean(whole: Mapping[ClientId, Exposed], faulty: Mapping[ClientId, str]) -> bool:
-    """Return True if some upload, averaged with others, gives a model that is not finite."""
     return any(NOT_FINITE in reason for reason in faulty.values()) or any(
         bool((value.abs() > _LARGEST_AVERAGED).any())
         for one in whole.values()
@@ -275,14 +256,9 @@ def _part(model: Model | None, moved: tuple[str, ...]) -> Model | None:
 def round_of_globals(
     entry: RoundEntry, base: Model, after: Model, client: ClientId, shape: Shape
 ) -> Round:
-    """A round of which the global models before and after it are known, and no uploads.
+    """Return a round of which only the global models before and after it are known.
 
-    Args:
-        entry: Its number, and who was asked and answered.
-        base: The model that was sent.
-        after: The one that followed.
-        client: That stands for all; views without uploads forget it.
-        shape: What parameters are like.
+    The client stands for all; views without uploads forget it.
     """
     if shape.unsent.are_untrained(after.buffers):
         after = shape.unsent.without_statistics(after)
@@ -313,11 +289,7 @@ def _round(
 def bases_of(
     sent: Sent, clients: Sequence[ClientId], shape: Shape
 ) -> tuple[dict[ClientId, Model], dict[ClientId, str]]:
-    """The model that each client was sent, and clients of whom that is not known, with the reason.
-
-    Raises:
-        BadInput: The one model that all were sent does not fit, or has values that are not finite.
-    """
+    """Return the model that each client was sent, and clients of whom it is not known, with why."""
     # Names of parameters have arrays; clients, which may have names too, have whole models.
     if not (isinstance(sent, Mapping) and sent and not any(map(is_array, sent.values()))):
         return dict.fromkeys(
@@ -353,11 +325,7 @@ def _number_or_none(client: str) -> ClientId | None:
 
 
 def finite_model(weights: Weights, shape: Shape, whose: str) -> Model:
-    """Return a global model.
-
-    Raises:
-        BadInput: It does not fit the architecture, or has values that are not finite.
-    """
+    """Return a global model; raise if it does not fit, or has values that are not finite."""
     model = shape.model_of(weights, whose=whose)
     if not is_finite(model.params):
         raise BadInput(f"{whose} has {NOT_FINITE}")
@@ -402,7 +370,6 @@ def _shares(weights: Mapping[ClientId, float]) -> dict[ClientId, float]:
 
 
 def _mean(exposed: Mapping[ClientId, Exposed], shares: Mapping[ClientId, float]) -> Model:
-    """The weighted mean of the clients' models, as federated averaging takes it."""
     locals_ = {client: one.local for client, one in exposed.items() if one.local is not None}
     first = next(iter(locals_.values()))
     weights = [shares[client] for client in locals_]
@@ -421,13 +388,7 @@ Measure: TypeAlias = Callable[[Round, Samples], MeasuredRound]
 
 
 class Sound(NamedTuple):
-    """A measured round.
-
-    Attributes:
-        measured: Its measurements.
-        round: The round that was measured.
-        faulty: Clients that were left out, with the reason.
-    """
+    """A measured round, and clients that were left out of it, with the reason."""
 
     measured: MeasuredRound
     round: Round
@@ -440,16 +401,8 @@ def measure_sound(
     """Measure a round without those clients whose upload cannot be measured.
 
     The others are measured once more, since what goes through a kernel together may share bits:
-    their figures are those of a round in which the faulty ones did not answer.
-
-    Args:
-        round: As the adversary sees it.
-        weights: See :func:`fedaudit.live.rounds.without`.
-        measure: Measures a round on samples.
-        samples: The audited samples.
-
-    Raises:
-        Exception: What ``measure`` raises if no client is at fault, or every one.
+    their figures are those of a round in which the faulty ones did not answer. What ``measure``
+    raises is raised if no client is at fault, or every one.
     """
     faulty = dict[ClientId, str]()
     while True:

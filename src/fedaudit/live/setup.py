@@ -114,16 +114,14 @@ def recorded_run(
 def attacks_in(
     view: View, names: Sequence[str], task: Task
 ) -> tuple[dict[str, Attack], dict[str, str]]:
-    """Return the attacks that can be recorded for, and why others cannot.
+    """Return the attacks that can be recorded for, those of the default set if none is named.
 
-    Args:
-        view: What the adversary sees.
-        names: Those asked for; those of the default set if empty.
-        task: What the model is trained for.
+    Returns:
+        The attacks, and for others of the default set why they cannot.
 
     Raises:
         BadInput: No such attack.
-        NotVisible: One that is asked for needs more than the view shows.
+        NotVisible: One that is named needs more than the view shows.
     """
     if names:
         return {name: _possible(name, view, task) for name in catalogued(names)}, {}
@@ -137,7 +135,6 @@ def attacks_in(
 
 
 def _refuse_targets_without_members(audit: AuditSet, targets: Sequence[ClientId]) -> None:
-    """Raise if a target has no members or no non-members."""
     for target in targets:
         is_member = audit.origin(target) == Origin.MEMBER
         if is_member.all() or not is_member.any():

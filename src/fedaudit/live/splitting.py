@@ -25,6 +25,11 @@ from fedaudit.live.clients import Called
 Data: TypeAlias = Any
 """A torch data set or loader, or a pandas table."""
 _LABELS = ("label", "labels", "target", "y")
+_OF_A_LOADER = (
+    *("batch_size", "num_workers", "collate_fn", "pin_memory", "drop_last", "generator"),
+    *("worker_init_fn", "timeout", "multiprocessing_context", "prefetch_factor"),
+    "persistent_workers",
+)
 _PROBED = 32
 """Items read twice: a flip of probability one half goes unnoticed once in four billion times."""
 
@@ -171,8 +176,6 @@ def _item(data: Data, at: int, whose: str) -> object:
 
 
 class _Transformed:
-    """A data set whose features go through a function."""
-
     def __init__(self, data: Data, transform: Callable[[Any], Any]) -> None:
         self.data, self.transform = data, transform
 
@@ -200,11 +203,7 @@ def _pair(
     """Features by name ("" for a single tensor) and the label of one item."""
     if isinstance(item, Mapping):
         target = _label_of(list(item), label)
-        chosen = [features] if isinstance(features, str) else features
-        names = [name for name in item if name != target] if chosen is None else chosen
-        absent = [name for name in names if name not in item]
-        if absent:
-            raise unknown_name("field of features", absent[0], list(item))
+        names = _chosen(list(item), features, target, "field of features")
         tensors = {name: _tensor(item[name], name, whose) for name in names}
         x = {"": tensors[names[0]]} if len(names) == 1 else tensors
         return x, _tensor(item[target], target, whose)
@@ -241,6 +240,17 @@ def _label_of(names: list[Any], label: str | None) -> Any:
     return found[0]
 
 
+def _chosen(
+    listed: list[Any], features: str | list[str] | None, label: Any, kind: str
+) -> list[Any]:
+    if features is None:
+        return [name for name in listed if name != label]
+    names = [features] if isinstance(features, str) else features
+    if absent := [name for name in names if name not in listed]:
+        raise unknown_name(kind, str(absent[0]), list(map(str, listed)))
+    return names
+
+
 def _of_table(
     table: Any,
     transform: Callable[[Any], Any] | None,
@@ -249,10 +259,7 @@ def _of_table(
     whose: str,
 ) -> Labelled:
     target = _label_of(list(table.columns), label)
-    chosen = [features] if isinstance(features, str) else features
-    names = [name for name in table.columns if name != target] if chosen is None else chosen
-    if absent := [name for name in names if name not in table.columns]:
-        raise unknown_name("column", str(absent[0]), list(map(str, table.columns)))
+    names = _chosen(list(table.columns), features, target, "column")
     chosen_names = [target, *names]
     if repeated := [
         n for n in chosen_names if (table.columns == n).sum() > 1 or chosen_names.count(n) > 1
@@ -281,21 +288,9 @@ def _subset(data: Data, kept: Any) -> Data:
         return data.iloc[kept]
     if not isinstance(data, DataLoader):
         return Subset(cast("Dataset[Any]", data), kept.tolist())
-    return DataLoader(
-        Subset(data.dataset, kept.tolist()),
-        batch_size=data.batch_size,
-        shuffle=isinstance(data.sampler, RandomSampler),
-        num_workers=data.num_workers,
-        collate_fn=data.collate_fn,
-        pin_memory=data.pin_memory,
-        drop_last=data.drop_last,
-        generator=data.generator,
-        worker_init_fn=data.worker_init_fn,
-        timeout=data.timeout,
-        multiprocessing_context=data.multiprocessing_context,
-        prefetch_factor=data.prefetch_factor,
-        persistent_workers=data.persistent_workers,
-    )
+    same = {name: getattr(data, name) for name in _OF_A_LOADER}
+    shuffled = isinstance(data.sampler, RandomSampler)
+    return DataLoader(Subset(data.dataset, kept.tolist()), shuffle=shuffled, **same)
 
 
 def _same(one: tuple[dict[str, Tensor], Tensor], other: tuple[dict[str, Tensor], Tensor]) -> bool:

@@ -20,6 +20,7 @@ from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.names import NameTable, sent_names
 from fedaudit.observe.round import Exposed, Round
 
+NOT_FINITE = "values that are not finite numbers"
 ESTIMATED = "estimated statistics"
 """Note of a measured round: layers whose statistics were estimated."""
 
@@ -116,7 +117,6 @@ def _is_frozen(part: nn.Module) -> bool:
 
 
 def _training_step(model: Model, module: nn.Module, samples: Samples) -> tuple[set[str], set[str]]:
-    """Return the buffers that a step changes, and the parameters that have no gradient."""
     task, few = model.architecture.task, samples.take(slice(_TRIED))
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         seed_globally(0)
@@ -161,12 +161,6 @@ def with_estimates(
 
     A client's model takes its own audited samples, members and held-out samples alike, so that
     the estimate says nothing about membership. Global models take all audited samples.
-
-    Args:
-        round: As the adversary sees it.
-        unsent: What its models may lack.
-        audit: The audited samples.
-        device: Where models are run.
     """
     if not estimated_layers(round, unsent):
         return round
@@ -241,14 +235,7 @@ def _batches(features: Tensor) -> Sequence[Tensor]:
 
 
 def array_from(read: Callable[[], object]) -> np.ndarray:
-    """An array out of bytes that may be anybody's.
-
-    Args:
-        read: Reads it, by a library that executes nothing of what it reads.
-
-    Raises:
-        BadInput: It is no array, or cannot be read.
-    """
+    """Return an array out of bytes that may be anybody's; ``read`` executes nothing of them."""
     try:
         found = read()
     # Headers are parsed as Python's, archives opened: what these raise is of many kinds.
@@ -261,11 +248,7 @@ def array_from(read: Callable[[], object]) -> np.ndarray:
 
 
 def tensor_of(value: object, what: str) -> Tensor:
-    """The numbers of an array as a tensor on the CPU, with the array's memory where that can be.
-
-    Args:
-        value: Of NumPy in any order of bytes or axes, or of torch.
-        what: It is, for messages.
+    """Return an array's numbers as a tensor on the CPU, sharing its memory where possible.
 
     Raises:
         BadInput: It is no array, or none of plain real numbers.
@@ -399,7 +382,6 @@ class Shape:
         return buffers
 
     def _refuse_unsent(self, named: Mapping[str, Array], whose: str) -> None:
-        """Raise if an upload lacks parameters that clients train."""
         if not named.keys() & self.model.params.keys():
             raise BadInput(f"{whose} has none of the parameters that clients train")
         known = named.keys() | self.unsent.declared | self.unsent.untrainable
@@ -429,15 +411,7 @@ class Shape:
             )
 
     def change_of(self, weights: Weights, *, whose: str) -> Params:
-        """A change or gradient of trainable parameters; buffers need not be in it.
-
-        Args:
-            weights: In any of the forms; of parameters that a mapping leaves out it is nothing.
-            whose: For messages.
-
-        Raises:
-            BadInput: It does not fit the architecture.
-        """
+        """Return a change or gradient of trainable parameters; a mapping may leave some out."""
         named = self._named(weights, whose)
         self._refuse_unsent(named, whose)
         return {
@@ -446,15 +420,7 @@ class Shape:
         }
 
     def moved(self, weights: Weights, *, whose: str) -> tuple[str, ...]:
-        """Names of the trainable parameters that an upload holds.
-
-        Args:
-            weights: In any of the forms.
-            whose: For messages.
-
-        Raises:
-            BadInput: It does not fit the architecture.
-        """
+        """Return the names of the trainable parameters that an upload holds."""
         named = self._named(weights, whose)
         return tuple(name for name in self.model.params if name in named)
 
@@ -507,11 +473,7 @@ class Shape:
         return tuple(tuple(name for name in one if name not in declared) for one in whole)
 
     def _by_own_names(self, named: Mapping[str, Array], whose: str) -> dict[str, Array]:
-        """Return values by the network's own names, where wrappers or PEFT use others.
-
-        Raises:
-            BadInput: Names do not fit, or the entries of tied parameters differ.
-        """
+        """Return values by the network's own names, where wrappers or PEFT use others."""
         self._names.refuse_too_many(named.keys(), whose)
         found: dict[str, Array] = {}
         for key, name in self._names.matched(named.keys(), whose).items():
@@ -572,7 +534,6 @@ def _is_listed(weights: Weights) -> TypeGuard[Sequence[Array]]:
 
 
 def _like(named: Mapping[str, Array], name: str, like: Tensor, whose: str) -> Tensor:
-    """A copy of one parameter, as the architecture has it."""
     tensor = tensor_of(named[name], f"{whose} has {name!r}, which")
     if tensor.shape != like.shape:
         raise BadInput(

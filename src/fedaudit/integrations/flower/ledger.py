@@ -10,7 +10,11 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from fedaudit.core.errors import BadInput
-from fedaudit.integrations.common import NO_COMMON_MODEL, refuse_not_finite, share_no_shape, warn
+from fedaudit.integrations.common import (
+    OpenRound,
+    refuse_not_finite,
+    warn,
+)
 from fedaudit.integrations.flower.messages import (
     PARTITION,
     Arrays,
@@ -42,8 +46,6 @@ Node = TypeVar("Node", int, str)
 
 
 class _Claim(NamedTuple):
-    """Which client a node has said it is, and in which round first."""
-
     client: Called
     round: int
 
@@ -67,16 +69,7 @@ class Claims(Generic[Node]):
         return {node: claim.client for node, claim in self._claims.items()}
 
     def hear(self, node: Node, client: Called, index: int) -> str:
-        """A node says which client it is.
-
-        Args:
-            node: Its number, by which the server knows it.
-            client: That it says it is.
-            index: The round.
-
-        Returns:
-            Why that cannot be; empty if it can.
-        """
+        """Note which client a node says it is, and return why that cannot be; empty if it can."""
         first = self._claims.setdefault(node, _Claim(client, index))
         if first.client != client:
             return (
@@ -120,11 +113,7 @@ class ExpectedNodes:
         self._warned = False
 
     def await_all(self, grid: Grid) -> None:
-        """Waits for nodes before the first round; later, says once that some have gone.
-
-        Raises:
-            BadInput: Fewer have come, and the recording is strict.
-        """
+        """Wait for nodes before the first round; later, warn once that some have gone."""
         there = len(there_of(grid, self._number, 0.0 if self._warned else self._patience))
         if there >= self._number or self._warned:
             return
@@ -150,18 +139,9 @@ def there_of(grid: Grid, number: int, patience: float) -> list[int]:
 
 
 @dataclass
-class _Page:
-    """One round, while it goes on; by node."""
-
-    index: int
+class _Page(OpenRound[int]):
     messages: list[Message] = field(default_factory=list)
     sent: dict[int, ArrayRecord] = field(default_factory=dict)
-    uploads: dict[int, Arrays] = field(default_factory=dict)
-    weights: dict[int, float] = field(default_factory=dict)
-    answered: set[int] = field(default_factory=set)
-    lost: dict[int, str] = field(default_factory=dict)
-    reported: dict[int, dict[str, float]] = field(default_factory=dict)
-    excluded: dict[int, str] = field(default_factory=dict)
     misnamed: dict[int, str] = field(default_factory=dict)
     fault: str = ""
 
@@ -232,7 +212,6 @@ class FlowerLedger:
                 page.excluded.setdefault(node, f"its reply cannot be read: {error}")
 
     def _number(self, page: _Page) -> int:
-        """Return the round as it is recorded."""
         return page.index + (self._shift or 0)
 
     def _read(self, page: _Page, node: int, reply: Message) -> None:
@@ -269,53 +248,30 @@ class FlowerLedger:
         page, self._page = self._page, None
         if page is None or not page.messages:
             return
-        index = self._number(page)
-        asked = {message.metadata.dst_node_id for message in page.messages}
         names = self._claims.clients
-        known = {names[node] for node in asked if node in names}
-        unnamed = sum(node not in names for node in asked)
         fault = page.fault or self._fault(page)
-        uploads, excluded, note = self._sorted(page, names)
-        if self._recorder.sees_uploads and not uploads:
+        chosen, excluded, note = self._sorted(page, names)
+        if self._recorder.sees_uploads and not chosen:
             fault = fault or next(iter(excluded.values()), "") or note
-        sent: Arrays | dict[Called, Arrays] = []
+        models: dict[Called, Arrays] = {}
         ended: Arrays | None = None
         try:
             if not fault:
-                models = self._models(page, uploads)
-                one = len({id(model) for model in models.values()}) == 1
-                sent = next(iter(models.values())) if one else models
+                models = self._models(page, chosen)
                 ended = arrays_of(after) if after else None
-                came = [page.uploads[node] for node in uploads.values()]
-                fault = NO_COMMON_MODEL if share_no_shape(models.values(), came) else ""
         except (ValueError, TypeError, KeyError) as error:
             fault = f"the model that was sent cannot be read: {error}"
-        if fault:
-            answered = [names.get(node) for node in page.answered]
-            named = {client for client in answered if client is not None}
-            self._recorder.missed(
-                index,
-                fault,
-                asked=known,
-                answered=named if None not in answered else None,
-                unnamed=unnamed,
-            )
-            return
-        if not self._recorder.sees_uploads:
-            self._recorder.round(index, sent=sent, after=ended)
-            return
-        weights = {client: page.weights[n] for client, n in uploads.items() if n in page.weights}
-        self._recorder.round(
-            index,
-            sent=sent,
-            uploads={client: page.uploads[node] for client, node in uploads.items()},
-            weights=weights if sum(weights.values()) > 0 else None,
-            asked=known,
-            unnamed=unnamed,
+        page.tell(
+            self._recorder,
+            self._number(page),
+            {message.metadata.dst_node_id for message in page.messages},
+            names,
+            chosen,
+            models,
             after=ended,
+            fault=fault,
             excluded=excluded,
             note=note,
-            reported={client: page.reported.get(node, {}) for client, node in uploads.items()},
         )
 
     def _sorted(
@@ -336,7 +292,6 @@ class FlowerLedger:
         return uploads, excluded, note
 
     def _fault(self, page: _Page) -> str:
-        """Return why a round cannot be recorded; empty if it can."""
         if not page.sent:
             return "no model was sent"
         if not page.answered:
@@ -346,7 +301,6 @@ class FlowerLedger:
         return ""
 
     def _models(self, page: _Page, uploads: Mapping[Called, int]) -> dict[Called, Arrays]:
-        """Return the model that each client was sent, one object if all were sent the same."""
         if not uploads or _is_one(page.sent.values()):
             return dict.fromkeys(uploads or [0], arrays_of(next(iter(page.sent.values()))))
         return {client: arrays_of(page.sent[node]) for client, node in uploads.items()}

@@ -43,11 +43,7 @@ def round_of(message: Message) -> int | None:
 
 
 def record_of(message: Message) -> ArrayRecord | None:
-    """The model that a message carries; None for no arrays at all.
-
-    Raises:
-        BadInput: It carries several models.
-    """
+    """Return the model that a message carries, None for no arrays; raise if there are several."""
     records = message.content.array_records
     if len(records) > 1:
         raise BadInput(
@@ -58,11 +54,7 @@ def record_of(message: Message) -> ArrayRecord | None:
 
 
 def arrays_of(record: ArrayRecord) -> Arrays:
-    """The arrays of a record by name; as a list where names are their places.
-
-    Raises:
-        BadInput: Something in it is no array.
-    """
+    """Return the arrays of a record by name, or as a list where names are their places."""
     arrays = {name: array_of(array) for name, array in record.items()}
     if list(arrays) == [str(place) for place in range(len(arrays))]:
         return list(arrays.values())
@@ -70,11 +62,7 @@ def arrays_of(record: ArrayRecord) -> Arrays:
 
 
 def array_of(sent: Array) -> np.ndarray:
-    """An array out of a message, whose bytes may be anybody's.
-
-    Raises:
-        BadInput: They are no array.
-    """
+    """Return an array out of a message; its bytes may be anybody's."""
     # Flower reads arrays without unpickling anything.
     return array_from(sent.numpy)
 
@@ -82,12 +70,7 @@ def array_of(sent: Array) -> np.ndarray:
 def weight_of(reply: Message, key: str) -> float | None:
     """Return the weight in the average that a client gives itself; None if it gives none.
 
-    Args:
-        reply: The client's.
-        key: Name of the metric; ``num-examples`` and ``num_examples`` are read as well.
-
-    Raises:
-        BadInput: It is no number from 0 to 1e15.
+    It is the metric ``key``, ``num-examples`` or ``num_examples``, and a number from 0 to 1e15.
     """
     for record in reply.content.metric_records.values():
         for name in (key, *_WEIGHTS):
@@ -105,14 +88,9 @@ def _weight(name: str, value: object) -> float:
 
 
 def metrics_of(reply: Message) -> dict[str, float]:
-    """Return the training loss and accuracy that a client reports in its reply.
+    """Return the training loss and accuracy in a client's reply, of either interface.
 
-    Args:
-        reply: To a message of training, of either interface.
-
-    Returns:
-        "loss" and "accuracy", as far as they are there. Metrics of records named after an
-        evaluation (``eval``, ``val``, ``test``) are left out.
+    Records named after an evaluation (``eval``, ``val``, ``test``) are left out.
     """
     records = {**reply.content.metric_records}
     if OLDER_METRICS in reply.content.config_records:

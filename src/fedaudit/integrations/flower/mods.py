@@ -10,7 +10,6 @@ from typing import NamedTuple, cast
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable, Mod
-from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, Unsupported
@@ -154,7 +153,6 @@ def _samples(reply: Message) -> int:
 
 
 def _names(record: ArrayRecord, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The parameters that a record's arrays are, in its order."""
     found = tuple(record)
     if set(found) == set(names):
         return found
@@ -195,8 +193,6 @@ def _array(value: Tensor) -> Array:
 
 
 class _Interface(NamedTuple):
-    """Names of records in messages of one of Flower's two interfaces."""
-
     sent: str
     settings: str
     returned: str
@@ -279,6 +275,9 @@ class _Filtered:
                 content["fitres.status"] = ConfigRecord({"code": 0, "message": ""})
             return Message(content, reply_to=message)
 
+        # Of Flower's inner parts, which only mods under check-dp need.
+        from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
+
         settings = {KEY_CLIPPING_NORM: self._clip, "server-round": self._round}
         model = _record(received, named=not interface.is_older)
         sent = {interface.sent: model, interface.settings: ConfigRecord(settings)}
@@ -286,12 +285,10 @@ class _Filtered:
 
 
 def filtered(mod: object, claim: Claim) -> object:
-    """The mod with a client behind it, and a context of its own.
+    """Return the mod with a client behind it, and a context of its own.
 
-    Args:
-        mod: Takes message, context and what to call next; of ``flwr.clientapp`` or of the older
-            ``flwr.client``, whose messages have other records.
-        claim: Its sensitivity is the clipping norm that the server sends, for mods that ask.
+    The mod may be of ``flwr.clientapp`` or of the older ``flwr.client``, whose messages have other
+    records. The claim's sensitivity is the clipping norm that the server sends.
     """
     _identify()
     return _Filtered(cast(Mod, mod), claim.sensitivity)

@@ -36,7 +36,24 @@ if TYPE_CHECKING:
     from flwr.supercore.run import Run
 
 
-class RecordingStrategy(Strategy):
+_NOT_RECORDED = "the training goes on, and something of it is not recorded"
+
+
+class _Wrapper:
+    """What a recording strategy and a recording grid share: the inner one, and its attributes."""
+
+    recorder: Recorder
+
+    def __getattr__(self, name: str) -> object:
+        if name == "inner":  # not there yet while an instance is copied or unpickled
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def _guarded(self) -> AbstractContextManager[None]:
+        return warn_of_errors(_NOT_RECORDED, strict=self.recorder.strict)
+
+
+class RecordingStrategy(_Wrapper, Strategy):
     """Does what a strategy does, and tells a recorder what clients were sent and sent back.
 
     It goes around any strategy of the message interface (``flwr.serverapp.strategy``), Flower's or
@@ -75,11 +92,6 @@ class RecordingStrategy(Strategy):
         self._nodes = ExpectedNodes(recorder, nodes, patience)
         key = getattr(inner, "weighted_by_key", "num-examples")
         self._ledger = FlowerLedger(recorder, weighted_by=key, reads_metrics=reads_metrics)
-
-    def __getattr__(self, name: str) -> object:
-        if name == "inner":  # not there yet while an instance is copied or unpickled
-            raise AttributeError(name)
-        return getattr(self.inner, name)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -155,12 +167,6 @@ class RecordingStrategy(Strategy):
                     self._ledger.close()
                 self.recorder.close()
 
-    def _guarded(self) -> AbstractContextManager[None]:
-        return warn_of_errors(_NOT_RECORDED, strict=self.recorder.strict)
-
-
-_NOT_RECORDED = "the training goes on, and something of it is not recorded"
-
 
 def _answers_query_with_arrays(reply: Message) -> bool:
     kind = reply.metadata.message_type
@@ -170,7 +176,6 @@ def _answers_query_with_arrays(reply: Message) -> bool:
 
 
 def _refuse_older(inner: object) -> None:
-    """Refuses what is no strategy of the message interface, such as one of ``flwr.server``."""
     if isinstance(inner, Strategy):
         return
     older = "a strategy of Flower's older interface" if hasattr(inner, "configure_fit") else "none"
@@ -182,7 +187,7 @@ def _refuse_older(inner: object) -> None:
     )
 
 
-class RecordingGrid(Grid):
+class RecordingGrid(_Wrapper, Grid):
     """Passes messages on, and tells a recorder of those that are about training.
 
     A round is what has one number: ``server-round`` in the message's configuration, or the group
@@ -233,11 +238,6 @@ class RecordingGrid(Grid):
     ) -> None:
         self.close()
 
-    def __getattr__(self, name: str) -> object:
-        if name == "inner":
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
     def close(self) -> None:
         """Record the last round, and end the recording."""
         with self._guarded():
@@ -277,7 +277,8 @@ class RecordingGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """As the inner grid; notes who is sent what."""
         sent = list(messages)
-        self._note(sent)
+        with self._guarded():
+            self._note(sent)
         return self.inner.push_messages(sent)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -291,13 +292,11 @@ class RecordingGrid(Grid):
     ) -> Iterable[Message]:
         """As the inner grid; notes who is sent what and who answers what."""
         sent = list(messages)
-        self._note(sent)
+        with self._guarded():
+            self._note(sent)
         replies = list(self.inner.send_and_receive(sent, timeout=timeout))
         self._hear(replies)
         return replies
-
-    def _guarded(self) -> AbstractContextManager[None]:
-        return warn_of_errors(_NOT_RECORDED, strict=self.recorder.strict)
 
     def _hear(self, replies: list[Message]) -> None:
         with self._guarded():
@@ -309,7 +308,6 @@ class RecordingGrid(Grid):
             without_identity(one)
 
     def _tell(self, text: str) -> None:
-        """Warn once, or raise if the recording is strict."""
         if text in self._told:
             return
         self._told.add(text)
@@ -318,10 +316,6 @@ class RecordingGrid(Grid):
         warn(text, stacklevel=5)
 
     def _note(self, messages: list[Message]) -> None:
-        with self._guarded():
-            self._note_sent(messages)
-
-    def _note_sent(self, messages: list[Message]) -> None:
         training = [one for one in messages if is_training(one)]
         if training:
             self._rounds_seen = True
@@ -420,8 +414,6 @@ def _name_of(reply: Message) -> str:
 
 
 class _Part(NamedTuple):
-    """One client's part: its sender, its arrays, and what has to fit those of others."""
-
     name: str
     arrays: Mapping[str, np.ndarray]
     clients: frozenset[ClientId]
@@ -451,12 +443,7 @@ def _read(name: str, reply: Message, seed: int) -> _Part:
 
 
 def _fitting(read: Sequence[_Part], unaudited: dict[str, str]) -> list[_Part]:
-    """Return the parts that can be joined, and note of the others why not.
-
-    Args:
-        read: All parts.
-        unaudited: Gets the others, by name.
-    """
+    """Return the parts that can be joined, and note of the others why not."""
     counts = Counter(client for one in read for client in one.clients)
     single: list[_Part] = []
     for one in read:

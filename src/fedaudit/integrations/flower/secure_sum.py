@@ -136,7 +136,6 @@ class SumRecordingStrategy(Strategy):
         )
 
     def _fault(self, results: Fitted, known: Sequence[Called]) -> str:
-        """Reason why a round cannot be recorded; empty if it can."""
         if not results:
             return "no client answered"
         if len({id(result.parameters) for _, result in results}) > 1:

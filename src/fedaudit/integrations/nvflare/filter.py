@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 
 
 def round_of(task: Shareable) -> int:
-    """The round that a task is of, from 1; NVFlare counts from 0.
-
-    Raises:
-        BadInput: It does not say.
-    """
+    """Return the round that a task is of, from 1; NVFlare counts from 0."""
     said = task.get_header(AppConstants.CURRENT_ROUND)
     if not isinstance(said, int) or said < 0:
         raise BadInput(
@@ -52,11 +48,7 @@ def error_in(result: Shareable) -> str:
 
 
 def model_in(task: Shareable) -> Arrays:
-    """The model that a site is sent.
-
-    Raises:
-        BadInput: There is none, or one that cannot be read.
-    """
+    """Return the model that a site is sent."""
     dxo = _dxo(task)
     if dxo.data_kind != DataKind.WEIGHTS:
         raise BadInput(f"it is {_named(dxo)}; a recorder needs the whole model ({_WHOLE})")
@@ -64,11 +56,7 @@ def model_in(task: Shareable) -> Arrays:
 
 
 def upload_in(result: Shareable) -> Upload:
-    """The upload of a site.
-
-    Raises:
-        BadInput: No model and no difference, or one that cannot be read.
-    """
+    """Return the upload of a site: a model or a difference."""
     dxo = _dxo(result)
     if dxo.data_kind not in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
         raise BadInput(f"it is {_named(dxo)}; a recorder reads {_WHOLE} and {_DIFFERENCE}")
@@ -298,10 +286,8 @@ class _Filtered:
 
 
 def filtered(filter: object, claim: Claim) -> object:
-    """The filter as it stands at a site, on the way out.
+    """Return the filter as it stands at a site, on the way out.
 
-    Args:
-        filter: Its ``process`` takes a shareable and a context.
-        claim: Not used: nothing in a task tells a filter what was declared.
+    The claim is not used: nothing in a task tells a filter what was declared.
     """
     return _Filtered(cast(Filter, filter))

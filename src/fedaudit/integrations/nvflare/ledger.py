@@ -15,7 +15,10 @@ import torch
 
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.values import ClientId
-from fedaudit.integrations.common import NO_COMMON_MODEL, refuse_not_finite, share_no_shape
+from fedaudit.integrations.common import (
+    OpenRound,
+    refuse_not_finite,
+)
 from fedaudit.live.clients import Called, is_of_name, refuse_otherwise_called
 from fedaudit.live.recorder import Recorder
 from fedaudit.live.weights import Array, tensor_of
@@ -44,18 +47,9 @@ class Upload(NamedTuple):
 
 
 @dataclass
-class _Page:
-    """One round, while it goes on; by task, which each site has its own of."""
-
-    index: int
+class _Page(OpenRound[str]):
     sites: dict[str, str] = field(default_factory=dict)
     sent: dict[str, Arrays] = field(default_factory=dict)
-    uploads: dict[str, Arrays] = field(default_factory=dict)
-    weights: dict[str, float] = field(default_factory=dict)
-    answered: set[str] = field(default_factory=set)
-    reported: dict[str, Mapping[str, float]] = field(default_factory=dict)
-    lost: dict[str, str] = field(default_factory=dict)
-    excluded: dict[str, str] = field(default_factory=dict)
 
 
 class NvflareLedger:
@@ -95,17 +89,9 @@ class NvflareLedger:
     def ask(
         self, index: int, task: str, site: str, model: Arrays | None, *, fault: str = ""
     ) -> None:
-        """A site is sent its task; a round that is still open is ended first.
+        """Note that a site is sent its task, or why that cannot be read.
 
-        Args:
-            index: The round, from 1.
-            task: Number of the task, which each site has its own of.
-            site: Its name.
-            model: What it is sent.
-            fault: Why that cannot be read, if it cannot.
-
-        Raises:
-            BadInput: The round before cannot be recorded, and the recording is strict.
+        A round that is still open is ended first. Each site has a task number of its own.
         """
         if self._page is not None and self._page.index != index:
             self.close(None if fault else model)
@@ -123,13 +109,7 @@ class NvflareLedger:
             page.excluded[task] = f"what it was sent cannot be read: {error}"
 
     def hear(self, task: str, upload: Upload | None, *, fault: str = "") -> None:
-        """A task's result comes back; of a round that is over, it is passed over.
-
-        Args:
-            task: As it was given to :meth:`ask`.
-            upload: What came; None for nothing that could be read.
-            fault: Why not, in that case.
-        """
+        """Note a task's result, or why it cannot be read; of a round that is over, pass it over."""
         page = self._page
         if page is None or task not in page.sites or task in page.answered:
             return
@@ -154,64 +134,39 @@ class NvflareLedger:
             page.lost[task] = reason
 
     def close(self, after: Arrays | None = None) -> None:
-        """The round is over; ``after`` is the model that it ended with, where that is known.
-
-        Raises:
-            BadInput: It cannot be recorded, and the recording is strict.
-        """
+        """End the round; ``after`` is the model that it ended with, if that is known."""
         page, self._page = self._page, None
         if page is None:
             return
         clients, unknown = self._clients(page)
-        asked, unnamed = set(clients.values()), len(page.sites) - len(clients)
-        tasks, excluded = _sorted(page, clients)
+        chosen, excluded = _sorted(page, clients)
         fault = self._fault(page)
-        if self.reads_uploads and not tasks:
+        if self.reads_uploads and not chosen:
             fault = fault or _first(excluded, unknown)
-        sent = [page.sent[task] for task in tasks.values()]
-        if share_no_shape(sent, [page.uploads[task] for task in tasks.values()]):
-            fault = fault or NO_COMMON_MODEL
-        if fault:
-            answered = [clients.get(task) for task in page.answered]
-            named = {client for client in answered if client is not None}
-            self._recorder.missed(
-                page.index,
-                fault,
-                asked=asked,
-                answered=named if None not in answered else None,
-                unnamed=unnamed,
-            )
-        elif not self.reads_uploads:
-            self._recorder.round(page.index, sent=next(iter(page.sent.values())), after=after)
-        else:
-            models = {client: page.sent[task] for client, task in tasks.items()}
-            one = len({id(model) for model in models.values()}) == 1
-            self._recorder.round(
-                page.index,
-                sent=next(iter(models.values())) if one else models,
-                uploads={client: page.uploads[task] for client, task in tasks.items()},
-                weights={client: page.weights[task] for client, task in tasks.items()},
-                asked=asked,
-                unnamed=unnamed,
-                after=after,
-                excluded=excluded,
-                note=unknown,
-                reported={client: page.reported[task] for client, task in tasks.items()},
-            )
+        models: dict[Called, Arrays] = {c: page.sent[task] for c, task in chosen.items()}
+        if not self.reads_uploads:
+            models = dict(zip([0], page.sent.values(), strict=False))
+        page.tell(
+            self._recorder,
+            page.index,
+            page.sites,
+            clients,
+            chosen,
+            models,
+            after=after,
+            fault=fault,
+            excluded=excluded,
+            note=unknown,
+        )
 
     def end(self) -> None:
-        """The run is over: a round that is still open is ended, and the recording with it.
-
-        Raises:
-            BadInput: The last round cannot be recorded, and the recording is strict.
-        """
+        """End the run: a round that is still open, and the recording with it."""
         try:
             self.close()
         finally:
             self._recorder.close()
 
     def _clients(self, page: _Page) -> tuple[dict[str, Called], str]:
-        """Return the client of each task, as far as they are known, and why others are not."""
         clients: dict[str, Called] = {}
         fault = ""
         targets = self._recorder.recording.targets
@@ -225,7 +180,6 @@ class NvflareLedger:
         return clients, fault
 
     def _fault(self, page: _Page) -> str:
-        """Return why a round cannot be recorded; empty if it can."""
         if not page.sent:
             return next(iter(page.excluded.values()), "no model was sent")
         if not page.answered:
@@ -238,7 +192,6 @@ class NvflareLedger:
 def _sorted(
     page: _Page, clients: Mapping[str, Called]
 ) -> tuple[dict[Called, str], dict[Called, str]]:
-    """Return the task of each client to measure, and why others that answered are excluded."""
     sites: dict[Called, set[str]] = {}
     for task, client in clients.items():
         sites.setdefault(client, set()).add(page.sites[task])
@@ -267,14 +220,8 @@ def client_of(
 ) -> Called:
     """Return the client that a site is.
 
-    Args:
-        site: Its name.
-        sites: Numbers or names by the site's name. Without it, a site is the client of its name
-            where audited clients have names, and otherwise that of the number its name ends with.
-        audited: Numbers of the audited clients.
-
-    Raises:
-        BadInput: It is none of the sites, or its name ends with no number.
+    Without ``sites``, a site is the client of its name where audited clients have names, and
+    otherwise that of the number its name ends with.
     """
     if sites is not None:
         if site not in sites:
@@ -337,14 +284,7 @@ def _copy(name: str, value: object) -> Array:
 
 
 def name_of(makes: Makes | str) -> str:
-    """The name of a function as ``module:function``.
-
-    Args:
-        makes: The function, or its name.
-
-    Raises:
-        BadInput: It cannot be found by name: a lambda, a method, or of the script that is run.
-    """
+    """Return the name of a function as ``module:function``; raise if it cannot be found by it."""
     if isinstance(makes, str):
         name = makes
     else:
@@ -358,15 +298,7 @@ def name_of(makes: Makes | str) -> str:
 
 
 def made(name: str, folder: Path) -> Recorder:
-    """The recorder that a function makes for a folder.
-
-    Args:
-        name: As :func:`name_of` gives it.
-        folder: For the recording.
-
-    Raises:
-        BadInput: There is no such function, or it makes no recorder of models.
-    """
+    """Return the recorder of models that a function, given by name, makes for a folder."""
     module, _, function = name_of(name).partition(":")
     try:
         makes = getattr(import_module(module), function)
