@@ -1,7 +1,10 @@
-"""The table [shadow]: a shadow federation, or a known split, that attacks learn from."""
+"""The table [shadow]: a shadow federation, or a known split, that attacks learn from.
+
+A federation that the adversary trains itself is built here, for [references] too.
+"""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple, cast
@@ -34,6 +37,7 @@ from fedaudit.observe.round import Round
 from fedaudit.observe.views import View, with_own
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
+from fedaudit.study.figures.truth import origin_of
 from fedaudit.study.settings.defense import DefenseSection
 from fedaudit.study.settings.optional import OPTIONAL, ShadowSection
 from fedaudit.study.settings.sections import ServerSection, Study
@@ -51,9 +55,88 @@ _LARGEST_SEED = 10**9
 
 
 def own_seed(seed: int, what: str) -> int:
-    """The seed of a federation of the adversary's own beside a run."""
-    # Beyond the seeds that a study can name: no run of somebody's draws as these do.
+    """Return the seed of a federation that is trained next to a run."""
+    # Beyond the seeds that a study can name: no run of a study draws as these do.
     return _LARGEST_SEED + 1 + seed_for(seed, what) % _LARGEST_SEED
+
+
+class OwnPlan(NamedTuple):
+    """How the adversary defends a federation that it trains, and which client stands for which.
+
+    Attributes:
+        defense: Of its clients.
+        alike: For each audited client, the client of the federation that stands for it: the first
+            audited one that defends itself in the same way there.
+        undefended: Audited clients whose defense the federation does not use.
+    """
+
+    defense: DefenseSection
+    alike: Mapping[ClientId, ClientId]
+    undefended: tuple[ClientId, ...] = ()
+
+    @staticmethod
+    def of(run: Setup, defense: str) -> "OwnPlan":
+        """Return the plan of a federation next to a run.
+
+        Args:
+            run: The audited one.
+            defense: "same" as the run's, or "none".
+        """
+        if defense == "same":
+            return OwnPlan(run.study.defense, representatives(run.study, run.defenses))
+        audit = run.study.audit
+        undefended = tuple(
+            target
+            for target in audit.targets
+            if {*(audit.merge if target in audit.merge else (target,))} & run.defenses.keys()
+        )
+        return OwnPlan(DefenseSection(), representatives(run.study, {}), undefended)
+
+    @property
+    def targets(self) -> tuple[ClientId, ...]:
+        """The clients of the federation that stand for audited ones."""
+        return tuple(dict.fromkeys(self.alike.values()))
+
+
+@dataclass(frozen=True)
+class OwnFederations(Extension):
+    """Federations that the adversary trains, on data that the run does not touch.
+
+    Attributes:
+        runs: Their parts.
+        plan: How their clients are defended.
+    """
+
+    runs: tuple[Setup, ...]
+    plan: OwnPlan
+
+    attacks: ClassVar[str]
+    """What uses their models, for the start of a sentence."""
+
+    @property
+    def federations(self) -> tuple[Setup, ...]:
+        """The federations."""
+        return self.runs
+
+    @property
+    def knows_defense(self) -> bool:
+        """True if they are defended."""
+        return bool(self.runs[0].defenses)
+
+    @property
+    def ignores_defense(self) -> bool:
+        """True if a defended client is attacked by means of undefended models."""
+        return bool(self.plan.undefended)
+
+    def untested(self) -> str:
+        """Return a sentence on adversaries that know the defense, if this one does not use it."""
+        if not self.plan.undefended:
+            return ""
+        clients = _clients(self.plan.undefended)
+        return (
+            f"{self.attacks} with models that use the defense of {clients}: theirs are undefended "
+            f"({self.table}.defense), which may miss a leak."
+        )
 
 
 class Examples(NamedTuple):
@@ -61,7 +144,7 @@ class Examples(NamedTuple):
 
     Attributes:
         measured: By signal name.
-        is_member: Who was a member of the target.
+        is_member: Whether each was a member of the target.
         target: The client that the examples are about.
     """
 
@@ -70,7 +153,6 @@ class Examples(NamedTuple):
     target: ClientId
 
 
-@dataclass(frozen=True)
 class LearnedFrom(Extension):
     """The source of examples for the attacks of a run that learn; never an audited sample."""
 
@@ -78,18 +160,13 @@ class LearnedFrom(Extension):
 
     @classmethod
     def seen(cls, study: Study, view: View) -> View:
-        """The view of somebody with data to learn from, if an attack of the study learns."""
+        """Add data to learn from to the view, if an attack of the study learns."""
         learns = _section(study) is not None
         return with_own(view, Sees.AUXILIARY_DATA) if learns else view
 
     @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
-        """The run with what its attacks learn from, if one of them learns.
-
-        Raises:
-            BadInput: The client of a known split is audited or merged, or data do not suffice.
-            Unsupported: A known split is asked for where clients' data are shifted.
-        """
+        """Return the run with what its attacks learn from, if one of them learns."""
         given = _section(run.study)
         if given is None or not any(attack.learns for attack in run.attacks.values()):
             return run
@@ -102,52 +179,22 @@ class LearnedFrom(Extension):
         return run.extended(KnownSplit(known, unlike))
 
     def serves(self, attack: Attack) -> bool:
-        """True if the attack learns."""
+        """Return True if the attack learns."""
         return attack.learns
 
 
-@dataclass(frozen=True)
-class Shadow(LearnedFrom):
-    """A federation on other data, whose clients are defended as the audited ones, or not at all.
+class Shadow(OwnFederations, LearnedFrom):
+    """A federation on other data, whose clients are defended as the audited ones, or not at all."""
 
-    Attributes:
-        federation: Its parts.
-        alike: For each audited client, the client of the federation that stands for it.
-        undefended: Audited clients whose defense the federation does not use.
-    """
-
-    federation: Setup
-    alike: Mapping[ClientId, ClientId]
-    undefended: tuple[ClientId, ...] = ()
-
-    @property
-    def federations(self) -> tuple[Setup, ...]:
-        """The shadow federation."""
-        return (self.federation,)
-
-    @property
-    def knows_defense(self) -> bool:
-        """True if the shadow federation is defended."""
-        return bool(self.federation.defenses)
-
-    @property
-    def ignores_defense(self) -> bool:
-        """True if a defended client is attacked by what an undefended federation taught."""
-        return bool(self.undefended)
-
-    def untested(self) -> str:
-        """A sentence on adversaries that know the defense, if this one does not use it."""
-        return unused_defense("attacks that learn", "shadow", self.undefended)
+    attacks = "Attacks that learn"
 
     def fitted(self, run: Setup, means: Means) -> Setup:
-        """The run with every attack that learns fitted on the shadow's fairly drawn samples."""
-        return _fitted(run, means, self._examples, self.alike)
+        """Fit every attack that learns on the shadow's fairly drawn samples."""
+        return _fitted(run, means, self._examples, self.plan.alike)
 
     def _examples(self, means: Means) -> dict[ClientId, Examples]:
-        """Examples by client of the shadow federation that stands for audited ones."""
-        from fedaudit.study.figures.truth import origin_of
-
-        shadow = self.federation
+        """Return examples by client of the shadow federation that stands for audited ones."""
+        (shadow,) = self.runs
         stored = means.measured(
             shadow, f"attacks learn on a shadow federation, seed {shadow.seed}", None
         )
@@ -188,7 +235,7 @@ class KnownSplit(LearnedFrom):
     def measure(
         self, run: Setup, round: Round, folder: Path, notes: Mapping[str, str], device: torch.device
     ) -> None:
-        """Measures the known samples in a round of the audited run."""
+        """Measure the known samples in a round of the audited run."""
         signals = _learned_signals(run)
         measured = measure_round(round, signals, self.known.samples, device=device)
         write_measured(own_folder(folder, KNOWN), measured, {"run": notes["run"]})
@@ -199,7 +246,7 @@ class KnownSplit(LearnedFrom):
         return [signal.name for signal in _learned_signals(run) if signal.name not in there]
 
     def fitted(self, run: Setup, means: Means) -> Setup:
-        """The run with every attack that learns fitted on the known samples."""
+        """Fit every attack that learns on the known samples."""
         client = self.known.client
         examples = partial(self._examples, run)
         return _fitted(run, means, examples, dict.fromkeys(run.study.audit.targets, client))
@@ -281,22 +328,6 @@ def _for_each(by_client: Mapping[ClientId, Attack], alike: Mapping[ClientId, Cli
     return replace(first, rule=PerClient(rules))
 
 
-def unused_defense(attacks: str, table: str, undefended: tuple[ClientId, ...]) -> str:
-    """Return a sentence on attacks whose models do not use the audited clients' defense.
-
-    Args:
-        attacks: Which attacks, for the start of the sentence.
-        table: Of the study, which decides.
-        undefended: Clients whose defense is not used; the sentence is empty for none.
-    """
-    if not undefended:
-        return ""
-    return (
-        f"{attacks[:1].upper()}{attacks[1:]} with models that use the defense of "
-        f"{_clients(undefended)}: theirs are undefended ({table}.defense), which may miss a leak."
-    )
-
-
 def _clients(clients: tuple[ClientId, ...]) -> str:
     named = "client" if len(clients) == 1 else "clients"
     return f"{named} {', '.join(map(str, clients))}"
@@ -356,46 +387,7 @@ def _shadow(run: Setup, given: ShadowSection, dataset: Dataset) -> Shadow:
         attacks={name: attack for name, attack in run.attacks.items() if attack.learns},
     )
     deal = exclude_held_out(federation.deal, federation.holdout)
-    return Shadow(replace(federation, deal=deal), plan.alike, plan.undefended)
-
-
-@dataclass(frozen=True)
-class OwnPlan:
-    """How the adversary defends a federation that it trains, and which client stands for which.
-
-    Attributes:
-        defense: Of its clients.
-        alike: For each audited client, the client of the federation that stands for it: the first
-            audited one that defends itself in the same way there.
-        undefended: Audited clients whose defense the federation does not use.
-    """
-
-    defense: DefenseSection
-    alike: Mapping[ClientId, ClientId] = field(default_factory=dict)
-    undefended: tuple[ClientId, ...] = ()
-
-    @staticmethod
-    def of(run: Setup, defense: str) -> "OwnPlan":
-        """Return the plan of a federation beside a run.
-
-        Args:
-            run: The audited one.
-            defense: "same" as the run's, or "none".
-        """
-        if defense == "same":
-            return OwnPlan(run.study.defense, representatives(run.study, run.defenses))
-        audit = run.study.audit
-        undefended = tuple(
-            target
-            for target in audit.targets
-            if {*(audit.merge if target in audit.merge else (target,))} & run.defenses.keys()
-        )
-        return OwnPlan(DefenseSection(), representatives(run.study, {}), undefended)
-
-    @property
-    def targets(self) -> tuple[ClientId, ...]:
-        """The clients of the federation that stand for audited ones."""
-        return tuple(dict.fromkeys(self.alike.values()))
+    return Shadow((replace(federation, deal=deal),), plan)
 
 
 def own_federation(
