@@ -203,16 +203,14 @@ class Findings:
     """The results so far; grows attack by attack.
 
     Attributes:
-        p_values: For figures tested against guessing, by their place in ``figures``.
-        limits: For rates at a false-positive rate, by the same place, their limits at any
-            confidence: a mean over runs cannot be bounded from those of one confidence.
+        limits: For rates at a false-positive rate, by their place in ``figures``, their limits at
+            any confidence: a mean over runs cannot be bounded from those of one confidence.
         failed: For attacks that could not be carried out, by run and target, the reason.
         uncovered: The same where the target took part in too few rounds.
         alone: The same where it took part with too few others.
     """
 
     figures: list[Estimate] = field(default_factory=list)
-    p_values: dict[int, float] = field(default_factory=dict)
     limits: dict[int, LimitsAt] = field(default_factory=dict)
     curves: list[Curve] = field(default_factory=list)
     trajectories: list[Trajectory] = field(default_factory=list)
