@@ -252,12 +252,7 @@ class KnownSplit(LearnedFrom):
         return _fitted(run, means, examples, dict.fromkeys(run.study.audit.targets, client))
 
     def _examples(self, run: Setup, means: Means) -> dict[ClientId, Examples]:
-        """The known samples as they were measured in the audited run.
-
-        Raises:
-            BadInput: Rounds are missing.
-            Damaged: What was measured is another run's, or cannot be of this one.
-        """
+        """Return the known samples as they were measured in the audited run."""
         folder = means.folder
         stored = stored_in(own_place(folder, KNOWN))
         rounds: list[MeasuredRound] = [one.measured for one in stored]
@@ -294,14 +289,7 @@ def _fitted(
     source: Callable[[Means], Mapping[ClientId, Examples]],
     alike: Mapping[ClientId, ClientId],
 ) -> Setup:
-    """Fit every attack that learns; the audited samples play no part.
-
-    Args:
-        run: With the attacks.
-        means: Of measuring.
-        source: Gives the examples, by the client that they are about.
-        alike: For each audited client, the client whose examples its attacks learn from.
-    """
+    """Fit every attack that learns, for each audited client on the examples of one like it."""
     learning = [name for name, attack in run.attacks.items() if attack.learns]
     if not learning:
         return run
@@ -314,18 +302,13 @@ def _fitted(
             client: attacks[name].fitted(one.measured, one.is_member, one.target, seed)
             for client, one in examples.items()
         }
-        attacks[name] = _for_each(by_client, alike)
+        first, *others = by_client.values()
+        if others:
+            rules = {target: cast(Rule, by_client[c].rule) for target, c in alike.items()}
+            first = replace(first, rule=PerClient(rules))
+        attacks[name] = first
     means.progress(phase, len(learning), len(learning))
     return replace(run, attacks=attacks)
-
-
-def _for_each(by_client: Mapping[ClientId, Attack], alike: Mapping[ClientId, ClientId]) -> Attack:
-    """Return one attack that takes for each audited client what was learned for it."""
-    first, *others = by_client.values()
-    if not others:
-        return first
-    rules = {target: cast(Rule, by_client[client].rule) for target, client in alike.items()}
-    return replace(first, rule=PerClient(rules))
 
 
 def _clients(clients: tuple[ClientId, ...]) -> str:
@@ -334,20 +317,29 @@ def _clients(clients: tuple[ClientId, ...]) -> str:
 
 
 def _section(study: Study) -> ShadowSection | None:
-    """Source of examples: as the study says, or the default if it names an attack that learns."""
+    """Return the source of examples: the study's, or the default if a named attack learns."""
     named = any(attack_named(name).learns for name in study.attacks)
     return study.shadow or (ShadowSection() if named else None)
 
 
 def _known(run: Setup, given: ShadowSection) -> Known:
-    """Samples of one client of the run, some of which it trained on."""
+    """Return samples of one client of the run, some of which it trained on."""
     if run.study.shift is not None:
         raise Unsupported(
             "a known split holds samples of one client against samples of nobody, which a shift "
             "tells apart whoever trained on them, so that attacks would learn the shift; set "
             'shadow.mode = "federation"'
         )
-    client = _known_client(run, given)
+    audit = run.study.audit
+    free = [c for c in run.deal.clients if c not in (*audit.targets, *audit.merge)]
+    theirs = alike(run.study, run.defenses, audit.targets[0])
+    fitting = [c for c in free if alike(run.study, run.defenses, c) == theirs]
+    client = given.client if given.client is not None else max(fitting or free, default=-1)
+    if client not in free:
+        raise BadInput(
+            f"shadow.client is {given.client}; give a client that is neither audited nor merged: "
+            f"one of {free}"
+        )
     left = left_to_train({client: run.deal.clients[client]}, run.holdout)[client]
     return known_split(
         run.dataset,
@@ -357,20 +349,6 @@ def _known(run: Setup, given: ShadowSection) -> Known:
         size=given.known,
         seed=run.seed,
     )
-
-
-def _known_client(run: Setup, given: ShadowSection) -> ClientId:
-    audit, clients = run.study.audit, run.deal.clients
-    free = [c for c in clients if c not in (*audit.targets, *audit.merge)]
-    theirs = alike(run.study, run.defenses, audit.targets[0])
-    fitting = [c for c in free if alike(run.study, run.defenses, c) == theirs]
-    client = given.client if given.client is not None else max(fitting or free, default=-1)
-    if client not in free:
-        raise BadInput(
-            f"shadow.client is {given.client}; give a client that is neither audited nor merged: "
-            f"one of {free}"
-        )
-    return client
 
 
 def _shadow(run: Setup, given: ShadowSection, dataset: Dataset) -> Shadow:
