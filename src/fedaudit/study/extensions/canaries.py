@@ -328,12 +328,7 @@ def _one_update(found: Sequence[_Measured], seed: int | None) -> list[Estimate]:
 
 
 def _claim_control(
-    run: Setup,
-    canaries: str,
-    unit: str,
-    best: EpsilonBound,
-    claimed: float,
-    attack: str = "",
+    run: Setup, canaries: str, unit: str, best: EpsilonBound, claimed: float, attack: str = ""
 ) -> ControlResult:
     """Return the control that canaries do not refute what the defense claims."""
     return ControlResult(

@@ -154,11 +154,7 @@ def _trained_on(
 
 
 def _reference(
-    run: Setup,
-    dataset: Dataset,
-    plan: OwnPlan,
-    index: int,
-    trained_on: Bool[ndarray, " samples"],
+    run: Setup, dataset: Dataset, plan: OwnPlan, index: int, trained_on: Bool[ndarray, " samples"]
 ) -> Setup:
     """One reference, whose audited samples are the run's."""
     # Its own draw audits nothing: all that it is dealt is trained on, but for these.

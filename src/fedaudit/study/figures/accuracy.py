@@ -21,12 +21,7 @@ from fedaudit.observe.measurements import Stored
 from fedaudit.observe.round import Round
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.metrics import (
-    GENERALISATION_GAP,
-    TEST_ACCURACY,
-    TRAIN_ACCURACY,
-    UPLOAD_GAP,
-)
+from fedaudit.results.metrics import GENERALISATION_GAP, TEST_ACCURACY, TRAIN_ACCURACY, UPLOAD_GAP
 from fedaudit.results.record import AccuracyByRound
 from fedaudit.study.figures.truth import run_coordinates
 from fedaudit.study.setup.holdout import left_to_train
@@ -307,10 +302,7 @@ def model_of_each(round: Round, clients: Sequence[ClientId]) -> dict[ClientId, s
 
 
 def outputs_served(
-    round: Round,
-    samples: Samples,
-    place: Int[ndarray, " all"],
-    device: torch.device = CPU,
+    round: Round, samples: Samples, place: Int[ndarray, " all"], device: torch.device = CPU
 ) -> Float[Tensor, "samples outputs"]:
     """Return outputs for each sample of the model that the client uses whose data it is like.
 

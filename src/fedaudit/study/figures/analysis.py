@@ -195,11 +195,7 @@ def _of_single_samples(
 
 
 def _add_figures(
-    setup: Setup,
-    name: str,
-    scores: Float[ndarray, " units"],
-    truth: UnitTruth,
-    findings: Findings,
+    setup: Setup, name: str, scores: Float[ndarray, " units"], truth: UnitTruth, findings: Findings
 ) -> None:
     study = setup.study
     of = AttackRun(attack=name, **view_coordinates(setup))
@@ -507,11 +503,7 @@ class _Where(RunCoordinates):
 
 
 def _add_pictures(
-    setup: Setup,
-    name: str,
-    scores: Float[ndarray, " units"],
-    truth: UnitTruth,
-    findings: Findings,
+    setup: Setup, name: str, scores: Float[ndarray, " units"], truth: UnitTruth, findings: Findings
 ) -> None:
     """Add curves, a histogram and the most exposed members of one attack."""
     where: _Where = {**run_coordinates(setup), "attack": name, "target": truth.target}

@@ -300,11 +300,7 @@ class RiskSamples(NamedTuple):
 
 
 def risk_samples(
-    run: Setup,
-    trained: Sequence[Samples],
-    like: Bool[Tensor, " samples"],
-    *,
-    rng: torch.Generator,
+    run: Setup, trained: Sequence[Samples], like: Bool[Tensor, " samples"], *, rng: torch.Generator
 ) -> RiskSamples:
     """Return members and non-members that are asked about.
 

@@ -176,9 +176,7 @@ def assembled(
         watched=first.watched is not None,
         environment=environment,
         view=ViewRow(
-            name=first.view.name,
-            sees=_names(first.view.offers),
-            description=first.view.description,
+            name=first.view.name, sees=_names(first.view.offers), description=first.view.description
         ),
         attacks=attacks,
         clients=rows,
@@ -296,12 +294,7 @@ def _clients(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
     first = sorted(sizes, key=lambda c: (c not in run.study.audit.targets, -audited[c], c))
     shown, rest = set(first[:MOST_CLIENTS]), first[MOST_CLIENTS:]
     rows = [
-        ClientRow(
-            client=client,
-            samples=size,
-            audited=audited[client],
-            class_counts=counts[client],
-        )
+        ClientRow(client=client, samples=size, audited=audited[client], class_counts=counts[client])
         for client, size in sizes.items()
         if client in shown
     ]
@@ -378,9 +371,7 @@ def _adapted(run: Setup) -> bool:
 
 
 def _content_hash(
-    run: Setup,
-    stored: Sequence[Sequence[Stored]],
-    figures: Sequence[Estimate | SourceResult],
+    run: Setup, stored: Sequence[Sequence[Stored]], figures: Sequence[Estimate | SourceResult]
 ) -> str:
     """Over what was measured: settings, rounds and figures.
 
