@@ -104,7 +104,6 @@ def joined(parts: list[Findings]) -> Findings:
     for part in parts:
         first = len(whole.figures)
         whole.figures += part.figures
-        whole.p_values |= {first + place: p for place, p in part.p_values.items()}
         whole.limits |= {first + place: limits for place, limits in part.limits.items()}
     return whole
 

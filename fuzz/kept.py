@@ -29,8 +29,8 @@ from fedaudit.results.games import PointPlayed
 from fedaudit.results.read import read_record
 from fedaudit.study.figures.sample_scores import read_scores
 from fedaudit.study.running.folder import STUDY_FILE, growth_notes, recorded_growth, recorded_study
+from fedaudit.study.running.pictures import _row
 from fedaudit.study.running.pool import RUN_FILE, RUNS_FILE, Identity, _identity_in, run_folder
-from fedaudit.study.running.record import _row
 from fedaudit.study.setup.parts import MeasuredRun, Setup
 from fuzz.target import FOLDER, file
 from results.archives import unpacked

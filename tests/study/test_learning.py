@@ -67,7 +67,7 @@ def ids_of(run: Setup) -> set[int]:
 def shadow_of(run: Setup) -> Setup:
     found = run.extension(Shadow)
     assert found is not None
-    return found.federation
+    return found.runs[0]
 
 
 def known_of(run: Setup) -> Known:
@@ -134,14 +134,14 @@ def test_each_audited_client_learns_from_one_with_its_own_defense() -> None:
     run = setup(learning_study(defense=defense, audit=audit), 1, None)
     found = run.extension(Shadow)
     assert found is not None
-    assert found.alike == {0: 0, 1: 1, 2: 0}
-    assert found.federation.study.audit.targets == (0, 1)
-    assert found.federation.defenses.keys() == {0, 2}
+    assert found.plan.alike == {0: 0, 1: 1, 2: 0}
+    assert found.runs[0].study.audit.targets == (0, 1)
+    assert found.runs[0].defenses.keys() == {0, 2}
     # Without a defense one client of the shadow stands for all, and no further data is taken.
     plain = setup(learning_study(audit=audit), 1, None).extension(Shadow)
     assert plain is not None
-    assert plain.alike == dict.fromkeys((0, 1, 2), 0)
-    assert plain.federation.study.audit.targets == (0,)
+    assert plain.plan.alike == dict.fromkeys((0, 1, 2), 0)
+    assert plain.runs[0].study.audit.targets == (0,)
 
 
 def test_what_is_learned_at_one_client_does_not_score_another() -> None:

@@ -247,7 +247,7 @@ def test_each_audited_client_is_compared_with_one_that_has_its_own_defense() -> 
     run = setup(study, 1, None)
     found = run.extension(References)
     assert found is not None
-    assert found.alike == {0: 0, 1: 1, 2: 0}
+    assert found.plan.alike == {0: 0, 1: 1, 2: 0}
     (one,) = found.runs
     assert one.defenses == run.defenses
     assert one.study.audit.targets == (0, 1)
@@ -259,7 +259,7 @@ def test_each_audited_client_is_compared_with_one_that_has_its_own_defense() -> 
 
     none = torch.zeros((1, 1), dtype=torch.bool)
     attack = replace(run.attacks["rmia"]).with_settings({"offline": 1.0})
-    attack = attack.with_references([{"loss": measured([-1.0, -5.0])}], 0, none, found.alike)
+    attack = attack.with_references([{"loss": measured([-1.0, -5.0])}], 0, none, found.plan.alike)
     scores = [float(attack.scores({"loss": measured([0.0, 0.0, 0.0])}, c)) for c in (0, 1, 2)]
     # A slope of 1 takes the reference's own probability: log(1) less minus its loss.
     assert scores == pytest.approx([1.0, 5.0, 1.0])

@@ -4,7 +4,7 @@ import pytest
 from fedaudit.gate.sample_size import more_seeds
 from fedaudit.metrics import auc_interval, clopper_pearson, counted_limits, held_together
 from fedaudit.results.aggregate import Value, further_runs, over_gaps
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import Estimate, Test
 from fedaudit.study.figures.truth import Findings
 from fedaudit.study.running.record import corrected
 from tests.estimates import estimate
@@ -36,9 +36,8 @@ def auc(seed: int, shift: float = 1.0, size: int = 200) -> Estimate:
     )
 
 
-def mean_of(*figures: Estimate, p_values: dict[int, float] | None = None) -> Estimate:
-    findings = Findings(p_values=p_values or {})
-    findings.figures.extend(figures)
+def mean_of(*figures: Estimate) -> Estimate:
+    findings = Findings(list(figures))
     for place, one in enumerate(figures):
         if one.value is not None and one.metric != "auc":
             findings.limits[place] = counted_limits(round(100 * one.value), 100)
@@ -54,8 +53,8 @@ def test_a_mean_says_of_how_many_seeds_it_is() -> None:
 
 def test_a_seed_that_refused_a_figure_takes_nothing_from_the_one_that_gave_it() -> None:
     """Two seeds would otherwise say less than one: neither figure nor test was left."""
-    one = figure(1, 0.1)
-    mean = mean_of(one, figure(2, None, "too few members"), p_values={0: 1e-4})
+    one = figure(1, 0.1).model_copy(update={"tests": [Test(p_value=1e-4)]})
+    mean = mean_of(one, figure(2, None, "too few members"))
     assert (mean.value, mean.significant) == (0.1, True)
     assert (mean.low, mean.high) == pytest.approx(clopper_pearson(10, 100))
     assert mean.note == "mean over 1 of 2 seeds: too few members"

@@ -1,5 +1,6 @@
 """The attacks that count in an average, the direction each is read in, and the strongest."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from statistics import NormalDist, fmean
 from typing import Literal, NamedTuple
@@ -54,11 +55,9 @@ def directions_of(undefended: Sequence[Estimate]) -> Directions:
         if figure.attack and figure.value is not None:
             key = AttackKey(figure.attack, figure.contrast, figure.metric)
             groups.setdefault(key, {}).setdefault(figure.target, []).append(figure)
-    tested: dict[tuple[str, str, int | None], int] = {}
-    for key, by_target in groups.items():
-        for target in by_target:
-            where = (key.contrast, key.metric, target)
-            tested[where] = tested.get(where, 0) + 1
+    tested = Counter(
+        (key.contrast, key.metric, target) for key, by in groups.items() for target in by
+    )
     return {
         key: {
             target: _direction(figures, tested[key.contrast, key.metric, target])
@@ -108,20 +107,14 @@ def average(
     Returns:
         No value for a client on which no attack counts, nor for a seed that one of them lacks.
     """
-    parts: dict[int | None, Values] = {}
-    attacks: dict[int | None, tuple[str, ...]] = {}
+    made = Average({}, {})
     for target in _targets(figures.values()):
-        counted = {
-            attack: direction
-            for attack in figures
-            if (direction := directions.get(attack, {}).get(target, 0))
-        }
+        signs = {attack: directions.get(attack, {}).get(target, 0) for attack in figures}
+        counted = {attack: sign for attack, sign in signs.items() if sign}
         if counted:
-            parts[target] = mean_of(
-                [_read(restricted(figures[a], {target}), sign) for a, sign in counted.items()]
-            )
-            attacks[target] = tuple(_named(attack, sign) for attack, sign in counted.items())
-    return Average(_merged(parts.values()), attacks)
+            own = [_read(restricted(figures[a], {target}), sign) for a, sign in counted.items()]
+            made = _added(made, target, mean_of(own), counted)
+    return made
 
 
 def strongest(
@@ -144,16 +137,26 @@ def strongest(
         The chosen attack's figures. The upper limit is the largest of all attacks', since the
         truly strongest one may be another.
     """
-    parts: dict[int | None, Values] = {}
-    attacks: dict[int | None, tuple[str, ...]] = {}
+    made = Average({}, {})
     for target in _targets(figures.values()):
         signs = {a: directions.get(a, {}).get(target, 0) or 1 for a in figures}
         here = {a: _read(restricted(v, {target}), signs[a]) for a, v in figures.items()}
         here = {attack: values for attack, values in here.items() if values}
         chosen = _largest(here, target)
-        parts[target] = _with_largest_limit(here[chosen], list(here.values()), target)
-        attacks[target] = (_named(chosen, signs[chosen]),)
-    return Average(_merged(parts.values()), attacks)
+        values = _with_largest_limit(here[chosen], list(here.values()), target)
+        made = _added(made, target, values, {chosen: signs[chosen]})
+    return made
+
+
+def _added(
+    made: Average, target: int | None, values: Values, signs: Mapping[str, Direction]
+) -> Average:
+    """Add the figure of one client, and the attacks that went into it."""
+    names = tuple(f"{a}, {MIRRORED}" if sign < 0 else a for a, sign in signs.items())
+    every = {seed: dict(by) for seed, by in made.values.items()}
+    for seed, by_target in values.items():
+        every.setdefault(seed, {}).update(by_target)
+    return Average(every, {**made.attacks, target: names})
 
 
 def _with_largest_limit(chosen: Values, every: Sequence[Values], target: int | None) -> Values:
@@ -162,9 +165,8 @@ def _with_largest_limit(chosen: Values, every: Sequence[Values], target: int | N
         highs = [one[seed][target].high for one in every if seed in one]
         known = [high for high in highs if high is not None]
         high = max(known) if known and len(known) == len(highs) else None
-        value = by_target[target]
-        low = None if high is None else value.low
-        found[seed] = {target: value._replace(low=low, high=high)}
+        low = None if high is None else by_target[target].low
+        found[seed] = {target: by_target[target]._replace(low=low, high=high)}
     return found
 
 
@@ -186,10 +188,6 @@ def _read(values: Values, direction: Direction) -> Values:
     }
 
 
-def _named(attack: str, direction: Direction) -> str:
-    return f"{attack}, {MIRRORED}" if direction < 0 else attack
-
-
 def _targets(figures: Collection[Values]) -> list[int | None]:
     found = {target for values in figures for by in values.values() for target in by}
     return sorted(found, key=lambda target: (target is None, target or 0))
@@ -208,11 +206,3 @@ def _largest(figures: Mapping[str, Values], target: int | None) -> str:
         return fmean(figures[attack][seed][target].value for seed in seeds)
 
     return max(fullest, key=mean)
-
-
-def _merged(parts: Collection[Values]) -> Values:
-    found: dict[int | None, dict[int | None, Value]] = {}
-    for values in parts:
-        for seed, by_target in values.items():
-            found.setdefault(seed, {}).update(by_target)
-    return found

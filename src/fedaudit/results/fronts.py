@@ -1,6 +1,6 @@
 """Privacy-utility fronts: what the strengths of one defense offer, and how much that is."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -10,15 +10,16 @@ from jaxtyping import Float
 from fedaudit.core.metric_names import AUC
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics import advantage, hypervolume_over_seeds, on_front
-from fedaudit.results.aggregate import OverSeeds, Values, estimated, restricted
+from fedaudit.results.aggregate import Values, estimated, restricted
 from fedaudit.results.comparison import EVERY_ATTACK, STRONGEST_ATTACK, Front, FrontPoint, Row
 from fedaudit.results.estimate import NO_DEFENSE, Interval
 
 Leaks = Mapping[tuple[str, str, str], Values]
 """Figures of a row by attack, contrast and metric."""
 
-
 _BySeed = Mapping[int | None, float]
+_Axis = Callable[[float], float]
+"""From a figure to its place on an axis of a front."""
 
 
 class _Family(NamedTuple):
@@ -29,10 +30,10 @@ class _Family(NamedTuple):
 
 
 class _Shared(NamedTuple):
-    """Settings that the rows of a front have in common.
+    """Rows of a family with both figures, the seeds that all of them have, and leakage and error.
 
     Attributes:
-        places: Where those rows stand in their family.
+        places: Positions of the rows in the family.
         seeds: Runs that all of them have.
         runs: Leakage and error of each, seed by seed.
     """
@@ -48,7 +49,7 @@ def fronts(
     accuracies: Sequence[Values],
     inside: Sequence[Collection[int | None]],
 ) -> list[Front]:
-    """A front for each defense and coalition, attack, contrast and metric.
+    """Return a front for each defense and coalition, attack, contrast and metric.
 
     A front's points are its rows and the undefended one, measured on the clients that use the
     defense. Leakage is an AUC's advantage over guessing, or a true-positive rate; the strongest
@@ -108,11 +109,18 @@ def undefended_base(rows: Sequence[Row], at: int) -> int | None:
     return base if rows[base].settings == rows[at].settings else None
 
 
-def _leakage(values: Values, metric: str) -> _BySeed:
-    """Leakage of one row by seed."""
+def _same(value: float) -> float:
+    return value
+
+
+def _error(accuracy: float) -> float:
+    return 1 - accuracy
+
+
+def _by_seed(values: Values, axis: _Axis) -> _BySeed:
+    """Return the mean over clients for each run, or over all runs where no run is known."""
     runs = {s: by for s, by in values.items() if by and (s is not None or len(values) == 1)}
-    means = {s: fmean(v.value for v in by.values()) for s, by in runs.items()}
-    return {seed: advantage(m) if metric == AUC else m for seed, m in means.items()}
+    return {seed: axis(fmean(v.value for v in by.values())) for seed, by in runs.items()}
 
 
 def _front(
@@ -122,21 +130,36 @@ def _front(
     accuracies: Sequence[Values],
     what: tuple[str, str, str],
 ) -> Front | None:
+    attack, contrast, metric = what
+    axis: _Axis = advantage if metric == AUC else _same
     right = [accuracies[row] for row in family.rows]
-    errors = [{s: 1 - by[None].value for s, by in values.items()} for values in right]
-    shared = _shared([_leakage(values, what[2]) for values in leaks], errors)
+    errors = [{s: _error(by[None].value) for s, by in values.items()} for values in right]
+    shared = _shared([_by_seed(values, axis) for values in leaks], errors)
     if shared is None:
         return None
-    attack, contrast, metric = what
     area, gain = (
         hypervolume_over_seeds(
             shared.runs, rng=seeded_numpy(0, "hypervolume", *what), beyond=beyond
         )
         for beyond in (0, 1)
     )
-    undefended = rows[family.rows[0]].family == NO_DEFENSE and shared.places[0] == 0
+    bare, row = rows[family.rows[0]], rows[family.rows[-1]]
+    undefended = bare.family == NO_DEFENSE and shared.places[0] == 0
     gained = undefended and len(shared.places) > 1
-    row = rows[family.rows[-1]]
+    means, points = shared.runs.mean(axis=0), []
+    for place, (leak, error), kept in zip(shared.places, means, on_front(means), strict=True):
+        lost = lost_share(float(means[0][1]), float(error), bare.guess) if undefended else None
+        points.append(
+            FrontPoint(
+                row=family.rows[place],
+                leakage=float(leak),
+                error=float(error),
+                on_front=bool(kept),
+                leakage_limits=_limits(leaks[place], shared.seeds, axis),
+                error_limits=_limits(right[place], shared.seeds, _error),
+                lost=lost,
+            )
+        )
     return Front(
         family=row.family,
         coalition=row.coalition,
@@ -145,7 +168,7 @@ def _front(
         attack=attack,
         contrast=contrast,
         metric=metric,
-        points=_points(rows, family, shared, leaks, right, what[2]),
+        points=points,
         hypervolume=area.value,
         low=area.low,
         high=area.high,
@@ -158,46 +181,27 @@ def _front(
 
 
 def _shared(leakage: Sequence[_BySeed], errors: Sequence[_BySeed]) -> _Shared | None:
-    """Rows with both figures, over the seeds that all of these have; None where there are none."""
+    """Return the rows with both figures and their common seeds; None where there are none."""
     both = [leaks.keys() & wrong.keys() for leaks, wrong in zip(leakage, errors, strict=True)]
     places = [place for place, seeds in enumerate(both) if seeds]
-    if not places:
-        return None
     # In the order of the first row: a bootstrap over seeds draws by their places.
-    seeds = [seed for seed in leakage[places[0]] if all(seed in both[place] for place in places)]
+    first = leakage[places[0]] if places else ()
+    seeds = [seed for seed in first if all(seed in both[place] for place in places)]
     if not seeds:
         return None
     runs = [[(leakage[place][seed], errors[place][seed]) for place in places] for seed in seeds]
     return _Shared(places, seeds, np.array(runs))
 
 
-def _points(
-    rows: Sequence[Row],
-    family: _Family,
-    shared: _Shared,
-    leaks: Sequence[Values],
-    accuracies: Sequence[Values],
-    metric: str,
-) -> list[FrontPoint]:
-    """Each row's mean over seeds, with its limits, and whether no other row's beats it."""
-    means = shared.runs.mean(axis=0)
-    bare = rows[family.rows[0]]
-    undefended = bare.family == NO_DEFENSE and shared.places[0] == 0
-    found = []
-    for place, (leak, error), kept in zip(shared.places, means, on_front(means), strict=True):
-        lost = lost_share(float(means[0][1]), float(error), bare.guess) if undefended else None
-        found.append(
-            FrontPoint(
-                row=family.rows[place],
-                leakage=float(leak),
-                error=float(error),
-                on_front=bool(kept),
-                leakage_limits=_leakage_limits(_over(leaks[place], shared.seeds), metric),
-                error_limits=_error_limits(_over(accuracies[place], shared.seeds)),
-                lost=lost,
-            )
-        )
-    return found
+def _limits(values: Values, seeds: Sequence[int | None], axis: _Axis) -> Interval | None:
+    """Return limits over some seeds; the record's own limits hold for all of its seeds alone."""
+    runs = {seed for seed in values if seed is not None}
+    kept = {s: by for s, by in values.items() if s in seeds or (s is None and runs <= {*seeds})}
+    found = estimated(kept)
+    if found is None or found.low is None or found.high is None:
+        return None
+    low, high = sorted((axis(found.low), axis(found.high)))
+    return Interval(low=low, high=high, method=found.method)
 
 
 def lost_share(undefended: float, error: float, guess: float | None) -> float | None:
@@ -215,25 +219,3 @@ def lost_share(undefended: float, error: float, guess: float | None) -> float | 
     learned = 1 - undefended - (guess or 0.0)
     # Less is rounding: no test set has a billion samples.
     return min((error - undefended) / learned, 1.0) if learned > 1e-9 else None
-
-
-def _over(values: Values, seeds: Sequence[int | None]) -> OverSeeds | None:
-    """A figure over these seeds; the record's own limits hold for all of its seeds alone."""
-    runs = {seed for seed in values if seed is not None}
-    kept = {s: by for s, by in values.items() if s in seeds or (s is None and runs <= {*seeds})}
-    return estimated(kept)
-
-
-def _leakage_limits(found: OverSeeds | None, metric: str) -> Interval | None:
-    if found is None or found.low is None or found.high is None:
-        return None
-    low, high = found.low, found.high
-    if metric == AUC:
-        low, high = advantage(low), advantage(high)
-    return Interval(low=low, high=high, method=found.method)
-
-
-def _error_limits(found: OverSeeds | None) -> Interval | None:
-    if found is None or found.low is None or found.high is None:
-        return None
-    return Interval(low=1 - found.high, high=1 - found.low, method=found.method)

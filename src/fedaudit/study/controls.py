@@ -59,10 +59,7 @@ _ALL_UNTRAINED = 100
 """So many clients are all in an untrained round; of more, as many as a round has, or so many."""
 _RANDOM_STEP = 0.01
 
-_BLIND_AGAINST = {
-    Origin.UNSEEN: "unseen samples",
-    Origin.OTHER_CLIENT: "other clients' samples",
-}
+_BLIND_AGAINST = {Origin.UNSEEN: "unseen samples", Origin.OTHER_CLIENT: "other clients' samples"}
 
 _SPREADS = 5
 """So far above shuffled owners no sound control lies, once in millions."""

@@ -92,17 +92,12 @@ class Attacker(Extension):
 
     @classmethod
     def seen(cls, study: Study, view: View) -> View:
-        """The view of a participant who chooses what it sends.
-
-        Raises:
-            NotVisible: The view is another's.
-            BadInput: The client is audited, or there is no such.
-        """
+        """Return the view of a participant who chooses what it sends."""
         return view if study.attacker is None else _as_attacker(study, study.attacker, view)
 
     @classmethod
     def informed(cls, study: Study, attack: Attack) -> Attack:
-        """The attack, told of the malicious client's rounds where it is one on them."""
+        """Tell an attack on poisoned rounds which rounds these are."""
         if not isinstance(attack.rule, Recovery) or study.attacker is None:
             return attack
         rule = replace(attack.rule, first=study.attacker.first, every=study.attacker.every)
@@ -110,7 +105,7 @@ class Attacker(Extension):
 
     @classmethod
     def measured_in(cls, study: Study) -> set[int]:
-        """Rounds in which the malicious client looks: after each poison, and before the next."""
+        """Return rounds in which the malicious client looks: after each poison, before the next."""
         if study.attacker is None:
             return set()
         later = study.attacker.every - 1
@@ -118,30 +113,25 @@ class Attacker(Extension):
 
     @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
-        """The run with its malicious client; as it is where none sends poison.
-
-        Raises:
-            Unsupported: An algorithm, task, defense, participation or canary clients under which
-                the poison would not be what is said of it.
-        """
+        """Return the run with its malicious client, unless that sends no poison."""
         given = run.study.attacker
         if given is None or given.kind == "none":
             return run
         return run.extended(_attacker(run, given, dataset.classes))
 
     def joined(self, everybody: TurnContext) -> TurnContext:
-        """All clients, of which one sends its poison treated like any other upload of its."""
+        """Let one client send its poison, treated like any other upload of its."""
         own = everybody.defenses.get(self.client)
         defense = self.poison if own is None else Chain((self.poison, own))
         return everybody._replace(defenses={**everybody.defenses, self.client: defense})
 
     def untested(self) -> str:
-        """A sentence on what was not tested because of the malicious client."""
+        """Return a sentence on the federation without its malicious client."""
         return "The federation without its malicious client, whose poison is in its models."
 
 
 def poisoned_rounds(study: Study) -> tuple[int, ...]:
-    """The poisoned rounds of a study with a malicious client, ascending.
+    """Return the poisoned rounds of a study with a malicious client, ascending.
 
     The last round of the run comes after the last of them has been recovered from.
 
@@ -216,12 +206,10 @@ def _attacker(run: Setup, given: AttackerSection, classes: int) -> Attacker:
     probes = run.deal.audit.samples
     probes = probes.replace(features=as_taken(probes.features, net))
     if given.kind == "ascent":
-        return Attacker(
-            client,
-            PoisonedUpload(probes, chosen, _CLIMBS * math.log(classes), given.strength),
-        )
-    rng = seeded(run.seed, "wrong labels")
-    wrong = (probes.labels + torch.randint(1, classes, (len(probes),), generator=rng)) % classes
-    return Attacker(
-        client, PoisonedUpload(probes.replace(targets=wrong), chosen, strength=given.strength)
-    )
+        poison = PoisonedUpload(probes, chosen, _CLIMBS * math.log(classes), given.strength)
+    else:
+        rng = seeded(run.seed, "wrong labels")
+        shift = torch.randint(1, classes, (len(probes),), generator=rng)
+        probes = probes.replace(targets=(probes.labels + shift) % classes)
+        poison = PoisonedUpload(probes, chosen, strength=given.strength)
+    return Attacker(client, poison)

@@ -34,7 +34,7 @@ from fedaudit.fl.algorithms.base import ChoosesModels, TurnContext, cohort_of
 from fedaudit.fl.canary import CANARIES_FILE, CanaryUpload, canary_direction, keeping_canaries
 from fedaudit.fl.hooks import Chain, Defense
 from fedaudit.metrics import one_run_epsilon
-from fedaudit.metrics.canaries import CanaryBounds, canary_bounds, record_bounds
+from fedaudit.metrics.canaries import canary_bounds, record_bounds
 from fedaudit.metrics.epsilon import EpsilonBound, one_sided_coins
 from fedaudit.observe.round import Round, Update
 from fedaudit.results.estimate import Estimate
@@ -209,13 +209,8 @@ def _canaries(run: Setup, given: CanariesSection) -> Canaries:
             "canaries.count, or take another seed"
         )
     size = max(sizes.values())
-    found = Canaries(
-        tuple(range(study.partition.clients, study.partition.clients + given.count)),
-        sends,
-        length,
-        seed_for(seed, "canaries"),
-        size,
-    )
+    numbers = tuple(range(study.partition.clients, study.partition.clients + given.count))
+    found = Canaries(numbers, sends, length, seed_for(seed, "canaries"), size)
     if private is None:
         return found
     if any(net.initial(0).buffers for net in algorithm.nets):
@@ -224,7 +219,7 @@ def _canaries(run: Setup, given: CanariesSection) -> Canaries:
             unclaimed="the network has buffers (batch normalisation), which clients send unclipped "
             "and without noise",
         )
-    everybody = {**sizes, **dict.fromkeys(found.numbers, size)}
+    everybody = {**sizes, **dict.fromkeys(numbers, size)}
     return replace(
         found,
         claimed=_claimed(study, seed, everybody, private),
@@ -274,17 +269,11 @@ def _claimed(study: Study, seed: int, sizes: Mapping[ClientId, int], private: "C
 
 
 class _Measured(NamedTuple):
-    """A run's canary clients, as they were measured.
-
-    Attributes:
-        run: The run.
-        canaries: Its own.
-        z: The statistic of each; see :func:`fedaudit.fl.canary.canary_statistics`.
-    """
+    """A run's canary clients, and the statistic of each as it was measured."""
 
     run: Setup
     canaries: Canaries
-    z: Float[ndarray, " canaries"]
+    statistics: Float[ndarray, " canaries"]
 
 
 def _measured(one: MeasuredRun) -> _Measured:
@@ -295,14 +284,13 @@ def _measured(one: MeasuredRun) -> _Measured:
 
 def _bounds(found: Sequence[_Measured], alpha: float) -> dict[str, EpsilonBound]:
     """Return the bounds from all canaries together, by metric."""
-    bounds: CanaryBounds = canary_bounds(
-        np.concatenate([one.z for one in found]),
+    one_run, mean_only = canary_bounds(
+        np.concatenate([one.statistics for one in found]),
         np.concatenate([one.canaries.sends for one in found]),
         delta=FORMAL_DELTA,
         alpha=alpha,
         every_round=found[0].run.study.training.participation == 1,
     )
-    one_run, mean_only = bounds
     return {CLIENT_EPSILON: one_run} | (
         {} if mean_only is None else {CLIENT_EPSILON_IF_GAUSSIAN: mean_only}
     )
@@ -331,23 +319,20 @@ def _one_update(found: Sequence[_Measured], seed: int | None) -> list[Estimate]:
     for metric, values in claims.items():
         whole = [value for value in values if value is not None]
         if whole or canaries[0].unclaimed:
-            claim = accounted(
-                max(whole, default=math.inf),
-                note=f"{_ONE_UPDATE}; the noise of all clients in the average, no amplification by "
-                "sampling",
-                unclaimed=canaries[0].unclaimed,
+            measured.append(
+                accounted(
+                    partial(figure, metric=metric),
+                    max(whole, default=math.inf),
+                    f"{_ONE_UPDATE}; the noise of all clients in the average, no amplification by "
+                    "sampling",
+                    canaries[0].unclaimed,
+                )
             )
-            measured.append(figure(metric=metric, **claim))
     return measured
 
 
 def _claim_control(
-    run: Setup,
-    canaries: str,
-    unit: str,
-    best: EpsilonBound,
-    claimed: float,
-    attack: str = "",
+    run: Setup, canaries: str, unit: str, best: EpsilonBound, claimed: float, attack: str = ""
 ) -> ControlResult:
     """Return the control that canaries do not refute what the defense claims."""
     return ControlResult(

@@ -1,7 +1,10 @@
-"""The table [shadow]: a shadow federation, or a known split, that attacks learn from."""
+"""The table [shadow]: a shadow federation, or a known split, that attacks learn from.
+
+A federation that the adversary trains itself is built here, for [references] too.
+"""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple, cast
@@ -34,6 +37,7 @@ from fedaudit.observe.round import Round
 from fedaudit.observe.views import View, with_own
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
+from fedaudit.study.figures.truth import origin_of
 from fedaudit.study.settings.optional import OPTIONAL, DefenseSection, ShadowSection
 from fedaudit.study.settings.sections import ServerSection, Study
 from fedaudit.study.setup.algorithm import server_risk
@@ -49,9 +53,88 @@ _LARGEST_SEED = 10**9
 
 
 def own_seed(seed: int, what: str) -> int:
-    """The seed of a federation of the adversary's own beside a run."""
-    # Beyond the seeds that a study can name: no run of somebody's draws as these do.
+    """Return the seed of a federation that is trained next to a run."""
+    # Beyond the seeds that a study can name: no run of a study draws as these do.
     return _LARGEST_SEED + 1 + seed_for(seed, what) % _LARGEST_SEED
+
+
+class OwnPlan(NamedTuple):
+    """How the adversary defends a federation that it trains, and which client stands for which.
+
+    Attributes:
+        defense: Of its clients.
+        alike: For each audited client, the client of the federation that stands for it: the first
+            audited one that defends itself in the same way there.
+        undefended: Audited clients whose defense the federation does not use.
+    """
+
+    defense: DefenseSection
+    alike: Mapping[ClientId, ClientId]
+    undefended: tuple[ClientId, ...] = ()
+
+    @staticmethod
+    def of(run: Setup, defense: str) -> "OwnPlan":
+        """Return the plan of a federation next to a run.
+
+        Args:
+            run: The audited one.
+            defense: "same" as the run's, or "none".
+        """
+        if defense == "same":
+            return OwnPlan(run.study.defense, representatives(run.study, run.defenses))
+        audit = run.study.audit
+        undefended = tuple(
+            target
+            for target in audit.targets
+            if {*(audit.merge if target in audit.merge else (target,))} & run.defenses.keys()
+        )
+        return OwnPlan(DefenseSection(), representatives(run.study, {}), undefended)
+
+    @property
+    def targets(self) -> tuple[ClientId, ...]:
+        """The clients of the federation that stand for audited ones."""
+        return tuple(dict.fromkeys(self.alike.values()))
+
+
+@dataclass(frozen=True)
+class OwnFederations(Extension):
+    """Federations that the adversary trains, on data that the run does not touch.
+
+    Attributes:
+        runs: Their parts.
+        plan: How their clients are defended.
+    """
+
+    runs: tuple[Setup, ...]
+    plan: OwnPlan
+
+    attacks: ClassVar[str]
+    """What uses their models, for the start of a sentence."""
+
+    @property
+    def federations(self) -> tuple[Setup, ...]:
+        """The federations."""
+        return self.runs
+
+    @property
+    def knows_defense(self) -> bool:
+        """True if they are defended."""
+        return bool(self.runs[0].defenses)
+
+    @property
+    def ignores_defense(self) -> bool:
+        """True if a defended client is attacked by means of undefended models."""
+        return bool(self.plan.undefended)
+
+    def untested(self) -> str:
+        """Return a sentence on adversaries that know the defense, if this one does not use it."""
+        if not self.plan.undefended:
+            return ""
+        clients = _clients(self.plan.undefended)
+        return (
+            f"{self.attacks} with models that use the defense of {clients}: theirs are undefended "
+            f"({self.table}.defense), which may miss a leak."
+        )
 
 
 class Examples(NamedTuple):
@@ -59,7 +142,7 @@ class Examples(NamedTuple):
 
     Attributes:
         measured: By signal name.
-        is_member: Who was a member of the target.
+        is_member: Whether each was a member of the target.
         target: The client that the examples are about.
     """
 
@@ -68,7 +151,6 @@ class Examples(NamedTuple):
     target: ClientId
 
 
-@dataclass(frozen=True)
 class LearnedFrom(Extension):
     """The source of examples for the attacks of a run that learn; never an audited sample."""
 
@@ -76,18 +158,13 @@ class LearnedFrom(Extension):
 
     @classmethod
     def seen(cls, study: Study, view: View) -> View:
-        """The view of somebody with data to learn from, if an attack of the study learns."""
+        """Add data to learn from to the view, if an attack of the study learns."""
         learns = _section(study) is not None
         return with_own(view, Sees.AUXILIARY_DATA) if learns else view
 
     @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
-        """The run with what its attacks learn from, if one of them learns.
-
-        Raises:
-            BadInput: The client of a known split is audited or merged, or data do not suffice.
-            Unsupported: A known split is asked for where clients' data are shifted.
-        """
+        """Return the run with what its attacks learn from, if one of them learns."""
         given = _section(run.study)
         if given is None or not any(attack.learns for attack in run.attacks.values()):
             return run
@@ -100,52 +177,22 @@ class LearnedFrom(Extension):
         return run.extended(KnownSplit(known, unlike))
 
     def serves(self, attack: Attack) -> bool:
-        """True if the attack learns."""
+        """Return True if the attack learns."""
         return attack.learns
 
 
-@dataclass(frozen=True)
-class Shadow(LearnedFrom):
-    """A federation on other data, whose clients are defended as the audited ones, or not at all.
+class Shadow(OwnFederations, LearnedFrom):
+    """A federation on other data, whose clients are defended as the audited ones, or not at all."""
 
-    Attributes:
-        federation: Its parts.
-        alike: For each audited client, the client of the federation that stands for it.
-        undefended: Audited clients whose defense the federation does not use.
-    """
-
-    federation: Setup
-    alike: Mapping[ClientId, ClientId]
-    undefended: tuple[ClientId, ...] = ()
-
-    @property
-    def federations(self) -> tuple[Setup, ...]:
-        """The shadow federation."""
-        return (self.federation,)
-
-    @property
-    def knows_defense(self) -> bool:
-        """True if the shadow federation is defended."""
-        return bool(self.federation.defenses)
-
-    @property
-    def ignores_defense(self) -> bool:
-        """True if a defended client is attacked by what an undefended federation taught."""
-        return bool(self.undefended)
-
-    def untested(self) -> str:
-        """A sentence on adversaries that know the defense, if this one does not use it."""
-        return unused_defense("attacks that learn", "shadow", self.undefended)
+    attacks = "Attacks that learn"
 
     def fitted(self, run: Setup, means: Means) -> Setup:
-        """The run with every attack that learns fitted on the shadow's fairly drawn samples."""
-        return _fitted(run, means, self._examples, self.alike)
+        """Fit every attack that learns on the shadow's fairly drawn samples."""
+        return _fitted(run, means, self._examples, self.plan.alike)
 
     def _examples(self, means: Means) -> dict[ClientId, Examples]:
-        """Examples by client of the shadow federation that stands for audited ones."""
-        from fedaudit.study.figures.truth import origin_of
-
-        shadow = self.federation
+        """Return examples by client of the shadow federation that stands for audited ones."""
+        (shadow,) = self.runs
         stored = means.measured(
             shadow, f"attacks learn on a shadow federation, seed {shadow.seed}", None
         )
@@ -186,7 +233,7 @@ class KnownSplit(LearnedFrom):
     def measure(
         self, run: Setup, round: Round, folder: Path, notes: Mapping[str, str], device: torch.device
     ) -> None:
-        """Measures the known samples in a round of the audited run."""
+        """Measure the known samples in a round of the audited run."""
         signals = _learned_signals(run)
         measured = measure_round(round, signals, self.known.samples, device=device)
         write_measured(own_folder(folder, KNOWN), measured, {"run": notes["run"]})
@@ -197,18 +244,13 @@ class KnownSplit(LearnedFrom):
         return [signal.name for signal in _learned_signals(run) if signal.name not in there]
 
     def fitted(self, run: Setup, means: Means) -> Setup:
-        """The run with every attack that learns fitted on the known samples."""
+        """Fit every attack that learns on the known samples."""
         client = self.known.client
         examples = partial(self._examples, run)
         return _fitted(run, means, examples, dict.fromkeys(run.study.audit.targets, client))
 
     def _examples(self, run: Setup, means: Means) -> dict[ClientId, Examples]:
-        """The known samples as they were measured in the audited run.
-
-        Raises:
-            BadInput: Rounds are missing.
-            Damaged: What was measured is another run's, or cannot be of this one.
-        """
+        """Return the known samples as they were measured in the audited run."""
         folder = means.folder
         stored = stored_in(own_place(folder, KNOWN))
         rounds: list[MeasuredRound] = [one.measured for one in stored]
@@ -245,14 +287,7 @@ def _fitted(
     source: Callable[[Means], Mapping[ClientId, Examples]],
     alike: Mapping[ClientId, ClientId],
 ) -> Setup:
-    """Fit every attack that learns; the audited samples play no part.
-
-    Args:
-        run: With the attacks.
-        means: Of measuring.
-        source: Gives the examples, by the client that they are about.
-        alike: For each audited client, the client whose examples its attacks learn from.
-    """
+    """Fit every attack that learns, for each audited client on the examples of one like it."""
     learning = [name for name, attack in run.attacks.items() if attack.learns]
     if not learning:
         return run
@@ -265,34 +300,13 @@ def _fitted(
             client: attacks[name].fitted(one.measured, one.is_member, one.target, seed)
             for client, one in examples.items()
         }
-        attacks[name] = _for_each(by_client, alike)
+        first, *others = by_client.values()
+        if others:
+            rules = {target: cast(Rule, by_client[c].rule) for target, c in alike.items()}
+            first = replace(first, rule=PerClient(rules))
+        attacks[name] = first
     means.progress(phase, len(learning), len(learning))
     return replace(run, attacks=attacks)
-
-
-def _for_each(by_client: Mapping[ClientId, Attack], alike: Mapping[ClientId, ClientId]) -> Attack:
-    """Return one attack that takes for each audited client what was learned for it."""
-    first, *others = by_client.values()
-    if not others:
-        return first
-    rules = {target: cast(Rule, by_client[client].rule) for target, client in alike.items()}
-    return replace(first, rule=PerClient(rules))
-
-
-def unused_defense(attacks: str, table: str, undefended: tuple[ClientId, ...]) -> str:
-    """Return a sentence on attacks whose models do not use the audited clients' defense.
-
-    Args:
-        attacks: Which attacks, for the start of the sentence.
-        table: Of the study, which decides.
-        undefended: Clients whose defense is not used; the sentence is empty for none.
-    """
-    if not undefended:
-        return ""
-    return (
-        f"{attacks[:1].upper()}{attacks[1:]} with models that use the defense of "
-        f"{_clients(undefended)}: theirs are undefended ({table}.defense), which may miss a leak."
-    )
 
 
 def _clients(clients: tuple[ClientId, ...]) -> str:
@@ -301,20 +315,29 @@ def _clients(clients: tuple[ClientId, ...]) -> str:
 
 
 def _section(study: Study) -> ShadowSection | None:
-    """Source of examples: as the study says, or the default if it names an attack that learns."""
+    """Return the source of examples: the study's, or the default if a named attack learns."""
     named = any(attack_named(name).learns for name in study.attacks)
     return study.shadow or (ShadowSection() if named else None)
 
 
 def _known(run: Setup, given: ShadowSection) -> Known:
-    """Samples of one client of the run, some of which it trained on."""
+    """Return samples of one client of the run, some of which it trained on."""
     if run.study.shift is not None:
         raise Unsupported(
             "a known split holds samples of one client against samples of nobody, which a shift "
             "tells apart whoever trained on them, so that attacks would learn the shift; set "
             'shadow.mode = "federation"'
         )
-    client = _known_client(run, given)
+    audit = run.study.audit
+    free = [c for c in run.deal.clients if c not in (*audit.targets, *audit.merge)]
+    theirs = alike(run.study, run.defenses, audit.targets[0])
+    fitting = [c for c in free if alike(run.study, run.defenses, c) == theirs]
+    client = given.client if given.client is not None else max(fitting or free, default=-1)
+    if client not in free:
+        raise BadInput(
+            f"shadow.client is {given.client}; give a client that is neither audited nor merged: "
+            f"one of {free}"
+        )
     left = left_to_train({client: run.deal.clients[client]}, run.holdout)[client]
     return known_split(
         run.dataset,
@@ -324,20 +347,6 @@ def _known(run: Setup, given: ShadowSection) -> Known:
         size=given.known,
         seed=run.seed,
     )
-
-
-def _known_client(run: Setup, given: ShadowSection) -> ClientId:
-    audit, clients = run.study.audit, run.deal.clients
-    free = [c for c in clients if c not in (*audit.targets, *audit.merge)]
-    theirs = alike(run.study, run.defenses, audit.targets[0])
-    fitting = [c for c in free if alike(run.study, run.defenses, c) == theirs]
-    client = given.client if given.client is not None else max(fitting or free, default=-1)
-    if client not in free:
-        raise BadInput(
-            f"shadow.client is {given.client}; give a client that is neither audited nor merged: "
-            f"one of {free}"
-        )
-    return client
 
 
 def _shadow(run: Setup, given: ShadowSection, dataset: Dataset) -> Shadow:
@@ -354,46 +363,7 @@ def _shadow(run: Setup, given: ShadowSection, dataset: Dataset) -> Shadow:
         attacks={name: attack for name, attack in run.attacks.items() if attack.learns},
     )
     deal = exclude_held_out(federation.deal, federation.holdout)
-    return Shadow(replace(federation, deal=deal), plan.alike, plan.undefended)
-
-
-@dataclass(frozen=True)
-class OwnPlan:
-    """How the adversary defends a federation that it trains, and which client stands for which.
-
-    Attributes:
-        defense: Of its clients.
-        alike: For each audited client, the client of the federation that stands for it: the first
-            audited one that defends itself in the same way there.
-        undefended: Audited clients whose defense the federation does not use.
-    """
-
-    defense: DefenseSection
-    alike: Mapping[ClientId, ClientId] = field(default_factory=dict)
-    undefended: tuple[ClientId, ...] = ()
-
-    @staticmethod
-    def of(run: Setup, defense: str) -> "OwnPlan":
-        """Return the plan of a federation beside a run.
-
-        Args:
-            run: The audited one.
-            defense: "same" as the run's, or "none".
-        """
-        if defense == "same":
-            return OwnPlan(run.study.defense, representatives(run.study, run.defenses))
-        audit = run.study.audit
-        undefended = tuple(
-            target
-            for target in audit.targets
-            if {*(audit.merge if target in audit.merge else (target,))} & run.defenses.keys()
-        )
-        return OwnPlan(DefenseSection(), representatives(run.study, {}), undefended)
-
-    @property
-    def targets(self) -> tuple[ClientId, ...]:
-        """The clients of the federation that stand for audited ones."""
-        return tuple(dict.fromkeys(self.alike.values()))
+    return Shadow((replace(federation, deal=deal),), plan)
 
 
 def own_federation(

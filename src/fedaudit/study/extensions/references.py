@@ -1,6 +1,5 @@
 """The table [references]: federations that an adversary trains itself, to compare models with."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -20,45 +19,37 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.views import View, with_own
-from fedaudit.study.extensions.examples import OwnPlan, own_federation, unused_defense
+from fedaudit.study.extensions.examples import OwnFederations, OwnPlan, own_federation
 from fedaudit.study.settings.optional import ReferencesSection
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.dealing import exclude_held_out, left_to_train
-from fedaudit.study.setup.parts import Extension, Means, Setup
+from fedaudit.study.setup.parts import Means, Setup
 
 
 @dataclass(frozen=True)
-class References(Extension):
+class References(OwnFederations):
     """The reference federations of a run.
 
     Attributes:
-        runs: Runs on other data.
         attacked: Number of samples under attack, which come first among those measured.
-        alike: For each audited client, the client of these that stands for it.
-        undefended: Audited clients whose defense they do not use.
     """
 
-    runs: tuple[Setup, ...]
     attacked: int
-    alike: Mapping[ClientId, ClientId]
-    undefended: tuple[ClientId, ...] = ()
 
     table: ClassVar[str] = "references"
+    attacks = "Comparisons"
 
     @classmethod
     def seen(cls, study: Study, view: View) -> View:
-        """The view of somebody with models to compare with, if an attack of the study does so."""
+        """Add models to compare with to the view, if an attack of the study uses some."""
         compares = _section(study, view) is not None
         return with_own(view, Sees.REFERENCE_MODELS) if compares else view
 
     @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
-        """The run with its reference federations, if an attack compares with some.
+        """Return the run with its reference federations, if an attack compares with some.
 
-        Raises:
-            BadInput: Too few samples are left for federations of the audited one's size, and the
-                study names an attack that needs them or has a table; attacks of the set are refused
-                instead.
+        If too few samples are left for them, an attack of the default set is left out of the run.
         """
         needing = [name for name, attack in run.attacks.items() if attack.needs_references]
         given = _section(run.study, run.view)
@@ -77,15 +68,11 @@ class References(Extension):
             if run.study.attacks or run.study.references is not None:
                 raise BadInput(reason) from error
             return run.without_attacks(dict.fromkeys(needing, reason))
-        added = cls(federations, len(run.deal.audit), plan.alike, plan.undefended)
+        added = cls(federations, plan, len(run.deal.audit))
         return added._without_few(run).extended(added)
 
     def _without_few(self, run: Setup) -> Setup:
-        """The run without attacks that too few references are trained for.
-
-        Raises:
-            BadInput: The study names such an attack.
-        """
+        """Return the run without attacks that too few references are trained for."""
         refused = {}
         for name, attack in run.attacks.items():
             if isinstance(attack.rule, ReferenceCalibrated):
@@ -106,61 +93,33 @@ class References(Extension):
         """Who trains on each measured sample: those under attack, and any for tuning after them."""
         return torch.from_numpy(np.stack([one.deal.audit.owner for one in self.runs]))
 
-    @property
-    def federations(self) -> tuple[Setup, ...]:
-        """The reference federations."""
-        return self.runs
-
     def cost(self) -> str:
-        """A sentence on how long the federations take."""
+        """Return a sentence on how long the federations take."""
         return (
             f"{'undefended ' * self.ignores_defense}reference federations: {len(self.runs)} a run, "
             "each of which takes as long to train as the audited one (references.count)"
         )
 
     def serves(self, attack: Attack) -> bool:
-        """True if the attack compares with reference models."""
+        """Return True if the attack compares with reference models."""
         return attack.needs_references
 
-    @property
-    def knows_defense(self) -> bool:
-        """True if the reference federations are defended."""
-        return bool(self.runs[0].defenses)
-
-    @property
-    def ignores_defense(self) -> bool:
-        """True if a defended client is compared with undefended models."""
-        return bool(self.undefended)
-
-    def untested(self) -> str:
-        """A sentence on adversaries that know the defense, if these references do not use it."""
-        return unused_defense("comparisons", "references", self.undefended)
-
     def fitted(self, run: Setup, means: Means) -> Setup:
-        """The run with its reference models, measured, in every attack that compares with some."""
-        if not any(attack.needs_references for attack in run.attacks.values()):
+        """Give every attack that compares with reference models these, measured."""
+        needing = {name: one for name, one in run.attacks.items() if one.needs_references}
+        if not needing:
             return run
+        whats = [
+            f"reference federation {n} of {len(self.runs)}" for n, _ in enumerate(self.runs, 1)
+        ]
         cubes = [
-            stacked(
-                stored.measured
-                for stored in means.measured(
-                    one, f"reference federation {number} of {len(self.runs)}", None
-                )
-            )
-            for number, one in enumerate(self.runs, 1)
+            stacked(stored.measured for stored in means.measured(one, what, None))
+            for one, what in zip(self.runs, whats, strict=True)
         ]
         target = self.runs[0].study.audit.targets[0]
-        return replace(
-            run,
-            attacks={
-                name: attack.with_references(
-                    cubes, target, self._trained_on, self.alike, self._owners
-                )
-                if attack.needs_references
-                else attack
-                for name, attack in run.attacks.items()
-            },
-        )
+        given = cubes, target, self._trained_on, self.plan.alike, self._owners
+        fitted = {name: attack.with_references(*given) for name, attack in needing.items()}
+        return replace(run, attacks={**run.attacks, **fitted})
 
 
 def _section(study: Study, view: View) -> ReferencesSection | None:
@@ -175,10 +134,6 @@ def _section(study: Study, view: View) -> ReferencesSection | None:
         attack.needs_references for attack in attack_set(study.attack_set).values()
     )
     return study.references or (ReferencesSection() if named or by_default else None)
-
-
-def _name(index: int) -> str:
-    return f"reference {index}"
 
 
 def _trained_on(
@@ -199,11 +154,7 @@ def _trained_on(
 
 
 def _reference(
-    run: Setup,
-    dataset: Dataset,
-    plan: OwnPlan,
-    index: int,
-    trained_on: Bool[ndarray, " samples"],
+    run: Setup, dataset: Dataset, plan: OwnPlan, index: int, trained_on: Bool[ndarray, " samples"]
 ) -> Setup:
     """One reference, whose audited samples are the run's."""
     # Its own draw audits nothing: all that it is dealt is trained on, but for these.
@@ -211,7 +162,7 @@ def _reference(
         run,
         dataset,
         plan,
-        what=_name(index),
+        what=f"reference {index}",
         audited=_FEWEST,
         attacks={name: one for name, one in run.attacks.items() if one.needs_references},
     )

@@ -20,15 +20,15 @@ from fedaudit.core.values import ClientId, Samples, flat
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.engines.local import LOCAL
 from fedaudit.fl.accounting import FORMAL_DELTA
-from fedaudit.fl.algorithms.base import ChoosesModels, Job, TurnContext, visited
+from fedaudit.fl.algorithms.base import Job, TurnContext, visited
 from fedaudit.fl.canary import CanaryUpload
 from fedaudit.fl.hooks import Chain, Defense, Visit
 from fedaudit.metrics.epsilon import bound_method
 from fedaudit.metrics.secure_sum import secure_sum_bounds
-from fedaudit.observe.round import Round, Update
+from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.results.estimate import Estimate
-from fedaudit.study.extensions.canaries import Canaries, client_dp_of
+from fedaudit.study.extensions.canaries import Canaries, client_dp_of, refuse_several_models
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.parts import Conclusion, Extension, MeasuredRun, Scores, Setup
 
@@ -75,14 +75,7 @@ class SecureSum(Extension):
 
     @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
-        """The run, of whose last round such sums are drawn.
-
-        Raises:
-            BadInput: Another view, several clients that are audited as one, clients that are asked
-                in some rounds only, or too few training samples for everybody's data to be drawn
-                anew.
-            Unsupported: Canary clients, another algorithm, or a defense that keeps something.
-        """
+        """Return the run, of whose last round such sums are drawn."""
         given = run.study.secure_sum
         if given is None:
             return run
@@ -92,7 +85,7 @@ class SecureSum(Extension):
     def watching(
         self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
     ) -> Iterator[Round]:
-        """The rounds as they are; bounds on the sum of the last go into a file of the run."""
+        """Leave the rounds as they are; bounds on the last sum go into a file of the run."""
         for round in rounds:
             if round.index == run.study.training.rounds:
                 found = [self._bounds(run, round, target, progress) for target in self.targets]
@@ -113,7 +106,7 @@ class SecureSum(Extension):
         return SumFound(found.counted.value, found.counted.ceiling, found.if_gaussian.value)
 
     def cost(self) -> str:
-        """A sentence on how often the other clients train again."""
+        """Return a sentence on how often the other clients train again."""
         return (
             f"sums of other clients: {self.draws} for each audited client, each of which takes one "
             "round of their training (secure_sum.draws)"
@@ -121,23 +114,20 @@ class SecureSum(Extension):
 
     @classmethod
     def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
-        """Bounds of each audited client in each run, and the least of all runs.
+        """Return bounds of each audited client in each run, and the least of all runs.
 
         That is a bound for every one of them; of the largest it is not known how often it is wrong.
         """
         sums = [_read(one) for one in found]
-        figures = [
-            figure
-            for one, bounds in zip(found, sums, strict=True)
-            for figure in _figures(one.run, bounds, one.run.seed)
-        ]
-        if len(found) == 1:
-            return Conclusion(figures)
-        least = {
-            target: SumFound(*map(min, zip(*(bounds[target] for bounds in sums), strict=True)))
-            for target in sums[0]
-        }
-        return Conclusion([*figures, *_figures(found[0].run, least, None)])
+        runs = [(one.run, bounds, one.run.seed) for one, bounds in zip(found, sums, strict=True)]
+        figures = [figure for of_run in runs for figure in _figures(*of_run)]
+        if len(found) > 1:
+            least = {
+                target: SumFound(*map(min, zip(*(bounds[target] for bounds in sums), strict=True)))
+                for target in sums[0]
+            }
+            figures += _figures(found[0].run, least, None)
+        return Conclusion(figures)
 
 
 def _refuse_misfit(run: Setup, study: Study) -> None:
@@ -147,11 +137,7 @@ def _refuse_misfit(run: Setup, study: Study) -> None:
             'clients that take part in every round; use audit.view = "sum", without audit.merge '
             "and with training.participation = 1"
         )
-    if run.algorithm.upload_kind is not Update or isinstance(run.algorithm, ChoosesModels):
-        raise Unsupported(
-            "[secure_sum] takes clients that send an update of the one model that all train, and "
-            f"{type(run.algorithm).__name__} has no such; use fedavg"
-        )
+    refuse_several_models(run, "secure_sum")
     private = client_dp_of(run.defenses)
     if run.extension(Canaries) is not None or (
         run.defenses and (private is None or len(run.defenses) != len(run.deal.clients))
@@ -172,7 +158,7 @@ def _refuse_misfit(run: Setup, study: Study) -> None:
 
 
 def others_pool(run: Setup, target: ClientId) -> Samples:
-    """The training samples that are not the target's, of which the others' are drawn anew."""
+    """Return the training samples that are not the target's, to draw the others' from."""
     train = run.dataset.train
     return train.take(~torch.isin(train.ids, run.deal.clients[target].ids))
 
@@ -180,7 +166,7 @@ def others_pool(run: Setup, target: ClientId) -> Samples:
 def sums_of_others(
     run: Setup, round: Round, target: ClientId, draws: int
 ) -> Iterator[Float[Tensor, " _"]]:
-    """Weighted sums of all other clients' updates, each of data drawn anew and independently.
+    """Yield weighted sums of all other clients' updates, each of data drawn independently.
 
     The noise that the target's own defense adds is in them: it hides its update as theirs do.
 
@@ -191,23 +177,23 @@ def sums_of_others(
         draws: How many.
     """
     pool, sizes = others_pool(run, target), run.deal.sizes
-    own: list[ClientId] = [target] if run.defenses else []
-    defenses: dict[ClientId, Defense] = dict(run.defenses)
-    if own:
+    own: dict[ClientId, Samples] = {}
+    defenses = dict(run.defenses)
+    if defenses:
+        own[target] = run.deal.clients[target]
         defenses[target] = Chain((CanaryUpload(0, 0, 0.0), run.defenses[target]))
     asked = [client for client in round.asked if client != target]
+    ends = torch.tensor([sizes[client] for client in asked]).cumsum(0)
     for draw in range(draws):
         seed = seed_for(run.seed, "sum of others", target, draw)
-        order, start, data = torch.randperm(len(pool), generator=seeded(seed, "data")), 0, {}
-        for client in asked:
-            data[client] = pool.take(order[start : start + sizes[client]])
-            start += sizes[client]
-        data |= {client: run.deal.clients[client] for client in own}
-        yield _weighted(run, round, data, defenses, seed)
+        order = torch.randperm(len(pool), generator=seeded(seed, "data"))
+        parts = torch.tensor_split(order, ends)
+        data = {client: pool.take(part) for client, part in zip(asked, parts, strict=False)}
+        yield _weighted(run, round, data | own, defenses, seed)
 
 
 def update_of(run: Setup, round: Round, target: ClientId) -> Float[Tensor, " _"]:
-    """The target's own update as it goes into the sum, clipped and without noise."""
+    """Return the target's own update as it goes into the sum, clipped and without noise."""
     private = client_dp_of(run.defenses)
     bare: Mapping[ClientId, Defense] = (
         {target: replace(private, noise_multiplier=0.0)} if private else {}
@@ -223,7 +209,7 @@ def _weighted(
     defenses: Mapping[ClientId, Defense],
     seed: int,
 ) -> Float[Tensor, " _"]:
-    """The weighted sum of what some clients send, by their data, in a round of another seed."""
+    """Return the weighted sum of what some clients send in a round of another seed."""
     jobs = [
         Job(
             round.sent[client],
@@ -273,19 +259,22 @@ def _figures(run: Setup, found: Mapping[ClientId, SumFound], seed: int | None) -
             seed=seed,
             samples=run.study.secure_sum.draws,
         )
-        figures += [
+        counted = bound_method("linear test, Clopper-Pearson", FORMAL_DELTA, _ERROR)
+        figures.append(
             figure(
                 note=unit,
                 metric=SECURE_SUM_EPSILON,
                 value=bounds.counted,
                 ceiling=bounds.ceiling,
-                method=bound_method("linear test, Clopper-Pearson", FORMAL_DELTA, _ERROR),
-            ),
+                method=counted,
+            )
+        )
+        figures.append(
             figure(
                 note=unit if noisy else _NOT_NORMAL,
                 metric=SECURE_SUM_EPSILON_IF_GAUSSIAN,
                 value=bounds.if_gaussian if noisy else None,
                 method=bound_method("linear test, Gaussian", FORMAL_DELTA, _ERROR),
-            ),
-        ]
+            )
+        )
     return figures

@@ -48,12 +48,7 @@ from fedaudit.results.unlearning import AFTER, BEFORE, BOTH, RETRAINED, UNLEARNI
 from fedaudit.study.extensions.examples import own_seed
 from fedaudit.study.figures.accuracy import utility
 from fedaudit.study.figures.analysis import analyse
-from fedaudit.study.figures.truth import (
-    Findings,
-    run_coordinates,
-    target_truth,
-    view_coordinates,
-)
+from fedaudit.study.figures.truth import Findings, run_coordinates, target_truth, view_coordinates
 from fedaudit.study.settings.optional import OPTIONAL, UnlearningSection
 from fedaudit.study.settings.sections import ServerSection, Study
 from fedaudit.study.setup.parts import Conclusion, Extension, Means, MeasuredRun, Scores, Setup
@@ -381,11 +376,7 @@ def _figures_of_run(one: MeasuredRun, scores: Scores) -> Iterator[Estimate]:
     run, released, own = one.run, one.rounds[-1], one.extension(Unlearning)
     assert own.measured_retrained is not None
     after = own.measured_after or released
-    three = (
-        scores,
-        _scores(run, after, released),
-        _scores(run, own.measured_retrained, released),
-    )
+    three = (scores, _scores(run, after, released), _scores(run, own.measured_retrained, released))
     for target in run.study.audit.targets:
         truth = target_truth(run, target).units
         chosen = truth.origin != Origin.OTHER_CLIENT
@@ -444,10 +435,7 @@ def _auc_figures(
 
     excess = found.excess._asdict()
     of_excess = Test(
-        null=RETRAINED,
-        level=found.retrained.value,
-        p_value=excess.pop("p_value"),
-        two_sided=True,
+        null=RETRAINED, level=found.retrained.value, p_value=excess.pop("p_value"), two_sided=True
     )
     never_seen = Test(level=0.5, p_value=above_chance(retrained, forgotten))
     return [

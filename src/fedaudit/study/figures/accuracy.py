@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import fsum, isfinite
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy as sp
@@ -16,7 +16,7 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import ClientId, Model, Samples, Sees, chunks
-from fedaudit.metrics import Share, generalisation_gap, share
+from fedaudit.metrics import generalisation_gap, share
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.round import Round
 from fedaudit.results.clusters import EVERYBODY
@@ -27,11 +27,10 @@ from fedaudit.results.metrics import (
     TRAIN_ACCURACY,
     UPLOAD_GAP,
 )
+from fedaudit.results.record import AccuracyByRound
+from fedaudit.study.figures.truth import run_coordinates
 from fedaudit.study.setup.dealing import left_to_train
 from fedaudit.study.setup.parts import Setup
-
-if TYPE_CHECKING:
-    from fedaudit.results.record import AccuracyByRound
 
 TRAIN_ACCURACY_SAMPLES = 5_000
 """Training accuracy of a model is counted on at most so many samples."""
@@ -61,7 +60,7 @@ class EvaluationSplit:
 
 
 def evaluation_split(run: Setup) -> EvaluationSplit:
-    """Without what clients hold out, which no training can have fitted."""
+    """Return what models of a run are evaluated on, without what clients hold out."""
     left = left_to_train(run.deal.clients, run.holdout)
     trained_on = {
         client: data if left[client] is data else data.take(torch.isin(data.ids, left[client].ids))
@@ -69,9 +68,9 @@ def evaluation_split(run: Setup) -> EvaluationSplit:
     }
     return EvaluationSplit(
         run.dataset.test,
-        _some(run.dataset.test, _GAP_TESTED, run.seed),
-        _some_of_all(list(trained_on.values()), TRAIN_ACCURACY_SAMPLES, run.seed),
-        {c: _some(data, _GAP_TRAINED, run.seed) for c, data in trained_on.items()},
+        _some(run, [run.dataset.test], _GAP_TESTED),
+        _some(run, list(trained_on.values()), TRAIN_ACCURACY_SAMPLES),
+        {c: _some(run, [data], _GAP_TRAINED) for c, data in trained_on.items()},
     )
 
 
@@ -83,7 +82,7 @@ def accuracy_notes(
     *,
     means: bool = True,
 ) -> dict[str, str]:
-    """Counts of correct predictions by the models of a round, as text; of other tasks the means.
+    """Return counts of correct predictions by the models of a round; of other tasks the means.
 
     The server's models are tried on everybody's samples; those that clients keep, where there
     are such, on their client's own; where clients choose a model, that one on samples like the
@@ -105,7 +104,8 @@ def accuracy_notes(
     single = Sees.UPLOADS in run.view.offers and not run.study.audit.merge
     # Counted whatever the attacks are: they may be chosen after the run. Clustered federations have
     # hundreds of clients, and theirs are counted where they are asked for.
-    wanted = single and _is_last(run, round) and (bool(run.on_source) or not round.chosen)
+    is_last = round.index == run.measured_rounds[-1]
+    wanted = single and is_last and (bool(run.on_source) or not round.chosen)
     gaps = _gaps(given, round, device) if wanted else {}
     if round.chosen:
         return _served(run, given, round, device) | gaps
@@ -128,7 +128,7 @@ def accuracy_notes(
 
 
 def counts_fit(run: Setup, notes: Mapping[str, str], *, means: bool = True) -> bool:
-    """True if a round's counts are there, and can be; its means, if they are wanted."""
+    """Return True if a round's counts are there, and can be; its means, if they are wanted."""
     names = _models(notes)
     utility = run.algorithm.architecture.task.utility
     if not utility.is_share:
@@ -148,69 +148,64 @@ def counts_fit(run: Setup, notes: Mapping[str, str], *, means: bool = True) -> b
 
 
 def utility(run: Setup, stored: Sequence[Stored]) -> list[Estimate]:
-    """Accuracies of the run's models, as counted in the measured rounds; the mean of several."""
+    """Return accuracies of the run's models, the mean of several; of other tasks their measure."""
     tested, notes = len(run.dataset.test), stored[-1].notes
     measure = run.algorithm.architecture.task.utility
+    figure = partial(Estimate, topic="utility", **run_coordinates(run))
     if not measure.is_share:
-        return _mean_utility(run, measure.name, notes)
+        mean, spread = float(notes[f"{_TEST}{MEAN}"]), float(notes[f"{_TEST}{SPREAD}"])
+        half = float(sp.special.ndtri(0.975)) * spread / tested**0.5
+        limits = {"low": mean - half, "high": mean + half}
+        name, value = f"train {measure.name}", float(notes[f"{_TRAIN}{MEAN}"])
+        method = "normal 95%"
+        return [
+            figure(
+                metric=f"test {measure.name}", value=mean, samples=tested, method=method, **limits
+            ),
+            figure(metric=name, value=value),
+        ]
     test = share(round(_mean_count(notes, _TEST)), tested)
-    totals = sum(int(notes[f"{_TOTAL}{name}"]) for name in _models(notes))
-    train: Share = share(sum(int(notes[f"{_TRAIN}{name}"]) for name in _models(notes)), totals)
-    at = {"topic": "utility", "defense": run.study.defense.label, "seed": run.seed}
-    limits = {"low": test.low, "high": test.high, "method": "Clopper-Pearson 95%"}
+    right, total = (
+        sum(int(notes[f"{part}{name}"]) for name in _models(notes)) for part in (_TRAIN, _TOTAL)
+    )
+    train = share(right, total)
     found = {TRAIN_ACCURACY: train.value, GENERALISATION_GAP: generalisation_gap(train, test).value}
-    gap = _upload_gap(notes)
-    if gap is not None:
-        found[UPLOAD_GAP] = gap
-    given = [
-        {"metric": TEST_ACCURACY, "value": test.value, "samples": tested, **limits},
-        *({"metric": metric, "value": value} for metric, value in found.items()),
+    gaps = [float(value) for key, value in notes.items() if key.startswith(_GAP)]
+    if gaps:
+        # The sum is exact, so that the order of the notes cannot change the last digit.
+        found[UPLOAD_GAP] = fsum(gaps) / len(gaps)
+    return [
+        figure(
+            metric=TEST_ACCURACY,
+            value=test.value,
+            low=test.low,
+            high=test.high,
+            method="Clopper-Pearson 95%",
+            samples=tested,
+        ),
+        *(figure(metric=metric, value=value) for metric, value in found.items()),
     ]
-    return [Estimate.model_validate(at | one) for one in given]
 
 
-def _mean_utility(run: Setup, name: str, notes: Mapping[str, str]) -> list[Estimate]:
-    """Means over samples of a measure that counts no right answers, with normal limits."""
-    at = {"topic": "utility", "defense": run.study.defense.label, "seed": run.seed}
-    test, spread = float(notes[f"{_TEST}{MEAN}"]), float(notes[f"{_TEST}{SPREAD}"])
-    tested = len(run.dataset.test)
-    half = float(sp.special.ndtri(0.975)) * spread / tested**0.5
-    limits = {"low": test - half, "high": test + half, "method": "normal 95%"}
-    found = [
-        at | {"metric": f"test {name}", "value": test, "samples": tested} | limits,
-        at | {"metric": f"train {name}", "value": float(notes[f"{_TRAIN}{MEAN}"])},
-    ]
-    return [Estimate.model_validate(one) for one in found]
+def accuracy_by_round(run: Setup, stored: Sequence[Stored]) -> AccuracyByRound:
+    """Return test accuracy after each measured round, the mean of several models.
 
-
-def accuracy_by_round(run: Setup, stored: Sequence[Stored]) -> "AccuracyByRound":
-    """Test accuracy after each measured round, the mean of several models; none of other tasks."""
-    from fedaudit.results.record import AccuracyByRound
-
+    Empty for tasks without accuracy.
+    """
     tested = len(run.dataset.test)
     if not run.algorithm.architecture.task.utility.is_share:
         stored = []
     return AccuracyByRound(
-        defense=run.study.defense.label,
-        seed=run.seed,
+        **run_coordinates(run),
         rounds=[one.measured.index for one in stored],
         accuracy=[_mean_count(one.notes, _TEST) / tested for one in stored],
     )
 
 
 def overfitting(notes: Mapping[str, str], clients: Sequence[ClientId]) -> list[float]:
-    """Training less test accuracy of each client's model; empty where it was not counted."""
+    """Return training less test accuracy of each client's model; empty if it was not counted."""
     named = [f"{_GAP}{client}" for client in clients]
     return [float(notes[name]) for name in named] if all(n in notes for n in named) else []
-
-
-def _upload_gap(notes: Mapping[str, str]) -> float | None:
-    """Return the mean over clients of how much better their models are on their own samples.
-
-    The sum is exact, so that the order of the notes cannot change the last digit.
-    """
-    gaps = [float(value) for key, value in notes.items() if key.startswith(_GAP)]
-    return fsum(gaps) / len(gaps) if gaps else None
 
 
 def _models(notes: Mapping[str, str]) -> list[str]:
@@ -253,10 +248,6 @@ def _as_number(text: str | None) -> bool:
         return False
 
 
-def _is_last(run: Setup, round: Round) -> bool:
-    return round.index == run.measured_rounds[-1]
-
-
 def _gaps(given: EvaluationSplit, round: Round, device: torch.device) -> dict[str, str]:
     found = {}
     for client, exposed in round.exposed.items():
@@ -285,49 +276,40 @@ def _utilities(model: Model, samples: Samples, device: torch.device) -> Float[Te
     return torch.cat(values).double()
 
 
-def _some(samples: Samples, most: int, seed: int) -> Samples:
-    """The samples, or a fixed random part of them."""
-    return samples if len(samples) <= most else _some_of_all([samples], most, seed)
+def _some(run: Setup, parts: Sequence[Samples], most: int) -> Samples:
+    """Return the samples, or the random part of them that all rounds of a run use."""
+    if len(parts) == 1 and len(parts[0]) <= most:
+        return parts[0]
+    return some_of(parts, most, seeded(run.seed, "training accuracy"))
 
 
-def _some_of_all(parts: Sequence[Samples], most: int, seed: int) -> Samples:
-    """The parts' samples one after another, or a fixed random part of them.
+def some_of(parts: Sequence[Samples], most: int, rng: torch.Generator) -> Samples:
+    """Return a random part of all samples, in their order.
 
-    Chosen before they are joined: all samples of a federation are as large as its data set.
+    They are not joined first: all samples of a federation are as large as its data set.
+
+    Args:
+        parts: One after another.
+        most: Samples to return, at most.
+        rng: Draws them.
     """
-    sizes = torch.tensor([len(part) for part in parts])
-    ends = sizes.cumsum(0)
-    order = torch.randperm(int(ends[-1]), generator=seeded(seed, "training accuracy"))
-    chosen = order[:most].sort().values
-    owners = torch.bucketize(chosen, ends, right=True)
-    pieces = torch.split(chosen, torch.bincount(owners, minlength=len(parts)).tolist())
-    return Samples.joined(
-        *(
-            part.take(piece - start)
-            for part, piece, start in zip(parts, pieces, (ends - sizes).tolist(), strict=True)
-            if len(piece)
-        )
-    )
+    sizes = [len(part) for part in parts]
+    chosen = torch.zeros(sum(sizes), dtype=torch.bool)
+    chosen[torch.randperm(len(chosen), generator=rng)[:most]] = True
+    of_parts = zip(parts, torch.split(chosen, sizes), strict=True)
+    return Samples.joined(*(part.take(mine) for part, mine in of_parts))
 
 
 def model_of_each(round: Round, clients: Sequence[ClientId]) -> dict[ClientId, str]:
-    """Name of every client's model; the first for one that was never asked.
-
-    Args:
-        round: With several models after it.
-        clients: All of the federation.
-    """
+    """Return the name of every client's model; the first for one that was never asked."""
     first = next(iter(round.after))
     return {client: round.chosen.get(client, first) for client in clients}
 
 
 def outputs_served(
-    round: Round,
-    samples: Samples,
-    place: Int[ndarray, " all"],
-    device: torch.device = CPU,
+    round: Round, samples: Samples, place: Int[ndarray, " all"], device: torch.device = CPU
 ) -> Float[Tensor, "samples outputs"]:
-    """Outputs for each sample of the model that the client uses whose data it is like.
+    """Return outputs for each sample of the model that the client uses whose data it is like.
 
     Args:
         round: With several models after it.

@@ -37,7 +37,7 @@ from fedaudit.metrics.epsilon import EpsilonBound, bound_method, one_sided_coins
 from fedaudit.metrics.evaluate import CONTRASTS, estimates
 from fedaudit.metrics.table import metric_named
 from fedaudit.observe.measurements import Measurements
-from fedaudit.results.estimate import PEOPLE_IGNORED, Estimate, Interval
+from fedaudit.results.estimate import PEOPLE_IGNORED, Estimate, Interval, Test
 from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
 from fedaudit.study.figures.truth import (
     Comparison,
@@ -194,11 +194,7 @@ def _of_single_samples(
 
 
 def _add_figures(
-    setup: Setup,
-    name: str,
-    scores: Float[ndarray, " units"],
-    truth: UnitTruth,
-    findings: Findings,
+    setup: Setup, name: str, scores: Float[ndarray, " units"], truth: UnitTruth, findings: Findings
 ) -> None:
     study = setup.study
     of = AttackRun(attack=name, **view_coordinates(setup))
@@ -245,7 +241,7 @@ def _add_contrast(
     fprs: Sequence[float],
     client: Int[ndarray, " units"] | None = None,
 ) -> None:
-    """Add the figures of one contrast, with p-values and with limits of rates at any error.
+    """Add the figures of one contrast, with limits of rates at any error.
 
     Units of several clients come with the client whose draw decided about each, and are compared
     within it.
@@ -269,12 +265,13 @@ def _add_contrast(
         contrasts=(contrast,),
         strata=strata,
     ):
-        place, rate = len(findings.figures), rate_of(estimate.metric)
+        rate, figure = rate_of(estimate.metric), _figure(of, truth, estimate, compared)
         if estimate.p_value is not None and not repeats(contrast, truth):
-            findings.p_values[place] = estimate.p_value
+            figure = figure.model_copy(update={"tests": [Test(p_value=estimate.p_value)]})
         if rate is not None and estimate.value is not None:
-            findings.limits[place] = limits_of_rate(scaled, origin == Origin.MEMBER, rate)
-        findings.figures.append(_figure(of, truth, estimate, compared))
+            at = len(findings.figures)
+            findings.limits[at] = limits_of_rate(scaled, origin == Origin.MEMBER, rate)
+        findings.figures.append(figure)
 
 
 def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) -> None:
@@ -505,11 +502,7 @@ class _Where(RunCoordinates):
 
 
 def _add_pictures(
-    setup: Setup,
-    name: str,
-    scores: Float[ndarray, " units"],
-    truth: UnitTruth,
-    findings: Findings,
+    setup: Setup, name: str, scores: Float[ndarray, " units"], truth: UnitTruth, findings: Findings
 ) -> None:
     """Add curves, a histogram and the most exposed members of one attack."""
     where: _Where = {**run_coordinates(setup), "attack": name, "target": truth.target}

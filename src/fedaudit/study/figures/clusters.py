@@ -60,7 +60,7 @@ from fedaudit.results.metrics import (
     VIOLATIONS,
 )
 from fedaudit.risk.server import ServerRisk, ShadowSuccess
-from fedaudit.study.figures.accuracy import model_of_each, outputs_served
+from fedaudit.study.figures.accuracy import model_of_each, outputs_served, some_of
 from fedaudit.study.setup.algorithm import accepted, server_risk
 from fedaudit.study.setup.dealing import GroupedData, left_to_train
 from fedaudit.study.setup.parts import Setup
@@ -298,13 +298,9 @@ class RiskSamples(NamedTuple):
 
 
 def risk_samples(
-    run: Setup,
-    trained: Sequence[Samples],
-    like: Bool[Tensor, " samples"],
-    *,
-    rng: torch.Generator,
+    run: Setup, trained: Sequence[Samples], like: Bool[Tensor, " samples"], *, rng: torch.Generator
 ) -> RiskSamples:
-    """Members and non-members that are asked about.
+    """Return members and non-members that are asked about.
 
     Where clients' classes are skewed, there are as many samples of each class on both sides:
     otherwise a class that the clients have much of, and that their model therefore expects, would
@@ -314,30 +310,21 @@ def risk_samples(
         run: The run.
         trained: What each of the model's clients trains on.
         like: Test samples that are shifted as these clients' are.
-        rng: Draws those that are asked about.
+        rng: Draws samples.
     """
-    tests = run.dataset.test.take(like)
-    if run.parts and isinstance(run.parts.partition, IID):
-        return RiskSamples(_some(trained, rng), _some([tests], rng))
-    labels, free = torch.cat([samples.labels for samples in trained]), tests.labels
-    inside, outside = torch.zeros_like(labels).bool(), torch.zeros_like(free).bool()
-    for number in range(run.dataset.classes):
-        members, others = ((of == number).nonzero().flatten() for of in (labels, free))
-        most = min(len(members), len(others))
-        inside[members[torch.randperm(len(members), generator=rng)[:most]]] = True
-        outside[others[torch.randperm(len(others), generator=rng)[:most]]] = True
-    parts = torch.split(inside, [len(samples) for samples in trained])
-    kept = [samples.take(part) for samples, part in zip(trained, parts, strict=True)]
-    return RiskSamples(_some(kept, rng), _some([tests.take(outside)], rng))
-
-
-def _some(parts: Sequence[Samples], rng: torch.Generator) -> Samples:
-    """A random part of all samples; they are not joined first, since that may fill the memory."""
-    sizes = [len(part) for part in parts]
-    chosen = torch.zeros(sum(sizes), dtype=torch.bool)
-    chosen[torch.randperm(len(chosen), generator=rng)[:MOST_RISK_SAMPLES]] = True
-    of_parts = zip(parts, torch.split(chosen, sizes), strict=True)
-    return Samples.joined(*(part.take(mine) for part, mine in of_parts))
+    kept, tests = trained, run.dataset.test.take(like)
+    if not (run.parts and isinstance(run.parts.partition, IID)):
+        labels, free = torch.cat([samples.labels for samples in trained]), tests.labels
+        inside, outside = torch.zeros_like(labels).bool(), torch.zeros_like(free).bool()
+        for number in range(run.dataset.classes):
+            members, others = ((of == number).nonzero().flatten() for of in (labels, free))
+            most = min(len(members), len(others))
+            inside[members[torch.randperm(len(members), generator=rng)[:most]]] = True
+            outside[others[torch.randperm(len(others), generator=rng)[:most]]] = True
+        parts = torch.split(inside, [len(samples) for samples in trained])
+        kept = [samples.take(part) for samples, part in zip(trained, parts, strict=True)]
+        tests = tests.take(outside)
+    return RiskSamples(*(some_of(side, MOST_RISK_SAMPLES, rng) for side in (kept, [tests])))
 
 
 class ClusterFound(NamedTuple):

@@ -65,11 +65,10 @@ def smallest_leaks(run: Setup) -> list[str]:
             "samples (audit.fair) or seeds"
         ]
     ranked = sorted(found.values(), key=lambda one: one[0])
-    ends = ranked[:1] if len(ranked) == 1 else [ranked[0], ranked[-1]]
     lost = len({one.who for one in compared}) - len(found)
-    said = " to ".join(f"{least:.3f} ({_sizes(one)})" for least, one in ends)
+    ends = dict.fromkeys(f"{least:.3f} ({_sizes(one)})" for least, one in (ranked[0], ranked[-1]))
     return [
-        f"smallest leak that is found four times in five: an AUC of {said}; {size}"
+        f"smallest leak that is found four times in five: an AUC of {' to '.join(ends)}; {size}"
         + (f"; none is found at {lost} of the audited clients" if lost else "")
     ]
 

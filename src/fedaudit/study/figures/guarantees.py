@@ -1,9 +1,9 @@
 """Figures on what a defense guarantees: its formal epsilon, of a whole training and of a round."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from math import isfinite
-from typing import TypedDict
 
 from fedaudit.core.metric_names import FORMAL_EPSILON, FORMAL_EPSILON_OF_A_ROUND
 from fedaudit.fl.accounting import FORMAL_DELTA
@@ -12,29 +12,28 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.study.setup.parts import Setup
 
 
-class Accounted(TypedDict):
-    """Parts of a figure on a guaranteed epsilon."""
-
-    value: float | None
-    method: str
-    note: str
-
-
-def accounted(epsilon: float, note: str, unclaimed: str = "", method: str = "") -> Accounted:
-    """Return the parts of a figure on an epsilon, or the reason why nothing is guaranteed.
+def accounted(
+    figure: Callable[..., Estimate],
+    epsilon: float,
+    note: str,
+    unclaimed: str = "",
+    method: str = "",
+) -> Estimate:
+    """Return the figure of a guaranteed epsilon, or the reason why nothing is guaranteed.
 
     Args:
+        figure: Makes the figure.
         epsilon: By the accountant; infinite without a guarantee.
         note: What the epsilon is about.
         unclaimed: Why there is no guarantee; by default for want of noise.
         method: Another than the Renyi accountant, which is the default.
     """
     finite = isfinite(epsilon)
-    return {
-        "value": epsilon if finite else None,
-        "method": method or f"Renyi accountant, delta {FORMAL_DELTA:g}",
-        "note": note if finite else unclaimed or "without noise there is no guarantee",
-    }
+    return figure(
+        value=epsilon if finite else None,
+        method=method or f"Renyi accountant, delta {FORMAL_DELTA:g}",
+        note=note if finite else unclaimed or "without noise there is no guarantee",
+    )
 
 
 def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
@@ -46,7 +45,8 @@ def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
     Args:
         runs: Of one study. Each figure is that of the client that is protected least.
     """
-    rounds, found = runs[0].study.training.rounds, list[Estimate]()
+    first, rounds, found = runs[0], runs[0].study.training.rounds, list[Estimate]()
+    label, view = first.study.defense.label, first.view.name
     for metric, asked, what in (
         (FORMAL_EPSILON, rounds, ""),
         (FORMAL_EPSILON_OF_A_ROUND, 1, "one round alone; "),
@@ -58,22 +58,14 @@ def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
             break
         method = weakest.method
         unclaimed = f"there is no guarantee: {method}" if method else ""
-        parts = accounted(weakest.epsilon, f"{what}unit: {weakest.unit}", unclaimed, method)
-        run = runs[0]
-        found.append(
-            Estimate(
-                defense=run.study.defense.label,
-                view=run.view.name,
-                contrast="unseen",
-                metric=metric,
-                **parts,
-            )
-        )
+        figure = partial(Estimate, defense=label, view=view, contrast="unseen", metric=metric)
+        note = f"{what}unit: {weakest.unit}"
+        found.append(accounted(figure, weakest.epsilon, note, unclaimed, method))
     return found
 
 
 def _guarantees(run: Setup, rounds: int) -> Iterator[Guarantee]:
-    """Those of the defended targets; of all defended clients where no target is among them.
+    """Yield those of the defended targets; of all defended clients if no target is among them.
 
     Source inference asks about everybody's samples, and all defended clients count.
     """

@@ -1,4 +1,4 @@
-"""Each audited sample's score, kept beside the record: what paired differences are made from.
+"""Scores of audited samples, kept next to the record for paired differences.
 
 A record has no scores, so that it can be shown to anybody. ``scores.safetensors`` in the folder of
 a study holds them: for each run and target the samples' ids and origins, and each attack's scores.
@@ -46,7 +46,7 @@ Scores = Mapping[tuple[int, ClientId], SampleScores]
 
 
 def write_scores(runs: Sequence[Setup], findings: Findings, path: Path) -> None:
-    """Writes what the attacks of a study scored.
+    """Write the scores of a study's attacks.
 
     Raises:
         BadInput: The file cannot be written.
@@ -56,7 +56,7 @@ def write_scores(runs: Sequence[Setup], findings: Findings, path: Path) -> None:
         for target in run.study.audit.targets:
             whose = f"{run.seed}/{target}"
             scored = {
-                name: scores
+                f"{whose}/scores/{name}": torch.from_numpy(np.ascontiguousarray(scores))
                 for (seed, client, name), scores in findings.scores.items()
                 if (seed, client) == (run.seed, target)
             }
@@ -64,14 +64,13 @@ def write_scores(runs: Sequence[Setup], findings: Findings, path: Path) -> None:
                 truth = target_truth(run, target).units
                 tensors[f"{whose}/ids"] = torch.from_numpy(truth.ids)
                 tensors[f"{whose}/origin"] = torch.from_numpy(truth.origin)
-            for name, scores in scored.items():
-                tensors[f"{whose}/scores/{name}"] = torch.from_numpy(np.ascontiguousarray(scores))
+                tensors |= scored
     if tensors:
         write_tensors(tensors, path, private=True)
 
 
 def read_scores(path: Path) -> Scores:
-    """The attacks' scores that a study kept.
+    """Return the attacks' scores that a study kept.
 
     Raises:
         BadInput: There is no such file.
@@ -80,34 +79,28 @@ def read_scores(path: Path) -> Scores:
     tensors, _ = read_tensors(path)
     found: dict[tuple[int, ClientId], SampleScores] = {}
     for name, values in tensors.items():
-        seed, _, rest = name.partition("/")
-        target, _, what = rest.partition("/")
-        if not (_is_number(seed) and _is_number(target) and values.ndim == 1):
+        seed, target, what = (*name.split("/", 2), "", "")[:3]
+        # To read thousands of digits takes long.
+        numbers = all(one.isdecimal() and len(one) <= _LONGEST_NUMBER for one in (seed, target))
+        if not numbers or values.ndim != 1:
             raise Damaged(f"{path} holds {name[:80]!r}, which is no scores of a study")
         key = (int(seed), int(target))
         if what == "ids":
             origin = tensors.get(f"{seed}/{target}/origin")
-            if origin is None or origin.shape != values.shape or not _are_whole(values, origin):
+            whole = origin is not None and {origin.dtype, values.dtype} == {torch.int64}
+            if origin is None or origin.shape != values.shape or not whole:
                 raise Damaged(f"{path} does not say where the samples of {seed}/{target} are from")
             found[key] = SampleScores(values.numpy(), origin.numpy(), {})
         elif what.startswith("scores/"):
             at = found.get(key)
-            if at is None or at.ids.shape != tuple(values.shape) or not _are_scores(values):
+            fits = at is not None and at.ids.shape == tuple(values.shape)
+            if at is None or not fits or not _are_scores(values):
                 raise Damaged(
                     f"{path} has scores of {name[:80]!r} for samples that it does not name"
                 )
             by_attack = {**at.by_attack, what.removeprefix("scores/"): values.numpy()}
             found[key] = at._replace(by_attack=by_attack)
     return found
-
-
-def _is_number(text: str) -> bool:
-    """True for the digits of a seed or client; to read thousands of digits takes long."""
-    return text.isdecimal() and len(text) <= _LONGEST_NUMBER
-
-
-def _are_whole(*columns: torch.Tensor) -> bool:
-    return all(one.dtype == torch.int64 for one in columns)
 
 
 def _are_scores(values: torch.Tensor) -> bool:
@@ -117,7 +110,7 @@ def _are_scores(values: torch.Tensor) -> bool:
 def paired_auc(
     one: SampleScores, attack: str, other: SampleScores, other_attack: str, contrast: str
 ) -> AucDifference:
-    """One attack's AUC less another's, or less that of the same attack on another run.
+    """Return one attack's AUC less another's, or less that of the same attack on another run.
 
     Samples that come from elsewhere in the other run are left out on both sides: a defense may
     keep some of its client's samples to validate by, which it then does not train on.

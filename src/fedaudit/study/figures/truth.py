@@ -169,7 +169,7 @@ class TargetTruth(UnitTruth):
         return UnitTruth(self.target, "person", origin, fair, people)
 
     def of_units(self, scores: Float[ndarray, " samples"]) -> Float[ndarray, " units"]:
-        """The score of each unit: its own, or of a person the mean over their samples.
+        """Return the score of each unit: its own, or of a person the mean over their samples.
 
         An infinite score counts as the largest finite one, or one that is higher than all others
         would be of no use to a mean.
@@ -190,7 +190,7 @@ class TargetTruth(UnitTruth):
 def mean_by(
     subject: Int[ndarray, " samples"], values: Float[ndarray, "samples *columns"]
 ) -> Float[ndarray, "people *columns"]:
-    """Mean over the samples of each person, people in ascending order of their numbers."""
+    """Return the mean over the samples of each person, people in ascending order."""
     place, counts = np.unique(subject, return_inverse=True, return_counts=True)[1:]
     total = np.zeros((len(counts), *values.shape[1:]))
     np.add.at(total, place, values)
@@ -203,16 +203,14 @@ class Findings:
     """The results so far; grows attack by attack.
 
     Attributes:
-        p_values: For figures tested against guessing, by their place in ``figures``.
-        limits: For rates at a false-positive rate, by the same place, their limits at any
-            confidence: a mean over runs cannot be bounded from those of one confidence.
+        limits: For rates at a false-positive rate, by their place in ``figures``, their limits at
+            any confidence: a mean over runs cannot be bounded from those of one confidence.
         failed: For attacks that could not be carried out, by run and target, the reason.
         uncovered: The same where the target took part in too few rounds.
         alone: The same where it took part with too few others.
     """
 
     figures: list[Estimate] = field(default_factory=list)
-    p_values: dict[int, float] = field(default_factory=dict)
     limits: dict[int, LimitsAt] = field(default_factory=dict)
     curves: list[Curve] = field(default_factory=list)
     trajectories: list[Trajectory] = field(default_factory=list)
@@ -228,7 +226,7 @@ class Findings:
 
 
 def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
-    """The audited samples as one target's figures see them.
+    """Return the audited samples as one target's figures see them.
 
     With people for units, those of other targets' panels are left out: of a person every figure
     is of a coin that was tossed for this target. So are single samples that another target's draw
@@ -240,7 +238,7 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     does not train on in every round. Where the study asks what an evaluation finds when nobody is
     a member, only unseen samples are kept, and a random half is called members.
     """
-    audit = setup.deal.audit
+    audit, study = setup.deal.audit, setup.study
     origin = origin_of(setup, target)
     # Which of the target's partners hold a sample was no fair draw between two sides.
     fair = audit.fair_for(target) & ~np.isin(audit.owner, _partners(setup, target))
@@ -251,21 +249,21 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     decided = set(np.unique(origin[own & audit.fair_for(target)]).tolist())
     drawn = {Origin.MEMBER, Origin.UNSEEN} <= decided
     if drawn and not alike:
-        settled = np.isin(origin, [one for one in Origin if one in decided])
-        wanted &= own | ~settled
-    if setup.study.shift is not None:
+        wanted &= own | ~np.isin(origin, [one for one in Origin if one in decided])
+    if study.shift is not None:
         wanted &= origin != Origin.OTHER_CLIENT
-    if setup.study.attacker is not None:
-        known = audit.owner == setup.study.malicious_client
+    if study.attacker is not None:
+        known = audit.owner == study.malicious_client
         if audit.subject is not None:
             known = np.isin(audit.subject, audit.subject[known])
         wanted &= ~known
-    if setup.study.figures.nobody_is_a_member:
+    nobody = study.figures.nobody_is_a_member
+    if nobody:
         wanted &= origin == Origin.UNSEEN
     kept = np.flatnonzero(wanted)
     origin, fair = origin[kept], fair[kept]
     subject = None if audit.subject is None else audit.subject[kept]
-    if setup.study.figures.nobody_is_a_member:
+    if nobody:
         unit = np.arange(len(kept))
         if subject is not None:
             unit = np.unique(subject, return_inverse=True)[1]
@@ -274,14 +272,13 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
         origin = np.where(chosen[unit], Origin.MEMBER, Origin.UNSEEN)
         fair = np.zeros_like(fair)
     unfair = {Origin.OTHER_CLIENT, Origin.UNSEEN} - (decided if drawn else set())
-    task = setup.algorithm.architecture.task
-    nobody = setup.study.figures.nobody_is_a_member
+    classes = bool(setup.algorithm.architecture.task.classes)
     return TargetTruth(
         target=target,
         unit="sample",
         unfair=frozenset() if alike or nobody else frozenset(unfair),
-        matched=bool(task.classes) and setup.study.audit.draw not in AS_PUBLISHED,
-        has_classes=bool(task.classes),
+        matched=classes and study.audit.draw not in AS_PUBLISHED,
+        has_classes=classes,
         seed=setup.seed,
         origin=origin,
         kept=kept,
@@ -294,7 +291,7 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
 
 
 def repeats(contrast: str, truth: UnitTruth) -> bool:
-    """True if the mixed contrast has one origin only: testing it again would cost the family."""
+    """Return True if the mixed contrast has one origin only, so that it is tested already."""
     missing = not all((truth.origin == origin).any() for origin in Origin)
     return contrast == "mixed" and missing
 
@@ -321,13 +318,13 @@ def has_equal_clients(setup: Setup) -> bool:
 
 
 def origin_of(setup: Setup, target: ClientId) -> Int[ndarray, " samples"]:
-    """Provenance of each audited sample: members are the data of all who are attacked as one."""
+    """Return the origin of each sample: members are the data of all who are attacked as one."""
     origin = setup.deal.audit.origin(target)
     theirs = np.isin(setup.deal.audit.owner, _partners(setup, target))
     return np.where(theirs, Origin.MEMBER, origin).astype(np.int64)
 
 
 def _partners(setup: Setup, target: ClientId) -> list[ClientId]:
-    """Whom the adversary cannot tell from the target, because it attacks them together."""
+    """Return the clients that are attacked together with the target."""
     merged = setup.study.audit.merge
     return [client for client in merged if client != target] if target in merged else []

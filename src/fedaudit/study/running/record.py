@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -13,15 +13,14 @@ from fedaudit.attacks import attack_named
 from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE, alone_in
 from fedaudit.core.metric_names import EPSILON
 from fedaudit.core.values import Architecture, Sees
-from fedaudit.metrics import combined
 from fedaudit.metrics.intervals import FEWEST_RUNS
 from fedaudit.observe.measurements import Stored, rounds_with, stacked
-from fedaudit.observe.usage import Usage, read_usage
+from fedaudit.observe.usage import read_usage
 from fedaudit.results import aggregate
 from fedaudit.results.aggregate import corrected as corrected_by_hypothesis
 from fedaudit.results.aggregate import each_over_runs, over_runs
 from fedaudit.results.coverage import ClientCoverage, Coverage
-from fedaudit.results.estimate import Estimate, Test, tests_of
+from fedaudit.results.estimate import Estimate, tests_of
 from fedaudit.results.record import (
     MOST_CLIENTS,
     AttackRow,
@@ -44,7 +43,7 @@ from fedaudit.study.figures.clusters import cluster_result
 from fedaudit.study.figures.guarantees import formal_epsilons
 from fedaudit.study.figures.sample_scores import write_scores
 from fedaudit.study.figures.source import SourceFound, source_results
-from fedaudit.study.figures.truth import Findings
+from fedaudit.study.figures.truth import Findings, run_coordinates
 from fedaudit.study.figures.uploads import peer_controls, reported_controls
 from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.identity import config_of, run_key, settings_of
@@ -158,7 +157,12 @@ def assembled(
     on_clusters = [figure for one in clusters for figure in one.figures]
     answers = [one.answers for one in sources]
     rows, others = _clients(first)
-    rows_of_attacks = _attack_rows(first, findings)
+    attacks = _attack_rows(first, findings)
+    uncovered = [
+        f"What {row.name} shows of some clients: {row.uncovered}."
+        for row in attacks
+        if row.uncovered
+    ]
     return Record(
         name=study.name,
         content_hash=_content_hash(
@@ -171,11 +175,9 @@ def assembled(
         watched=recorded is not None,
         environment=environment,
         view=ViewRow(
-            name=first.view.name,
-            sees=_names(first.view.offers),
-            description=first.view.description,
+            name=first.view.name, sees=_names(first.view.offers), description=first.view.description
         ),
-        attacks=rows_of_attacks,
+        attacks=attacks,
         clients=rows,
         other_clients=others,
         parameters=None if recorded else max(_parameters(net) for net in first.algorithm.nets),
@@ -201,7 +203,7 @@ def assembled(
         sources=answers,
         clusters=[one.choices for one in clusters],
         coverage=recorded.coverage if recorded else _coverage(runs, stored),
-        untested=[*_untested(first), *_uncovered(rows_of_attacks), *notes],
+        untested=[*_untested(first), *uncovered, *notes],
     )
 
 
@@ -244,12 +246,12 @@ def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
         )
         places = 1 if attack.infers_source else len(run.study.audit.targets)
         total = len(run.study.seeds) * places
-        # What compares clients cannot be run on any of two: its view does not show that.
-        refused = run.refused.get(name, "") or (
-            next(iter(alone.values())) if len(alone) == total else ""
-        )
-        everywhere = not refused and len(failed | uncovered | alone) == total
+        refused = run.refused.get(name, "")
+        if not refused and len(alone) == total:
+            # What compares clients cannot run on any of two: its view does not show that.
+            refused = next(iter(alone.values()))
         few = {**uncovered, **alone}
+        everywhere = not refused and len(failed | few) == total
         reason = refused or "; ".join(({**failed, **few} if everywhere else failed).values())
         rows.append(
             AttackRow(
@@ -274,17 +276,10 @@ _UNDEFENDED = {
 
 
 def _undefended(run: Setup, name: str, way: str) -> str:
-    """What an attack does, with undefended models of the adversary's named as such."""
+    """Return what an attack does, with undefended models of the adversary named as such."""
     attack = attack_named(name)
     ignorant = any(one.ignores_defense and one.serves(attack) for one in run.extensions)
     return _UNDEFENDED.get(way, way) if ignorant else way
-
-
-def _uncovered(rows: Sequence[AttackRow]) -> list[str]:
-    """Notes for readers on attacks that clients took part in too few rounds for."""
-    return [
-        f"What {row.name} shows of some clients: {row.uncovered}." for row in rows if row.uncovered
-    ]
 
 
 def _names(sees: Sees) -> list[str]:
@@ -298,12 +293,7 @@ def _clients(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
     first = sorted(sizes, key=lambda c: (c not in run.study.audit.targets, -audited[c], c))
     shown, rest = set(first[:MOST_CLIENTS]), first[MOST_CLIENTS:]
     rows = [
-        ClientRow(
-            client=client,
-            samples=size,
-            audited=audited[client],
-            class_counts=counts[client],
-        )
+        ClientRow(client=client, samples=size, audited=audited[client], class_counts=counts[client])
         for client, size in sizes.items()
         if client in shown
     ]
@@ -379,9 +369,7 @@ def _adapted(run: Setup) -> bool:
 
 
 def _content_hash(
-    run: Setup,
-    stored: Sequence[Sequence[Stored]],
-    figures: Sequence[Estimate | SourceResult],
+    run: Setup, stored: Sequence[Sequence[Stored]], figures: Sequence[Estimate | SourceResult]
 ) -> str:
     """Over what was measured: settings, rounds and figures.
 
@@ -405,39 +393,32 @@ def _content_hash(
     return digest.hexdigest()
 
 
-def _usage_rows(run: Setup, place: Path, stored: Sequence[Stored]) -> list[UsageRow]:
-    """Uses of each client's samples, and the cost of its defense.
-
-    Args:
-        run: The run.
-        place: Its folder; one that an older fedaudit wrote tells nothing.
-        stored: Its measured rounds, for the kind of device.
-    """
+def _usage_rows(run: Setup, place: Path, stored: Sequence[Stored]) -> Iterator[UsageRow]:
+    """Yield uses of each client's samples, and the cost of its defense, if a run kept them."""
     usage = read_usage(place, run_key(run.study, run.seed, measured_on(stored)))
-    if usage is None:
-        return []
-    targets = run.study.audit.targets
-    told = usage.clients if len(usage.clients) <= _MOST_CLIENTS else targets
-    return [_row(run, usage, client) for client in usage.clients if client in told]
-
-
-def _row(run: Setup, usage: Usage, client: int) -> UsageRow:
-    at = usage.clients.index(client)
-    return UsageRow(
-        defense=run.study.defense.label,
-        seed=run.seed,
-        client=client,
-        defended=client in run.defenses,
-        samples=len(usage.ids[client]),
-        distinct=usage.distinct[:, at].tolist(),
-        times_used=_histogram(usage.used[client]),
-        times_recycled=_histogram(usage.recycled[client]),
-        extra_bytes=int(usage.extra_bytes[:, at].sum()),
-        seconds=float(usage.seconds[:, at].sum()),
-        filter_cosine=_mean(usage.filter_cosine[:, at]),
-        rounds_acted=_rounds(usage.acted[:, at]),
-        rounds_decided_by_risk=_rounds(usage.risk_decided[:, at]),
-    )
+    clients = () if usage is None else usage.clients
+    for at, client in enumerate(clients):
+        if usage is None or not (
+            len(clients) <= _MOST_CLIENTS or client in run.study.audit.targets
+        ):
+            continue
+        cosines = usage.filter_cosine[:, at]
+        cosines = cosines[~cosines.isnan()]
+        yield UsageRow(
+            **run_coordinates(run),
+            client=client,
+            defended=client in run.defenses,
+            samples=len(usage.ids[client]),
+            distinct=usage.distinct[:, at].tolist(),
+            times_used=_histogram(usage.used[client]),
+            times_recycled=_histogram(usage.recycled[client]),
+            extra_bytes=int(usage.extra_bytes[:, at].sum()),
+            seconds=float(usage.seconds[:, at].sum()),
+            # Rounding may leave a cosine just outside of what it can be.
+            filter_cosine=float(cosines.mean().clamp(-1, 1)) if len(cosines) else None,
+            rounds_acted=_rounds(usage.acted[:, at]),
+            rounds_decided_by_risk=_rounds(usage.risk_decided[:, at]),
+        )
 
 
 def _rounds(asked: Tensor) -> int | None:
@@ -446,54 +427,33 @@ def _rounds(asked: Tensor) -> int | None:
     return int(known.sum()) if len(known) else None
 
 
-def _mean(cosines: Tensor) -> float | None:
-    """Over the rounds that have one."""
-    known = cosines[~cosines.isnan()]
-    # Rounding may leave a cosine just outside of what it can be.
-    return float(known.mean().clamp(-1, 1)) if len(known) else None
-
-
 def _histogram(times: Tensor) -> list[int]:
-    """Counts of samples used 0 times, once, twice ..."""
+    """Return counts of samples used 0 times, once, twice and so on."""
     return np.bincount(times.numpy()).tolist() if len(times) else []
 
 
 def corrected(findings: Findings, alpha: float) -> list[Estimate]:
-    """All figures and their means over runs, with significance corrected over the whole study.
+    """Return all figures and their means over runs, with significance corrected over the study.
 
     Means make a family of their own: a reader looks at them or at single runs, not at the
     largest of both.
     """
-    single = _with_significance(findings.figures, findings.p_values, alpha)
     groups: dict[tuple[object, ...], list[int]] = {}
     for place, figure in enumerate(findings.figures):
         if figure.metric != EPSILON:
             key = (figure.attack, figure.contrast, figure.unit, figure.target, figure.metric)
             groups.setdefault(key, []).append(place)
-    several = [places for places in groups.values() if len(places) > 1]
     means = [
         over_runs(
             [findings.figures[place] for place in places],
             [findings.limits[place] for place in places if place in findings.limits],
         )
-        for places in several
-    ]
-    known = findings.p_values
-    tested = [[known[place] for place in places if place in known] for places in several]
-    # A run that refused the figure was not tested, and says nothing against the others.
-    p_values = {row: combined(given) for row, given in enumerate(tested) if given}
-    return single + _with_significance(means, p_values, alpha)
-
-
-def _with_significance(
-    figures: Sequence[Estimate], p_values: Mapping[int, float], alpha: float
-) -> list[Estimate]:
-    tested = [
-        figure.model_copy(update={"tests": [Test(p_value=p_values[at])] if at in p_values else []})
-        for at, figure in enumerate(figures)
+        for places in groups.values()
+        if len(places) > 1
     ]
     # The outcome alone is kept: a study tests thousands of figures.
     return [
         figure.model_copy(update={"tests": tests_of(figure.significant)})
-        for figure in aggregate.corrected(tested, alpha)
+        for family in (findings.figures, means)
+        for figure in aggregate.corrected(family, alpha)
     ]
