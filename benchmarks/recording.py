@@ -38,8 +38,7 @@ from fedaudit.live.network import network_of
 from fedaudit.live.recorder import record
 from fedaudit.live.recording import RoundEntry
 from fedaudit.live.rounds import Answers, round_of_uploads
-from fedaudit.models.cnn import cnn
-from fedaudit.models.resnet import resnet18
+from fedaudit.models import CNN, ResNet18
 from fedaudit.observe.kept_files import write_round
 
 CLIENTS, SAMPLES, AUDITED, EVERY, ROUNDS = 10, 500, 1500, 10, 8
@@ -53,7 +52,7 @@ def pictures(count: int, name: str) -> tuple[Tensor, Tensor]:
 
 
 def network() -> nn.Module:
-    return resnet18(shape=(3, 32, 32), classes=10)
+    return ResNet18().build((3, 32, 32), 10)
 
 
 def train(module: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
@@ -107,7 +106,7 @@ class Span(NamedTuple):
 
 
 def small_network() -> nn.Module:
-    return cnn(shape=(3, 32, 32), classes=10, channels="32,64", kernel=5, hidden="512,128")
+    return CNN().build((3, 32, 32), 10)
 
 
 def where(turns: int, smaller: int, picture: Path | None) -> None:

@@ -29,8 +29,8 @@ from fedaudit.results.games import PointPlayed
 from fedaudit.results.read import read_record
 from fedaudit.study.figures.sample_scores import read_scores
 from fedaudit.study.running.folder import STUDY_FILE, growth_notes, recorded_growth, recorded_study
-from fedaudit.study.running.pictures import _row
 from fedaudit.study.running.pool import RUN_FILE, RUNS_FILE, Identity, _identity_in, run_folder
+from fedaudit.study.running.record import usage_rows
 from fedaudit.study.setup.parts import MeasuredRun, Setup
 from fuzz.target import FOLDER, file
 from results.archives import unpacked
@@ -83,11 +83,9 @@ def usage(content: bytes) -> None:
     """Usage of a run, as far as the rows of a record."""
     found = read_usage(file(f"used/{USAGE_FILE}", content).parent, RUN)
     assert found is not None
-    run = SimpleNamespace(
-        study=SimpleNamespace(defense=SimpleNamespace(label="none")), seed=1, defenses={}
-    )
-    for client in found.clients:
-        _row(cast("Setup", run), found, client)
+    audit = SimpleNamespace(targets=found.clients)
+    study = SimpleNamespace(defense=SimpleNamespace(label="none"), audit=audit)
+    list(usage_rows(cast("Setup", SimpleNamespace(study=study, seed=1, defenses={})), found))
     if 0 in found.clients:
         counted(found, Round(**{**vars(_round()), "index": found.rounds + 1}))
 

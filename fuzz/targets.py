@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save
 
-from fedaudit.datasets.formats import cifar, idx, image_folder, npz
+from fedaudit.datasets.formats import cifar, idx, images, npz
 from fedaudit.games.run import read_points
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outputs import junit_xml
@@ -122,7 +122,7 @@ def _samples(content: bytes) -> None:
 
 
 def _npz(content: bytes) -> None:
-    npz.read(file("data.npz", content), seed=1)
+    npz.npz(file("data.npz", content)).read(seed=1)
 
 
 def _idx(content: bytes) -> None:
@@ -130,7 +130,7 @@ def _idx(content: bytes) -> None:
         file(f"idx/{name}", content)
     for name in ("train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte"):
         file(f"idx/{name}", bytes([0, 0, 8, 1, 0, 0, 0, 2, 0, 1]))
-    idx.read(FOLDER / "idx")
+    idx.idx(FOLDER / "idx").read(seed=1)
 
 
 def _packed_idx(content: bytes) -> None:
@@ -138,7 +138,7 @@ def _packed_idx(content: bytes) -> None:
         file(f"packed/{name}.gz", content)
     for name in ("train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte"):
         file(f"packed/{name}", bytes([0, 0, 8, 1, 0, 0, 0, 2, 0, 1]))
-    idx.read(FOLDER / "packed")
+    idx.idx(FOLDER / "packed").read(seed=1)
 
 
 _GREEN = b"P6 1 1 255 " + bytes([0, 255, 0])
@@ -150,13 +150,13 @@ def _picture(content: bytes) -> None:
     # Data sets whose samples are all the same are refused.
     for name in ("b/0.png", "b/1.png", "b/2.png"):
         file(f"pictures/{name}", _GREEN)
-    image_folder.read(FOLDER / "pictures", seed=1, test_share=0.5, size=4)
+    images.images(FOLDER / "pictures", test_share=0.5, size=4).read(seed=1)
 
 
 def _cifar(content: bytes) -> None:
     for name in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"):
         file(f"cifar/{name}", content)
-    cifar.read(FOLDER / "cifar")
+    cifar.cifar(FOLDER / "cifar").read(seed=1)
 
 
 def _smallest(root: Path, pattern: str) -> list[bytes]:

@@ -22,8 +22,9 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.naming import Clients, NamedPart
 from fedaudit.datasets.catalog import SOURCES
 from fedaudit.datasets.partitions.schemes import PARTITIONS
+from fedaudit.datasets.source import DataSource
 from fedaudit.defenses import DEFENSES
-from fedaudit.models import MODELS, parts
+from fedaudit.models import MODELS, ConfiguredModel
 from fedaudit.study.front.spelling import attack_settings, defense_settings, registering
 from fedaudit.study.settings.sections import TrainingSection
 
@@ -67,29 +68,30 @@ def test_every_partition_of_the_catalogue_is_public() -> None:
         assert kind.catalogue_name == name  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    ("functions", "catalogue"),
-    [
-        ({name: getattr(fa.datasets, name) for name in SOURCES}, SOURCES),
-        (
-            {
-                make().what: make
-                for name, make in vars(parts).items()
-                if name[0].isupper() and inspect.isfunction(make)
-            },
-            MODELS,
-        ),
-    ],
-    ids=["data sets", "models"],
-)
-def test_every_function_has_the_settings_and_defaults_of_the_catalogue(
-    functions: Mapping[str, Callable[..., object]], catalogue: Mapping[str, Callable[..., object]]
+@pytest.mark.parametrize(("package", "catalogue"), [(fa.datasets, SOURCES), (fa.models, MODELS)])
+def test_every_data_set_and_model_of_the_catalogue_is_public(
+    package: ModuleType, catalogue: Mapping[str, type[ConfiguredModel] | type[DataSource]]
 ) -> None:
-    assert functions.keys() == catalogue.keys()
-    given = ("path", "name", "seed", "shape", "classes")
-    for name, function in functions.items():
-        others = given if catalogue is MODELS else given[:3]
-        assert options_of(function, *others) == options_of(catalogue[name], *others)
+    public = [getattr(package, name) for name in package.__all__]
+    for name, kind in catalogue.items():
+        assert kind in public
+        assert kind.catalogue_name == name
+        assert {one.name for one in fields(kind) if one.default is MISSING} <= {"path", "name"}
+
+
+def test_a_package_imports_what_is_used_of_it_and_nothing_else() -> None:
+    script = """
+import sys
+import fedaudit as fa
+fa.datasets.npz("a.npz"), fa.models.MLP()
+print(*sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    loaded = {n.rpartition(".")[2] for n in done.stdout.split() if n.startswith("fedaudit.")}
+    assert {"npz", "mlp"} <= loaded
+    assert not loaded & {"idx", "cifar", "images", "hf", "digits", "synthetic", "cnn", "resnet18"}
 
 
 def test_every_attack_has_a_constructor_with_the_settings_of_its_rule_or_signal() -> None:
@@ -142,24 +144,22 @@ def test_a_part_is_its_name_and_the_settings_that_differ_from_their_defaults() -
     assert fa.partitions.Dirichlet(4, beta=1.0, minimum=1).part() == Clients(
         "dirichlet", {"beta": 1.0}, 4
     )
-    assert fa.models.CNN(kernel=5, padding=2) == NamedPart("cnn", {"padding": 2})
-    assert fa.datasets.digits(test_share=0.2).options == {}
+    assert fa.models.CNN(kernel=5, padding=2).part() == NamedPart("cnn", {"padding": 2})
+    assert fa.datasets.digits(test_share=0.2).part().options == {}
 
 
-MODULES = (fa.algorithms, fa.attacks, fa.partitions, fa.datasets, parts)
+MODULES = (fa.algorithms, fa.attacks, fa.partitions, fa.datasets, fa.models, fa.tasks)
+BASES = {"ConfiguredModel", "DataSource", "Dataset", "FederatedAlgorithm", "FederatedTask"}
+BASES |= {"Partition", "PartitionScheme"}
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_every_example_of_the_public_api_runs(module: ModuleType) -> None:
-    found = doctest.testmod(module)
-    assert found.failed == 0
-    bases = {"Dataset", "FederatedAlgorithm", "FederatedTask", "NamedPart", "Partition"}
-    bases |= {"PartitionScheme", "changed_options"}  # no examples: bases and helpers
-    names = set(module.__all__) if hasattr(module, "__all__") else set(vars(module))
-    public = [getattr(module, name) for name in names - bases if name[0] != "_"]
-    named = [one for one in public if getattr(one, "__module__", "").startswith("fedaudit.")]
-    assert named
+    public = [getattr(module, name) for name in {*module.__all__} - BASES]
+    named = [one for one in public if callable(one)]
     assert [one for one in named if ">>> " not in (one.__doc__ or "")] == []
+    for defining in {module, *(sys.modules[one.__module__] for one in named)}:
+        assert doctest.testmod(defining).failed == 0
 
 
 def test_every_defense_takes_its_members_and_has_an_example_that_runs() -> None:

@@ -23,7 +23,7 @@ from fedaudit.core.errors import LISTED, folded_name, unknown_name
 from fedaudit.core.importing import installed, package_of, stray_groups
 from fedaudit.core.tasks import TASKS
 from fedaudit.core.values import Sees
-from fedaudit.datasets.catalog import FORMATS, SOURCES
+from fedaudit.datasets.catalog import FORMATS, GENERATED, SOURCES
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import PARTITIONS
 from fedaudit.defenses import DEFENSES
@@ -232,13 +232,18 @@ def _defenses() -> list[CatalogueEntry]:
 
 
 def _sources() -> list[CatalogueEntry]:
-    def facts(name: str) -> dict[str, str]:
-        form = FORMATS.get(name)
-        written = f"{name}:NAME" if form or name == "hf" else name
-        return {"written": written, "looks for": form.looks_for if form else ""}
+    def described(entry: CatalogueEntry) -> CatalogueEntry:
+        written = entry.name if entry.name in GENERATED else f"{entry.name}:NAME"
+        facts = {
+            "written": written,
+            "looks for": FORMATS[entry.name].looks_for if entry.name in FORMATS else "",
+        }
+        # What must be given is the name that is written after the colon.
+        return replace(
+            entry, facts=facts, settings=tuple(one for one in entry.settings if one.default)
+        )
 
-    entries = _made("data source", SOURCES)
-    return [replace(entry, facts=facts(entry.name)) for entry in entries]
+    return [described(entry) for entry in _made("data source", SOURCES)]
 
 
 def _draws() -> list[CatalogueEntry]:

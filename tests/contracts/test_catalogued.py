@@ -30,7 +30,7 @@ OTHERS: dict[str, set[str]] = {
     "fedaudit.signals": {"base", "gradients", "kernels", "measure"},
     "fedaudit.defenses": {"planted", "soft_labels"},
     "fedaudit.fl.algorithms": {"base"},
-    "fedaudit.models": {"_parts", "parts"},
+    "fedaudit.models": {"base"},
 }
 """Files and folders that hold no entry: interfaces, catalogues and machinery."""
 

@@ -24,7 +24,7 @@ def test_an_array_without_axes_is_refused(
     path = tmp_path / "data.npz"
     np.savez(path, **{**arrays, name: np.array(1)})
     with pytest.raises(BadInput, match=f"{name} in data.npz is a single value"):
-        npz.read(path, seed=1)
+        npz.npz(path).read(seed=1)
 
 
 @pytest.mark.parametrize("distinct", [True, False])
@@ -32,4 +32,4 @@ def test_labels_of_another_name_without_axes_are_refused(distinct: bool, tmp_pat
     path = tmp_path / "data.npz"
     np.savez(path, x=X, other=np.array(1))
     with pytest.raises(BadInput, match=r"other in .* is a single value"):
-        npz.read(path, seed=1, labels="other", distinct=distinct)
+        npz.npz(path, labels="other", distinct=distinct).read(seed=1)

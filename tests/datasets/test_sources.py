@@ -22,8 +22,8 @@ import fedaudit
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.datasets.catalog import FORMATS, SOURCES, load
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.formats import hugging_face
-from fedaudit.datasets.generated import _bundled_digits
+from fedaudit.datasets.generated.digits import _bundled_digits
+from fedaudit.datasets.hubs import hf
 from fedaudit.datasets.in_memory import of_samples
 
 Reads = Callable[..., Dataset]
@@ -596,7 +596,7 @@ class TestImageFolder:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store_pictures(tmp_path / "pets", {f"{c}/{i}": i for c in "ab" for i in range(5)})
-        monkeypatch.setattr("fedaudit.datasets.formats.image_folder._MOST_ENTRIES", 4)
+        monkeypatch.setattr("fedaudit.datasets.formats.images._MOST_ENTRIES", 4)
         with pytest.raises(BadInput, match="a holds over 4 files and folders"):
             load("pets", data_dir=tmp_path)
 
@@ -614,7 +614,7 @@ class TestImageFolder:
                 raise PermissionError(13, "Permission denied", str(folder))
             return scanned(folder)
 
-        monkeypatch.setattr("fedaudit.datasets.formats.image_folder.os.scandir", scandir)
+        monkeypatch.setattr("fedaudit.datasets.formats.images.os.scandir", scandir)
         with pytest.raises(BadInput, match=rf"{locked} cannot be read \(Permission denied\)"):
             load("images:pets", data_dir=tmp_path)
 
@@ -668,11 +668,16 @@ class TestHuggingFace:
         """Reads a data set of these tables, as the package would have loaded them."""
 
         def read(
-            name: str, parts: object, folders: tuple[Path, ...] = (), **options: object
+            name: str,
+            parts: object,
+            folders: tuple[Path, ...] = (),
+            *,
+            seed: int,
+            **options: object,
         ) -> Dataset:
-            source = hugging_face.Source(parts, 10_000, folders)  # type: ignore[arg-type]
-            monkeypatch.setattr(hugging_face, "_loaded", lambda name, config: source)
-            return hugging_face.read(name, **options)  # type: ignore[arg-type]
+            source = hf.Source(parts, 10_000, folders)  # type: ignore[arg-type]
+            monkeypatch.setattr(hf, "_loaded", lambda name, config: source)
+            return hf.hf(name, **options).read(seed)  # type: ignore[arg-type]
 
         return read
 
@@ -785,10 +790,7 @@ class TestHuggingFace:
                 "ragged": [[1], [1, 2], [], [1]],
             }
         )
-        table = {
-            name: hugging_face.ArrowColumn(name, stored.column(name), 0)
-            for name in stored.column_names
-        }
+        table = {name: hf.ArrowColumn(name, stored.column(name), 0) for name in stored.column_names}
         dataset = from_tables("t", {"train": table}, seed=0, features="row", test_share=0.5)
         assert (dataset.classes, dataset.train.features.shape[1:]) == (2, (1, 2))
         with pytest.raises(BadInput, match="rows of ragged differ in length"):

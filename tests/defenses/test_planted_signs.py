@@ -14,7 +14,7 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.defenses.planted import SIGNS, distance_between, distance_from_others, values_on
-from fedaudit.models.mlp import mlp
+from fedaudit.models import MLP
 
 
 def own(*rows: list[float]) -> Samples:
@@ -30,7 +30,7 @@ def model(first: list[list[float]], second: list[list[float]], **biases: list[fl
     sizes = len(first), len(second)
     net = Architecture(
         "net",
-        partial(mlp, shape=(len(first[0]),), classes=1, hidden=",".join(map(str, sizes))),
+        MLP(hidden=",".join(map(str, sizes))).for_samples((len(first[0]),), 1),
         (("sizes", str((len(first[0]), *sizes))),),
     )
     given = net.initial(0)

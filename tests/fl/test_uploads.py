@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,7 @@ from fedaudit.fl.algorithms.ifca import Ifca
 from fedaudit.fl.canary import _without
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.models.mlp import mlp
+from fedaudit.models import MLP
 from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Gradient, LazyByClient, Round, Update, chosen
@@ -38,7 +38,7 @@ from fedaudit.signals.residuals import ProjectionResidual
 from fedaudit.signals.updates import GradientCosine, GradientDifference, GradientNorm
 from fedaudit.study.figures.uploads import update_notes
 
-NET = Architecture("net", partial(mlp, shape=(6,), classes=3, hidden="7"))
+NET = Architecture("net", MLP(hidden="7").for_samples((6,), 3))
 TRAINING = LocalTraining(lr=0.1, batch_size=4)
 CLIENTS = 70
 SIGNALS: list[Signal] = [
@@ -295,13 +295,13 @@ from fedaudit.core.values import Architecture, Samples
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.models.mlp import mlp
+from fedaudit.models import MLP
 from fedaudit.signals.measure import measure_round
 from fedaudit.signals.outputs import Loss
 from fedaudit.signals.updates import GradientCosine
 
 torch.set_num_threads(1)
-net = Architecture("net", partial(mlp, shape=(784,), classes=10, hidden="200,100"))
+net = Architecture("net", MLP(hidden="200,100").for_samples((784,), 10))
 some = Samples(torch.randn(10, 784), torch.arange(10))
 clients = dict.fromkeys(range(1000), some)
 (round,) = simulate(FedAvg(net, LocalTraining(lr=0.1)), clients, rounds=1, seed=1)

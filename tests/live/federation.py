@@ -1,7 +1,7 @@
 """A small federation of digits, trained by a loop of its own, for the tests of recordings."""
 
 from collections.abc import Iterator, Mapping
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.audited import Split, fair_split
 from fedaudit.live.recorder import Recorder, record
-from fedaudit.models.mlp import mlp
+from fedaudit.models import MLP
 from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Round
 
@@ -31,7 +31,7 @@ required = []
 least_learned = 0.0
 """
 """A policy that asks for coverage and for controls that hold, and for no small figures."""
-NET = Architecture("net", partial(mlp, shape=(64,), classes=10, hidden="16"))
+NET = Architecture("net", MLP(hidden="16").for_samples((64,), 10))
 
 
 class Data(NamedTuple):

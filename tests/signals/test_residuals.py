@@ -15,9 +15,7 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics import auc
-from fedaudit.models.cnn import cnn
-from fedaudit.models.mlp import mlp
-from fedaudit.models.transformer import transformer
+from fedaudit.models import CNN, MLP, Transformer
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.signals.measure import measure_round, measuring_on
 from fedaudit.signals.residuals import ProjectionResidual
@@ -25,8 +23,8 @@ from tests.rounding import RoundedByPlace
 from tests.samples import random_samples
 from tests.signals.test_signals import a_round
 
-LINEAR = Architecture("linear", partial(mlp, shape=(3,), classes=2, hidden=""))
-WIDE = Architecture("wide", partial(mlp, shape=(40,), classes=4, hidden="30"))
+LINEAR = Architecture("linear", MLP(hidden="").for_samples((3,), 2))
+WIDE = Architecture("wide", MLP(hidden="30").for_samples((40,), 4))
 
 
 def changed(architecture: Architecture, updates: dict[str, Tensor]) -> Exposed:
@@ -63,7 +61,7 @@ SIGNAL = ProjectionResidual()
 def test_it_is_the_share_that_singular_vectors_leave_by_their_strength(
     outputs: int, inputs: int
 ) -> None:
-    net = Architecture("one", partial(mlp, shape=(inputs,), classes=outputs, hidden=""))
+    net = Architecture("one", MLP(hidden="").for_samples((inputs,), outputs))
     rng = seeded(1, "singular", outputs)
     update = torch.randn(outputs, inputs, generator=rng) * 10.0 ** -torch.arange(inputs)
     samples = random_samples(rng, 7, inputs, classes=outputs)
@@ -81,7 +79,7 @@ def test_no_direction_is_in_or_out_by_rounding() -> None:
     rng = seeded(2, "rounding")
     update = torch.randn(6, 3, generator=rng) @ torch.randn(3, 20, generator=rng)
     update[:, :3] += 1e-3 * torch.randn(6, 3, generator=rng)
-    net = Architecture("one", partial(mlp, shape=(20,), classes=6, hidden=""))
+    net = Architecture("one", MLP(hidden="").for_samples((20,), 6))
     samples = random_samples(rng, 9, 20, classes=6)
     plain = residuals(changed(net, {"1.weight": update}), samples, SIGNAL)
     with RoundedByPlace():
@@ -130,7 +128,7 @@ def test_the_layer_that_can_span_most_is_taken_unless_one_is_named() -> None:
 def test_a_convolutional_network_is_read_at_its_dense_layers_and_a_sequence_at_all_positions() -> (
     None
 ):
-    build = partial(cnn, shape=(1, 8, 8), classes=3, channels="4", hidden="16", padding=2)
+    build = CNN(channels="4", hidden="16", padding=2).for_samples((1, 8, 8), 3)
     picture = Architecture("cnn", build)
     pictures = random_samples(seeded(5), 4, 1, 8, 8, classes=3)
     weight = torch.randn(16, 64, generator=seeded(6))
@@ -138,9 +136,7 @@ def test_a_convolutional_network_is_read_at_its_dense_layers_and_a_sequence_at_a
     entered = picture.initial(0).module()[:4](pictures.features)  # type: ignore[index]
     torch.testing.assert_close(found, by_projection(entered[:, None], weight), rtol=1e-4, atol=1e-6)
 
-    text = Architecture(
-        "text", partial(transformer, shape=(5,), classes=11, layers=1, width=8, heads=2)
-    )
+    text = Architecture("text", Transformer(layers=1, width=8, heads=2).for_samples((5,), 11))
     tokens = Samples(torch.randint(11, (4, 5), generator=seeded(7)), torch.zeros(4).long())
     weight = torch.randn(3, 32, generator=seeded(8)).repeat(3, 1)[:8]
     signal = ProjectionResidual(layer="blocks.0.hidden.2")

@@ -14,7 +14,7 @@ from fedaudit.core.modules import CHUNK
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, ClientId, Model, Samples, flat, plus, plus_tail
 from fedaudit.engines.local import LOCAL
-from fedaudit.models.cnn import cnn
+from fedaudit.models import CNN
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.signals.base import Seen, Signal
@@ -153,7 +153,7 @@ def test_blocks_measured_elsewhere_give_the_same_bits(count: int) -> None:
 @cache
 def in_blocks() -> tuple[Round, Samples, MeasuredRound]:
     """A round and samples of several blocks, measured in one piece."""
-    build = partial(cnn, shape=(1, 16, 16), classes=3, channels="4,8", hidden="16", padding=2)
+    build = CNN(channels="4,8", hidden="16", padding=2).for_samples((1, 16, 16), 3)
     architecture, rng = Architecture("small cnn", build), seeded(0, "many samples")
     total = 3 * BLOCK + 17
     features = torch.randn(total, 1, 16, 16, generator=rng)

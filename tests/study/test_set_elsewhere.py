@@ -10,7 +10,7 @@ from fedaudit.algorithms import ALGORITHMS
 from fedaudit.catalogue import CATALOGUES
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.importing import called
-from fedaudit.datasets.catalog import FORMATS, MADE, load
+from fedaudit.datasets.catalog import FORMATS, GENERATED, load
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import PARTITIONS
 from fedaudit.defenses import DEFENSES
@@ -37,7 +37,7 @@ SMALL: dict[str, object] = {
 }
 
 PARTS = {
-    "data": [*MADE, "hf:x", *(f"{kind}:x" for kind in FORMATS)],
+    "data": [*GENERATED, "hf:x", *(f"{kind}:x" for kind in FORMATS)],
     "partition": [*PARTITIONS],
     "model": [*MODELS],
     "algorithm": [*ALGORITHMS],

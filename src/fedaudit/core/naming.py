@@ -6,10 +6,9 @@ that a study file would have beside the name. The rooms :mod:`fedaudit.algorithm
 :mod:`fedaudit.models` make them. Importing this module loads neither torch nor pydantic.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
-from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -120,14 +119,6 @@ def changed_fields(part: "DataclassInstance") -> dict[str, object]:
     }
 
 
-def changed_options(
-    maker: Callable[..., object], options: Mapping[str, Setting]
-) -> dict[str, object]:
-    """Return the options that differ from a function's defaults for its keyword arguments."""
-    defaults = signature(maker).parameters
-    return {name: value for name, value in options.items() if value != defaults[name].default}
-
-
 def members_of(given: object) -> tuple[int, ...]:
     """Clients by their numbers.
 
@@ -139,7 +130,3 @@ def members_of(given: object) -> tuple[int, ...]:
     if any(isinstance(one, bool) or not isinstance(one, int) for one in given):
         raise BadInput(f"members are clients by number, such as [0, 1], got {list(given)!r}")
     return tuple(given)
-
-
-Maker = Callable[..., NamedPart]
-"""Makes a part of the catalogue from settings."""

@@ -37,6 +37,10 @@ class Reading(Flag):
     Attributes:
         POSTERIOR: A probability for each class.
         TOKENS: A probability for each token of a sequence.
+
+    Examples:
+        >>> Reading.POSTERIOR in classification().readings
+        True
     """
 
     NOTHING = 0
@@ -51,6 +55,11 @@ class NextTokens(NamedTuple):
         logits: Before each token.
         tokens: That came; of no meaning where they do not count.
         counted: Which of them count: padding does not.
+
+    Examples:
+        >>> logits, tokens = torch.zeros(1, 3, 5), torch.tensor([[4, 2, 0]])
+        >>> next_token().tokens(logits, tokens).counted
+        tensor([[ True, False]])
     """
 
     logits: Float[Tensor, "samples positions tokens"]
@@ -66,6 +75,11 @@ class Utility(NamedTuple):
         of: Value of each sample, of (outputs, targets).
         is_share: Whether values are 1 for a right answer and 0 for a wrong one, so that their mean
             is a rate; where they are not, less is better.
+
+    Examples:
+        >>> accuracy = classification().utility
+        >>> accuracy.of(torch.tensor([[0.1, 0.9]]), torch.tensor([1]))
+        tensor([1.])
     """
 
     name: str
@@ -131,6 +145,11 @@ class Task:
         settings: Keyword settings that the task was made with.
         inputs: How the inputs of a model that takes several by name lie in the features.
         takes: What a model is called with, in words; empty for one tensor with a row a sample.
+
+    Examples:
+        >>> task = classification()
+        >>> task.losses(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
+        tensor([0.6931])
     """
 
     name: str
@@ -447,6 +466,12 @@ class Denoising(Task):
         draws: Draws a sample outside training.
         seed: Of the draws.
         fixed: Whether draws are the same for all; else each sample gets others at each model.
+
+    Examples:
+        >>> def predict_no_noise(noisy, steps):
+        ...     return torch.zeros_like(noisy)
+        >>> denoising(draws=4).outputs(predict_no_noise, torch.zeros(2, 1, 8, 8)).shape
+        torch.Size([2, 4])
 
     Source: Ho et al. 2020 (DDPM), Eq. (14) and section 4.
     """

@@ -3,54 +3,35 @@
 import inspect
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from fedaudit.core.errors import BadInput, nearest, type_of, unknown_name
 from fedaudit.core.importing import called, installed, is_own, named
+from fedaudit.core.lazy import Catalogue
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import Setting
 from fedaudit.datasets.dataset import Dataset, of_task, some_classes
-from fedaudit.datasets.formats import cifar, hugging_face, idx, image_folder, npz
-from fedaudit.datasets.generated import digits, synthetic
+from fedaudit.datasets.source import DataFile, DataSource
 
 DATA_DIR_VARIABLE = "FEDAUDIT_DATA"
 
 
-@dataclass(frozen=True)
-class Format:
-    """A kind of file or folder that data sets come in.
+GENERATED: Catalogue[type[DataSource]] = Catalogue("fedaudit.datasets", "generated")
+"""Data sets that need no file of the user's."""
 
-    Attributes:
-        find: The file or folder of a data set in the data directory, None if it is not there.
-        read: Reads it; keyword settings after the path.
-        looks_for: What ``find`` looks for, in words.
-    """
+FORMATS: Catalogue[type[DataFile]] = Catalogue("fedaudit.datasets", "formats")
+"""File formats, in the order in which a data set is looked for in them."""
 
-    find: Callable[[Path, str], Path | None]
-    read: Callable[..., Dataset]
-    looks_for: str
+HUBS: Catalogue[Callable[..., DataSource]] = Catalogue("fedaudit.datasets", "hubs")
+"""Hubs that load a data set by its name there."""
 
+SOURCES: Catalogue[type[DataSource]] = Catalogue(
+    "fedaudit.datasets", "generated", "formats", "hubs"
+)
 
-MADE: dict[str, Callable[..., Dataset]] = {"digits": digits, "synthetic": synthetic}
-
-FORMATS: dict[str, Format] = {
-    "npz": Format(npz.find, npz.read, "NAME.npz"),
-    "idx": Format(idx.find, idx.read, "NAME/train-images-idx3-ubyte"),
-    "cifar": Format(cifar.find, cifar.read, "NAME/data_batch_1 or NAME/meta"),
-    "images": Format(image_folder.find, image_folder.read, "NAME/CLASS/ or NAME/train/CLASS/"),
-}
-
-SOURCES: dict[str, Callable[..., Dataset]] = {
-    **MADE,
-    **{kind: form.read for kind, form in FORMATS.items()},
-    "hf": hugging_face.read,
-}
-
-
-READERS = (*FORMATS, "hf")
-"""What stands before the colon of a data set in a format; before any other is a module."""
+READERS = (*FORMATS, *HUBS)
+"""What is written before the colon of a data set in a format or on a hub; any other is a module."""
 
 
 def data_directory(given: Path | None = None) -> Path | None:
@@ -86,7 +67,7 @@ def load(
         data_dir: Folder that data sets lie in; by default what ``FEDAUDIT_DATA`` says.
         seed: Decides everything random about the data: generation, and splits that the files
             do not settle.
-        options: Settings of the source, see its ``read`` function.
+        options: Settings of the source; see its class in ``SOURCES``.
 
     Raises:
         BadInput: No such data set, an option its source does not have, or data that are of no use
@@ -99,22 +80,26 @@ def load(
 
 def _loaded(name: str, data_dir: Path | None, seed: int, options: Mapping[str, Setting]) -> Dataset:
     kind, colon, rest = name.partition(":")
-    if name in MADE:
-        return _called(name, MADE[name], options)(seed=seed, **options)
-    if colon and kind == "hf":
-        return _called("hf data", SOURCES["hf"], options)(rest, seed=seed, **options)
+    if name in GENERATED:
+        generated = GENERATED[name]
+        _check_options(name, generated, options)
+        return generated(**options).read(seed)
     if is_own(name, READERS) or (not colon and name in installed("data set")):
         return _own(name, data_dir, seed, options)
+    if kind in HUBS and colon:
+        hub = HUBS[kind]
+        _check_options(f"{kind} data", hub, options)
+        return hub(rest, **options).read(seed)
     found = _found(rest if colon else name, [kind] if colon else list(FORMATS), data_dir)
-    read = _called(f"{found.kind} data", FORMATS[found.kind].read, options)
-    return read(found.path, seed=seed, **options)
+    _check_options(f"{found.kind} data", FORMATS[found.kind], options)
+    return FORMATS[found.kind](found.path, **options).read(seed)
 
 
 def _own(name: str, data_dir: Path | None, seed: int, options: Mapping[str, Setting]) -> Dataset:
     """A data set of a function of the user's own, which takes ``seed``, and may ``data_dir``."""
     try:
         source = named(
-            "data set", name, MADE, wanted="a function that makes a Dataset", fits=callable
+            "data set", name, GENERATED, wanted="a function that makes a Dataset", fits=callable
         )
     except BadInput as error:
         close = nearest(name.partition(":")[0], READERS, most=1)
@@ -155,14 +140,14 @@ def _found(name: str, kinds: Sequence[str], data_dir: Path | None) -> _Found:
     raise _missing(name, folder, kinds)
 
 
-def _called(
-    what: str, source: Callable[..., Dataset], options: Mapping[str, Setting]
-) -> Callable[..., Dataset]:
-    """The source itself, once every option is one of its own and of the right type."""
+def _check_options(
+    what: str, source: Callable[..., DataSource], options: Mapping[str, Setting]
+) -> None:
+    """Raise if an option is none of the source's or of another type."""
     known = {
         name: parameter.annotation
         for name, parameter in inspect.signature(source).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name != "seed"
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
     _refuse_unknown(what, options, known)
     for name, value in options.items():
@@ -172,7 +157,6 @@ def _called(
                 f"option {name} of {what} must be of type {known[name].__name__}, got {value!r}; "
                 "write it so"
             )
-    return source
 
 
 def _refuse_unknown(what: str, options: Iterable[str], known: Collection[str]) -> None:
@@ -189,14 +173,14 @@ def _nowhere(name: str, folder: Path | None) -> BadInput:
     )
     return BadInput(
         f"data set {name!r} must come from a file and {state}; set {DATA_DIR_VARIABLE} or give "
-        f"data_dir (--data-dir), or take one that needs no file: {', '.join(MADE)}"
+        f"data_dir (--data-dir), or take one that needs no file: {', '.join(GENERATED)}"
     )
 
 
 def _missing(name: str, folder: Path, kinds: Sequence[str]) -> BadInput:
     looked = ", ".join(FORMATS[kind].looks_for.replace("NAME", name) for kind in kinds)
     entries = [path for path in folder.iterdir() if path.is_dir() or path.suffix == ".npz"]
-    there = {path.name.removesuffix(".npz") for path in entries} | set(MADE)
+    there = {path.name.removesuffix(".npz") for path in entries} | set(GENERATED)
     return BadInput(
         f"{unknown_name(f'data set in {folder}', name, there)}; looked for {looked}; put it "
         f"there, or point data_dir or {DATA_DIR_VARIABLE} at the folder that has it"

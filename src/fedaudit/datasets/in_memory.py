@@ -93,24 +93,26 @@ def samples(
     standardise: bool = False,
     subject: object = None,
 ) -> InMemory:
-    """A data set of arrays, tensors, tables or lists.
+    """Return a data set of arrays, tensors, tables or lists.
 
     Args:
-        x: Features, one row a sample: numbers, or images as bytes, channels last; or a dictionary
-            of what a model takes by name.
-        y: Class of each sample, counted from 0; of other tasks what is to be predicted, as
-            floating-point numbers.
-        x_test: Features of the test part; without, a part of ``x`` is drawn for each seed.
-        y_test: Its classes.
+        x: Features, one row for each sample: numbers, or images as bytes, channels last; or a
+            dictionary of what a model takes by name.
+        y: Class of each sample, counted from 0; for other tasks the target.
+        x_test: Features of the test part; without it, a part of ``x`` is drawn for each seed.
+        y_test: Classes of the test part.
         name: Of the data set, for the report.
-        test_share: Share of each class that is drawn for testing.
-        standardise: Whether features get mean 0 and spread 1 over the training part; left as they
-            are otherwise.
-        subject: Name or number of the person that each sample is of, for ``unit="person"``; those
+        test_share: Share of each class that is drawn for testing, in (0, 1).
+        standardise: Whether features get mean 0 and standard deviation 1 over the training part.
+        subject: Name or number of the person that each sample is from, for ``unit="person"``; those
             of ``x_test`` after those of ``x``.
 
     Raises:
-        BadInput: Not one number or row a sample, half of a test part, or people of other samples.
+        BadInput: Not one label for each sample, half of a test part, or persons of other samples.
+
+    Examples:
+        >>> samples([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1], name="toy").name
+        'toy'
     """
     given = Samples(x, y)
     if (x_test is None) != (y_test is None):

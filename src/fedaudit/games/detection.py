@@ -39,7 +39,7 @@ from fedaudit.games.records import Dealt
 from fedaudit.metrics.delong import auc_over_runs, judged_on_others
 from fedaudit.metrics.games import expected_success
 from fedaudit.metrics.roc import auc
-from fedaudit.models.mlp import mlp
+from fedaudit.models import MLP
 from fedaudit.results import detector as figures
 from fedaudit.results.detector import Detection, Outline, WeightSpread
 from fedaudit.results.estimate import Estimate
@@ -273,7 +273,7 @@ def _federation(study: GameStudy, dealt: Dealt, mechanism: Given, run: int) -> _
 def _algorithm(study: GameStudy, dealt: Dealt) -> Algorithm:
     asked, shape = study.detector, (dealt.pools.clients.shape[1],)
     hidden = f"{_units(study)},{asked.rows}"
-    build = partial(mlp, shape=shape, classes=dealt.classes, hidden=hidden)
+    build = MLP(hidden=hidden).for_samples(shape, dealt.classes)
     net = Architecture("mlp", build, (("hidden", hidden),))
     training = LocalTraining(lr=asked.lr)
     return FedSGD(net, training) if asked.algorithm == "fedsgd" else FedAvg(net, training)

@@ -27,7 +27,7 @@ from fedaudit.fl.algorithms.fedsgd import FedSGD, received_gradient
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.models.mlp import mlp
+from fedaudit.models import MLP
 from fedaudit.study.settings.games import RoundsSection
 from fedaudit.study.settings.options import check_options
 
@@ -365,15 +365,8 @@ class RoundGames:
         """The model of an honest server: a fresh network with room for the neurons."""
         units, features = neuron.first.shape[1:]
         copies = self.how.neurons
-        net = Architecture(
-            "mlp",
-            partial(
-                mlp,
-                shape=(features,),
-                classes=self.labels.classes,
-                hidden=f"{units * copies},{copies + _SPARE}",
-            ),
-        )
+        model = MLP(hidden=f"{units * copies},{copies + _SPARE}")
+        net = Architecture("mlp", model.for_samples((features,), self.labels.classes))
         return net.initial(seed_for(self._seed(number), "model"))
 
     def _seed(self, number: int) -> int:

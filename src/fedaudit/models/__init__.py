@@ -1,9 +1,15 @@
-"""Architectures, one a file, and the dictionary of them."""
+"""Models of the catalogue with their settings, and architectures that are built of them.
+
+>>> import fedaudit as fa
+>>> model = fa.models.CNN(channels="16,32")
+
+Each class is one model of ``fedaudit list models``, in a file of that name.
+"""
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import nn
@@ -11,59 +17,32 @@ from torch.overrides import TorchFunctionMode
 
 from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.importing import called, imported, installed, is_own, unknown_part
+from fedaudit.core.lazy import Catalogue, lazy_names
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import Architecture, Setting
-from fedaudit.models._parts import spelled
-from fedaudit.models.cnn import alexnet, cnn, vgg11
-from fedaudit.models.diffusion import diffusion
-from fedaudit.models.minilm import minilm
-from fedaudit.models.mlp import mlp
-from fedaudit.models.parts import (
-    CNN,
-    MLP,
-    VGG11,
-    AlexNet,
-    Diffusion,
-    MiniLM,
-    ResNet18,
-    Transformer,
-    WideResNet,
-)
-from fedaudit.models.resnet import resnet18, wide_resnet
-from fedaudit.models.transformer import transformer
+from fedaudit.models.base import ConfiguredModel as ConfiguredModel
+from fedaudit.models.base import spelled
 
-__all__ = [
-    "CNN",
-    "MLP",
-    "MODELS",
-    "VGG11",
-    "AlexNet",
-    "Diffusion",
-    "MiniLM",
-    "ResNet18",
-    "Transformer",
-    "WideResNet",
-    "architecture",
-    "architecture_from_path",
-]
-
-Build = Callable[..., nn.Module]
+if TYPE_CHECKING:
+    from fedaudit.models.alexnet import AlexNet as AlexNet
+    from fedaudit.models.cnn import CNN as CNN
+    from fedaudit.models.diffusion import Diffusion as Diffusion
+    from fedaudit.models.minilm import MiniLM as MiniLM
+    from fedaudit.models.mlp import MLP as MLP
+    from fedaudit.models.resnet18 import ResNet18 as ResNet18
+    from fedaudit.models.transformer import Transformer as Transformer
+    from fedaudit.models.vgg11 import VGG11 as VGG11
+    from fedaudit.models.wide_resnet import WideResNet as WideResNet
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__, "MODELS", "ConfiguredModel", "architecture", "architecture_from_path"
+    )
 
 MOST_PARAMETERS = 2**31
 """Largest model that is built: 8 GiB of 32-bit numbers, many times over in a federation."""
 
-MODELS: dict[str, Build] = {
-    "alexnet": alexnet,
-    "cnn": cnn,
-    "diffusion": diffusion,
-    "minilm": minilm,
-    "mlp": mlp,
-    "resnet18": resnet18,
-    "transformer": transformer,
-    "vgg11": vgg11,
-    "wide-resnet": wide_resnet,
-}
-"""Every architecture by name; each takes ``shape``, ``classes`` and settings of its own."""
+MODELS: Catalogue[type[ConfiguredModel]] = Catalogue("fedaudit.models")
+"""Every model by its catalogue name."""
 
 
 def architecture(
@@ -85,7 +64,7 @@ def architecture(
         task: What it is trained for.
         shape: Shape of one sample, without the sample axis.
         classes: Number of outputs: of classes, at least 2, where the task tells some apart.
-        settings: Settings of the architecture; see the function in ``MODELS``.
+        settings: Settings of the architecture; see the class in ``MODELS``.
 
     Raises:
         BadInput: Unknown name, unknown or ill-typed setting, or samples that do not fit.
@@ -99,16 +78,12 @@ def architecture(
     if name not in MODELS:
         raise unknown_part("model", name, MODELS)
     _check_samples(shape, classes, task)
-    function = MODELS[name]
-    defaults = {
-        key: parameter.default
-        for key, parameter in inspect.signature(function).parameters.items()
-        if parameter.default is not parameter.empty
-    }
+    kind = MODELS[name]
+    defaults: dict[str, Setting] = vars(kind())
     _refuse_unknown(name, settings, defaults)
     given = {key: _as_type(name, key, value, defaults[key]) for key, value in settings.items()}
     complete = {**defaults, **given}
-    build = partial(function, shape=shape, classes=classes, **complete)
+    build = kind(**complete).for_samples(shape, classes)
     # Built without memory, so that what does not fit is refused here, not in the middle of a study.
     try:
         with torch.device("meta"), _Undrawn():
@@ -163,6 +138,13 @@ def architecture_from_path(
     Raises:
         BadInput: The path cannot be imported, the callable does not take the settings, or
             what it makes is not a ``torch.nn.Module``.
+
+    Examples:
+        >>> found = architecture_from_path(
+        ...     "torch.nn:Linear", shape=(4,), classes=2, in_features=4, out_features=2
+        ... )
+        >>> found.built()
+        Linear(in_features=4, out_features=2, bias=True)
     """
     return _from_path(path, shape, classes, settings, task)
 
@@ -180,7 +162,7 @@ def _from_path(
             f"a model of your own is named 'package.module:callable', got {path!r}; "
             f"catalogue models ({', '.join(MODELS)}) are made by architecture()"
         )
-    function = cast(Build, imported(path, "model"))
+    function = cast(Callable[..., nn.Module], imported(path, "model"))
     samples: dict[str, object] = {"shape": shape, "classes": classes}
     parameters = inspect.signature(function).parameters.values()
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):

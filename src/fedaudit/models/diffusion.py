@@ -1,5 +1,6 @@
 """A diffusion model, frozen, of which clients train an embedding for each of their concepts."""
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -9,7 +10,7 @@ from torch.nn import functional
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.pretrained import pretrained, refuse_missing
-from fedaudit.models._parts import spelled
+from fedaudit.models.base import ConfiguredModel, spelled
 
 CONCEPTS = "concepts.weight"
 """Name of the embeddings, a row a concept: all that clients train."""
@@ -20,7 +21,7 @@ _GROUPS = 16
 _values = lru_cache(maxsize=2)(pretrained)
 
 
-class Diffusion(nn.Module):
+class DiffusionNetwork(nn.Module):
     """A U-Net that predicts the noise in noisy images, given an embedding of what they show."""
 
     def __init__(self, shape: tuple[int, ...], concepts: int, width: int, weights: str) -> None:
@@ -79,34 +80,44 @@ class Diffusion(nn.Module):
         return functional.pixel_shuffle(found, _PATCH)
 
 
-def diffusion(
-    *, shape: tuple[int, ...], classes: int, width: int = 48, weights: str = ""
-) -> Diffusion:
+@dataclass(frozen=True, kw_only=True)
+class Diffusion(ConfiguredModel):
     """A frozen diffusion model (U-Net) whose embeddings of concepts clients train.
 
-    For the task ``denoising``. Samples' labels are concepts, and each has an embedding, which
+    For the task "denoising". Samples' labels are concepts, and each has an embedding, which
     begins as the mean of those that the network was trained with. Clients train and upload the
-    embeddings alone. Needs the extra ``generative``.
+    embeddings alone. Samples are images whose sides are multiples of 8. Needs the extra
+    ``generative``.
 
-    Args:
-        shape: Of one sample: channels, height and width, the last two multiples of 8.
-        classes: Number of concepts.
+    Attributes:
         width: Channels of the first level, a multiple of 16; the others have two and three times
             as many, and an embedding four times.
-        weights: Values of the network, trained beforehand; a study with a ``[pretraining]`` table
-            makes and names them. Without, the network is as drawn at random.
+        weights: Values of the pretrained network; a study with a ``[pretraining]`` table makes and
+            names them. Without them, the network is random.
 
-    Raises:
-        BadInput: The package is not installed, or samples are no such images.
+    Examples:
+        >>> Diffusion(width=32).width
+        32
 
     Source: FedMIA section 4.1 (FedEmbedding with a diffusion model); Gal et al. 2023 (textual
         inversion), section 4.2; Ho et al. 2020.
     Differs: A small U-Net on pixels for a latent diffusion model; the embedding is the condition
         itself, not a word that a text encoder reads.
     """
-    if len(shape) != 3 or shape[1] % 8 or shape[2] % 8 or width < 1 or width % _GROUPS:
-        raise BadInput(
-            "model 'diffusion' takes images whose sides are multiples of 8 and a width that is a "
-            f"multiple of {_GROUPS}, got samples of shape {spelled(shape)} and width {width}"
-        )
-    return Diffusion(shape, classes, width, weights)
+
+    width: int = 48
+    weights: str = ""
+
+    def build(self, shape: tuple[int, ...], classes: int) -> DiffusionNetwork:
+        """Return a network of which the embeddings are to be trained.
+
+        Raises:
+            BadInput: The package is not installed, or samples are no such images.
+        """
+        width = self.width
+        if len(shape) != 3 or shape[1] % 8 or shape[2] % 8 or width < 1 or width % _GROUPS:
+            raise BadInput(
+                "model 'diffusion' takes images whose sides are multiples of 8 and a width that is "
+                f"a multiple of {_GROUPS}, got samples of shape {spelled(shape)} and width {width}"
+            )
+        return DiffusionNetwork(shape, classes, width, self.weights)

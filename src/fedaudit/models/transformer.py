@@ -1,12 +1,14 @@
 """A small transformer that predicts the next token."""
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fedaudit.core.errors import BadInput
-from fedaudit.models._parts import spelled
+from fedaudit.models.base import ConfiguredModel, spelled
 
 
 class _Attention(nn.Module):
@@ -46,7 +48,7 @@ class _Block(nn.Module):
         return out
 
 
-class Transformer(nn.Module):
+class TransformerNetwork(nn.Module):
     """A decoder over sequences of tokens: a row of logits a position, for the token after it."""
 
     def __init__(self, length: int, vocabulary: int, layers: int, width: int, heads: int) -> None:
@@ -66,37 +68,42 @@ class Transformer(nn.Module):
         return out
 
 
-def transformer(
-    *,
-    shape: tuple[int, ...],
-    classes: int,
-    layers: int = 2,
-    width: int = 128,
-    heads: int = 4,
-) -> Transformer:
+@dataclass(frozen=True, kw_only=True)
+class Transformer(ConfiguredModel):
     """A causal transformer over tokens, such as bytes of text, for the task "next-token".
 
-    Args:
-        shape: Of one sample: the length of a sequence.
-        classes: Number of tokens.
-        layers: Blocks of attention and a hidden layer of four times the width.
-        width: Numbers that a token is embedded in; a multiple of ``heads``.
-        heads: Of attention.
+    Attributes:
+        layers: Number of blocks of attention and a hidden layer of four times the width.
+        width: Embedding dimension, a multiple of ``heads``.
+        heads: Number of attention heads.
 
-    Raises:
-        BadInput: Samples are no sequences, or sizes do not fit together.
+    Examples:
+        >>> Transformer(layers=1).build(shape=(16,), classes=256).logits
+        Linear(in_features=128, out_features=256, bias=True)
 
     Source: Radford et al. 2019 (GPT-2), section 2.3: normalisation before each part.
-    Differs: Learned places start with torch's own spread, nothing is tied, and there is no dropout.
+    Differs: Learned positions start as torch starts them, no weights are tied, and there is no
+        dropout.
     """
-    if len(shape) != 1:
-        raise BadInput(
-            "model 'transformer' reads sequences of tokens, got samples of shape "
-            f"{spelled(shape)}; take the task 'next-token', or another model"
-        )
-    if min(layers, width, heads) < 1 or width % heads:
-        raise BadInput(
-            f"model 'transformer' has layers, heads and a width that is a multiple of heads, got "
-            f"layers={layers}, heads={heads} and width={width}"
-        )
-    return Transformer(shape[0], classes, layers, width, heads)
+
+    layers: int = 2
+    width: int = 128
+    heads: int = 4
+
+    def build(self, shape: tuple[int, ...], classes: int) -> TransformerNetwork:
+        """Return an untrained network.
+
+        Raises:
+            BadInput: Samples are no sequences, or sizes do not fit together.
+        """
+        if len(shape) != 1:
+            raise BadInput(
+                "model 'transformer' reads sequences of tokens, got samples of shape "
+                f"{spelled(shape)}; take the task 'next-token', or another model"
+            )
+        if min(self.layers, self.width, self.heads) < 1 or self.width % self.heads:
+            raise BadInput(
+                "model 'transformer' has layers, heads and a width that is a multiple of heads, "
+                f"got layers={self.layers}, heads={self.heads} and width={self.width}"
+            )
+        return TransformerNetwork(shape[0], classes, self.layers, self.width, self.heads)

@@ -1,7 +1,5 @@
 """Servers that hide what they planted: the neuron fires as before, and less of it shows."""
 
-from functools import partial
-
 import pytest
 import torch
 from torch import Tensor
@@ -10,10 +8,10 @@ from fedaudit.attacks.ami.plant import Neurons, Planted, plant, plant_disguised,
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model
-from fedaudit.models.mlp import mlp
+from fedaudit.models import MLP
 from tests.rounding import RoundedByPlace
 
-NET = Architecture("net", partial(mlp, shape=(6,), classes=3, hidden="40,5"))
+NET = Architecture("net", MLP(hidden="40,5").for_samples((6,), 3))
 HONEST = NET.initial(1)
 
 

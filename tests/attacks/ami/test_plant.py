@@ -1,7 +1,5 @@
 """Neurons planted in a real federated round: the gradient says what their sign says."""
 
-from functools import partial
-
 import pytest
 import torch
 from torch import nn
@@ -17,11 +15,11 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.models.mlp import mlp
+from fedaudit.models import MLP
 from fedaudit.observe.round import Gradient, Round
 
 FEATURES, UNITS, TARGETS = 12, 30, 3
-NET = Architecture("net", partial(mlp, shape=(FEATURES,), classes=4, hidden=f"{UNITS * TARGETS},6"))
+NET = Architecture("net", MLP(hidden=f"{UNITS * TARGETS},6").for_samples((FEATURES,), 4))
 TRAINING = NeuronTraining(hidden=UNITS, epochs=60)
 RULES = Rules(
     batch=20, copies=1, background=20, validation=50, validation_copies=1, training=TRAINING
@@ -166,9 +164,9 @@ def test_models_without_two_dense_layers_are_refused(net: nn.Module, says: str) 
 
 
 def test_neurons_that_do_not_fit_are_refused() -> None:
-    small = Architecture("small", partial(mlp, shape=(FEATURES,), classes=4, hidden="80,6"))
+    small = Architecture("small", MLP(hidden="80,6").for_samples((FEATURES,), 4))
     with pytest.raises(BadInput, match=r"need 90 units .* it has 80 and 6"):
         plant(Model.of(small, small.build()), neurons())
-    wide = Architecture("wide", partial(mlp, shape=(FEATURES + 1,), classes=4, hidden="90,6"))
+    wide = Architecture("wide", MLP(hidden="90,6").for_samples((FEATURES + 1,), 4))
     with pytest.raises(BadInput, match="reads 13 features, and the neurons 12"):
         plant(Model.of(wide, wide.build()), neurons())

@@ -1,7 +1,5 @@
 """What a server reads off uploads that hide a neuron's sign: scores by hand, copies, sums."""
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -10,11 +8,11 @@ from fedaudit.attacks.ami.score import NeuronReading, dead, reading, summed
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Params, Samples
-from fedaudit.models.mlp import mlp
+from fedaudit.models import MLP
 from fedaudit.observe.round import Gradient
 
 FEATURES, UNITS = 5, 4
-NET = Architecture("net", partial(mlp, shape=(FEATURES,), classes=3, hidden=f"{3 * UNITS},6"))
+NET = Architecture("net", MLP(hidden=f"{3 * UNITS},6").for_samples((FEATURES,), 3))
 TARGET = Samples(torch.ones(1, FEATURES), torch.tensor([1]), torch.tensor([0]))
 
 

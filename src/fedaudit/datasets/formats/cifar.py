@@ -4,8 +4,9 @@ import io
 import pickle
 import pickletools
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Int, UInt8
@@ -15,6 +16,7 @@ from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import TooLarge, read_bytes
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays
 from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.source import DataFile
 
 _USUAL_FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 _MAX_BATCH_BYTES = 2**28
@@ -57,44 +59,52 @@ _NEEDLESS = {
 """Steps of a pickle that no array of pixels takes."""
 
 
-def find(folder: Path, name: str) -> Path | None:
-    """The folder of that name (or its usual name) if it holds CIFAR's batches."""
-    for path in (folder / name, folder / _USUAL_FOLDERS.get(name, name)):
-        if (path / "data_batch_1").is_file() or (path / "meta").is_file():
-            return path
-    return None
-
-
-def read(path: Path, *, seed: int = 0, coarse: bool = False, standardise: bool = True) -> Dataset:
+@dataclass(frozen=True)
+class cifar(DataFile):
     """CIFAR-10 from ``cifar-10-batches-py``, or CIFAR-100 from ``cifar-100-python``.
 
-    Args:
+    Attributes:
         path: The folder.
-        seed: Not used, since the files settle the split.
         coarse: Whether CIFAR-100 is labelled by its 20 superclasses.
-        standardise: Whether pixels get mean 0 and spread 1 per channel.
+        standardise: Whether pixels get mean 0 and standard deviation 1 for each channel.
 
-    Raises:
-        BadInput: A batch is missing.
-        Damaged: A batch is cut off, asks for code to be run, or holds no CIFAR images.
+    Examples:
+        >>> cifar("cifar-100-python", coarse=True).part().options
+        {'coarse': True}
     """
-    ten = (path / "data_batch_1").is_file()
-    if ten and coarse:
-        raise BadInput("CIFAR-10 has no superclasses; leave coarse false, or take CIFAR-100")
-    trained = [f"data_batch_{number}" for number in range(1, 6)] if ten else ["train"]
-    key = "labels" if ten else "coarse_labels" if coarse else "fine_labels"
-    train = [_batch(path, name, key) for name in trained]
-    test = _batch(path, "test_batch" if ten else "test", key)
-    return from_arrays(
-        path.name,
-        Arrays(
-            np.concatenate([batch.images for batch in train]),
-            np.concatenate([batch.labels for batch in train]),
-            test.images,
-            test.labels,
-        ),
-        standardise=standardise,
-    )
+
+    looks_for: ClassVar[str] = "NAME/data_batch_1 or NAME/meta"
+
+    _: KW_ONLY
+    coarse: bool = False
+    standardise: bool = True
+
+    @classmethod
+    def find(cls, folder: Path, name: str) -> Path | None:
+        """Return the folder of that name (or its usual name) if it holds CIFAR's batches."""
+        for path in (folder / name, folder / _USUAL_FOLDERS.get(name, name)):
+            if (path / "data_batch_1").is_file() or (path / "meta").is_file():
+                return path
+        return None
+
+    def read(self, seed: int) -> Dataset:
+        """Return the data set, whose files settle the split.
+
+        Raises:
+            BadInput: A batch is missing.
+            Damaged: A batch is cut off, asks for code to be run, or holds no CIFAR images.
+        """
+        path = self.file
+        ten = (path / "data_batch_1").is_file()
+        if ten and self.coarse:
+            raise BadInput("CIFAR-10 has no superclasses; leave coarse false, or take CIFAR-100")
+        trained = [f"data_batch_{number}" for number in range(1, 6)] if ten else ["train"]
+        key = "labels" if ten else "coarse_labels" if self.coarse else "fine_labels"
+        train = [_batch(path, name, key) for name in trained]
+        test = _batch(path, "test_batch" if ten else "test", key)
+        images, labels = zip(*train, strict=True)
+        arrays = Arrays(np.concatenate(images), np.concatenate(labels), test.images, test.labels)
+        return from_arrays(path.name, arrays, standardise=self.standardise)
 
 
 class _Batch(NamedTuple):

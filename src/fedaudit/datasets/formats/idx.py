@@ -2,9 +2,11 @@
 
 import math
 import zlib
+from dataclasses import KW_ONLY, dataclass
 from gzip import GzipFile
 from io import BufferedReader
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import UInt8
@@ -14,55 +16,64 @@ from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import hold_to_budget, open_regular
 from fedaudit.datasets.arrays import Arrays, from_arrays
 from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.source import DataFile
 
 _BYTES_TYPE = 8
 
 
-def find(folder: Path, name: str) -> Path | None:
-    """The folder ``NAME``, if it holds IDX files of training images."""
-    path = folder / name
-    return path if any(path.glob("*train-images-idx3-ubyte*")) else None
+@dataclass(frozen=True)
+class idx(DataFile):
+    """Data set in four IDX files, as of MNIST, plain or ``.gz``.
 
-
-def read(
-    path: Path,
-    *,
-    seed: int = 0,
-    prefix: str = "",
-    first_label: int = 0,
-    transposed: bool = False,
-    standardise: bool = True,
-) -> Dataset:
-    """A data set from four IDX files, plain or ``.gz``.
-
-    Args:
-        path: Folder with ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and the
-            same for ``t10k`` or ``test``.
-        seed: Not used, since the files settle the split.
-        prefix: What file names start with, such as ``emnist-letters-``.
+    Attributes:
+        path: Folder with ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and the same for
+            ``t10k`` or ``test``.
+        prefix: Beginning of the file names, such as ``emnist-letters-``.
         first_label: Label of the first class; 1 for EMNIST letters.
         transposed: Whether rows and columns of the images are exchanged, as in EMNIST.
-        standardise: Whether pixels get mean 0 and spread 1.
+        standardise: Whether pixels get mean 0 and standard deviation 1.
 
-    Raises:
-        BadInput: A file is missing, or its contents are unusable.
-        Damaged: A file is cut off or no IDX file.
+    Examples:
+        >>> idx("mnist", first_label=1).part().what
+        'idx:mnist'
     """
-    tested = "t10k" if _existing(path, f"{prefix}t10k-images-idx3-ubyte") else "test"
-    parts = [
-        _array(path, f"{prefix}{part}-{kind}-ubyte")
-        for part in ("train", tested)
-        for kind in ("images-idx3", "labels-idx1")
-    ]
-    x_train, y_train, x_test, y_test = parts
-    if transposed:
-        x_train, x_test = x_train.swapaxes(1, 2), x_test.swapaxes(1, 2)
-    return from_arrays(
-        path.name,
-        Arrays(x_train, y_train, x_test, y_test),
-        standardise=standardise,
-        first_label=first_label,
-    )
+
+    looks_for: ClassVar[str] = "NAME/train-images-idx3-ubyte"
+
+    _: KW_ONLY
+    prefix: str = ""
+    first_label: int = 0
+    transposed: bool = False
+    standardise: bool = True
+
+    @classmethod
+    def find(cls, folder: Path, name: str) -> Path | None:
+        """Return the folder ``NAME`` if it holds IDX files of training images."""
+        path = folder / name
+        return path if any(path.glob("*train-images-idx3-ubyte*")) else None
+
+    def read(self, seed: int) -> Dataset:
+        """Return the data set, whose files settle the split.
+
+        Raises:
+            BadInput: A file is missing, or its contents are unusable.
+            Damaged: A file is cut off or no IDX file.
+        """
+        path, prefix = self.file, self.prefix
+        tested = "t10k" if _existing(path, f"{prefix}t10k-images-idx3-ubyte") else "test"
+        x_train, y_train, x_test, y_test = (
+            _array(path, f"{prefix}{part}-{kind}-ubyte")
+            for part in ("train", tested)
+            for kind in ("images-idx3", "labels-idx1")
+        )
+        if self.transposed:
+            x_train, x_test = x_train.swapaxes(1, 2), x_test.swapaxes(1, 2)
+        return from_arrays(
+            path.name,
+            Arrays(x_train, y_train, x_test, y_test),
+            standardise=self.standardise,
+            first_label=self.first_label,
+        )
 
 
 def _existing(folder: Path, name: str) -> Path | None:

@@ -6,12 +6,13 @@ import struct
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from io import BufferedReader, BytesIO
 from itertools import islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from re import finditer
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -36,6 +37,7 @@ from fedaudit.datasets.arrays import (
     split_arrays,
 )
 from fedaudit.datasets.dataset import Dataset, with_subjects
+from fedaudit.datasets.source import DataFile
 
 _MOST_OF_NOTHING = 2**24
 _MOST_ARRAYS = 1000
@@ -50,100 +52,146 @@ _LONGEST_HEADER = 8192
 """Bytes; that of a plain array has 128."""
 
 
-def find(folder: Path, name: str) -> Path | None:
-    """``NAME.npz`` in the folder, if it is there."""
-    path = folder / f"{name}.npz"
-    return path if path.is_file() else None
+@dataclass(frozen=True)
+class npz(DataFile):
+    """Data set in a NumPy file.
 
+    The file holds ``x_train``, ``y_train``, ``x_test`` and ``y_test``, or ``x`` and ``y``, of which
+    a random part is held out for testing. Where it also holds ``columns`` and ``vocab_json``, the
+    features are a table of codes.
 
-def read(
-    path: Path,
-    *,
-    seed: int,
-    test_share: float = 0.2,
-    standardise: bool = True,
-    first_label: int = 0,
-    labels: str = "y",
-    distinct: bool = False,
-    longest: int = 0,
-    tokenizer: str = "",
-    group: str = "",
-    subject: str = "",
-) -> Dataset:
-    """A data set from one ``.npz`` file.
-
-    The file holds ``x_train``, ``y_train``, ``x_test`` and ``y_test``, or ``x`` and ``y``, of
-    which a random part is then set aside for testing. Where it also holds ``columns`` and
-    ``vocab_json``, the features are a table of codes; see :func:`coded_table`.
-
-    Args:
-        path: The file.
-        seed: Decides the split of ``x`` and ``y``.
+    Attributes:
+        path: Of the file, or its name in the data directory.
         test_share: Share of each class in the test part, for ``x`` and ``y`` only.
-        standardise: Whether features get mean 0 and spread 1.
+        standardise: Whether features get mean 0 and standard deviation 1.
         first_label: Label of the first class in the file.
-        labels: Array of the classes or targets of ``x``, such as "book" where the file has them
-            under that name.
-        distinct: Whether of samples that are alike only the first is kept, for ``x`` alone: of a
-            sample that is there twice nobody can say whether it was trained on.
-        longest: Columns of ``x`` that are kept, from the first, as of sequences that would cost too
-            much whole; 0 for all.
-        tokenizer: "minilm" for ``x`` that holds texts as bytes, filled up with zeros: features are
-            their tokens, at most ``longest`` of them (64 if that is 0).
+        labels: Name of the array of classes or targets of ``x``.
+        distinct: Whether only the first of equal samples is kept, for ``x`` only. Of a sample that
+            is there twice, membership is undefined.
+        longest: Number of columns of ``x`` that are kept, from the first; 0 for all.
+        tokenizer: "minilm" if ``x`` holds texts as bytes, filled up with zeros: features are their
+            tokens, at most ``longest`` of them (64 if that is 0).
         group: Column that divides people into groups, for coded tables; empty for none.
-        subject: Array that says of which person (patient, author, device) each sample of ``x`` is,
-            by number or name; with a test part of its own the file has it twice, with ``_train``
-            and ``_test`` after its name. Empty where that is not known.
+        subject: Array that says which person (patient, author, device) each sample of ``x`` is
+            from, by number or name. A file with a test part has it twice, with ``_train`` and
+            ``_test`` after its name. Empty if that is not known.
 
-    Raises:
-        Damaged: The file is no ``.npz`` or cut off.
-        BadInput: Arrays are missing or unusable.
+    Examples:
+        >>> npz("data/tumours.npz", standardise=False).part().what
+        'npz:tumours'
     """
-    stored = _stored(path)
-    if tokenizer:
-        stored = {
-            name: tokens_of(value, tokenizer, longest or 64) if name.startswith("x") else value
-            for name, value in stored.items()
-        }
-    elif longest and "x" in stored and stored["x"].ndim == 2:
-        stored["x"] = stored["x"][:, :longest]
-    arrays, at = _parts(path, stored, seed, test_share, labels, distinct)
-    found = _read(path, arrays, stored, standardise, first_label, tokenizer, group)
-    return with_subjects(found, _subjects(path, stored, subject, at)) if subject else found
 
+    looks_for: ClassVar[str] = "NAME.npz"
+    suffix: ClassVar[str] = ".npz"
 
-def _read(
-    path: Path,
-    arrays: Arrays,
-    stored: Mapping[str, AnyArray],
-    standardise: bool,
-    first_label: int,
-    tokenizer: str,
-    group: str,
-) -> Dataset:
-    """The data set of the two parts."""
-    if "columns" in stored and "vocab_json" in stored:
-        if stored["columns"].ndim != 1:
-            raise BadInput(
-                f"columns in {path.name} must be a list of names, got shape "
-                f"{stored['columns'].shape}; store one name a column of x"
+    _: KW_ONLY
+    test_share: float = 0.2
+    standardise: bool = True
+    first_label: int = 0
+    labels: str = "y"
+    distinct: bool = False
+    longest: int = 0
+    tokenizer: str = ""
+    group: str = ""
+    subject: str = ""
+
+    @classmethod
+    def find(cls, folder: Path, name: str) -> Path | None:
+        """Return ``NAME.npz`` in the folder if it is there."""
+        path = folder / f"{name}.npz"
+        return path if path.is_file() else None
+
+    def read(self, seed: int) -> Dataset:
+        """Return the data set; the seed decides the split of ``x`` and ``y``.
+
+        Raises:
+            Damaged: The file is no ``.npz`` or cut off.
+            BadInput: Arrays are missing or unusable.
+        """
+        stored = _stored(self.file)
+        if self.tokenizer:
+            longest = self.longest or 64
+            stored = {
+                name: tokens_of(value, self.tokenizer, longest) if name.startswith("x") else value
+                for name, value in stored.items()
+            }
+        elif self.longest and "x" in stored and stored["x"].ndim == 2:
+            stored["x"] = stored["x"][:, : self.longest]
+        arrays, at = self._parts(stored, seed)
+        found = self._dataset(arrays, stored)
+        return with_subjects(found, self._subjects(stored, at)) if self.subject else found
+
+    def _dataset(self, arrays: Arrays, stored: Mapping[str, AnyArray]) -> Dataset:
+        path = self.file
+        if "columns" in stored and "vocab_json" in stored:
+            if stored["columns"].ndim != 1:
+                raise BadInput(
+                    f"columns in {path.name} must be a list of names, got shape "
+                    f"{stored['columns'].shape}; store one name a column of x"
+                )
+            return coded_table(
+                path.stem,
+                arrays,
+                columns=[str(column) for column in stored["columns"]],
+                vocabulary=stored["vocab_json"].tobytes(),
+                group=self.group,
+                on_disk=path.stat().st_size,
             )
-        return coded_table(
+        if self.group:
+            raise BadInput(
+                f"{path.name} has no named columns, so there is no group {self.group!r}; leave "
+                "group empty, or store 'columns' and 'vocab_json' in the file"
+            )
+        return from_arrays(
             path.stem,
             arrays,
-            columns=[str(column) for column in stored["columns"]],
-            vocabulary=stored["vocab_json"].tobytes(),
-            group=group,
-            on_disk=path.stat().st_size,
+            standardise=self.standardise,
+            first_label=self.first_label,
+            tokens=self.tokenizer,
         )
-    if group:
+
+    def _parts(
+        self, stored: Mapping[str, AnyArray], seed: int
+    ) -> tuple[Arrays, Int[ndarray, " samples"] | None]:
+        """The two parts, and where one block was divided, the place of each sample in it."""
+        path, labels = self.file, self.labels
+        for name in ("x_train", "y_train", "x_test", "y_test", "x", labels):
+            if name in stored and not stored[name].ndim:
+                raise BadInput(
+                    f"{name} in {path.name} is a single value and no list; store one row a sample"
+                )
+        if {"x_train", "y_train", "x_test", "y_test"} <= stored.keys():
+            parts = (stored[name] for name in ("x_train", "y_train", "x_test", "y_test"))
+            return Arrays(*parts), None
+        if {"x", labels} <= stored.keys():
+            rng, x, y = seeded_numpy(seed, "split", path.stem), stored["x"], stored[labels]
+            first = np.arange(len(x))
+            if self.distinct and len(x) == len(y):
+                first = np.sort(np.unique(x, axis=0, return_index=True)[1])
+                x, y = x[first], y[first]
+            arrays, at = split_arrays(x, y, test_share=self.test_share, rng=rng)
+            return arrays, first[np.concatenate(at)]
         raise BadInput(
-            f"{path.name} has no named columns, so there is no group {group!r}; leave group "
-            "empty, or store 'columns' and 'vocab_json' in the file"
+            f"{path.name} holds {', '.join(sorted(stored)) or 'nothing'}; it must hold x_train, "
+            f"y_train, x_test and y_test, or x and {labels}"
         )
-    return from_arrays(
-        path.stem, arrays, standardise=standardise, first_label=first_label, tokens=tokenizer
-    )
+
+    def _subjects(
+        self, stored: Mapping[str, AnyArray], at: Int[ndarray, " samples"] | None
+    ) -> Shaped[ndarray, " samples"]:
+        """Of which person each sample of both parts is."""
+        subject = self.subject
+        wanted = [subject] if at is not None else [f"{subject}_train", f"{subject}_test"]
+        missing = [name for name in wanted if name not in stored]
+        if missing:
+            raise unknown_name("array of people", missing[0], stored)
+        given = [stored[name] for name in wanted]
+        if any(one.ndim != 1 for one in given) or (at is not None and len(given[0]) <= at.max()):
+            raise BadInput(
+                f"{' and '.join(wanted)} in {self.file.name} must name one person for each sample, "
+                f"got shape {given[0].shape}; store as many as there are rows of x"
+            )
+        return given[0][at] if at is not None else np.concatenate(given)
 
 
 TOKENIZERS: dict[str, Callable[..., bytes]] = {"minilm": of_minilm}
@@ -306,57 +354,6 @@ def _header(path: Path, file: zipfile.ZipExtFile) -> tuple[tuple[int, ...], int]
     if kind.hasobject:
         raise ValueError("objects")
     return shape, kind.itemsize
-
-
-def _parts(
-    path: Path,
-    stored: dict[str, AnyArray],
-    seed: int,
-    test_share: float,
-    labels: str,
-    distinct: bool,
-) -> tuple[Arrays, Int[ndarray, " samples"] | None]:
-    """The two parts, and where one block was divided, the place of each sample in it."""
-    for name in ("x_train", "y_train", "x_test", "y_test", "x", labels):
-        if name in stored and not stored[name].ndim:
-            raise BadInput(
-                f"{name} in {path.name} is a single value and no list; store one row a sample"
-            )
-    if {"x_train", "y_train", "x_test", "y_test"} <= stored.keys():
-        parts = (stored[name] for name in ("x_train", "y_train", "x_test", "y_test"))
-        return Arrays(*parts), None
-    if {"x", labels} <= stored.keys():
-        rng, x, y = seeded_numpy(seed, "split", path.stem), stored["x"], stored[labels]
-        first = np.arange(len(x))
-        if distinct and len(x) == len(y):
-            first = np.sort(np.unique(x, axis=0, return_index=True)[1])
-            x, y = x[first], y[first]
-        arrays, at = split_arrays(x, y, test_share=test_share, rng=rng)
-        return arrays, first[np.concatenate(at)]
-    raise BadInput(
-        f"{path.name} holds {', '.join(sorted(stored)) or 'nothing'}; it must hold x_train, "
-        f"y_train, x_test and y_test, or x and {labels}"
-    )
-
-
-def _subjects(
-    path: Path,
-    stored: Mapping[str, AnyArray],
-    subject: str,
-    at: Int[ndarray, " samples"] | None,
-) -> Shaped[ndarray, " samples"]:
-    """Of which person each sample of both parts is."""
-    wanted = [subject] if at is not None else [f"{subject}_train", f"{subject}_test"]
-    missing = [name for name in wanted if name not in stored]
-    if missing:
-        raise unknown_name("array of people", missing[0], stored)
-    given = [stored[name] for name in wanted]
-    if any(one.ndim != 1 for one in given) or (at is not None and len(given[0]) <= at.max()):
-        raise BadInput(
-            f"{' and '.join(wanted)} in {path.name} must name one person for each sample, got "
-            f"shape {given[0].shape}; store as many as there are rows of x"
-        )
-    return given[0][at] if at is not None else np.concatenate(given)
 
 
 def coded_table(

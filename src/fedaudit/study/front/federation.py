@@ -19,15 +19,16 @@ from fedaudit.algorithms import ALGORITHMS, FederatedAlgorithm
 from fedaudit.attacks import Attack
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import GivenObject
-from fedaudit.core.naming import AlgorithmPart, Clients, DataPart, NamedPart
+from fedaudit.core.naming import AlgorithmPart, Clients, NamedPart
 from fedaudit.core.tasks import Task
 from fedaudit.core.values import Samples, Setting, short_repr
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.in_memory import InMemory
+from fedaudit.datasets.source import DataSource
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.hooks import Defense
 from fedaudit.metrics.table import Metric
-from fedaudit.models import MODELS
+from fedaudit.models import MODELS, ConfiguredModel
 from fedaudit.partitions import PartitionScheme
 from fedaudit.study.front.spelling import (
     Register,
@@ -60,7 +61,7 @@ DataGiven: TypeAlias = (
     | Samples
     | Dataset
     | InMemory
-    | DataPart
+    | DataSource
     | tuple[npt.ArrayLike, npt.ArrayLike]
     | Callable[..., Dataset]
 )
@@ -80,8 +81,8 @@ AttacksGiven: TypeAlias = (
 MetricGiven: TypeAlias = str | Metric | Callable[[np.ndarray, np.ndarray], float]
 """Name in the catalogue, metric, or function of scores and membership."""
 
-ModelGiven: TypeAlias = str | NamedPart | nn.Module | Callable[..., nn.Module]
-"""Name in the catalogue, part of :mod:`fedaudit.models`, module, or what constructs one."""
+ModelGiven: TypeAlias = str | ConfiguredModel | NamedPart | nn.Module | Callable[..., nn.Module]
+"""Name in the catalogue, model of :mod:`fedaudit.models`, module, or what constructs one."""
 
 TaskGiven: TypeAlias = str | Task | NamedPart | Callable[[Tensor, Tensor], Tensor]
 """Name in the catalogue, task of :mod:`fedaudit.tasks`, or loss of outputs and targets."""

@@ -13,6 +13,7 @@ from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, an, type_of
 from fedaudit.core.importing import GivenObject
+from fedaudit.core.lazy import Catalogue
 from fedaudit.core.naming import Clients, Copies, DefensePart, NamedPart, members_of
 from fedaudit.core.objects import Spelled, frozen, plain_settings, spelled
 from fedaudit.core.tasks import TASKS, Task
@@ -21,10 +22,12 @@ from fedaudit.datasets.catalog import SOURCES
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.in_memory import InMemory, of_samples, samples
 from fedaudit.datasets.partitions.schemes import PARTITIONS
+from fedaudit.datasets.source import DataSource
 from fedaudit.defenses import DEFENSES
 from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.hooks import Defense
 from fedaudit.metrics.table import METRICS, Metric
+from fedaudit.models.base import ConfiguredModel
 from fedaudit.observe.views import VIEWS, View
 from fedaudit.partitions import PartitionScheme
 
@@ -76,6 +79,8 @@ def listed(given: object) -> list[object]:
 
 def _named_in(catalogue: Mapping[str, object], value: object) -> str | None:
     """The catalogue's name of one of its own classes, functions or objects."""
+    if isinstance(catalogue, Catalogue):
+        return catalogue.name_of(value)
     return next((name for name, one in catalogue.items() if one is value), None)
 
 
@@ -125,6 +130,8 @@ def part_spelled(kind: str, given: object, catalogue: Mapping[str, object]) -> S
     """A model or an algorithm."""
     if isinstance(given, nn.Module) and kind == "model":
         return _kept(frozen(given, given))
+    if isinstance(given, ConfiguredModel):
+        given = given.part()
     what = given.what if isinstance(given, NamedPart) else given
     if not isinstance(what, str) and (isinstance(what, nn.Module) or not callable(what)):
         raise _is_not(kind, what)
@@ -170,6 +177,8 @@ def data_spelled(given: object) -> tuple[Spelled, Path | None]:
     if isinstance(given, Dataset):
         dataset = given
         return frozen(dataset, lambda: dataset, label=dataset.name), None
+    if isinstance(given, DataSource):
+        given = given.part()
     what = given.what if isinstance(given, NamedPart) else given
     if not isinstance(what, str) and not callable(what):
         raise _is_not("data", what)

@@ -15,7 +15,7 @@ from fedaudit.core.metric_names import EPSILON
 from fedaudit.core.values import Architecture, Sees
 from fedaudit.metrics.intervals import FEWEST_RUNS
 from fedaudit.observe.measurements import Stored, rounds_with, stacked
-from fedaudit.observe.usage import read_usage
+from fedaudit.observe.usage import Usage, read_usage
 from fedaudit.results import aggregate
 from fedaudit.results.aggregate import corrected as corrected_by_hypothesis
 from fedaudit.results.aggregate import each_over_runs, over_runs
@@ -105,7 +105,8 @@ def conclude(
         if run.study.figures.planted_leak:
             log(f"seed {run.seed}: a twin run with a planted leak")
             checks += planted_leak(run, work)
-        usage += _usage_rows(run, places[run.seed], rounds)
+        used = read_usage(places[run.seed], run_key(run.study, run.seed, measured_on(rounds)))
+        usage += [] if used is None else usage_rows(run, used)
     besides = list[Estimate]()
     for kind, having in _extended(runs, stored, places).items():
         found = kind.concluded(having, findings.scores)
@@ -393,14 +394,10 @@ def _content_hash(
     return digest.hexdigest()
 
 
-def _usage_rows(run: Setup, place: Path, stored: Sequence[Stored]) -> Iterator[UsageRow]:
-    """Yield uses of each client's samples, and the cost of its defense, if a run kept them."""
-    usage = read_usage(place, run_key(run.study, run.seed, measured_on(stored)))
-    clients = () if usage is None else usage.clients
-    for at, client in enumerate(clients):
-        if usage is None or not (
-            len(clients) <= _MOST_CLIENTS or client in run.study.audit.targets
-        ):
+def usage_rows(run: Setup, usage: Usage) -> Iterator[UsageRow]:
+    """Yield uses of each client's samples, and the cost of its defense."""
+    for at, client in enumerate(usage.clients):
+        if len(usage.clients) > _MOST_CLIENTS and client not in run.study.audit.targets:
             continue
         cosines = usage.filter_cosine[:, at]
         cosines = cosines[~cosines.isnan()]

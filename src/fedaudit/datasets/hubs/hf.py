@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from io import BytesIO
 from itertools import islice
@@ -13,10 +13,12 @@ import numpy as np
 
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, unknown_name
 from fedaudit.core.files import hold_to_budget, open_regular, resolved
+from fedaudit.core.naming import DataPart, changed_fields
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
 from fedaudit.datasets.dataset import Dataset, with_subjects
-from fedaudit.datasets.formats.image_folder import Encoded, decoded, stacked
+from fedaudit.datasets.formats.images import Encoded, decoded, stacked
+from fedaudit.datasets.source import DataSource
 
 if TYPE_CHECKING:
     import pyarrow
@@ -58,61 +60,75 @@ class Source(NamedTuple):
     folders: Sequence[Path] = ()
 
 
-def read(
-    name: str,
-    *,
-    seed: int,
-    config: str = "",
-    features: str = "",
-    label: str = "label",
-    size: int = 0,
-    grey: bool = False,
-    test_share: float = 0.2,
-    standardise: bool = True,
-    subject: str = "",
-) -> Dataset:
-    """A data set of pictures or number rows from the Hugging Face hub or its local cache.
+@dataclass(frozen=True)
+class hf(DataSource):
+    """A data set of pictures or rows of numbers from Hugging Face or its local cache.
 
-    Args:
-        name: Name on the hub, such as ``ylecun/mnist``.
-        seed: Decides the split where there is no test part.
+    Attributes:
+        name: Name on the hub, such as "ylecun/mnist".
         config: Which of the data set's configurations; empty for the only one.
-        features: Column of pictures or of number rows; empty for ``image`` or ``img``.
+        features: Column of pictures or of rows of numbers; empty for ``image`` or ``img``.
         label: Column of class indices.
-        size: Side in pixels that pictures are resized to; 0 where all have one size.
-        grey: Whether to keep brightness only.
-        test_share: Share of each class in the test part, where there is none.
-        standardise: Whether features get mean 0 and spread 1.
-        subject: Column that says of which person each sample is; empty for none.
+        size: Side in pixels that pictures are resized to; 0 if all have one size.
+        grey: Whether only brightness is kept.
+        test_share: Share of each class in the test part, if the data set has none.
+        standardise: Whether features get mean 0 and standard deviation 1.
+        subject: Column that says which person each sample is from; empty for none.
 
-    Raises:
-        BadInput: The package is not installed, the data set cannot be had, lacks a training
-            part or a column, or takes far more memory than its files have bytes.
-        Damaged: A picture or a file that cannot be read.
+    Examples:
+        >>> hf("ylecun/mnist", grey=True).part().what
+        'hf:ylecun/mnist'
     """
-    source = _loaded(name, config)
-    parts = source.parts
-    if "train" not in parts:
-        raise BadInput(
-            f"data set {name!r} has the parts {', '.join(sorted(parts))}; one must be 'train'"
-        )
-    used = ["train", *[part for part in ("test", "validation") if part in parts][:1]]
-    x = [_features(source, part, features, size, grey) for part in used]
-    y = [_column(parts[part], label).array() for part in used]
-    order = np.arange(sum(map(len, y)))
-    if len(used) > 1:
-        arrays = Arrays(x[0], y[0], x[1], y[1])
-    else:
-        rng = seeded_numpy(seed, "split", name)
-        arrays, at = split_arrays(x[0], y[0], test_share=test_share, rng=rng)
-        order = np.concatenate(at)
-    dataset = from_arrays(name, arrays, standardise=standardise)
-    if subject:
-        subjects = [_column(parts[part], subject).array() for part in used]
-        dataset = with_subjects(dataset, np.concatenate(subjects)[order])
-    if not size:
-        return dataset
-    return replace(dataset, normalisation=f"resized to {size} x {size}, {dataset.normalisation}")
+
+    name: str
+    _: KW_ONLY
+    config: str = ""
+    features: str = ""
+    label: str = "label"
+    size: int = 0
+    grey: bool = False
+    test_share: float = 0.2
+    standardise: bool = True
+    subject: str = ""
+
+    def part(self) -> DataPart:
+        """Return name and settings as a study file has them, without settings at their defaults."""
+        settings = changed_fields(self)
+        return DataPart(f"hf:{settings.pop('name')}", settings)
+
+    def read(self, seed: int) -> Dataset:
+        """Return the data set.
+
+        Raises:
+            BadInput: The package is not installed, the data set cannot be had, lacks a training
+                part or a column, or takes far more memory than its files have bytes.
+            Damaged: A picture or a file that cannot be read.
+        """
+        name, size = self.name, self.size
+        source = _loaded(name, self.config)
+        parts = source.parts
+        if "train" not in parts:
+            raise BadInput(
+                f"data set {name!r} has the parts {', '.join(sorted(parts))}; one must be 'train'"
+            )
+        used = ["train", *[part for part in ("test", "validation") if part in parts][:1]]
+        x = [_features(source, part, self.features, size, self.grey) for part in used]
+        y = [_column(parts[part], self.label).array() for part in used]
+        order = np.arange(sum(map(len, y)))
+        if len(used) > 1:
+            arrays = Arrays(x[0], y[0], x[1], y[1])
+        else:
+            rng = seeded_numpy(seed, "split", name)
+            arrays, at = split_arrays(x[0], y[0], test_share=self.test_share, rng=rng)
+            order = np.concatenate(at)
+        dataset = from_arrays(name, arrays, standardise=self.standardise)
+        if self.subject:
+            subjects = [_column(parts[part], self.subject).array() for part in used]
+            dataset = with_subjects(dataset, np.concatenate(subjects)[order])
+        if not size:
+            return dataset
+        words = f"resized to {size} x {size}, {dataset.normalisation}"
+        return replace(dataset, normalisation=words)
 
 
 def _loaded(name: str, config: str) -> Source:

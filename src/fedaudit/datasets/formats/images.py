@@ -3,10 +3,10 @@
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Int, UInt8
@@ -17,6 +17,7 @@ from fedaudit.core.files import hold_to_budget, open_regular, regular_size
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import MAX_VALUES, Arrays, from_arrays, split
 from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.source import DataFile
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -147,59 +148,66 @@ class _Parts(NamedTuple):
     test: _Files
 
 
-def find(folder: Path, name: str) -> Path | None:
-    """The folder ``NAME``, if it has sub-folders."""
-    path = folder / name
-    return path if path.is_dir() and _subfolders(path) else None
+@dataclass(frozen=True)
+class images(DataFile):
+    """Data set in a folder of pictures, with a folder for each class.
 
+    Classes are numbered by the sorted names of their folders, samples by sorted file names.
+    Folders within a class's folder are searched too. ``val`` serves where there is no ``test``.
+    Where ``train`` is alone, ``test_share`` of each of its classes is held out for testing.
 
-def read(
-    path: Path,
-    *,
-    seed: int,
-    size: int = 0,
-    grey: bool = False,
-    test_share: float = 0.2,
-    standardise: bool = True,
-) -> Dataset:
-    """A data set from ``train/CLASS/*`` and ``test/CLASS/*``, or from ``CLASS/*`` alone.
+    Attributes:
+        path: Folder with ``train/CLASS/*`` and ``test/CLASS/*``, or with ``CLASS/*``.
+        size: Side in pixels that every picture is resized to; 0 if all have one size.
+        grey: Whether only brightness is kept.
+        test_share: Share of each class in the test part, if there is no folder for it.
+        standardise: Whether pixels get mean 0 and standard deviation 1 for each channel.
 
-    Classes are numbered by the sorted names of their folders, samples by sorted file names;
-    folders within a class's folder are searched too, links to folders are refused. ``val`` serves
-    where there is no ``test``. Where ``train`` is alone, ``test_share`` of each of its classes is
-    held out for testing.
-
-    Args:
-        path: The folder.
-        seed: Decides the split where the folders do not.
-        size: Side in pixels that every picture is resized to; 0 where all have one size.
-        grey: Whether to keep brightness only.
-        test_share: Share of each class in the test part, where the folders do not settle it.
-        standardise: Whether pixels get mean 0 and spread 1 per channel.
-
-    Raises:
-        BadInput: No pictures, a class without any, a test class that is not trained on, folders
-            of parts without ``train`` or under other names, pictures of several sizes, a link to a
-            folder or out of this one, a folder that cannot be read or is nested too deep, or a file
-            that is no regular one, such as a pipe.
-        Damaged: A file that is no picture.
+    Examples:
+        >>> images("pictures", size=32).part().options
+        {'size': 32}
     """
-    if size < 0:
-        raise BadInput(f"size is a side in pixels, got {size}; give 32, or 0 to keep the pictures")
-    names = {folder.name for folder in _subfolders(path)}
-    _refuse_other_parts(path, names)
-    train, test = _parts(path, seed, test_share)
-    arrays = Arrays(
-        _block(train, size, grey),
-        train.labels,
-        _block(test, size, grey),
-        test.labels,
-    )
-    dataset = from_arrays(path.name, arrays, standardise=standardise)
-    notes = [f"resized to {size} x {size}"] if size else []
-    if names == {_TRAIN_FOLDER}:
-        notes.append(f"a share of {test_share:g} of each class in train held out for testing")
-    return replace(dataset, normalisation=", ".join([*notes, dataset.normalisation]))
+
+    looks_for: ClassVar[str] = "NAME/CLASS/ or NAME/train/CLASS/"
+
+    _: KW_ONLY
+    size: int = 0
+    grey: bool = False
+    test_share: float = 0.2
+    standardise: bool = True
+
+    @classmethod
+    def find(cls, folder: Path, name: str) -> Path | None:
+        """Return the folder ``NAME`` if it has sub-folders."""
+        path = folder / name
+        return path if path.is_dir() and _subfolders(path) else None
+
+    def read(self, seed: int) -> Dataset:
+        """Return the data set.
+
+        Raises:
+            BadInput: No pictures, a class without any, a test class that is not trained on, folders
+                of parts without ``train`` or under other names, pictures of several sizes, a link
+                to a folder or out of this one, a folder that cannot be read or is nested too deep,
+                or a file that is no regular one, such as a pipe.
+            Damaged: A file that is no picture.
+        """
+        path, size = self.file, self.size
+        if size < 0:
+            raise BadInput(
+                f"size is a side in pixels, got {size}; give 32, or 0 to keep the pictures"
+            )
+        names = {folder.name for folder in _subfolders(path)}
+        _refuse_other_parts(path, names)
+        train, test = _parts(path, seed, self.test_share)
+        x_train, x_test = (_block(part, size, self.grey) for part in (train, test))
+        arrays = Arrays(x_train, train.labels, x_test, test.labels)
+        dataset = from_arrays(path.name, arrays, standardise=self.standardise)
+        notes = [f"resized to {size} x {size}"] if size else []
+        if names == {_TRAIN_FOLDER}:
+            share = f"{self.test_share:g}"
+            notes.append(f"a share of {share} of each class in train held out for testing")
+        return replace(dataset, normalisation=", ".join([*notes, dataset.normalisation]))
 
 
 _TRAIN_FOLDER = "train"

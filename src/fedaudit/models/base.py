@@ -1,12 +1,47 @@
-"""Shared parts of architectures: reading a sample's shape and settings, refusing bad ones."""
+"""Base of the catalogue's models, and parts that several of them share."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import nn
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.lazy import entry_name
+from fedaudit.core.naming import NamedPart, changed_fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfiguredModel:
+    """A network of the catalogue with its settings. Its file has the name of the catalogue."""
+
+    catalogue_name: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        cls.catalogue_name = entry_name(cls.__module__)
+
+    def part(self) -> NamedPart:
+        """Return name and settings as a study file has them, without settings at their defaults."""
+        return NamedPart(self.catalogue_name, changed_fields(self))
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Return an untrained network.
+
+        Args:
+            shape: Shape of one sample, without the sample axis.
+            classes: Number of outputs.
+        """
+        raise NotImplementedError
+
+    def for_samples(self, shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
+        """Return a function that builds the network for samples of a shape.
+
+        Copies of it, as they arrive in other processes, compare as equal.
+        """
+        return partial(type(self).build, self, shape, classes)
+
 
 MOST_UNITS = 10**15
 """Width of a layer, at most, as of numbers in a study; torch takes no sizes beyond 64 bits. What no

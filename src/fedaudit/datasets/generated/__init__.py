@@ -1,0 +1,1 @@
+"""Data sets that need no file of the user's, one a file."""

@@ -1,0 +1,63 @@
+"""Scikit-learn's handwritten digits."""
+
+from dataclasses import KW_ONLY, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.datasets.arrays import Scaled, assembled, split
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.source import DataSource
+
+_DIGITS = Path("datasets", "data", "digits.csv.gz")
+"""Path of the file in scikit-learn."""
+
+
+@dataclass(frozen=True)
+class digits(DataSource):
+    """1,797 handwritten digits of 8 x 8 pixels, bundled with scikit-learn.
+
+    Attributes:
+        test_share: Share of each class in the test part, in (0, 1).
+
+    Examples:
+        >>> digits(test_share=0.3).read(seed=0).classes
+        10
+    """
+
+    _: KW_ONLY
+    test_share: float = 0.2
+
+    def read(self, seed: int) -> Dataset:
+        """Return the data set; the seed decides which digits are tested on."""
+        pixels, labels = _bundled_digits()
+        parts = split(labels, self.test_share, rng=seeded_numpy(seed, "digits split"))
+        # Pixels count the dark points of a 4 x 4 block.
+        images = torch.from_numpy(pixels / 16)[:, None].to(torch.float32)
+        train, test = images[parts.train], images[parts.test]
+        mean, spread = float(train.double().mean()), float(train.double().std(correction=0))
+        words = (
+            f"pixels / 16, then minus {mean:.4f} over {spread:.4f} "
+            "(training mean and spread per channel)"
+        )
+        scaled = Scaled((train - mean) / spread, (test - mean) / spread, words)
+        y_train, y_test = (torch.from_numpy(labels[part]) for part in parts)
+        return assembled("digits", scaled, y_train, y_test, classes=10)
+
+
+def _bundled_digits() -> tuple[Float[np.ndarray, "digits 8 8"], Int[np.ndarray, " digits"]]:
+    """Pixels from 0 to 16, and classes."""
+    found = find_spec("sklearn")
+    file = Path(found.origin if found and found.origin else "").parent / _DIGITS
+    if file.is_file():
+        # Half of the time to a small study's first round would be that of importing scikit-learn.
+        table = np.loadtxt(file, delimiter=",", dtype=np.int64)
+        return table[:, :-1].reshape(-1, 8, 8).astype(np.float64), table[:, -1]
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return bunch.images, bunch.target.astype(np.int64)

@@ -1,0 +1,1 @@
+"""Hubs that data sets are loaded from by name, one a file."""

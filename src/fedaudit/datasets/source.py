@@ -1,0 +1,81 @@
+"""Bases of the catalogue's data sets: a name with the settings of reading it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from fedaudit.core.errors import BadInput, type_of
+from fedaudit.core.lazy import entry_name
+from fedaudit.core.naming import DataPart, changed_fields
+
+if TYPE_CHECKING:
+    from fedaudit.datasets.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A data set with settings. Its file has the name of the catalogue."""
+
+    catalogue_name: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        cls.catalogue_name = entry_name(cls.__module__)
+
+    def part(self) -> DataPart:
+        """Return name and settings as a study file has them, without settings at their defaults."""
+        return DataPart(self.catalogue_name, changed_fields(self))
+
+    def read(self, seed: int) -> "Dataset":
+        """Return the data set.
+
+        Args:
+            seed: Decides all that is random about it: what is generated, and which samples are
+                tested on where no file settles that.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class DataFile(DataSource):
+    """A file or folder that holds a data set.
+
+    Attributes:
+        path: Path, or name in the data directory.
+
+    Raises:
+        BadInput: The path is no path.
+    """
+
+    looks_for: ClassVar[str]
+    """What :meth:`find` looks for, in words."""
+    suffix: ClassVar[str] = ""
+    """Suffix of the file, which may be left out."""
+
+    path: Path | str
+
+    def __post_init__(self) -> None:
+        given: object = self.path
+        if not isinstance(given, Path | str):
+            raise BadInput(f"{self.catalogue_name} data are named by a path, got {type_of(given)}")
+
+    @property
+    def file(self) -> Path:
+        """The path with its suffix."""
+        path = Path(self.path)
+        return path if path.suffix == self.suffix else Path(f"{path}{self.suffix}")
+
+    def part(self) -> DataPart:
+        """Return name, settings and folder as a study has them."""
+        settings = changed_fields(self)
+        settings.pop("path")
+        path = Path(self.path)
+        name = path.name.removesuffix(self.suffix)
+        # A plain name that is not here is one in the data directory.
+        is_path = path.exists() or self.file.exists() or name != str(self.path)
+        folder = path.absolute().parent if is_path else None
+        return DataPart(f"{self.catalogue_name}:{name}", settings, folder)
+
+    @classmethod
+    def find(cls, folder: Path, name: str) -> Path | None:
+        """Return the file or folder of a data set in the data directory, if it is there."""
+        raise NotImplementedError

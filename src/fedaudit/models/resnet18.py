@@ -1,0 +1,85 @@
+"""Residual networks for small images."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from fedaudit.core.errors import BadInput
+from fedaudit.models.base import ConfiguredModel, image, norm_maker
+
+_GROUPS = 32
+
+
+class _Block(nn.Module):
+    """Two 3x3 convolutions beside a shortcut; no operation works in place."""
+
+    def __init__(
+        self, inputs: int, outputs: int, *, stride: int, norm: Callable[[int], nn.Module]
+    ) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
+            norm(outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+            norm(outputs),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), norm(outputs)
+            )
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.relu(self.body(x) + self.shortcut(x))
+        return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNet18(ConfiguredModel):
+    """ResNet-18 with a 3x3 first convolution, 11,220,132 parameters on CIFAR-100.
+
+    Attributes:
+        norm: "group" for group normalisation in 32 groups, or "batch". Batch normalisation mixes
+            the samples of a batch in training.
+        width: Channels of the first stage; the later three have 2, 4 and 8 times as many.
+
+    Examples:
+        >>> ResNet18(norm="batch").norm
+        'batch'
+
+    Source: FedMIA, section 4.1 and its code (group normalisation); CoFedMID, section 5.1.
+    """
+
+    norm: str = "group"
+    width: int = 64
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Sequential:
+        """Return an untrained network.
+
+        Raises:
+            BadInput: The normalisation is not known, or 32 groups do not divide the width.
+        """
+        width = self.width
+        make_norm = norm_maker("resnet18", self.norm, groups=_GROUPS)
+        if width < 1 or (self.norm == "group" and width % _GROUPS):
+            raise BadInput(
+                f"width of model 'resnet18' is at least 1, and a multiple of {_GROUPS} for "
+                f"norm='group', got {width}"
+            )
+        layers: list[nn.Module] = [
+            nn.Conv2d(image("resnet18", shape).channels, width, 3, padding=1, bias=False),
+            make_norm(width),
+            nn.ReLU(),
+        ]
+        inputs = width
+        for stage, outputs in enumerate((width, 2 * width, 4 * width, 8 * width)):
+            layers += [
+                _Block(inputs, outputs, stride=1 if stage == 0 else 2, norm=make_norm),
+                _Block(outputs, outputs, stride=1, norm=make_norm),
+            ]
+            inputs = outputs
+        last = nn.Linear(inputs, classes)
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), last)

@@ -1,0 +1,103 @@
+"""Wide residual networks for small images."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from fedaudit.core.errors import BadInput
+from fedaudit.models.base import ConfiguredModel, image, norm_maker
+
+_GROUPS = 16
+_STEM = 16
+_DEEPEST = 1000
+
+
+class _Block(nn.Module):
+    """Two 3x3 convolutions beside a shortcut; a ReLU and a normalisation before each one."""
+
+    def __init__(
+        self, inputs: int, outputs: int, *, stride: int, norm: Callable[[int], nn.Module]
+    ) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.ReLU(),
+            norm(inputs),
+            nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1),
+            nn.ReLU(),
+            norm(outputs),
+            nn.Conv2d(outputs, outputs, 3, padding=1),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.ReLU(), norm(inputs), nn.Conv2d(inputs, outputs, 1, stride=stride)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.body(x) + self.shortcut(x)
+        return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class WideResNet(ConfiguredModel):
+    """WRN-16-4 as it is trained with differential privacy, 2,774,692 parameters on CIFAR-100.
+
+    These are 448 of the first convolution, 121,600, 525,952 and 2,100,480 of the three stages,
+    512 of the last normalisation and 25,700 of the linear layer.
+
+    Attributes:
+        depth: Layers with weights: 6 times the blocks of a stage, and 4; up to 1,000.
+        width: Channels of the first stage in multiples of 16; the later two have 2 and 4 times
+            as many.
+        norm: "group" for group normalisation in 16 groups, "batch", or "none". Batch
+            normalisation mixes the samples of a batch in training.
+
+    Examples:
+        >>> WideResNet(depth=22).depth
+        22
+
+    Source: Zagoruyko and Komodakis 2016 (WRN-depth-width); De et al. 2022, section 3 and published
+        code (ReLU before normalisation, biases, a separate normalisation for the shortcut);
+        CoFedMID, section 5.1 ("modified WideResNet-16-4" after Aerni et al. 2024, which has this
+        network except for the stride).
+    Differs: Weights are not standardised, as with Aerni et al. and unlike De et al.; all start as
+        torch starts them. The first convolution of a block takes the stride, as with De et al.;
+        in Aerni et al.'s code the second does, at the same number of parameters.
+    """
+
+    depth: int = 16
+    width: int = 4
+    norm: str = "group"
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Sequential:
+        """Return an untrained network.
+
+        Raises:
+            BadInput: The normalisation is not known, or there is no network of that depth or width.
+        """
+        depth, width = self.depth, self.width
+        make_norm = norm_maker("wide-resnet", self.norm, groups=_GROUPS, may_be_none=True)
+        if not 10 <= depth <= _DEEPEST or depth % 6 != 4 or width < 1:
+            raise BadInput(
+                f"depth of model 'wide-resnet' is 10, 16, 22 or another 6n + 4 up to {_DEEPEST}, "
+                f"and width at least 1, got {depth}, {width}"
+            )
+        inputs = _STEM
+        layers: list[nn.Module] = [
+            nn.Conv2d(image("wide-resnet", shape).channels, inputs, 3, padding=1)
+        ]
+        for stage in range(3):
+            outputs = _STEM * width * 2**stage
+            for block in range((depth - 4) // 6):
+                stride = 2 if stage > 0 and block == 0 else 1
+                layers.append(_Block(inputs, outputs, stride=stride, norm=make_norm))
+                inputs = outputs
+        return nn.Sequential(
+            *layers,
+            nn.ReLU(),
+            make_norm(inputs),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(inputs, classes),
+        )
