@@ -70,6 +70,7 @@ def test_canary_clients_and_sums_have_their_own_epsilons() -> None:
     assert names == ["Measured, from coins", "Claimed, as audited"]
     sums = first_picture(of(bound(SECURE_SUM_EPSILON, 3.9)))[0]
     assert [line.label for line in sums.lines] == ["Measured, one round’s sum"]
+    assert (sums.title, sums.keys) == ("Epsilon: measured lower bounds", ()), "nothing is claimed"
 
 
 def test_a_record_without_such_bounds_opens_with_its_attacks() -> None:

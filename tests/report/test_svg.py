@@ -139,3 +139,14 @@ def test_the_values_under_the_pointer_are_the_values_drawn() -> None:
 def test_what_has_no_drawing_is_refused(line: Series, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         drawn(panel(line))
+
+
+def test_a_name_beside_a_mark_stays_off_the_lines_of_intervals() -> None:
+    line = Series("one", [5], [5], LOOK, joined=False, names=["here"])
+    across = Series(
+        "one", [5], [5], LOOK, joined=False, limits=[Rate(5.0, 0.5, 9.5, 1)], across=True
+    )
+    axis = Scale(ends=(0, 10))
+    markup = drawn(panel(line, across, x=axis, y=axis))
+    feet = re.findall(r'<text class="name \w+"[^>]* y="(-?\d+)"', markup)
+    assert feet == ["-6", "-6"], "above the line, at the width of a page and of a phone"

@@ -73,19 +73,17 @@ def style(position: int) -> Style:
 
 
 def swatch(look: Style, *, marked: bool = True, lined: bool = True) -> Markup:
-    """A legend's drawing of a style. Holds fixed strings only, so it is safe as markup."""
-    mark = MARKS[look.symbol.removesuffix("-open")] if marked else ""
-    line = (
-        f'<path d="M0 7h34" stroke="{look.color}" stroke-width="2" '
-        f'stroke-dasharray="{DASHES[look.dash]}"/>'
-    )
+    """Return a legend's drawing of a style, of fixed strings only, so that it is safe as markup."""
+    wide = 34 if lined else 14
+    line = f'<path d="M0 7h34" stroke="{look.color}" stroke-width="2" '
+    line = f'{line}stroke-dasharray="{DASHES[look.dash]}"/>' if lined else ""
     ink = f'fill="{look.color}"'
     if look.symbol.endswith("-open"):
         ink = f'fill="none" stroke="{look.color}" stroke-width="2"'
-    dot = f'<g {ink} transform="translate(17 7)">{mark}</g>'
+    mark = MARKS[look.symbol.removesuffix("-open")] if marked else ""
     return Markup(
-        '<svg class="swatch" width="34" height="14" viewBox="0 0 34 14" aria-hidden="true">'
-        f"{line if lined else ''}{dot}</svg>"
+        f'<svg class="swatch" width="{wide}" height="14" viewBox="0 0 {wide} 14" '
+        f'aria-hidden="true">{line}<g {ink} transform="translate({wide // 2} 7)">{mark}</g></svg>'
     )
 
 

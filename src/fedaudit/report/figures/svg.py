@@ -6,7 +6,7 @@ drawing serves a wide screen, a phone and paper.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -24,6 +24,10 @@ _OUTSIDE = 0.002
 _HUES = ("#F3F6FA", "#B3CDE6", "#5B9BD0", "#1F68AB", "#08306B")
 """One hue from light to dark for shares from 0 to 1: it reads without colour, and on both
 grounds."""
+
+
+Spot = tuple[float, float]
+"""Shares of a panel from its upper left corner."""
 
 
 class Axis(NamedTuple):
@@ -70,8 +74,8 @@ def drawn(panel: drawing.Panel) -> Markup:
     body = Markup("").join(
         [
             *_grid(x, y),
-            *(_upright("mark", _percent(x.at(at))) for at in panel.uprights),
-            *(_level("mark", _percent(1 - y.at(at))) for at in panel.levels),
+            *(upright("mark", x.at(at)) for at in panel.uprights),
+            *(_level("mark", 1 - y.at(at)) for at in panel.levels),
             *(_trace(one, x, y) for one in panel.series),
             *_names(panel, x, y),
         ]
@@ -142,7 +146,7 @@ def _axis(given: drawing.Scale, series: Sequence[drawing.Drawn], *, across: bool
         step = max(1, -(-len(names) // (given.count or len(names))))
         return Axis(low, high, False, names, names[::step], names[::step], given.title, False)
     low, high = given.ends or _span(given, series, across)
-    ticks = _ticks(given, low, high)
+    ticks = ticks_of(given, low, high)
     return Axis(
         low, high, given.log, (), tuple(ticks), tuple(ticks.values()), given.title, given.grid
     )
@@ -160,9 +164,10 @@ def _span(
     return low - room, high + room
 
 
-def _ticks(
+def ticks_of(
     given: drawing.Scale, low: drawing.Number, high: drawing.Number
 ) -> Mapping[drawing.Number, str]:
+    """Return the values between two ends at which an axis is marked, with their texts."""
     if given.ticks is not None:
         first, last = sorted((low, high))
         return {
@@ -206,16 +211,17 @@ def _left(y: Axis) -> int:
     return round(_LEFT + _LETTER * min(longest, 24) + (18 if y.title else 0))
 
 
+def tick_texts(places: Iterable[tuple[float, str]], *, across: bool = True) -> Markup:
+    """Return the texts of an axis at shares of it, from the left or from the top."""
+    kind, side = ("tx", "left") if across else ("ty", "top")
+    form = Markup('<span class="{}" style="{}:{}%">{}</span>')
+    return Markup("").join(form.format(kind, side, _percent(at), text) for at, text in places)
+
+
 def _texts(x: Axis, y: Axis) -> Markup:
-    across = [
-        Markup('<span class="tx" style="left:{}%">{}</span>').format(_percent(x.at(at)), text)
-        for at, text in zip(x.ticks, x.texts, strict=True)
-    ]
-    up = [
-        Markup('<span class="ty" style="top:{}%">{}</span>').format(_percent(1 - y.at(at)), text)
-        for at, text in zip(y.ticks, y.texts, strict=True)
-    ]
-    return Markup("").join([*across, *up])
+    across = [(x.at(at), text) for at, text in zip(x.ticks, x.texts, strict=True)]
+    up = [(1 - y.at(at), text) for at, text in zip(y.ticks, y.texts, strict=True)]
+    return tick_texts(across) + tick_texts(up, across=False)
 
 
 def _titles(x: Axis, y: Axis) -> Markup:
@@ -225,25 +231,31 @@ def _titles(x: Axis, y: Axis) -> Markup:
 
 
 def _grid(x: Axis, y: Axis) -> Iterator[Markup]:
-    yield from (_upright("grid", _percent(x.at(tick))) for tick in x.ticks if x.grid)
+    yield from (upright("grid", x.at(tick)) for tick in x.ticks if x.grid)
     lines = y.names or (y.ticks if y.grid else ())
-    yield from (_level("grid", _percent(1 - y.at(tick))) for tick in lines)
-    yield _level("axis", "100")
+    yield from (_level("grid", 1 - y.at(tick)) for tick in lines)
+    yield _level("axis", 1.0)
 
 
-def _upright(kind: str, at: str) -> Markup:
-    return Markup('<line class="{0}" x1="{1}%" x2="{1}%" y1="0" y2="100%"/>').format(kind, at)
+def upright(kind: str, at: float) -> Markup:
+    """Return a line from top to bottom at a share of the width."""
+    form = '<line class="{0}" x1="{1}%" x2="{1}%" y1="0" y2="100%"/>'
+    return Markup(form).format(kind, _percent(at))
 
 
-def _level(kind: str, at: str) -> Markup:
-    return Markup('<line class="{0}" x1="0" x2="100%" y1="{1}%" y2="{1}%"/>').format(kind, at)
+def _level(kind: str, at: float) -> Markup:
+    form = '<line class="{0}" x1="0" x2="100%" y1="{1}%" y2="{1}%"/>'
+    return Markup(form).format(kind, _percent(at))
+
+
+def segment(start: Spot, end: Spot, color: str, width: drawing.Number) -> Markup:
+    """Return a line between two places."""
+    form = '<line x1="{}%" x2="{}%" y1="{}%" y2="{}%" stroke="{}" stroke-width="{}"/>'
+    shares = map(_percent, (start[0], end[0], start[1], end[1]))
+    return Markup(form).format(*shares, color, width)
 
 
 # Series.
-
-
-Spot = tuple[float, float]
-"""Shares of a panel from its upper left corner."""
 
 
 def _trace(one: drawing.Drawn, x: Axis, y: Axis) -> Markup:
@@ -259,14 +271,18 @@ def _trace(one: drawing.Drawn, x: Axis, y: Axis) -> Markup:
 
 
 def _values(one: drawing.Series, x: Axis, y: Axis) -> Iterator[Markup]:
-    places = [
-        None if b is None else (x.at(a), 1 - y.at(b)) for a, b in zip(one.x, one.y, strict=True)
-    ]
+    places = _spots(one, x, y)
     if one.joined:
         yield _line(places, one)
-    yield from _whiskers(one, x, y)
+    for start, end in _whiskers(one, x, y):
+        yield segment(start, end, one.look.color, 2 if one.across else 1.5)
     if one.size and (one.marks or not one.joined):
         yield from _marks(one, places)
+
+
+def _spots(one: drawing.Series, x: Axis, y: Axis) -> list[Spot | None]:
+    pairs = zip(one.x, one.y, strict=True)
+    return [None if b is None else (x.at(a), 1 - y.at(b)) for a, b in pairs]
 
 
 def _area(path: str, color: str, opacity: float) -> Markup:
@@ -323,8 +339,8 @@ def _line(places: Sequence[Spot | None], one: drawing.Series) -> Markup:
     )
 
 
-def _whiskers(one: drawing.Series, x: Axis, y: Axis) -> Iterator[Markup]:
-    """Lines from the lower to the upper limit of each value; none where there are no limits."""
+def _whiskers(one: drawing.Series, x: Axis, y: Axis) -> Iterator[tuple[Spot, Spot]]:
+    """Ends of lines from limit to limit of each value; none where there are no limits."""
     for a, b, figure in zip(one.x, one.y, one.limits, strict=False):
         if b is None or (figure.low is None and figure.high is None):
             continue
@@ -332,14 +348,9 @@ def _whiskers(one: drawing.Series, x: Axis, y: Axis) -> Iterator[Markup]:
         low, high = (_number(middle if end is None else end) for end in (figure.low, figure.high))
         if low == high:
             continue
-        form = '<line x1="{}%" x2="{}%" y1="{}%" y2="{}%" stroke="{}" stroke-width="{}"/>'
-        if one.across:
-            up = _percent(1 - y.at(b))
-            ends = (_percent(x.at(low)), _percent(x.at(high)), up, up)
-        else:
-            at = _percent(x.at(a))
-            ends = (at, at, _percent(1 - y.at(low)), _percent(1 - y.at(high)))
-        yield Markup(form).format(*ends, one.look.color, 2 if one.across else 1.5)
+        ends = [(low, b), (high, b)] if one.across else [(a, low), (a, high)]
+        start, end = ((x.at(right), 1 - y.at(up)) for right, up in ends)
+        yield start, end
 
 
 def _marks(one: drawing.Series, places: Sequence[Spot | None]) -> Iterator[Markup]:
@@ -364,8 +375,11 @@ def mark(symbol: str, color: str, place: Spot, size: drawing.Number = 8) -> Mark
     ).format(_percent(place[0]), _percent(place[1]), base, look.format(color), size / 8)
 
 
-_SIDES = (("start", 8, -6), ("start", 9, 4), ("end", -9, 4), ("middle", 0, -10), ("middle", 0, 19))
-"""Where a name may stand beside its mark: how it is set, and by how many pixels it is moved."""
+_SIDES = (
+    *(("start", 8, -6), ("end", -8, -6), ("start", 8, 15), ("end", -8, 15)),
+    *(("start", 9, 4), ("end", -9, 4), ("middle", 0, -10), ("middle", 0, 19)),
+)
+"""Sides of a mark that its name may stand at: how it is set, and by how many pixels it is moved."""
 
 _WIDTHS = {"wide": 780, "phone": 290}
 """Pixels that a panel's area is wide, about, on a screen of each kind."""
@@ -377,22 +391,30 @@ Box = tuple[float, float, float, float]
 def _names(panel: drawing.Panel, x: Axis, y: Axis) -> Iterator[Markup]:
     """Names beside marks, those of the last series first; one without room is left out."""
     dots = [one for one in panel.series if isinstance(one, drawing.Series) and not one.joined][::-1]
-    places = [
-        [None if b is None else (x.at(a), 1 - y.at(b)) for a, b in zip(s.x, s.y, strict=True)]
-        for s in dots
-    ]
+    spots = [(one, _spots(one, x, y)) for one in dots]
     named = [
         (one, name, place)
-        for one, spots in zip(dots, places, strict=True)
-        for name, place in zip(one.names, spots, strict=False)
+        for one, places in spots
+        for name, place in zip(one.names, places, strict=False)
         if name and place
     ]
+    lines = [ends for one in dots for ends in _whiskers(one, x, y)] if named else []
+    high = _HIGH if panel.height is None else panel.height - _BELOW
     for screen, wide in _WIDTHS.items():
-        spots = [place for found in places for place in found if place]
-        taken = [(a * wide - 5, b * _HIGH - 5, a * wide + 5, b * _HIGH + 5) for a, b in spots]
+        taken = [_box_about(place, place, wide, high, 5) for _, s in spots for place in s if place]
+        crossed = [_box_about(start, end, wide, high, 1) for start, end in lines]
         for one, name, place in named:
-            boxes = {side: _box_of(name, place, side, wide) for side in _SIDES}
-            side = next((side for side, box in boxes.items() if _free(box, wide, taken)), None)
+            boxes = {side: _box_of(name, place, side, wide, high) for side in _SIDES}
+            # A name on an interval's line is better than none.
+            side = next(
+                (
+                    side
+                    for others in (taken + crossed, taken)
+                    for side, box in boxes.items()
+                    if _free(box, wide, high, others)
+                ),
+                None,
+            )
             if side is not None:
                 taken.append(boxes[side])
                 kind = f"name {screen}" + " muted" * (one.look.color == drawing.MUTED)
@@ -405,16 +427,21 @@ def _names(panel: drawing.Panel, x: Axis, y: Axis) -> Iterator[Markup]:
                 )
 
 
-def _box_of(name: str, place: Spot, side: tuple[str, int, int], wide: int) -> Box:
+def _box_about(start: Spot, end: Spot, wide: int, high: int, room: int) -> Box:
+    (left, right), (top, foot) = (sorted(pair) for pair in zip(start, end, strict=True))
+    return left * wide - room, top * high - room, right * wide + room, foot * high + room
+
+
+def _box_of(name: str, place: Spot, side: tuple[str, int, int], wide: int, high: int) -> Box:
     length = _LETTER * len(name)
     left = place[0] * wide + side[1] - length * {"start": 0, "end": 1, "middle": 0.5}[side[0]]
-    foot = place[1] * _HIGH + side[2] + 2
+    foot = place[1] * high + side[2] + 2
     return left, foot - 12, left + length, foot
 
 
-def _free(box: Box, wide: int, taken: Sequence[Box]) -> bool:
+def _free(box: Box, wide: int, high: int, taken: Sequence[Box]) -> bool:
     left, top, right, foot = box
-    inside = left >= 0 and right <= wide and top >= 0 and foot <= _HIGH
+    inside = left >= 0 and right <= wide and top >= 0 and foot <= high
     return inside and not any(
         left < other[2] and other[0] < right and top < other[3] and other[1] < foot
         for other in taken
