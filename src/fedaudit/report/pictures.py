@@ -42,7 +42,6 @@ from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.tables.comparison import attacks_of
 from fedaudit.report.text.clusters import Clustered, clustered_of, group_names, label_of, risk_size
 from fedaudit.report.text.comparison import clients_of, labels_of, strongest_entry, tradeoffs
-from fedaudit.report.text.points import ShownPoint, contradicted, epsilon, families, shown_points
 from fedaudit.report.text.sources import Named, labels_of_named, look_of_source, on_sources
 from fedaudit.report.verdict import canary_bound, figures_by_side
 from fedaudit.results.clusters import EVERYBODY
@@ -427,45 +426,6 @@ def _model_line(one: Clustered, name: str, study: str) -> Line | None:
         (words.interval_of(risk), words.given(share) or ""),
         tone_of(leak) if leak else "",
     )
-
-
-def games_picture(record: Record) -> Picture:
-    """Success of the server against guessing, one row per mechanism or defense."""
-    groups = families(shown_points(record.games))
-    lines = [_family_line(name, inside) for name, inside in list(groups.items())[:MOST_LINES]]
-    wrong = any(contradicted(one.point) for one in shown_points(record.games))
-    left = len(groups) - len(lines)
-    return _alone(
-        "Success of the server against guessing",
-        "success",
-        "Share of games in which the server is right about a record, with 95% intervals; one "
-        "mark per point, the dashed line is guessing."
-        + (f" {left} more rows are in the tables." if left else ""),
-        (half_track("Attack success rate", _reached(lines), shares=True),),
-        lines,
-        {"success": PLAIN, "contradicts its ε or noise bound": DEFENDED[0]} if wrong else {},
-    )
-
-
-def _family_line(name: str, inside: Sequence[ShownPoint]) -> Line:
-    marks = []
-    for one in inside:
-        adv, look = one.point.adv, DEFENDED[0] if contradicted(one.point) else PLAIN
-        limits = words.interval(adv.low, adv.high, "accuracy")
-        said = f"{shortened(one.name, 80)}: right in {words.percent(adv.value)} ({limits})"
-        marks.append(_mark(adv, look, said))
-    ordered = sorted((one.point.adv for one in inside), key=lambda adv: adv.value)
-    shares = dict.fromkeys(words.percent(adv.value) for adv in (ordered[0], ordered[-1]))
-    budgets = [b for one in inside if (b := one.point.claimed_epsilon) is not None]
-    told = words.interval(ordered[0].low, ordered[0].high, "accuracy")
-    if len(inside) > 1:
-        after = sorted(rounds.averaged for one in inside if (rounds := one.point.rounds))
-        told = f"{len(inside)} points"
-        if budgets:
-            told = f"claimed ε {epsilon(min(budgets))} to {epsilon(max(budgets))}"
-        elif len(after) == len(inside) and after[0] < after[-1]:
-            told = f"after {words.count(after[0])} to {words.count(after[-1])} rounds"
-    return Line(shortened(name, 60), (tuple(marks),), (" to ".join(shares),), (told,))
 
 
 def comparison_picture(comparison: Comparison) -> Picture:

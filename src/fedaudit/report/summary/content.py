@@ -8,14 +8,14 @@ from typing import NamedTuple
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, words
-from fedaudit.report.first import First, first_of_games, first_screen
+from fedaudit.report.first import First, first_screen
 from fedaudit.report.grid import shortened
 from fedaudit.report.reproducing import reproducing, study_file
 from fedaudit.report.summary.figures import NOTHING, Figure, figures_of
 from fedaudit.report.summary.glossary import explained, signal_name
 from fedaudit.report.tables.sources import kind_of
 from fedaudit.report.text.bounds import residual
-from fedaudit.report.text.games import game_verdict
+from fedaudit.report.text.games import first_of_games, game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.tiles import utility_tile
 from fedaudit.report.verdict import coverage_gaps, left_out, unit_of

@@ -9,12 +9,10 @@ from fedaudit.report.deciding.clients import highest_auc
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.clusters import clustered_of, label_of, riskiest
 from fedaudit.report.text.points import (
-    behind_mechanism,
+    by_protection,
     epsilon,
     most_right,
-    short,
     shown_points,
-    without_mechanism,
 )
 from fedaudit.report.text.sources import on_sources, strongest_on_sources
 from fedaudit.report.verdict import (
@@ -243,14 +241,14 @@ def _of_deletion(record: Record) -> Iterator[Figure]:
 
 def _of_games(record: Record) -> Iterator[Figure]:
     every = shown_points(record.games)
-    for points in (behind_mechanism(every), without_mechanism(every)):
+    for points in by_protection(every):
         if points:
             item = most_right(points)
             adv = item.point.adv
             where = " where the server does best" * (len(points) > 1)
             yield Figure(
                 "Games in which the server rightly said whether a record was in the batch"
-                f"{where}: {short(item)}.",
+                f"{where}: {item.short}.",
                 words.percent(adv.value),
                 f"{words.interval(adv.low, adv.high, 'accuracy')} (95%)",
                 words.percent(_GUESS),
