@@ -73,7 +73,11 @@ def test_points_are_named_by_what_differs() -> None:
     same = [point(named=e, settings=bits | point(named=e).settings) for e in (1.0, 3.0)]
     assert names(*same) == ["bitrand, ε 1", "bitrand, ε 3"]
     assert names(same[0], point()) == ["bitrand, bits=10, ε 1", "bitrand, ε 3"]
-    assert names(point(label="weak"), point(label="a=1,b=2")) == ["weak", "bitrand, ε 3"]
+    labelled = must(points_table(played(point(label="weak"), point(label="a=1,b=2"))))
+    assert [(row[0].text, row[0].detail) for row in labelled.rows] == [
+        ("bitrand, ε 3", "weak"),
+        ("bitrand, ε 3", ""),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,6 @@ def games_picture(record: Record) -> Picture:
 def _row(one: ShownPoint) -> Line:
     adv, look = one.point.adv, DEFENDED[0] if contradicted(one.point) else PLAIN
     limits = interval(adv.low, adv.high, "accuracy")
-    text = f"{shortened(one.name, 80)}: right in {percent(adv.value)} ({limits})"
+    text = f"{one.name}: right in {percent(adv.value)} ({limits})"
     mark = Mark(adv.value, adv.low, adv.high, look, text)
-    return Line(shortened(one.setting, 60), ((mark,),), (percent(adv.value),), (limits,))
+    return Line(shortened(one.name, 60), ((mark,),), (percent(adv.value),), (limits,))

@@ -248,7 +248,7 @@ def _of_games(record: Record) -> Iterator[Figure]:
             where = " where the server does best" * (len(points) > 1)
             yield Figure(
                 "Games in which the server rightly said whether a record was in the batch"
-                f"{where}: {item.short}.",
+                f"{where}: {item.name}.",
                 words.percent(adv.value),
                 f"{words.interval(adv.low, adv.high, 'accuracy')} (95%)",
                 words.percent(_GUESS),

@@ -71,13 +71,19 @@ def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
     return tabled(
         f"Games {'in rounds' if in_rounds else 'by sign'}: {sizes}",
         [
-            {"Point": named(one.name, one.short if one.label else "")}
+            {"Point": named(one.name, _label(one.point))}
             | {name: column[at] for (_, name), column in used.items()}
             for at, one in enumerate(shown)
         ],
         headings=(Heading("", 1), *(Heading(name, len(inside)) for name, inside in over.items())),
         remark=_REMARK + (_OF_ROUNDS if in_rounds else _OF_SIGNS),
     )
+
+
+def _label(point: PointPlayed) -> str:
+    """Return the name that the study's author gave a point; "" if settings name it."""
+    by_settings = point.label == point.mechanism or set("=,") & set(point.label)
+    return "" if by_settings else shortened(point.label)
 
 
 def _adv(point: PointPlayed) -> Cell:

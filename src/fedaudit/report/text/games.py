@@ -21,7 +21,6 @@ from fedaudit.report.text.points import (
     overtaken,
     provable,
     ratio,
-    right_in,
     shown_points,
     times,
 )
@@ -163,7 +162,7 @@ def game_tiles(record: Record) -> list[Tile]:
         tiles.append(Tile("Claimed epsilon contradicted", share, detail, "alarm"))
     if known := [(value, one) for one in claiming if (value := ratio(one.point)) is not None]:
         above, one = max(known, key=lambda pair: pair[0])
-        detail = f"{one.short}: the actual one is {epsilon(one.point.actual_epsilon or 0.0)}"
+        detail = f"{one.name}: the actual one is {epsilon(one.point.actual_epsilon or 0.0)}"
         tone = "alarm" * far_above(one.point)
         tiles.append(Tile("Actual epsilon over the claimed one", f"{times(above)} ×", detail, tone))
     return tiles
@@ -173,7 +172,7 @@ def _success_tile(label: str, one: ShownPoint) -> Tile:
     adv = one.point.adv
     size = evidence.size_reached_by(2 * adv.low - 1)
     limits = interval(adv.low, adv.high, "accuracy")
-    detail = f"{one.short}; 95% interval {limits}; guessing 50%"
+    detail = f"{one.name}; 95% interval {limits}; guessing 50%"
     return Tile(label, percent(adv.value), detail, evidence.tone_of(size) if size else "")
 
 
@@ -181,7 +180,7 @@ def _contradiction_headline(refuted: Sequence[ShownPoint]) -> str:
     first = max(refuted, key=lambda one: one.point.proven_epsilon)
     more = f", and {plural(len(refuted) - 1, 'more point')}" if len(refuted) > 1 else ""
     what = "the bound of the noise" if first.point.rounds else "the claimed epsilon"
-    return f"Success contradicts {what}: {first.short}{more}"
+    return f"Success contradicts {what}: {first.name}{more}"
 
 
 def _headline(behind: Sequence[ShownPoint], bare: Sequence[ShownPoint]) -> str:
@@ -192,9 +191,9 @@ def _headline(behind: Sequence[ShownPoint], bare: Sequence[ShownPoint]) -> str:
         )
     # The status is of what a mechanism leaves, and so is this: without one is a number beside it.
     best, least = most_right(behind), least_right(behind)
-    text = f"With {best.short} the server is right in {percent(best.point.adv.value)} of games"
+    text = f"With {best.name} the server is right in {percent(best.point.adv.value)} of games"
     if best.point.adv.low > least.point.adv.high:
-        text += f", with {least.short} in {percent(least.point.adv.value)}"
+        text += f", with {least.name} in {percent(least.point.adv.value)}"
     return f"{text}; guessing is right in 50%"
 
 
@@ -215,7 +214,9 @@ def _played(points: Sequence[PointPlayed]) -> str:
 def _contradiction(one: ShownPoint) -> str:
     """Return why a point's success and an epsilon, or a bound, cannot both hold."""
     point = one.point
-    text = f"{one.short}: the server is right in {right_in(point.adv)} of games, which "
+    limits = interval(point.adv.low, point.adv.high, "accuracy")
+    text = f"{one.name}: the server is right in {percent(point.adv.value)} (95% interval {limits}) "
+    text += "of games, which "
     if point.rounds is not None:
         return (
             f"{text}is more than the {percent(point.most)} that its noise allows any server. "

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from fedaudit.report.evidence import grouped
 from fedaudit.report.grid import shortened
-from fedaudit.report.words import count, interval, number, percent, plural
+from fedaudit.report.words import count, number, plural
 from fedaudit.results.estimate import NO_DEFENSE
-from fedaudit.results.games import FIT, HELD_OUT, InRounds, PointPlayed, Rate
+from fedaudit.results.games import FIT, HELD_OUT, InRounds, PointPlayed
 
 NO_MECHANISM = "none"
 
@@ -50,28 +50,12 @@ class ShownPoint(NamedTuple):
     Attributes:
         point: What was played.
         family: Name shared by the points that differ only in epsilon, or in the rounds averaged.
-        setting: The family with the epsilon or the number of rounds.
+        name: The family with the epsilon or the number of rounds, shortened.
     """
 
     point: PointPlayed
     family: str
-    setting: str
-
-    @property
-    def label(self) -> str:
-        """Name that the study's author gave the point; empty for points named by settings."""
-        own = self.point.label
-        return "" if own == self.point.mechanism or set("=,") & set(own) else own
-
-    @property
-    def name(self) -> str:
-        """The author's name for the point, else its setting."""
-        return self.label or self.setting
-
-    @property
-    def short(self) -> str:
-        """The setting as running text, tiles and rows of pictures have it."""
-        return shortened(self.setting, 80)
+    name: str
 
 
 Families = dict[str, list[ShownPoint]]
@@ -97,7 +81,8 @@ def shown_points(points: Sequence[PointPlayed]) -> list[ShownPoint]:
             parts += [f"batch {count(point.batch)}"] * (point.batch != usual_batch)
             step = plural(how.averaged, "round") * (how.averaged > 1)
         family = ", ".join(filter(None, parts))
-        shown.append(ShownPoint(point, family, ", ".join(filter(None, [family, step]))))
+        name = shortened(", ".join(filter(None, [family, step])), 80)
+        shown.append(ShownPoint(point, family, name))
     return shown
 
 
@@ -180,11 +165,6 @@ def epsilon(value: float) -> str:
     if 0 < value < 0.0005 or value >= 1e9:
         return number(value)
     return f"{value:.3g}" if value < 100 else count(round(value))
-
-
-def right_in(adv: Rate) -> str:
-    """Return a success rate with its interval for running text."""
-    return f"{percent(adv.value)} (95% interval {interval(adv.low, adv.high, 'accuracy')})"
 
 
 def ratio(point: PointPlayed) -> float | None:
