@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
-from fedaudit.report.evidence import grouped
 from fedaudit.report.figures import drawing
 from fedaudit.report.figures.forest import DEFENDED, PLAIN, Forest, Line, Mark, Picture, half_track
 from fedaudit.report.grid import shortened
@@ -42,15 +41,7 @@ _REFUTED = drawing.Style("#C3362B", symbol="circle-open")
 
 
 class _View(NamedTuple):
-    """Success against one quantity, with what it allows any server.
-
-    Attributes:
-        label: Name of the view among several.
-        title: Title of the axis.
-        lines: Points by line.
-        place: Returns the place of a point on the axis; None or 0 for points that have none.
-        most: Returns the largest success at a place.
-    """
+    """Points of some lines at places on one axis, and the most that any server reaches there."""
 
     label: str
     title: str
@@ -62,11 +53,11 @@ class _View(NamedTuple):
 def game_figures(record: Record) -> dict[str, drawing.Figures]:
     """Return the charts of a record of games: against epsilon, and against rounds averaged."""
     shown = shown_points(record.games)
-    of_signs = families([one for one in shown if one.point.rounds is None])
-    drawn = dict(list(of_signs.items())[:MOST_LINES])
-    left = len(of_signs) - len(drawn)
-    views = [
-        _View(f"against the {which} epsilon", f"{which} ε (nats)", drawn, place, _most_at_epsilon)
+    by_signs = families([one for one in shown if one.point.rounds is None])
+    against_epsilon = [
+        _View(
+            f"against the {which} epsilon", f"{which} ε (nats)", by_signs, place, _most_at_epsilon
+        )
         for which, place in (
             ("claimed", lambda point: point.claimed_epsilon),
             ("actual", lambda point: point.actual_epsilon),
@@ -76,16 +67,14 @@ def game_figures(record: Record) -> dict[str, drawing.Figures]:
         _figure(
             "games-success",
             "Grey: the most that any server reaches against a mechanism that keeps the epsilon on "
-            "the axis, e^ε / (1 + e^ε). Points without such an epsilon are in the table."
-            + f" {left} more lines would not fit; the table has them."
-            * (left > 0),
-            views,
+            "the axis, e^ε / (1 + e^ε). Points without such an epsilon are in the table.",
+            against_epsilon,
         ),
         _figure(
             "games-rounds",
             "The server averages the scores of so many rounds. Grey: the most that any server "
             "reaches behind this noise.",
-            _round_views([one for one in shown if one.point.rounds is not None]),
+            _round_views(shown),
         ),
     ]
     return {figure.ident: figure for figure in found if figure is not None}
@@ -97,28 +86,21 @@ def _most_at_epsilon(value: float) -> float:
 
 def _round_views(shown: Sequence[ShownPoint]) -> list[_View]:
     """Return a view for each noise whose points average several numbers of rounds."""
-    bounded = [one for one in shown if one.point.figure(DISTANCE)]
-    views = []
-    for noise, inside in grouped(bounded, lambda one: _noise(one.point)).items():
-        if len({_averaged(one.point) for one in inside}) > 1:
-            lines = families([one._replace(family=_plan(one)) for one in inside])
-            few = dict(list(lines.items())[:MOST_LINES])
-            views.append(
-                _View(noise, "Rounds averaged", few, _averaged, _most_over(inside[0].point))
+    by_noise: dict[str, list[ShownPoint]] = {}
+    for one in shown:
+        how = one.point.rounds
+        if how is not None and one.point.figure(DISTANCE):
+            noise = shortened(defense_words(how), 60) + f", sum of {how.clients}" * (
+                how.clients > 1
             )
+            plan = f"{plan_words(how) or '1 neuron'}, batch {one.point.batch}"
+            by_noise.setdefault(noise, []).append(one._replace(family=plan))
+    views = [
+        _View(noise, "Rounds averaged", families(inside), _averaged, _most_over(inside[0].point))
+        for noise, inside in by_noise.items()
+        if len({_averaged(one.point) for one in inside}) > 1
+    ]
     return views[:_MOST_CHOICES]
-
-
-def _noise(point: PointPlayed) -> str:
-    how = point.rounds
-    assert how is not None
-    return shortened(defense_words(how), 60) + f", sum of {how.clients}" * (how.clients > 1)
-
-
-def _plan(one: ShownPoint) -> str:
-    how = one.point.rounds
-    assert how is not None
-    return f"{plan_words(how) or '1 neuron'}, batch {one.point.batch}"
 
 
 def _averaged(point: PointPlayed) -> float:
@@ -131,6 +113,10 @@ def _most_over(point: PointPlayed) -> Callable[[float], float]:
 
 
 def _figure(ident: str, caption: str, views: Sequence[_View]) -> drawing.Figures | None:
+    left = max((len(view.lines) - MOST_LINES for view in views), default=0)
+    if left > 0:
+        caption += f" {left} more lines would not fit; the table has them."
+    views = [view._replace(lines=dict(list(view.lines.items())[:MOST_LINES])) for view in views]
     names = dict.fromkeys(name for view in views for name in view.lines)
     looks = {name: drawing.style(at) for at, name in enumerate(names)}
     panels = {view.label: panel for view in views if (panel := _panel(view, looks)) is not None}
