@@ -117,6 +117,10 @@ def test_success_beyond_the_actual_epsilon_blames_the_mechanism() -> None:
     wrong = point("bitwise-rr", 1.0, 1.0, right=95)
     said = game_verdict(played(wrong))
     assert "does not do what it says" in said.contradictions[0]
+    below_its_claim = played(point("bitwise-rr", 9.0, 1.0, right=95))
+    headline = game_verdict(below_its_claim).headline
+    assert headline == "Success contradicts the actual epsilon: bitwise-rr, ε 9"
+    assert not [tile for tile in game_tiles(below_its_claim) if "contradicted" in tile.label]
     (cell,) = cells(points_table(played(wrong)), "Lower bound")
     assert (cell.text, cell.detail) == (epsilon(wrong.proven_epsilon), "> actual")
 

@@ -112,14 +112,13 @@ def first_of_games(record: Record, said: GameVerdict) -> First:
     wrong = sum(contradicted(one.point) for one in shown)
     far = sum(far_above(one.point) for one in shown)
     what = " or ".join(["claimed ε"] * bool(claiming) + ["noise bound"] * bool(bounded))
+    checked = plural(claiming + bounded, "point")
     if far:
         controls = f"Claimed ε far below the actual ε at {far} of {plural(claiming, 'point')}"
         controls += f"; {plural(wrong, 'point')} contradicted by games" * bool(wrong)
     elif wrong:
-        checked = plural(claiming + bounded, "point")
         controls = f"{capital(what)} contradicted by games at {wrong} of {checked}"
     else:
-        checked = plural(claiming + bounded, "point")
         controls = f"No {what} contradicted by games ({checked})" if what else "No claim to check"
     situations = {
         "contradicted": bool(wrong),
@@ -155,7 +154,7 @@ def game_tiles(record: Record) -> list[Tile]:
     if bare:
         tiles.append(_success_tile(f"Server right, no {what}", most_right(bare)))
     claiming = [one for one in shown if one.point.claimed_epsilon is not None]
-    wrong = sum(contradicted(one.point) for one in claiming)
+    wrong = sum(one.point.refuted for one in claiming)
     if wrong:
         share = f"{count(wrong)} of {count(len(claiming))}"
         detail = "points whose success refutes the epsilon that they claim"
@@ -179,8 +178,9 @@ def _success_tile(label: str, one: ShownPoint) -> Tile:
 def _contradiction_headline(refuted: Sequence[ShownPoint]) -> str:
     first = max(refuted, key=lambda one: one.point.proven_epsilon)
     more = f", and {plural(len(refuted) - 1, 'more point')}" if len(refuted) > 1 else ""
-    what = "the bound of the noise" if first.point.rounds else "the claimed epsilon"
-    return f"Success contradicts {what}: {first.name}{more}"
+    what = "claimed epsilon" if first.point.refuted else "actual epsilon"
+    what = "bound of the noise" if first.point.rounds else what
+    return f"Success contradicts the {what}: {first.name}{more}"
 
 
 def _headline(behind: Sequence[ShownPoint], bare: Sequence[ShownPoint]) -> str:
