@@ -12,6 +12,7 @@ from fedaudit.report.figures.drawing import GREY, MUTED, OKABE_ITO
 from fedaudit.report.page import css_string, report_html
 from fedaudit.report.words import interval_of, shown
 from tests.estimates import changed
+from tests.report.games import played
 from tests.report.records import HOSTILE, record, source, with_sources
 from tests.report.test_browser import BROWSER, FLAGS
 
@@ -60,27 +61,47 @@ def test_a_name_in_the_header_cannot_end_its_string_or_element() -> None:
     assert css_string("a b") == '"a\\000020b"'
 
 
-@pytest.mark.slow
-@pytest.mark.browser
-@pytest.mark.skipif(
+needs_printer = pytest.mark.skipif(
     BROWSER is None or shutil.which("pdftotext") is None,
     reason="there is no Chromium or no pdftotext on the PATH",
 )
-def test_the_text_of_every_cell_is_printed(tmp_path: Path) -> None:
-    page = report_html(with_sources(source(), source(seed=2), membership=True, details=True))
-    file, pdf = tmp_path / "report.html", tmp_path / "report.pdf"
+
+
+def text_printed(page: str, folder: Path) -> str:
+    """Return the text of a printed page, in the order of the page."""
+    file, pdf = folder / "report.html", folder / "report.pdf"
     file.write_text(page, encoding="utf-8")
-    flags = [*FLAGS, "--no-pdf-header-footer", f"--user-data-dir={tmp_path / 'profile'}"]
+    flags = [*FLAGS, "--no-pdf-header-footer", f"--user-data-dir={folder / 'profile'}"]
     subprocess.run(
         [str(BROWSER), *flags, f"--print-to-pdf={pdf}", file.as_uri()],
         capture_output=True,
         timeout=120,
         check=True,
     )
-    # In the order of the page, and without the breaks that narrow columns make anywhere.
     command = ["pdftotext", "-raw", str(pdf), "-"]
     done = subprocess.run(command, capture_output=True, timeout=60, check=True)
-    printed = re.sub(r"\s", "", done.stdout.decode())
+    return done.stdout.decode()
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@needs_printer
+@pytest.mark.parametrize("gap", [350, 400, 450, 500])
+def test_a_tables_head_keeps_its_first_rows_on_a_printed_page(gap: int, tmp_path: Path) -> None:
+    lower = f"<style>#points .scroll {{ margin-top: {gap}px !important }}</style></head>"
+    text = text_printed(report_html(played()).replace("</head>", lower), tmp_path)
+    (page,) = [one for one in text.split("\f") if "Games by sign" in one]
+    table = page.partition("Games by sign")[2]
+    assert len(re.findall(r"(?m)^(no mechanism|bitrand|ome|bitwise)", table)) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@needs_printer
+def test_the_text_of_every_cell_is_printed(tmp_path: Path) -> None:
+    page = report_html(with_sources(source(), source(seed=2), membership=True, details=True))
+    # Without the breaks that narrow columns make anywhere.
+    printed = re.sub(r"\s", "", text_printed(page, tmp_path))
     cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", page, re.DOTALL)
     assert len(cells) > 100
     for cell in cells:
