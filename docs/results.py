@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fedaudit.report.grid import Grid
 from fedaudit.report.sources import Named, on_sources
-from fedaudit.report.tables.games import points_table, rounds_table
+from fedaudit.report.tables.games import points_table
 from fedaudit.results import metrics as clusters
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance, near_guessing
@@ -185,15 +185,15 @@ def _section(study: Study) -> str:
 
 
 def _games(study: Games) -> str:
-    """Security games: every figure of every point, as the report has them."""
-    tables = (points_table(study.record), rounds_table(study.record))
+    """Security games: the tables of points, as the report has them."""
+    tables = [points_table(study.record, in_rounds=in_rounds) for in_rounds in (False, True)]
     parts = (
         f"# {study.name}",
         f"{study.about} {study.note}".strip(),
         f"```\n{study.command}\n```",
         f"Played with {study.record.points[0].records}."
         + ("" if study.record.environment.commit else " The record does not say by which commit."),
-        *(_grid(table) for table in tables if table is not None and table.rows),
+        *(_grid(table) for table in tables if table is not None),
     )
     return "\n\n".join(parts)
 

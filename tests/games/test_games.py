@@ -15,7 +15,7 @@ from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.seeds import seeded
 from fedaudit.games import records
 from fedaudit.games.mechanism import given
-from fedaudit.games.run import _digest, _Records, read_points, run_games
+from fedaudit.games.run import played_key, read_points, run_games
 from fedaudit.metrics.rates import share
 from fedaudit.results.games import EPOCHS, FIT, HELD_OUT, SUCCESS, TRUE_POSITIVES
 from fedaudit.results.read import read_record
@@ -127,6 +127,20 @@ def test_what_was_played_is_not_played_again_and_gives_the_same_record(
     assert run(file, tmp_path / "other").content_hash == played.record.content_hash
 
 
+def test_a_record_that_another_process_has_written_meanwhile_is_kept(
+    file: Path, tmp_path: Path
+) -> None:
+    run_games(read_points(file, {"game.games": 44})[:1], tmp_path / "theirs")
+    theirs = (tmp_path / "theirs" / RECORD_FILE).read_text()
+
+    def log(text: str) -> None:
+        (tmp_path / "ours" / RECORD_FILE).write_text(theirs)
+
+    with pytest.raises(BadInput, match="other settings"):
+        run_games(read_points(file)[:1], tmp_path / "ours", log=log)
+    assert (tmp_path / "ours" / RECORD_FILE).read_text() == theirs
+
+
 def test_another_setting_is_another_game(
     file: Path, tmp_path: Path, played: Played, out: Path
 ) -> None:
@@ -165,7 +179,7 @@ def test_points_of_versions_without_a_setting_stay_valid(tmp_path: Path) -> None
     def digest(**changes: object) -> str:
         named = {name.replace("__", "."): value for name, value in changes.items()}
         (point,) = read_points(path, named)
-        return _digest(point.study, _Records(None), "detector")
+        return played_key(point.study, records.drawn(point.study, None).digest, "detector")
 
     # As the version before neuron.batch_size and game.background_copies named this point.
     assert digest() == "1b996d2be386ae770c65844c"

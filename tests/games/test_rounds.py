@@ -18,7 +18,8 @@ from fedaudit.fl.algorithms.base import Tampering
 from fedaudit.fl.algorithms.fedsgd import FedSGD, received_gradient
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.games.rounds import Batches, Labels, PlayedInRounds, RoundGames
+from fedaudit.games.records import Labels
+from fedaudit.games.rounds import Batches, PlayedInRounds, RoundGames
 from fedaudit.games.run import read_points, run_games
 from fedaudit.metrics.games import gaussian_success
 from fedaudit.observe.views import VIEWS

@@ -1,7 +1,7 @@
 """What a report of games says of planted models that a client may find."""
 
 from fedaudit.report.page import report_html
-from fedaudit.report.tables.detector import detector_table, detector_words
+from fedaudit.report.tables.games import detector_table, detector_words
 from tests.report.games import NONE, detector, played, sign
 
 
@@ -10,43 +10,41 @@ def test_a_row_is_a_sign_and_each_server_has_columns_of_its_own() -> None:
     assert [row[0].text for row in grid.rows] == ["Twins", "Rewritten unit"]
     assert [(one.text, one.detail) for one in grid.headings] == [
         ("", ""),
+        ("", ""),
         ("As published", "right in 98.6%"),
         ("One row changed", "right in 99.80%"),
-        ("", ""),
     ]
     assert sum(one.span for one in grid.headings) == len(grid.columns) == 6
+    assert [one.text for one in grid.columns[1:4]] == ["False alarms", "AUC", "Found"]
     twins, rewritten = grid.rows
-    assert (twins[1].text, twins[1].detail) == (
-        "0.990", "0.970–1.000\nown 0.990\nothers’ 0.990"
-    )  # fmt: skip
-    assert rewritten[1].detail == "own 1.000\nothers’ 1.000"
-    assert (twins[2].text, twins[2].detail) == ("40.0%", "12.0–74.0%\n4 of 10")
-    assert (twins[-1].text, twins[-1].detail) == ("1 of 10", "1.0–45.0%")
+    assert (twins[1].text, twins[1].detail) == ("1 of 10", "1.0–45.0%")
+    assert (twins[2].text, twins[2].detail) == ("0.990", "0.970–1.000")
+    assert rewritten[2].detail == ""
+    assert (twins[3].text, twins[3].detail) == ("4 of 10", "12.0–74.0%")
     assert "40 honest models, 80 of each server" in grid.remark
 
 
 def test_a_sign_that_one_server_lacks_leaves_a_dash() -> None:
     grid = detector_table(detector(sign("twins", "planted", 0.5), sign("new", "other", 0.5)))
-    assert [[cell.text for cell in row[:5]] for row in grid.rows] == [
-        ["Twins", "0.500", "40.0%", "–", "–"],
-        ["new", "–", "–", "0.500", "40.0%"],
+    assert [[cell.text for cell in row] for row in grid.rows] == [
+        ["Twins", "1 of 10", "0.500", "4 of 10", "–", "–"],
+        ["new", "1 of 10", "–", "–", "0.500", "4 of 10"],
     ]
 
 
 def test_the_lower_limit_decides_which_signs_find_nearly_every_model() -> None:
     assert detector_words(detector()) == [
-        "As published: 2 of 2 signs tell nearly every planted model from honest ones (AUC of 0.950 "
-        "or more): twins and rewritten unit.",
-        "One row changed: none of 2 signs tells nearly every planted model from honest ones.",
+        "As published: 2 of 2 signs identify nearly every planted model (AUC of 0.950 or more): "
+        "twins and rewritten unit.",
+        "One row changed: 0 of 2 signs identify nearly every planted model (AUC of 0.950 or more).",
     ]
     close = detector(sign("twins", "planted", 0.96, low=0.94), sign("odd-row", "planted", 0.94))
-    assert "none of 2 signs" in detector_words(close)[0]
+    assert "0 of 2 signs" in detector_words(close)[0]
 
 
 def test_many_signs_are_counted_and_not_all_named() -> None:
     many = detector(*(sign(f"s{place}", "planted", 1.0) for place in range(7)))
-    assert detector_words(many)[0].endswith("7 of 7 signs tell nearly every planted model from "
-        "honest ones (AUC of 0.950 or more): s0, s1, s2, s3 and 3 more.")  # fmt: skip
+    assert detector_words(many)[0].endswith(": s0, s1, s2, s3, s4 and 2 more.")
 
 
 def test_the_page_has_the_part_only_where_there_is_a_detector() -> None:

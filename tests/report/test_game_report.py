@@ -9,15 +9,13 @@ import pytest
 from fedaudit.games.run import read_points, run_games
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
 from fedaudit.report.figures.drawing import Series
-from fedaudit.report.figures.games import MOST_LINES_OF_SUCCESS as MOST_LINES
-from fedaudit.report.figures.games import epsilon_axis, game_figures
+from fedaudit.report.figures.games import MOST_LINES, MOST_ROWS, game_figures, games_picture
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import reproducing
 from fedaudit.report.tables.games import certificates_table, points_table
-from fedaudit.report.text.games import game_verdict
+from fedaudit.report.text.games import first_of_games, game_tiles, game_verdict
 from fedaudit.report.text.points import epsilon, provable, shown_points
-from fedaudit.report.tiles import game_tiles
 from fedaudit.report.words import interval, percent
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
@@ -25,7 +23,6 @@ from fedaudit.results.games import (
     FIT,
     GAMES,
     HELD_OUT,
-    PREDICTED_NEGATIVES,
     PointPlayed,
     Spread,
     TrainingLength,
@@ -49,7 +46,7 @@ from tests.report.seen import cells, column, lines, must, printed, words
 ALL = played()
 
 
-def tones(grid: Grid, name: str) -> list[str]:
+def tones(grid: Grid | None, name: str) -> list[str]:
     return [cell.tone for cell in cells(grid, name)]
 
 
@@ -76,7 +73,11 @@ def test_points_are_named_by_what_differs() -> None:
     same = [point(named=e, settings=bits | point(named=e).settings) for e in (1.0, 3.0)]
     assert names(*same) == ["bitrand, ε 1", "bitrand, ε 3"]
     assert names(same[0], point()) == ["bitrand, bits=10, ε 1", "bitrand, ε 3"]
-    assert names(point(label="weak"), point(label="a=1,b=2")) == ["weak", "bitrand, ε 3"]
+    labelled = must(points_table(played(point(label="weak"), point(label="a=1,b=2"))))
+    assert [(row[0].text, row[0].detail) for row in labelled.rows] == [
+        ("bitrand, ε 3", "weak"),
+        ("bitrand, ε 3", ""),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -116,8 +117,12 @@ def test_success_beyond_the_actual_epsilon_blames_the_mechanism() -> None:
     wrong = point("bitwise-rr", 1.0, 1.0, right=95)
     said = game_verdict(played(wrong))
     assert "does not do what it says" in said.contradictions[0]
-    assert column(points_table(played(wrong)), "Lower bound") == [epsilon(wrong.proven_epsilon)]
-    assert points_table(played(wrong)).rows[0][4].detail == "> actual"
+    below_its_claim = played(point("bitwise-rr", 9.0, 1.0, right=95))
+    headline = game_verdict(below_its_claim).headline
+    assert headline == "Success contradicts the actual epsilon: bitwise-rr, ε 9"
+    assert not [tile for tile in game_tiles(below_its_claim) if "contradicted" in tile.label]
+    (cell,) = cells(points_table(played(wrong)), "Lower bound")
+    assert (cell.text, cell.detail) == (epsilon(wrong.proven_epsilon), "> actual")
 
 
 def test_a_actual_epsilon_far_above_the_named_one_is_said_with_its_factor() -> None:
@@ -126,7 +131,7 @@ def test_a_actual_epsilon_far_above_the_named_one_is_said_with_its_factor() -> N
         "bitrand claims ε 3 to 5 and by its own probabilities gives ε 668 for one record, 134 to "
         "223 times as much.",
         "bitrand, shared mask claims ε 3 and gives no epsilon at all: all records of a batch get "
-        "the same noise, so that one record tells of the noise on another.",
+        "the same noise, so that one record reveals the noise on another.",
         "ome claims ε 1 and by its own probabilities gives ε 35,342 for one record, 35,342 times "
         "as much.",
     )
@@ -173,7 +178,7 @@ def test_what_a_perfect_server_would_prove_agrees_with_the_metric() -> None:
 def test_epsilons_that_so_few_games_could_never_contradict_are_counted() -> None:
     text = " ".join(game_verdict(ALL).limits)
     assert "at most 3.28" in text
-    assert "The epsilon named at 2 of 5 points is not below that" in text
+    assert "The epsilon claimed at 2 of 5 points is not below that" in text
 
 
 def test_intervals_are_said_to_be_for_targets_that_were_asked_about_several_times() -> None:
@@ -193,22 +198,19 @@ def test_the_terminal_says_contradictions_first_on_one_screen() -> None:
     assert len(lines) < 40
 
 
-def test_every_figure_of_the_record_stands_in_the_table() -> None:
-    grid = points_table(ALL)
+def test_the_table_has_success_epsilons_and_rates_of_every_point() -> None:
+    grid = must(points_table(ALL))
     assert sum(heading.span for heading in grid.headings) == len(grid.columns)
+    document = words(report_html(ALL))
     for row, one in zip(grid.rows, ALL.games, strict=True):
-        cells = dict(zip([column.text for column in grid.columns], row, strict=True))
-        assert cells["Adv"].text == percent(one.adv.value)
-        assert cells["Adv"].detail == interval(one.adv.low, one.adv.high, "accuracy")
-        rates = {"TPR": one.tpr, "TNR": one.tnr}
-        rates |= {"Target": one.by_target, "Another record": one.by_others}
-        for name, rate in rates.items():
-            assert cells[name].text == percent(rate.value)
-            assert f"{rate.hits:,} of {rate.total:,}" in cells[name].detail
-        assert cells["Predicted TNR"].text == percent(one.figure(PREDICTED_NEGATIVES) or 0.0)
-        assert cells["at the actual ε"].text == percent(one.most)
-        assert cells["Lower bound"].text == epsilon(one.proven_epsilon)
-        document = words(report_html(ALL))
+        of = dict(zip([column.text for column in grid.columns], row, strict=True))
+        for name, rate in {"Adv": one.adv, "TPR": one.tpr, "TNR": one.tnr}.items():
+            limits = interval(rate.low, rate.high, "accuracy")
+            assert (of[name].text, of[name].detail) == (percent(rate.value), limits)
+        assert of["Fires for others"].text == percent(one.by_others.value)
+        bounded = one.actual_epsilon is not None
+        assert of["At most"].text == (percent(one.most) if bounded else "no bound")
+        assert of["Lower bound"].text == epsilon(one.proven_epsilon)
         assert all(" ".join(cell.text.split()) in document for cell in row)
 
 
@@ -221,24 +223,22 @@ def test_alarms_of_the_table_are_those_of_the_record() -> None:
     assert [tone == "alarm" for tone in tones(grid, "Actual ε")] == [False, *[True] * 4, False]
 
 
-def test_certificates_stand_beside_what_was_played_with_what_they_certify() -> None:
+def test_certificates_are_next_to_what_was_played() -> None:
     grid = must(certificates_table(ALL))
     assert [[cell.text for cell in row] for row in grid.rows] == [
-        ["bitrand, ε 5", "1", "0.200", "1.00e−08", "55.0–70.0%", "60.0%"],
-        ["bitrand, ε 5", "2", "0.200", "1.00e−08", "55.0–70.0%", "–"],
+        ["bitrand, ε 5", "1", "55.0–70.0%", "60.0%", "0.400", "1.00e−08"],
+        ["bitrand, ε 5", "2", "55.0–70.0%", "–", "0.400", "1.00e−08"],
     ]
     assert 'id="certificates"' in report_html(ALL)
     assert 'id="certificates"' not in report_html(played(NONE))
 
 
-def test_a_certificate_of_means_over_games_that_are_guessed_is_marked() -> None:
+def test_a_condition_on_means_that_holds_for_certain_of_nothing_says_so() -> None:
     empty = certificate(low=0.5, high=0.52, delta_sound=1.0, failure_sound=1.0)
     none = certificate(delta_sound=None, failure_sound=None, delta_sample=1.0)
-    doubtful = certificate(delta_sound=0.9, failure_sound=1.0)
-    grid = must(certificates_table(played(point(certificates=[empty, none, doubtful]))))
-    assert column(grid, "By the range that must hold") == ["nothing", "no range", "0.900"]
-    assert tones(grid, "As printed") == ["alarm", "", ""]
-    assert grid.rows[2][2].detail == "certifies nothing"
+    grid = must(certificates_table(played(point(certificates=[empty, none]))))
+    assert column(grid, "By the range that must hold") == ["nothing", "no range"]
+    assert column(grid, "As printed") == ["1.00e−08", "nothing"]
 
 
 def test_success_is_drawn_with_intervals_against_both_epsilons() -> None:
@@ -247,28 +247,61 @@ def test_success_is_drawn_with_intervals_against_both_epsilons() -> None:
         "against the actual epsilon",
     ]
     line = traces(ALL, "games-success")["bitrand"]
+    assert line.x == pytest.approx([3, 5], abs=0.2)
     assert line.y == [0.6, 0.6]
     assert line.limits[1] == CERTIFIED.adv
     for choice in (0, 1):
-        ceiling = traces(ALL, "games-success", choice)["Most under an honest ε"]
+        ceiling = traces(ALL, "games-success", choice)["Most that any server reaches"]
         pairs = zip(ceiling.x, ceiling.y, strict=True)
         assert all(y == pytest.approx(1 / (1 + math.exp(-float(x)))) for x, y in pairs)
-    assert traces(ALL, "games-success")["Contradicts the claimed ε"].y == [0.95]
+    assert [look.symbol for look in traces(ALL, "games-success")["ome"].looks] == ["circle-open"]
+    assert "contradicts its ε or noise bound" in str(game_figures(ALL)["games-success"].keys)
 
 
 def test_the_level_without_a_mechanism_goes_across() -> None:
     series = game_figures(ALL)["games-success"].choices[0].panels[0].series
     levels = [one for one in series if isinstance(one, Series) and one.name == "no mechanism"]
-    assert levels[0].y == [0.99, 0.99]
+    assert [0.99, 0.99] in [one.y for one in levels]
+    assert game_figures(played(NONE)) == {}
+
+
+def test_the_first_picture_names_the_epsilon_of_every_row() -> None:
+    (forest,) = games_picture(ALL)
+    assert [line.label for line in forest.lines] == [
+        "no mechanism",
+        "bitrand, ε 3",
+        "bitrand, ε 5",
+        "bitrand, shared mask, ε 3",
+        "ome, ε 1",
+        "bitwise-rr, ε 7",
+    ]
+    assert [line.label for line in forest.lines if line.marks[0][0].look.symbol == "diamond"] == [
+        "ome, ε 1"
+    ]
+
+
+def test_the_first_picture_of_many_points_has_the_ends_of_each_mechanism() -> None:
+    points = [point(name, 1.0 + at) for name in ("bitrand", "ome") for at in range(MOST_ROWS)]
+    (forest,) = games_picture(played(*points))
+    assert [line.label for line in forest.lines] == [
+        "bitrand, ε 1",
+        "bitrand, ε 20",
+        "ome, ε 1",
+        "ome, ε 20",
+    ]
+    assert "36 more points" in forest.caption
+
+
+def test_no_claim_is_said_to_be_contradicted_where_none_is() -> None:
+    calm = played(NONE, HONEST)
+    assert not [tile for tile in game_tiles(calm) if "contradicted" in tile.label]
+    first = first_of_games(calm, game_verdict(calm))
+    assert first.controls == "No claimed ε contradicted by games (1 point)"
+    far = played(NONE, point())
+    assert "contradicted" not in first_of_games(far, game_verdict(far)).controls
     bare = played(NONE)
-    assert labels(bare, "games-success") == ["against the claimed epsilon"]
-
-
-def test_small_epsilons_have_a_view_of_their_own_beside_large_ones() -> None:
-    wide = played(NONE, point(), HONEST, point("ldp-laplace", 1e5, 1e5))
-    assert labels(wide, "games-success")[0] == "against the claimed epsilon, up to 20"
-    near, far = (traces(wide, "games-success", choice).keys() for choice in (0, 1))
-    assert far - near == {"ldp-laplace"}
+    nothing = first_of_games(bare, game_verdict(bare))
+    assert (nothing.controls, nothing.sign) == ("No claim to check", "?")
 
 
 FLAT = Spread(edges=[0.0, 0.0], of_target=[0], of_others=[0])
@@ -293,6 +326,7 @@ FLAT = Spread(edges=[0.0, 0.0], of_target=[0], of_others=[0])
 def test_every_page_is_whole(points: tuple[PointPlayed, ...]) -> None:
     record = played(*points)
     document = report_html(record)
+    assert len(cells(points_table(record), "Point")) == len(points)
     for part in ("verdict", "asked", "points", "reproduce"):
         assert f'id="{part}"' in document
     assert "guessing" in " ".join(printed(record).split())
@@ -303,16 +337,6 @@ def test_lines_that_do_not_fit_are_counted() -> None:
     record = played(*(point(f"m{place}", 1.0 + place) for place in range(40)))
     figure = game_figures(record)["games-success"]
     assert f"{40 - MOST_LINES} more lines would not fit" in figure.caption
-
-
-def test_places_on_the_axis_are_in_order_and_none_is_last() -> None:
-    for values in ([0.5, 3.0, None], [1e-12, 0.0, 5.0, 1e5, None], [7.0, None], [None]):
-        axis = epsilon_axis(values, title="", none="none")
-        places = [axis.place(value) for value in values]
-        assert places == sorted(places, key=float) or 0.0 in values
-        assert all(math.isfinite(place) for place in places)
-        assert places[-1] == max(places)
-        assert axis.scale().ticks
 
 
 STUDY = """
@@ -411,7 +435,7 @@ def test_a_neuron_that_learnt_nothing_is_warned_of() -> None:
     assert not any("do not even" in text for text in fine)
 
 
-def test_a_fit_that_is_learned_by_heart_is_warned_of() -> None:
+def test_a_fit_that_is_memorised_is_warned_of() -> None:
     heart, fine = (
         point(name, figures={FIT: 1.0, HELD_OUT: held_out})
         for name, held_out in (("ome", 0.62), ("bitrand", 0.9))
@@ -419,15 +443,15 @@ def test_a_fit_that_is_learned_by_heart_is_warned_of() -> None:
     warned = game_verdict(played(fine, heart)).limits
     (said,) = [text for text in warned if "have memorised the rows" in text]
     assert said.startswith("At ome, ε 3 neurons")
-    table = points_table(played(fine, heart))
+    table = must(points_table(played(fine, heart)))
     assert [one.text for one in table.columns][-2:] == ["Fit", "Held out"]
     assert [(row[-1].text, row[-1].detail) for row in table.rows] == [
         ("0.900", ""),
-        ("0.620", "by heart"),
+        ("0.620", "memorised"),
     ]
     assert not any("memorised" in text for text in game_verdict(played(fine)).limits)
     unfit = point(figures={FIT: 0.8, HELD_OUT: 0.5})
-    assert not any("by heart" in text for text in game_verdict(played(unfit)).limits)
+    assert not any("memorised" in text for text in game_verdict(played(unfit)).limits)
 
 
 def test_points_are_named_by_where_their_zero_lies_and_by_a_lost_sign() -> None:
@@ -456,10 +480,10 @@ def test_epochs_stand_in_the_table_with_those_that_never_came_to_an_end() -> Non
         )
         for one, stopped in ((point(figures={FIT: 1.0}), 40), (point("ome"), 39))
     )
-    table = points_table(played(all_of_them, some))
+    table = must(points_table(played(all_of_them, some)))
     assert [one.text for one in table.columns][-2:] == ["Fit", "Epochs"]
     first, second = (row[-1] for row in table.rows)
-    assert (first.text, first.detail) == ("42", "30–53\n5 to 100")
-    assert (second.text, second.detail) == ("≥ 42", "30–53\n5 to 100\n1 of 40 never")
-    plain = points_table(played(point()))
-    assert [one.text for one in plain.columns][-1] == "Another record"
+    assert (first.text, first.detail) == ("42", "30–53")
+    assert (second.text, second.detail) == ("≥ 42", "30–53")
+    plain = must(points_table(played(point())))
+    assert [one.text for one in plain.columns][-1] == "Fires for others"

@@ -6,12 +6,10 @@ import pytest
 
 from fedaudit.metrics.games import gaussian_success
 from fedaudit.report.figures.games import game_figures
-from fedaudit.report.figures.rounds import rounds_figure
 from fedaudit.report.page import report_html
-from fedaudit.report.tables.games import points_table, rounds_table
-from fedaudit.report.text.games import game_verdict
-from fedaudit.report.text.points import behind_mechanism, shown_points, without_mechanism
-from fedaudit.report.tiles import game_tiles
+from fedaudit.report.tables.games import points_table
+from fedaudit.report.text.games import first_of_games, game_tiles, game_verdict
+from fedaudit.report.text.points import by_protection, shown_points
 from fedaudit.report.words import percent
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
@@ -87,47 +85,48 @@ def test_points_are_named_by_defense_and_by_what_the_server_does() -> None:
     assert shown_points(ONLY.games)[0].name == "no defense"
 
 
-def test_they_stand_in_a_table_of_their_own_and_in_no_figure_of_epsilons() -> None:
-    assert len(points_table(SOME).rows) == 2
-    assert len(column(rounds_table(SOME), "Point")) == 6
+def test_they_have_their_own_table_and_are_in_no_figure_of_epsilons() -> None:
+    assert len(must(points_table(SOME)).rows) == 2
+    table = points_table(SOME, in_rounds=True)
+    assert len(column(table, "Point")) == 6
+    assert not any("ε" in one.text for one in must(table).columns)
     figures = game_figures(SOME)
     for choice in figures["games-success"].choices:
         for panel in choice.panels:
             assert "rounds" not in str(panel)
     assert set(game_figures(ONLY)) == {"games-rounds"}
-    assert rounds_table(played()) is None
-    assert rounds_figure(played()) is None
+    assert points_table(ONLY) is None
+    assert points_table(played(), in_rounds=True) is None
+    assert "games-rounds" not in game_figures(played())
 
 
-def test_what_the_noise_allows_stands_beside_every_success() -> None:
-    table = rounds_table(SOME)
+def test_what_the_noise_allows_is_next_to_every_success() -> None:
+    table = points_table(SOME, in_rounds=True)
     allowed = [percent(gaussian_success(mu)) for mu in (1.0, math.sqrt(10))]
     most = column(table, "At most")
     assert most == ["no bound", allowed[0], allowed[1], allowed[1], allowed[0], "no bound"]
     assert column(table, "Noise leaves")[1] == percent(gaussian_success(0.15))
-    assert column(table, "Rounds") == ["1", "1", "10", "10", "1", "1"]
 
 
-def test_success_is_drawn_against_rounds_below_both_limits() -> None:
-    figure = must(rounds_figure(SOME))
+def test_success_is_drawn_against_rounds_below_what_the_noise_allows() -> None:
+    figure = game_figures(SOME)["games-rounds"]
     (choice,) = figure.choices
     by_name = lines(choice.panels[0])
-    assert by_name["1 neuron, batch 20"].x == [1, 10]
+    assert set(by_name) >= {"1 neuron, batch 20", "4 neurons, batch 20", "4 neurons, batch 100"}
+    assert by_name["1 neuron, batch 20"].x == pytest.approx([1, 10], abs=0.2)
     assert by_name["1 neuron, batch 20"].y == [0.55, 0.7]
-    for name, part in (("Most that the noise allows", 1.0), ("Most that a silent neuron", 0.5)):
-        limit = next(line for key, line in by_name.items() if key.startswith(name))
-        assert limit.y[0] == pytest.approx(gaussian_success(part))
-        assert limit.y[-1] == pytest.approx(gaussian_success(part * math.sqrt(10)))
+    limit = by_name["Most that any server reaches"]
+    assert (limit.x[0], limit.x[-1]) == pytest.approx((0, 10))
+    assert limit.y[-1] == pytest.approx(gaussian_success(math.sqrt(10)))
 
 
 def test_the_verdict_counts_sums_and_noise_as_defenses() -> None:
     shown = shown_points(ONLY.games)
-    assert [one.name for one in without_mechanism(shown)] == ["no defense"]
-    assert len(behind_mechanism(shown)) == 5
+    behind, bare = by_protection(shown)
+    assert [one.name for one in bare] == ["no defense"]
+    assert len(behind) == 5
     said = game_verdict(ONLY)
     assert said.headline.endswith("guessing is right in 50%")
-    assert "All are played in real rounds" in said.played
-    assert "6 of them are played in real rounds" in game_verdict(SOME).played
     assert [tile.label for tile in game_tiles(ONLY)][::2] == [
         "Server right, most behind a defense",
         "Server right, no defense",
@@ -141,8 +140,14 @@ def test_success_beyond_what_noise_allows_is_an_alarm() -> None:
     said = game_verdict(wrong)
     assert said.status == "claim contradicted"
     assert "more than the 55.0% that its noise allows any server" in said.contradictions[0]
-    table = must(rounds_table(wrong))
+    assert said.headline.startswith("Success contradicts the bound of the noise: dp-sgd")
+    table = must(points_table(wrong, in_rounds=True))
     assert table.rows[0][1].tone == "alarm"
+    first = first_of_games(wrong, said)
+    assert first.controls == "Noise bound contradicted by games at 1 of 1 point"
+    assert first_of_games(ONLY, game_verdict(ONLY)).controls == (
+        "No noise bound contradicted by games (4 points)"
+    )
 
 
 @pytest.mark.parametrize("record", [SOME, ONLY, played()])

@@ -12,6 +12,7 @@ from fedaudit.report.figures.drawing import GREY, MUTED, OKABE_ITO
 from fedaudit.report.page import css_string, report_html
 from fedaudit.report.words import interval_of, shown
 from tests.estimates import changed
+from tests.report.games import played
 from tests.report.records import HOSTILE, record, source, with_sources
 from tests.report.test_browser import BROWSER, FLAGS
 
@@ -75,11 +76,15 @@ def pdf_of(page: str, folder: Path) -> Path:
     return pdf
 
 
+def printed_lines(pdf: Path) -> str:
+    """Return a PDF's text in the order of its pages, which form feeds separate."""
+    command = ["pdftotext", "-raw", str(pdf), "-"]
+    return subprocess.run(command, capture_output=True, timeout=60, check=True).stdout.decode()
+
+
 def text_of(pdf: Path) -> str:
     """Return a PDF's text in the order of its pages, without spaces and breaks."""
-    command = ["pdftotext", "-raw", str(pdf), "-"]
-    done = subprocess.run(command, capture_output=True, timeout=60, check=True)
-    return re.sub(r"\s", "", done.stdout.decode())
+    return re.sub(r"\s", "", printed_lines(pdf))
 
 
 def cells_of(page: str) -> list[str]:
@@ -87,6 +92,18 @@ def cells_of(page: str) -> list[str]:
     cells = re.findall(r"<(t[hd]|d[td])\b[^>]*>(.*?)</\1>", page, re.DOTALL)
     parts = (part for _, cell in cells for part in re.split(r"<[^>]+>", cell))
     return [text for part in parts if (text := re.sub(r"\s", "", unescape(part)))]
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.skipif(not CAN_READ_PDF, reason="there is no Chromium or no pdftotext on the PATH")
+@pytest.mark.parametrize("gap", [350, 400, 450, 500])
+def test_a_tables_head_keeps_its_first_rows_on_a_printed_page(gap: int, tmp_path: Path) -> None:
+    lower = f"<style>#points .scroll {{ margin-top: {gap}px !important }}</style></head>"
+    text = printed_lines(pdf_of(report_html(played()).replace("</head>", lower), tmp_path))
+    (page,) = [one for one in text.split("\f") if "Games by sign" in one]
+    table = page.partition("Games by sign")[2]
+    assert len(re.findall(r"(?m)^(no mechanism|bitrand|ome|bitwise)", table)) >= 3
 
 
 @pytest.mark.slow

@@ -260,20 +260,20 @@ def _federation(study: GameStudy, dealt: Dealt, mechanism: Given, run: int) -> _
             "lower detector.clients or raise records.clients"
         )
     features = mechanism.randomisers.client(clients, seeded(seed, "noise"))
-    everybody = Samples(features, dealt.labels, torch.arange(len(features)))
+    everybody = Samples(features, dealt.labels.clients, torch.arange(len(features)))
     order = torch.randperm(len(clients), generator=seeded(seed, "deal"))
     data = {c: everybody.take(part) for c, part in enumerate(order.tensor_split(asked.clients))}
     rounds = simulate(_algorithm(study, dealt), data, rounds=asked.rounds, seed=seed)
     models = [round.sent[_WHO_LOOKS].model for round in rounds]
     some = mechanism.randomisers.client(dealt.pools.servers[:_TESTED_ON], seeded(seed, "test"))
-    right = outputs_of(models[-1], some).argmax(1) == dealt.server_labels[:_TESTED_ON]
+    right = outputs_of(models[-1], some).argmax(1) == dealt.labels.servers[:_TESTED_ON]
     return _Federation(models, data[_WHO_LOOKS], everybody, float(right.double().mean()))
 
 
 def _algorithm(study: GameStudy, dealt: Dealt) -> Algorithm:
     asked, shape = study.detector, (dealt.pools.clients.shape[1],)
     hidden = f"{_units(study)},{asked.rows}"
-    build = MLP(hidden=hidden).for_samples(shape, dealt.classes)
+    build = MLP(hidden=hidden).for_samples(shape, dealt.labels.classes)
     net = Architecture("mlp", build, (("hidden", hidden),))
     training = LocalTraining(lr=asked.lr)
     return FedSGD(net, training) if asked.algorithm == "fedsgd" else FedAvg(net, training)

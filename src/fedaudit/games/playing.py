@@ -20,7 +20,7 @@ from fedaudit.core.seeds import seeded
 from fedaudit.fl.training.parallel import side_by_side
 from fedaudit.games.mechanism import NO_MECHANISM, Given, given
 from fedaudit.games.records import Dealt, Drawn
-from fedaudit.games.rounds import Labels, PlayedInRounds, RoundGames, decompose_noise, defense_of
+from fedaudit.games.rounds import PlayedInRounds, RoundGames, decompose_noise, defense_of
 from fedaudit.metrics.games import (
     BoundedMean,
     GameSuccess,
@@ -153,8 +153,7 @@ def _in_rounds(
     contest: Contest, study: GameStudy, dealt: Dealt, at: At, progress: Progress
 ) -> _Found:
     how, total, done = study.rounds, study.game.games, 0
-    labels = Labels(dealt.labels, dealt.server_labels, dealt.classes)
-    games = RoundGames(contest, labels, how)
+    games = RoundGames(contest, dealt.labels, how)
     parts, fits, held_out = list[PlayedInRounds](), list[Tensor](), list[Tensor]()
     for chunks in _some_targets(contest, study, 16):
         # Neurons side by side, rounds one after the other: they draw from one generator.

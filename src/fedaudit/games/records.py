@@ -110,22 +110,32 @@ EXTRACTORS: dict[str, Extractor] = {
 }
 
 
+class Labels(NamedTuple):
+    """Classes of records.
+
+    Attributes:
+        clients: Of the clients' records.
+        servers: Of the server's.
+        classes: How many there are.
+    """
+
+    clients: Int[Tensor, " clients_records"]
+    servers: Int[Tensor, " servers_records"]
+    classes: int
+
+
 class Dealt(NamedTuple):
     """Records of a study.
 
     Attributes:
         pools: Of clients and server.
         words: What they are, for the reader.
-        labels: Classes of the clients' records.
-        server_labels: Of the server's.
-        classes: How many classes there are.
+        labels: Their classes.
     """
 
     pools: Pools
     words: str
-    labels: Int[Tensor, " clients_records"]
-    server_labels: Int[Tensor, " servers_records"]
-    classes: int
+    labels: Labels
 
 
 @dataclass(frozen=True)
@@ -165,9 +175,8 @@ class Drawn:
             f"{self.study.data.name}, {name}, {features.shape[1]:,} features; "
             f"{clients:,} records of the clients, {len(samples) - clients:,} of the server"
         )
-        labels = samples.labels[:clients], samples.labels[clients:]
-        pools = Pools(features[:clients], features[clients:])
-        return Dealt(pools, words, *labels, classes=self.classes)
+        labels = Labels(samples.labels[:clients], samples.labels[clients:], self.classes)
+        return Dealt(Pools(features[:clients], features[clients:]), words, labels)
 
 
 def drawn(study: GameStudy, data_dir: Path | None) -> Drawn:

@@ -27,6 +27,7 @@ from fedaudit.fl.algorithms.fedsgd import FedSGD, received_gradient
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
+from fedaudit.games.records import Labels
 from fedaudit.models import MLP
 from fedaudit.study.settings.games import RoundsSection
 from fedaudit.study.settings.options import check_options
@@ -131,20 +132,6 @@ class Models(NamedTuple):
 
     asked: Planted
     others: Model
-
-
-class Labels(NamedTuple):
-    """Classes of records.
-
-    Attributes:
-        clients: Of the clients' records.
-        servers: Of the server's.
-        classes: How many there are.
-    """
-
-    clients: Int[Tensor, " clients"]
-    servers: Int[Tensor, " servers"]
-    classes: int
 
 
 class Batches(NamedTuple):

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
-from fedaudit.core.files import RECORD_FILE, own_folder, read_object, sweep, write_object
+from fedaudit.core.files import RECORD_FILE, alone_in, own_folder, read_object, sweep, write_object
 from fedaudit.core.importing import refusing_exits
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.games.detection import detect
@@ -22,7 +22,7 @@ from fedaudit.results.detector import Detection
 from fedaudit.results.games import FOR_PEOPLE, PointPlayed
 from fedaudit.results.record import Record, games_record, write_record
 from fedaudit.study.running.environment import Clock, environment
-from fedaudit.study.running.folder import claim
+from fedaudit.study.running.folder import claim, claim_record
 from fedaudit.study.running.identity import config_of, with_code
 from fedaudit.study.settings.file import Point, points_of
 from fedaudit.study.settings.games import GameStudy
@@ -68,7 +68,7 @@ def run_games(
     progress: Progress = quiet,
     log: Callable[[str], None] = lambda text: None,
 ) -> Record:
-    """Plays all points and writes their record; goes on where it was stopped.
+    """Play all points and write their record; points that were played before are kept.
 
     Args:
         points: Of one study, itself first.
@@ -87,104 +87,121 @@ def run_games(
     for point in points:
         with _about(point):
             refuse_misfit(point.study)
-    records = _Records(data_dir)
+    session = _Session(out / _POINTS, data_dir, progress, log)
     # Before hours of games, which a later point would end.
     for point in points:
         with _about(point):
-            refuse_too_few(point.study, records.of(point.study))
+            refuse_too_few(point.study, session.records(point.study))
     claim(out, study)
-    kept = own_folder(out, _POINTS)
-    for folder in (out, kept):
+    for folder in (out, own_folder(out, _POINTS)):
         sweep(folder, before=clock.at)
-
-    def said(at: int) -> str:
-        return f"{points[at].label or study.name} ({at + 1} of {len(points)})"
-
-    record = games_record(
-        study.name,
-        config_of(study),
-        [
-            _played(point, _Kept(kept, said(at), log), records, progress)
-            for at, point in enumerate(points)
-        ],
-        _detected(points[0], _Kept(kept, f"{study.name}, detector", log), records, progress)
-        if study.detector.runs
-        else None,
-        environment(clock),
-    )
-    write_record(record, out / RECORD_FILE)
+    played = [
+        session.played(point, f"{point.label or study.name} ({at} of {len(points)})")
+        for at, point in enumerate(points, 1)
+    ]
+    detected = session.detected(points[0]) if study.detector.runs else None
+    record = games_record(study.name, config_of(study), played, detected, environment(clock))
+    with alone_in(out):
+        # Another process may have written a record in the meantime.
+        claim_record(out, study)
+        write_record(record, out / RECORD_FILE)
     return record
 
 
 @contextmanager
 def _about(point: Point[GameStudy]) -> Iterator[None]:
-    """A refusal says which point it is about."""
+    """Name the point in refusals."""
     try:
         yield
     except FedauditError as refusal:
         raise type(refusal)(f"{point.study.name}: {refusal}") from refusal
 
 
-class _Records:
-    """Records that points are played with, kept for the next point that has the same."""
+class _Session:
+    """Plays points, each once for its settings and samples: what was played lies in a folder."""
 
-    def __init__(self, data_dir: Path | None) -> None:
-        self._data_dir = data_dir
-        self._key = ""
-        self._drawn: Drawn | None = None
+    def __init__(
+        self, folder: Path, data_dir: Path | None, progress: Progress, log: Callable[[str], None]
+    ) -> None:
+        self._folder, self._data_dir = folder, data_dir
+        self._progress, self._log = progress, log
+        # One at a time: records of a whole data set may fill the memory.
+        self._drawn: tuple[str, Drawn] | None = None
 
-    def of(self, study: GameStudy) -> Drawn:
-        """The records of a study."""
+    def records(self, study: GameStudy) -> Drawn:
+        """Return the records of a study, kept for the next point that has the same."""
         key = study.model_dump_json(include={"data", "records", "seed"})
-        if self._drawn is None or key != self._key:
-            # One at a time: records of a whole data set may fill the memory.
-            self._key, self._drawn = key, drawn(study, self._data_dir)
-        return self._drawn
+        if self._drawn is None or key != self._drawn[0]:
+            self._drawn = None
+            self._drawn = key, drawn(study, self._data_dir)
+        return self._drawn[1]
 
+    def played(self, point: Point[GameStudy], title: str) -> PointPlayed:
+        """Return a point with its figures."""
+        study = point.study
+        name = played_key(study, self.records(study).digest, "detector")
+        with _about(point):
+            found = self._kept(
+                name,
+                title,
+                PointPlayed,
+                lambda: play_point(point, self.records(study).dealt, progress=self._progress),
+            )
+        if not _is_of(found, study):
+            raise Damaged(
+                f"{self._folder / name}.json holds a point of other settings than its name stands "
+                "for; delete it to play it again"
+            )
+        # Another study may have played it, under another label.
+        figures = [one.model_copy(update={"point": point.label}) for one in found.estimates]
+        changes = texts_of(point.changes)
+        return found.model_copy(
+            update={"label": point.label, "settings": changes, "estimates": figures}
+        )
 
-class _Kept(NamedTuple):
-    """A point that was played before, in a file that its settings name."""
+    def detected(self, point: Point[GameStudy]) -> Detection:
+        """Return the detector of a study, measured on its own federations."""
+        study = point.study
+        with _about(point):
+            return self._kept(
+                f"detector-{played_key(study, self.records(study).digest)}",
+                f"{study.name}, detector",
+                Detection,
+                lambda: detect(study, self.records(study).dealt, progress=self._progress),
+            )
 
-    folder: Path
-    said: str
-    log: Callable[[str], None]
-
-    def made(self, name: str, kind: type[Made], make: Callable[[], Made]) -> Made:
-        """That of this name; made now, and kept, where it is not there."""
-        path = self.folder / f"{name}.json"
+    def _kept(self, name: str, title: str, kind: type[Made], make: Callable[[], Made]) -> Made:
+        """Return what was kept under a name; made now, and kept, if there is nothing."""
+        path = self._folder / f"{name}.json"
         if path.is_file():
-            self.log(f"{self.said}: played before")
+            self._log(f"{title}: played before")
             try:
                 return kind.model_validate(read_object(path))
             except (ValidationError, Damaged) as error:
                 raise Damaged(
                     f"{path} is nothing that fedaudit played; delete it to play it again"
                 ) from error
-        self.log(self.said)
-        found = make()
-        write_object(path, found.model_dump_json() + "\n")
-        return found
+        self._log(title)
+        made = make()
+        write_object(path, made.model_dump_json() + "\n")
+        return made
 
 
-def _played(
-    point: Point[GameStudy], kept: _Kept, records: _Records, progress: Progress
-) -> PointPlayed:
-    name = _digest(point.study, records, "detector")
-    with _about(point):
-        found = kept.made(
-            name,
-            PointPlayed,
-            lambda: play_point(point, records.of(point.study).dealt, progress=progress),
-        )
-    if not _is_of(found, point.study):
-        raise Damaged(
-            f"{kept.folder / name}.json holds a point of other settings than its name stands for; "
-            "delete it to play it again"
-        )
-    # Another study may have played it, under another label.
-    figures = [one.model_copy(update={"point": point.label}) for one in found.estimates]
-    named = {"label": point.label, "settings": texts_of(point.changes), "estimates": figures}
-    return found.model_copy(update=named)
+def played_key(study: GameStudy, samples: str, *without: str) -> str:
+    """Name what is played by its settings and samples: a file of one name may hold others.
+
+    Args:
+        study: Settings of one point.
+        samples: Digest of the samples that it is played with.
+        without: Sections that change nothing in what is played.
+    """
+    off = () if study.code else ("code",)
+    settings = study.model_dump(mode="json", exclude={*FOR_PEOPLE, *without, *off})
+    for section, added in _ADDED.items():
+        kept = {n: v for n, v in settings[section].items() if (n, v) not in added.items()}
+        settings[section] = kept
+    text = json.dumps([_VERSION, settings, samples], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def _is_of(played: PointPlayed, study: GameStudy) -> bool:
@@ -196,25 +213,3 @@ def _is_of(played: PointPlayed, study: GameStudy) -> bool:
         and (played.targets, played.batch) == (study.game.targets, study.game.batch)
         and (played.rounds is not None) == (study.rounds.play == "rounds")
     )
-
-
-def _detected(
-    point: Point[GameStudy], kept: _Kept, records: _Records, progress: Progress
-) -> Detection:
-    with _about(point):
-        return kept.made(
-            f"detector-{_digest(point.study, records)}",
-            Detection,
-            lambda: detect(point.study, records.of(point.study).dealt, progress=progress),
-        )
-
-
-def _digest(study: GameStudy, records: _Records, *without: str) -> str:
-    """Names what is played by its settings and samples: a file of one name may hold others."""
-    off = () if study.code else ("code",)
-    settings = study.model_dump(mode="json", exclude={*FOR_PEOPLE, *without, *off})
-    for section, added in _ADDED.items():
-        kept = {n: v for n, v in settings[section].items() if (n, v) not in added.items()}
-        settings[section] = kept
-    text = json.dumps([_VERSION, settings, records.of(study).digest], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:24]

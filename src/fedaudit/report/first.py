@@ -8,7 +8,7 @@ from fedaudit.report.advice import Advice, advice
 from fedaudit.report.deciding.acting import idle_parts
 from fedaudit.report.figures.forest import Picture
 from fedaudit.report.grid import shortened
-from fedaudit.report.pictures import comparison_picture, first_picture, games_picture
+from fedaudit.report.pictures import comparison_picture, first_picture
 from fedaudit.report.text.comparison import (
     SIZES_DIFFER,
     TradeOff,
@@ -19,14 +19,11 @@ from fedaudit.report.text.comparison import (
     sizes_differ,
     tradeoffs,
 )
-from fedaudit.report.text.games import GameVerdict
-from fedaudit.report.text.points import contradicted, far_above, shown_points
 from fedaudit.report.text.verdict import PlainVerdict
 from fedaudit.report.tiles import (
     Tile,
     canary_tile,
     client_tiles,
-    game_tiles,
     topic_tiles,
     utility_tile,
 )
@@ -86,9 +83,6 @@ class First(NamedTuple):
         most = max((len(forest.lines) for forest in self.picture), default=0)
         return bool(self.numbers) and 0 < most <= LOW
 
-
-MOST_CLAIMS = 2
-"""Mechanisms whose claimed epsilon is told to be far off beside the headline."""
 
 LOW = 6
 """Rows up to which a picture leaves room below it, beside the numbers."""
@@ -209,52 +203,6 @@ def _three(record: Record, said: PlainVerdict) -> tuple[Tile, ...]:
     # A study of canary clients or of unlearning was made for what these tell.
     special = [*canary_tile(record), *client_tiles(record), *unlearning_tile(record)]
     return (*found[: 2 - len(special)], *special, *utility_tile(record))[:3]
-
-
-def first_of_games(record: Record, said: GameVerdict) -> First:
-    """The first screen of a record of games, which has no controls but its own bounds."""
-    shown_ = shown_points(record.games)
-    wrong = sum(contradicted(one.point) for one in shown_)
-    claiming = [one for one in shown_ if one.point.claimed_epsilon is not None]
-    far = sum(far_above(one.point) for one in claiming)
-    of = len(claiming) or len(shown_)
-    what = "claimed ε" if claiming else "bounds by the noise"
-    if wrong:
-        steps: tuple[str, ...] = (
-            "Do not rely on the claimed ε: correct the mechanism or its accounting.",
-            "Replace it by a mechanism whose actual ε is what it claims.",
-        )
-    elif far:
-        steps = (
-            "Do not rely on the claimed ε: the actual ε, from the mechanism’s own probabilities, "
-            "is far above it.",
-            "Choose a mechanism by its actual ε, and by a success here that stays near 50%.",
-        )
-    elif said.look in ("inconclusive", "no leak shown"):
-        steps = (
-            "Play more games, targets or rounds: another neuron may do better.",
-            "Rely on the actual ε, not on a success near 50%.",
-        )
-    else:
-        steps = (
-            "Let clients answer this server only behind a mechanism whose success stays near 50%.",
-            "Choose it by its actual ε, from the mechanism’s own probabilities.",
-        )
-    return First(
-        said.look,
-        said.status,
-        said.headline,
-        "",
-        games_picture(record),
-        tuple(game_tiles(record)[:3]),
-        f"{words.capital(what)} far below the actual ε at {far} of {of} points, and contradicted "
-        f"by games at {wrong}"
-        if far
-        else f"{words.capital(what)} contradicted at {wrong} of {of} points",
-        not wrong and not far,
-        steps,
-        said.claims[:MOST_CLAIMS],
-    )
 
 
 def _nothing_to_lower(

@@ -170,11 +170,6 @@ def _told(column: str, text: str) -> str:
     return text if column in text.split() else f"{column} {text}"
 
 
-def columns_of(*texts: str, numeric: Sequence[str] = ()) -> tuple[Column, ...]:
-    """Columns by heading; those named in ``numeric`` are set flush right."""
-    return tuple(Column(text, text in numeric) for text in texts)
-
-
 EMPTY = Cell("–", tone="muted")
 """Of what there is none of."""
 

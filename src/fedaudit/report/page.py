@@ -33,18 +33,22 @@ from fedaudit.report.figures.forest import forest_drawn
 from fedaudit.report.figures.games import game_figures
 from fedaudit.report.figures.membership import roc_figure
 from fedaudit.report.figures.svg import drawn, hovering, symbols
-from fedaudit.report.first import first_of_comparison, first_of_games, first_screen
+from fedaudit.report.first import first_of_comparison, first_screen
 from fedaudit.report.grid import clean, shortened
 from fedaudit.report.reproducing import reproducing
 from fedaudit.report.sources import kind_of, source_figures, source_section
 from fedaudit.report.tables.comparison import comparison_section
-from fedaudit.report.tables.detector import detector_table, detector_words
-from fedaudit.report.tables.games import certificates_table, points_table, rounds_table
+from fedaudit.report.tables.games import (
+    certificates_table,
+    detector_table,
+    detector_words,
+    points_table,
+)
 from fedaudit.report.tables.membership import membership_section, targets_of
 from fedaudit.report.tables.run import run_section
 from fedaudit.report.tables.usage import usage_table
 from fedaudit.report.text.comparison import cautions
-from fedaudit.report.text.games import game_verdict
+from fedaudit.report.text.games import first_of_games, game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.unlearning import unlearning_section
 from fedaudit.results.comparison import Comparison
@@ -328,7 +332,7 @@ def _games_html(record: Record) -> str:
         ),
         about=clean(str(record.config.get("about", ""))),
         points=points_table(record),
-        rounds=rounds_table(record),
+        rounds=points_table(record, in_rounds=True),
         certificates=certificates_table(record),
         clauses=clause_summary(record),
         again=reproducing(record),

@@ -42,7 +42,6 @@ from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.sources import Named, labels_of_named, look_of_source, on_sources
 from fedaudit.report.tables.comparison import attacks_of
 from fedaudit.report.text.comparison import clients_of, labels_of, strongest_entry, tradeoffs
-from fedaudit.report.text.points import ShownPoint, contradicted, epsilon, families, shown_points
 from fedaudit.report.verdict import canary_bound, figures_by_side
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison
@@ -333,44 +332,6 @@ def _model_line(one: Clustered, name: str, study: str) -> Line | None:
         (words.interval_of(risk), words.given(share) or ""),
         tone_of(leak) if leak else "",
     )
-
-
-def games_picture(record: Record) -> Picture:
-    """Success of the server against guessing, one row per mechanism or defense."""
-    points = shown_points(record.games)
-    lines = [_family_line(name, inside) for name, inside in families(points).items()]
-    caption = (
-        "Share of games in which the server is right about a record, with 95% intervals; one "
-        "mark per point, the dashed line is guessing."
-    )
-    looks = {"success": PLAIN}
-    if any(contradicted(one.point) for one in points):
-        looks["contradicts its ε or noise bound"] = DEFENDED[0]
-    title, track = "Success of the server against guessing", Track("Attack success rate", "%", 0.5)
-    return (forest(title, "success", caption, (track,), lines, looks),)
-
-
-def _family_line(name: str, inside: Sequence[ShownPoint]) -> Line:
-    marks = []
-    for one in inside:
-        adv, look = one.point.adv, DEFENDED[0] if contradicted(one.point) else PLAIN
-        limits = words.interval(adv.low, adv.high, "accuracy")
-        said = f"{shortened(one.name, 80)}: right in {words.percent(adv.value)} ({limits})"
-        marks.append(Mark(adv.value, adv.low, adv.high, look, said))
-    least, most = (
-        pick((one.point.adv for one in inside), key=lambda adv: adv.value) for pick in (min, max)
-    )
-    shares = dict.fromkeys(words.percent(adv.value) for adv in (least, most))
-    budgets = [b for one in inside if (b := one.point.claimed_epsilon) is not None]
-    after = sorted(rounds.averaged for one in inside if (rounds := one.point.rounds))
-    beside = f"{len(inside)} points"
-    if len(inside) == 1:
-        beside = words.interval(least.low, least.high, "accuracy")
-    elif budgets:
-        beside = f"claimed ε {epsilon(min(budgets))} to {epsilon(max(budgets))}"
-    elif len(after) == len(inside) and after[0] < after[-1]:
-        beside = f"after {words.count(after[0])} to {words.count(after[-1])} rounds"
-    return Line(shortened(name, 60), (tuple(marks),), (" to ".join(shares),), (beside,))
 
 
 def comparison_picture(comparison: Comparison) -> Picture:

@@ -18,14 +18,14 @@ from fedaudit.core.files import write_whole
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import words
 from fedaudit.report.evidence import SIZES, checks_of, distinct
-from fedaudit.report.first import First, first_of_games, first_screen
+from fedaudit.report.first import First, first_screen
 from fedaudit.report.grid import clean, shortened
 from fedaudit.report.page import templates, write_page
 from fedaudit.report.reproducing import inline, reproducing
 from fedaudit.report.sources import kind_of
 from fedaudit.report.tables.run import controls_table
 from fedaudit.report.text.bounds import residual
-from fedaudit.report.text.games import game_verdict
+from fedaudit.report.text.games import first_of_games, game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.tiles import Tile, topic_tiles
 from fedaudit.report.verdict import WITHHELD, clients_named, coverage_gaps, left_out, unit_of

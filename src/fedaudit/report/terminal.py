@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.text import Text
 
 from fedaudit.report.figures.forest import Forest, Picture
-from fedaudit.report.first import First, first_of_comparison, first_of_games, first_screen
+from fedaudit.report.first import First, first_of_comparison, first_screen
 from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.pictures import COMPARED, membership_rows
-from fedaudit.report.text.games import game_verdict, poor_fits
+from fedaudit.report.text.games import first_of_games, fit_warnings, game_verdict
 from fedaudit.report.text.points import shown_points
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.tiles import Tile
@@ -49,7 +49,7 @@ def print_record(record: Record, console: Console | None = None) -> None:
 def _print_games(record: Record, console: Console | None) -> None:
     said = game_verdict(record)
     first = first_of_games(record, said)
-    warnings = (*said.contradictions, *first.beside, *poor_fits(shown_points(record.games)))
+    warnings = (*said.contradictions, *first.beside, *fit_warnings(shown_points(record.games)))
     _print(first, first.picture, warnings[:_MOST_POINTS], console)
 
 

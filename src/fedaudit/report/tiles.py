@@ -1,6 +1,6 @@
 """The numbers that stand at the top of a report, each with what to read it against."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from fedaudit.core import metric_names
@@ -17,21 +17,6 @@ from fedaudit.report.sources import (
     strongest_on_sources,
 )
 from fedaudit.report.text.membership import ALARMS, of_thousand, upper_bounds
-from fedaudit.report.text.points import (
-    ShownPoint,
-    behind_mechanism,
-    contradicted,
-    epsilon,
-    far_above,
-    in_rounds,
-    least_right,
-    most_right,
-    short,
-    shown_points,
-    times_named,
-    times_text,
-    without_mechanism,
-)
 from fedaudit.report.verdict import canary_bound, figures_by_side
 from fedaudit.results.doubts import NOT_RELIED_ON, relied_on
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
@@ -271,52 +256,3 @@ def client_tiles(record: Record) -> list[Tile]:
     tone = "alarm" if claimed and best.number > claimed.number else ""
     name = "One client's contribution, epsilon at least"
     return [Tile(name, words.shown(best.number, best.metric), " · ".join(detail), tone)]
-
-
-def game_tiles(record: Record) -> list[Tile]:
-    """The numbers at the top of a report of games."""
-    every = shown_points(record.games)
-    behind, bare = behind_mechanism(every), without_mechanism(every)
-    what = "defense" if in_rounds(every) else "mechanism"
-    claiming = [one for one in every if one.point.claimed_epsilon is not None]
-    found = [
-        _success_tile(f"Server right, most behind a {what}", behind),
-        _success_tile(f"Server right, least behind a {what}", behind, most=False)
-        if len(behind) > 1
-        else None,
-        _success_tile(f"Server right, no {what}", bare),
-        _contradicted_tile(claiming) if claiming else None,
-        _factor_tile(claiming),
-    ]
-    return [tile for tile in found if tile is not None]
-
-
-def _success_tile(label: str, every: Sequence[ShownPoint], *, most: bool = True) -> Tile | None:
-    if not every:
-        return None
-    one = most_right(every) if most else least_right(every)
-    adv = one.point.adv
-    _, tone = _sized(evidence.size_reached_by(2 * adv.low - 1), "")
-    detail = (
-        f"{short(one)}; 95% interval {words.interval(adv.low, adv.high, 'accuracy')}; guessing 50%"
-    )
-    return Tile(label, words.percent(adv.value), detail, tone)
-
-
-def _contradicted_tile(claiming: Sequence[ShownPoint]) -> Tile:
-    wrong = sum(contradicted(one.point) for one in claiming)
-    detail = "points whose success refutes the epsilon that they claim"
-    value = f"{words.count(wrong)} of {words.count(len(claiming))}"
-    return Tile("Claimed epsilon contradicted", value, detail, "alarm" if wrong else "")
-
-
-def _factor_tile(claiming: Sequence[ShownPoint]) -> Tile | None:
-    known = [(ratio, one) for one in claiming if (ratio := times_named(one.point)) is not None]
-    if not known:
-        return None
-    ratio, one = max(known, key=lambda pair: pair[0])
-    value = f"{times_text(ratio)} ×"
-    detail = f"{short(one)}: the actual one is {epsilon(one.point.actual_epsilon or 0.0)}"
-    return Tile(
-        "Actual epsilon over the claimed one", value, detail, "alarm" * far_above(one.point)
-    )

@@ -1,104 +1,172 @@
-"""Tables of security games: success beside claimed, actual and certified guarantees."""
+"""Tables of security games: points, certificates, and signs that a client can look for."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from fedaudit.report.grid import Cell, Filled, Grid, Heading, Tone, below, named, tabled
+from fedaudit.report.evidence import distinct, grouped
+from fedaudit.report.grid import Cell, Grid, Heading, Tone, named, shortened, tabled
+from fedaudit.report.tables.cells import estimate_table
 from fedaudit.report.text.points import (
-    IN_ROUNDS,
-    ShownPoint,
-    by_signs,
     epsilon,
     far_above,
-    is_by_heart,
-    is_poor,
+    fit_problem,
     overtaken,
+    ratio,
     shown_points,
-    times_named,
-    times_text,
+    times,
 )
-from fedaudit.report.words import count, given, interval, number, percent
+from fedaudit.report.words import count, from_to, given, interval, listed, number, percent, plural
+from fedaudit.results.detector import DETECTED, FALSE_ALARMS, SIGN_AUC, Detection
+from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
-    CLAIMED_SUCCESS,
     DISTANCE,
     EPOCHS,
     EXPECTED_SUCCESS,
     FIT,
     HELD_OUT,
     PLANTED_SHARE,
-    PREDICTED_NEGATIVES,
     SIGN_SUCCESS,
-    InRounds,
     PointPlayed,
     Rate,
-    TargetCertificate,
 )
 from fedaudit.results.record import Record
 
-_NO_BOUND = Cell("no bound", tone="muted")
-
 _REMARK = (
-    "Adv: mean of TPR and TNR, the shares of games with and without the target in which the "
-    "server is right; 50% is guessing. Intervals: Clopper-Pearson, 95%. ε is of one record, in "
-    "nats. Lower bound: the success refutes every smaller ε. Adv at most: (e^ε + δ) / (1 + e^ε). "
-    "Predicted TNR: if the neuron fired for other records independently."
+    "Adv: mean of TPR and TNR, the shares of games with and without the target in which the server "
+    "is right; 50% is guessing. At most: success of any server, by the actual ε or behind the "
+    "noise. Intervals: Clopper-Pearson, 95%. Fires for others: share of other records for which "
+    "the neuron fires. Fit, held out: AUC of neurons on the rows that they were trained on, and on "
+    "fresh ones. "
 )
-_ROUNDS = (
-    "Each game is a round of FedSGD. Scores of rounds are averaged. At most: for any server behind "
-    "this noise. Noise leaves: the success to be expected. Sign: the success if the server saw the "
-    "neuron’s sign. Share: of the target’s gradient in the planted rows. Simulated: the rest of a "
-    "defense that ends in normal noise is simulated once. Intervals: Clopper-Pearson, 95%."
+_OF_SIGNS = (
+    "Lower bound: the success refutes every smaller ε (nats). Epochs: mean over targets until "
+    "validation records were told apart (95%, Student’s t)."
 )
-_TRAINING = (
-    " Fit and held out: AUC of neurons on the rows that they were trained on, and on fresh ones. "
-    "Epochs: mean over targets until validation records were told apart (95%, Student’s t)."
+_OF_ROUNDS = (
+    "Noise leaves: the success to be expected of this server. Sign: the success if the server saw "
+    "the neuron’s sign. Share: of the target’s gradient in the planted rows. Of a defense that "
+    "ends in normal noise one round is simulated, and the noise of all is drawn for the score."
 )
 
 
-def points_table(record: Record) -> Grid:
-    """Every figure of every point that was played by signs."""
-    shown = by_signs(shown_points(record.games))
-    trained = [name for name, metric in _TRAINED.items() if _any_has(shown, metric)]
-    last = (Heading("Training", len(trained)),) if trained else ()
+def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
+    """Return the figures of every point that was played by signs or in rounds; None for none.
+
+    Args:
+        record: A record of games.
+        in_rounds: Whether points in rounds are shown instead of those by signs.
+    """
+    shown = [one for one in shown_points(record.games) if bool(one.point.rounds) == in_rounds]
+    if not shown:
+        return None
+    points = [one.point for one in shown]
+    cells = {place: list(map(cell, points)) for place, cell in _COLUMNS.items()}
+    used = {place: column for place, column in cells.items() if any(column)}
+    over = grouped(used, lambda place: place[0])
+    sizes = (
+        f"{from_to([point.adv.total for point in points])} games a point, "
+        f"{from_to([point.targets for point in points])} targets, "
+        f"batches of {from_to([point.batch for point in points])} records"
+    )
     return tabled(
-        _caption(record),
-        [_point_row(one) | {name: _training(one.point, name) for name in trained} for one in shown],
-        headings=(
-            Heading("", 1),
-            Heading("Success rate", 1),
-            Heading("ε of one record", 3),
-            Heading("Adv at most", 2),
-            Heading("Games", 3),
-            Heading("Neuron fires for", 2),
-            *last,
-        ),
-        remark=_REMARK + _TRAINING * bool(trained),
+        f"Games {'in rounds' if in_rounds else 'by sign'}: {sizes}",
+        [
+            {"Point": named(one.name, _label(one.point))}
+            | {name: column[at] for (_, name), column in used.items()}
+            for at, one in enumerate(shown)
+        ],
+        headings=(Heading("", 1), *(Heading(name, len(inside)) for name, inside in over.items())),
+        remark=_REMARK + (_OF_ROUNDS if in_rounds else _OF_SIGNS),
     )
 
 
-def _point_row(one: ShownPoint) -> dict[str, Cell | str | None]:
-    point = one.point
-    return {
-        "Point": named(one.name, "" if one.name == one.setting else one.setting),
-        "Adv": _share(point.adv),
-        "Claimed ε": given(point.claimed_epsilon, epsilon),
-        "Actual ε": _actual(point),
-        "Lower bound": _proven(point),
-        "at the claimed ε": _most_named(point),
-        "at the actual ε": percent(point.most),
-        "TPR": _rate(point.tpr),
-        "TNR": _rate(point.tnr),
-        "Predicted TNR": given(point.figure(PREDICTED_NEGATIVES)),
-        "Target": _rate(point.by_target),
-        "Another record": _rate(point.by_others),
-    }
+def _label(point: PointPlayed) -> str:
+    """Return the name that the study's author gave a point; "" if settings name it."""
+    by_settings = point.label == point.mechanism or set("=,") & set(point.label)
+    return "" if by_settings else shortened(point.label)
+
+
+def _adv(point: PointPlayed) -> Cell:
+    alarm = point.rounds is not None and overtaken(point)
+    return _rate(point.adv, "alarm" if alarm else "")
+
+
+def _rate(rate: Rate, tone: Tone = "") -> Cell:
+    return Cell(percent(rate.value), interval(rate.low, rate.high, "accuracy"), tone)
+
+
+def _most(point: PointPlayed) -> Cell:
+    bound = point.figure(DISTANCE) if point.rounds else point.actual_epsilon
+    if bound is None:
+        return _NO_BOUND
+    return Cell(percent(point.most), "exceeded" * overtaken(point))
+
+
+def _actual(point: PointPlayed) -> Cell | None:
+    actual, above = point.actual_epsilon, ratio(point)
+    cell = _NO_BOUND if actual is None else Cell(epsilon(actual))
+    if far_above(point):
+        cell = replace(cell, detail="" if above is None else f"× {times(above)}", tone="alarm")
+    return None if point.rounds else cell
+
+
+def _proven(point: PointPlayed) -> Cell | None:
+    above = "> actual" if overtaken(point) else "> claimed" if point.refuted else ""
+    cell = Cell(epsilon(point.proven_epsilon), above, "alarm" if above else "")
+    return None if point.rounds else cell
+
+
+def _fit(point: PointPlayed, metric: str, problem: str) -> Cell | None:
+    """Return the cell of an AUC of neurons, marked if the fit has this problem."""
+    value = point.figure(metric)
+    if value is None or fit_problem(point) != problem:
+        return None if value is None else Cell(number(value))
+    return Cell(number(value), problem, "alarm")
+
+
+def _epochs(point: PointPlayed) -> Cell | None:
+    epochs, training = point.estimate(EPOCHS), point.training
+    if epochs is None or training is None:
+        return None
+    # Neurons that never stopped count with the longest training, which is too short.
+    at_least = "≥ " * (training.stopped < point.targets)
+    limits = "" if epochs.low is None else f"{epochs.low:,.0f}–{epochs.high or 0:,.0f}"
+    return Cell(f"{at_least}{epochs.number:,.0f}", limits)
+
+
+_NO_BOUND = Cell("no bound", tone="muted")
+_COLUMNS: dict[tuple[str, str], Callable[[PointPlayed], Cell | str | None]] = {
+    ("Success rate", "Adv"): _adv,
+    ("Success rate", "At most"): _most,
+    ("Success rate", "Noise leaves"): lambda point: given(point.figure(EXPECTED_SUCCESS)),
+    ("Success rate", "Sign"): lambda point: given(point.figure(SIGN_SUCCESS)),
+    ("ε of one record", "Claimed ε"): lambda point: given(point.claimed_epsilon, epsilon),
+    ("ε of one record", "Actual ε"): _actual,
+    ("ε of one record", "Lower bound"): _proven,
+    ("Games", "TPR"): lambda point: _rate(point.tpr),
+    ("Games", "TNR"): lambda point: _rate(point.tnr),
+    ("Neuron", "Share"): lambda point: given(point.figure(PLANTED_SHARE)),
+    ("Neuron", "Fires for others"): lambda point: percent(point.by_others.value),
+    ("Neuron", "Fit"): lambda point: _fit(point, FIT, "poor"),
+    ("Neuron", "Held out"): lambda point: _fit(point, HELD_OUT, "memorised"),
+    ("Neuron", "Epochs"): _epochs,
+}
+"""Cells by the headings above them; a column that has no cell for any point is left out."""
 
 
 def certificates_table(record: Record) -> Grid | None:
-    """Certificates of the first targets of each point; None where nothing is."""
+    """Return the certificates of the first targets of each point; None if there is none."""
     rows = [
-        {"Point": named(one.name), "Target": count(place), **_certified(certificate)}
+        {
+            "Point": named(one.name),
+            "Target": count(at),
+            "Certified": interval(certificate.low, certificate.high, "accuracy"),
+            "Played": given(certificate.played),
+            "By the range that must hold": _failure(certificate.failure_sound),
+            "As printed": _failure(certificate.delta_sample),
+        }
         for one in shown_points(record.games)
-        for place, certificate in enumerate(one.point.certificates, 1)
+        for at, certificate in enumerate(one.point.certificates, 1)
     ]
     if not rows:
         return None
@@ -107,169 +175,107 @@ def certificates_table(record: Record) -> Grid | None:
         rows,
         headings=(
             Heading("", 2),
-            Heading("Signs of both means", 2, "failure probability"),
             Heading("Share of games won", 2, "95% confidence"),
+            Heading("Signs of both means", 2, "failure probability"),
         ),
-        remark="The signs of means certify no game. Printed: with the range of the sample drawn, "
-        "as in "
-        "the AMI paper, which certifies nothing. “Guessing”: printed as certified at 0.01 or less "
-        "while the certified success in games is at most 60%. The share won is certified for this "
-        "target and neuron, not for others.",
+        remark="The share won is certified for this target and neuron, not for others. The signs "
+        "of means certify no game. As printed: with the range of the sample drawn, as in the AMI "
+        "paper, which certifies nothing.",
     )
 
 
-def _caption(record: Record) -> str:
-    points = [point for point in record.games if point.rounds is None]
-    sizes = {(p.tpr.total + p.tnr.total, p.targets, p.batch) for p in points}
-    if len(sizes) != 1:
-        return "Games of each point"
-    first = points[0]
-    return (
-        f"{count(first.tpr.total + first.tnr.total)} games a point, {count(first.targets)} "
-        f"targets, batches of {count(first.batch)} records"
-    )
-
-
-def _share(found: Rate, tone: Tone = "") -> Cell:
-    return Cell(percent(found.value), interval(found.low, found.high, "accuracy"), tone)
-
-
-def _rate(found: Rate) -> Cell:
-    limits = interval(found.low, found.high, "accuracy")
-    return Cell(percent(found.value), f"{limits}\n{count(found.hits)} of {count(found.total)}")
-
-
-def _actual(point: PointPlayed) -> Cell:
-    alarm = "alarm" if far_above(point) else ""
-    if point.actual_epsilon is None:
-        return Cell("no bound", tone="alarm") if alarm else _NO_BOUND
-    times = times_named(point)
-    detail = f"× {times_text(times)}" if alarm and times is not None else ""
-    return Cell(epsilon(point.actual_epsilon), detail, "alarm" if alarm else "")
-
-
-def _proven(point: PointPlayed) -> Cell:
-    text = epsilon(point.proven_epsilon)
-    if overtaken(point):
-        return Cell(text, "> actual", "alarm")
-    return Cell(text, "> claimed", "alarm") if point.refuted else Cell(text)
-
-
-def _most_named(point: PointPlayed) -> Cell | None:
-    most = point.figure(CLAIMED_SUCCESS)
-    if most is None:
-        return None
-    text = percent(most)
-    if point.refuted:
-        return Cell(text, "exceeded", "alarm")
-    return Cell(text, "exceeded, perhaps by chance" * (point.adv.value > most))
-
-
-_SMALL_DELTA, _HARDLY_BETTER = 0.01, 0.6
-
-
-def _certified(one: TargetCertificate) -> Filled:
-    empty = one.delta_sample <= _SMALL_DELTA and one.high <= _HARDLY_BETTER
-    printed = _delta(one.delta_sample, None).text
-    return {
-        "By the range that must hold": _delta(one.delta_sound, one.failure_sound),
-        "As printed": Cell(printed, "guessing" * empty, "alarm" if empty else ""),
-        "Certified": interval(one.low, one.high, "accuracy"),
-        "Played": given(one.played),
-    }
-
-
-def _delta(delta: float | None, failure: float | None) -> Cell:
-    if delta is None:
+def _failure(probability: float | None) -> Cell:
+    if probability is None:
         return Cell("no range", tone="muted")
-    if delta >= 1:
-        return Cell("nothing", tone="muted")
-    if failure is not None and failure >= 1:
-        return Cell(number(delta), "certifies nothing", "muted")
-    return Cell(number(delta), "" if failure is None else f"of either: {number(failure)}")
+    return Cell("nothing", tone="muted") if probability >= 1 else Cell(number(probability))
 
 
-def rounds_table(record: Record) -> Grid | None:
-    """Every figure of points in rounds; None where there are none."""
-    played = [(one, r) for one in shown_points(record.games) if (r := one.point.rounds)]
-    if not played:
-        return None
-    return tabled(
-        "Games in rounds",
-        [_round_row(one, rounds, record) for one, rounds in played],
-        headings=(
-            Heading("", 1),
-            Heading("Success rate", 4),
-            Heading("Games", 2),
-            Heading("Server", 3),
+SERVERS = {
+    "planted": "As published",
+    "disguised": "Lengths and zeros hidden",
+    "one-row": "One row changed",
+}
+SIGNS = {
+    "lone-units": ("Lone units", "share that fires for at most one own record"),
+    "one-stands-out": ("One record stands out", "its lead at a unit"),
+    "dead-units": ("Dead units", "share that fires for no own record"),
+    "norm-ratio": ("Length of weights", "against the layer’s median"),
+    "bias-ratio": ("Size of biases", "against the layer’s median"),
+    "odd-row": ("Odd distribution", "a unit’s weights against its layer’s others"),
+    "twins": ("Twins", "largest cosine of two units"),
+    "zero-weights": ("Zeros", "share of weights that are exactly 0"),
+    "moved-weights": ("Changed distribution", "a layer’s weights against the round before"),
+    "moved-row": ("One unit moved most", "against the layer’s median"),
+    "rewritten-row": ("Rewritten unit", "its move against its own length"),
+}
+_DISTINGUISHES = 0.95
+_MOST_SERVERS = 6
+_MOST_NAMED = 5
+_FALSE_ALARMS = ("", "False alarms")
+
+
+def detector_table(found: Detection) -> Grid:
+    """Return a row for each sign: how well it separates planted models from honest ones."""
+    servers = _servers(found)
+    places = {SIGN_AUC: "AUC", DETECTED: "Found"}
+    return estimate_table(
+        f"Signs of a planted neuron, over {plural(found.runs, 'federation')}",
+        [
+            one
+            for one in found.estimates
+            if one.group and one.attack in servers and one.metric in (*places, FALSE_ALARMS)
+        ],
+        rows=lambda one: named(*SIGNS.get(one.group, (shortened(one.group), ""))),
+        columns=lambda one: (
+            (_server(one.attack), places[one.metric]) if one.metric in places else _FALSE_ALARMS
         ),
-        remark=_ROUNDS,
+        cell=_sign_cell,
+        order=(_FALSE_ALARMS,),
+        first="Sign",
+        under={
+            _server(server): f"right in {percent(success)}"
+            for server in servers
+            if (success := found.success(server)) is not None
+        },
+        remark="AUC: how often a planted model looks more suspicious than an honest one, with a "
+        "95% interval over federations. Found: at a threshold that 5% of the honest models of "
+        f"other federations exceed, in {plural(found.judged, 'federation')}; Clopper-Pearson, 95%. "
+        "Below a heading: the server’s success in games. Models: "
+        f"{shortened(found.federation, 200)}; {count(found.honest)} honest models, "
+        f"{count(found.planted)} of each server, looked at with {count(found.own)} records of the "
+        "client’s own.",
     )
 
 
-def _round_row(one: ShownPoint, rounds: InRounds, record: Record) -> Filled:
-    point = one.point
-    return {
-        "Point": named(_round_name(one), _batch(one, record)),
-        "Adv": _share(point.adv, "alarm" if overtaken(point) else ""),
-        "At most": _most(point),
-        "Noise leaves": given(point.figure(EXPECTED_SUCCESS)),
-        "Sign": given(point.figure(SIGN_SUCCESS)),
-        "TPR": percent(point.tpr.value),
-        "TNR": percent(point.tnr.value),
-        "Rounds": Cell(count(rounds.averaged), _simulated(rounds)),
-        "Share": given(point.figure(PLANTED_SHARE)),
-        "Fires for another": percent(point.by_others.value),
-    }
+def detector_words(found: Detection) -> list[str]:
+    """Return for each kind of server the signs that identify nearly every model of it."""
+    sentences = []
+    for server in _servers(found):
+        aucs = {sign: of[SIGN_AUC] for (name, sign), of in found.signs.items() if name == server}
+        names = [
+            SIGNS.get(sign, (shortened(sign), ""))[0].lower()
+            for sign, auc in aucs.items()
+            if (auc.number if auc.low is None else auc.low) >= _DISTINGUISHES
+        ]
+        more = [f"{len(names) - _MOST_NAMED} more"] * (len(names) > _MOST_NAMED)
+        signs = f": {listed([*names[:_MOST_NAMED], *more])}" if names else ""
+        sentences.append(
+            f"{_server(server)}: {len(names)} of {plural(len(aucs), 'sign')} identify nearly every "
+            f"planted model (AUC of {number(_DISTINGUISHES)} or more){signs}."
+        )
+    return sentences
 
 
-def _most(point: PointPlayed) -> Cell:
-    if point.figure(DISTANCE) is None:
-        return _NO_BOUND
-    return Cell(percent(point.most), "exceeded" * overtaken(point))
+def _sign_cell(one: Estimate) -> Cell:
+    if one.metric == SIGN_AUC:
+        return Cell(number(one.number), interval(one.low, one.high, "figure"))
+    total = one.n_members + one.n_nonmembers
+    return Cell(f"{round(one.number * total)} of {total}", interval(one.low, one.high, "accuracy"))
 
 
-def _simulated(rounds: InRounds) -> str:
-    if rounds.simulated == rounds.averaged:
-        return "all simulated" * (rounds.averaged > 1)
-    return f"{count(rounds.simulated)} simulated"
+def _servers(found: Detection) -> Sequence[str]:
+    return distinct(server for server, _ in found.signs)[:_MOST_SERVERS]
 
 
-def _round_name(one: ShownPoint) -> str:
-    return (one.family if one.name == one.setting else one.name).removeprefix(f"{IN_ROUNDS}, ")
-
-
-def _batch(one: ShownPoint, record: Record) -> str:
-    several = len({point.batch for point in record.games}) > 1
-    told = f"batch {count(one.point.batch)}"
-    return told if several and told not in _round_name(one) else ""
-
-
-_TRAINED = {"Fit": FIT, "Held out": HELD_OUT, "Epochs": EPOCHS}
-
-
-def _any_has(shown: Sequence[ShownPoint], metric: str) -> bool:
-    return any(one.point.estimate(metric) is not None for one in shown)
-
-
-def _training(point: PointPlayed, name: str) -> Cell | None:
-    value = point.figure(_TRAINED[name])
-    if value is None:
-        return None
-    if name == "Epochs":
-        return _epochs(point)
-    wrong = "poor" * is_poor(point) if name == "Fit" else "by heart" * is_by_heart(point)
-    return Cell(number(value), wrong, "alarm" if wrong else "")
-
-
-def _epochs(point: PointPlayed) -> Cell | None:
-    found, training = point.estimate(EPOCHS), point.training
-    if found is None or training is None:
-        return None
-    limits = ""
-    if found.low is not None and found.high is not None:
-        limits = f"{found.low:,.0f}–{found.high:,.0f}"
-    never = point.targets - training.stopped
-    some = f"{count(never)} of {count(point.targets)} never" if never else ""
-    range_ = f"{count(training.least)} to {count(training.most)}"
-    return Cell(f"{'≥ ' * (never > 0)}{found.number:,.0f}", below(limits, range_, some))
+def _server(name: str) -> str:
+    return SERVERS.get(name, shortened(name))

@@ -1,126 +1,60 @@
-"""Security games in sentences: the verdict, contradictions, warnings, and limits of the games."""
+"""Security games in words: the verdict, the first screen, contradictions and limits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from fedaudit.report import evidence
 from fedaudit.report.evidence import Status, status_between
+from fedaudit.report.figures.games import games_picture
+from fedaudit.report.first import First
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.points import (
     ShownPoint,
-    behind_mechanism,
+    by_protection,
     contradicted,
     epsilon,
     families,
     far_above,
-    in_rounds,
-    is_by_heart,
-    is_poor,
+    fit_problem,
     least_right,
     most_right,
     overtaken,
     provable,
-    right_in,
-    short,
+    ratio,
     shown_points,
-    times_named,
-    times_text,
-    without_mechanism,
+    times,
 )
-from fedaudit.report.words import capital, count, from_to, listed, percent, plural
+from fedaudit.report.tiles import Tile
+from fedaudit.report.words import capital, count, from_to, interval, listed, percent, plural
 from fedaudit.results.games import CLAIMED_SUCCESS, PointPlayed
 from fedaudit.results.record import Record
 
+MOST_CLAIMS = 2
+"""Mechanisms whose claimed epsilon is far off that are named next to the headline."""
 
-def contradiction(one: ShownPoint) -> str:
-    """Reason why a point's success and an epsilon cannot both be."""
-    point = one.point
-    told = f"{short(one)}: the server is right in {right_in(point.adv)} of games, which "
-    if point.rounds is not None:
-        return (
-            f"{told}is more than the {percent(point.most)} that its noise allows any server. "
-            "Either the defense does not do what it says, or that bound is worked out wrongly."
-        )
-    if overtaken(point) and point.actual_epsilon is not None:
-        return (
-            f"{told}proves an epsilon of at least {epsilon(point.proven_epsilon)}, more than "
-            f"the {epsilon(point.actual_epsilon)} that its own probabilities give. Either the "
-            "mechanism does not do what it says, or its epsilon is worked out wrongly."
-        )
-    named = point.claimed_epsilon or 0.0
-    allowed = point.figure(CLAIMED_SUCCESS)
-    most = "less" if allowed is None else percent(allowed)
-    return (
-        f"{told}proves an epsilon of at least {epsilon(point.proven_epsilon)}; "
-        f"{epsilon(named)} is claimed. Under an honest ε of {epsilon(named)} no server is right in "
-        f"more than {most} of games."
-    )
+MOST_NAMED = 8
+"""Sentences of one kind at most; the tables have the others."""
 
-
-def claims_of(shown: Sequence[ShownPoint]) -> list[str]:
-    """Mechanisms whose actual epsilon is far above the claimed one, or is none."""
-    found = []
-    for name, inside in families(shown).items():
-        far = [one.point for one in inside if far_above(one.point)]
-        if not far:
-            continue
-        named = _epsilons([point.claimed_epsilon for point in far])
-        true = [point.actual_epsilon for point in far]
-        if None in true:
-            why = (
-                "all records of a batch get the same noise, so that one record tells of the "
-                "noise on another"
-                if far[0].shared_mask
-                else "its probabilities have no bound"
-            )
-            said = f"claims ε {named} and gives no epsilon at all: {why}"
-        else:
-            times = [ratio for ratio in map(times_named, far) if ratio is not None]
-            much = f"{times_text(min(times))} to {times_text(max(times))}" if times else "many"
-            much = times_text(times[0]) if times and min(times) == max(times) else much
-            said = (
-                f"claims ε {named} and by its own probabilities gives ε {_epsilons(true)} for one "
-                f"record, {much} times as much"
-            )
-        found.append(f"{shortened(name, 80)} {said}.")
-    return found
-
-
-def _epsilons(values: Sequence[float | None]) -> str:
-    return from_to([value for value in values if value is not None], text=epsilon)
-
-
-_MOST_NAMED = 4
-
-
-def poor_fits(shown: Sequence[ShownPoint]) -> list[str]:
-    """Warnings about points at which low success says nothing of protection; empty for none."""
-    poor = [one for one in shown if is_poor(one.point)]
-    by_heart = [one for one in shown if is_by_heart(one.point)]
-    warnings = []
-    if poor:
-        warnings.append(
-            f"At {_named(poor)} neurons do not even tell apart what they were trained on, so that "
-            "a "
-            "low success is no sign of protection. More epochs (neuron.epochs), another step size "
-            "(neuron.lr) or more copies of the target (game.copies) may do better."
-        )
-    if by_heart:
-        warnings.append(
-            f"At {_named(by_heart)} neurons have memorised the rows that they were trained on, so "
-            "that a low success is no sign of protection. More copies of the target (game.copies) "
-            "or more records of the server (game.background) may do better."
-        )
-    return warnings
-
-
-def _named(shown: Sequence[ShownPoint]) -> str:
-    names = [shortened(one.name, 60) for one in shown[:_MOST_NAMED]]
-    more = len(shown) - len(names)
-    return listed([*names, f"{count(more)} more"] if more else names)
-
-
-MOST_SAID = 8
-"""Of sentences of one kind; the tables have the others."""
+_NEXT: Mapping[str, tuple[str, ...]] = {
+    "contradicted": (
+        "Do not rely on the claimed ε: correct the mechanism or its accounting.",
+        "Replace it by a mechanism whose actual ε is what it claims.",
+    ),
+    "far above": (
+        "Do not rely on the claimed ε: the actual ε, from the mechanism’s own probabilities, "
+        "is far above it.",
+        "Choose a mechanism by its actual ε, and by a success here that stays near 50%.",
+    ),
+    "nothing shown": (
+        "Play more games, targets or rounds: another neuron may do better.",
+        "Rely on the actual ε, not on a success near 50%.",
+    ),
+    "leak": (
+        "Let clients answer this server only behind a mechanism whose success stays near 50%.",
+        "Choose it by its actual ε, from the mechanism’s own probabilities.",
+    ),
+}
+_NOTHING_SHOWN = ("no leak shown", "inconclusive")
 
 
 class GameVerdict(NamedTuple):
@@ -148,108 +82,244 @@ class GameVerdict(NamedTuple):
 
 
 def game_verdict(record: Record) -> GameVerdict:
-    """The verdict on a record of games."""
+    """Return the verdict on a record of games."""
     shown = shown_points(record.games)
-    status = _status(behind_mechanism(shown) or shown)
+    behind, bare = by_protection(shown)
+    advs = [one.point.adv for one in behind or bare]
+    status = status_between((2 * adv.low - 1 for adv in advs), (2 * adv.high - 1 for adv in advs))
     refuted = [one for one in shown if contradicted(one.point)]
     return GameVerdict(
         status="claim contradicted" if refuted else status,
         look="strong leak" if refuted else status,
-        headline=_headline(shown, refuted),
+        headline=_contradiction_headline(refuted) if refuted else _headline(behind, bare),
         played=_played(record.games),
-        contradictions=_at_most_some([contradiction(one) for one in refuted]),
-        claims=_at_most_some(claims_of(shown)),
-        meaning=_meaning(shown),
+        contradictions=_at_most_some([_contradiction(one) for one in refuted]),
+        claims=_at_most_some(_claims(shown)),
+        meaning="No server is shown to learn who was in a batch. Another neuron may do better."
+        if status in _NOTHING_SHOWN
+        else "A server with this success learns from a tampered model and its answers whose "
+        "records a client trains on. Clients that do not trust the server need a mechanism whose "
+        "success here stays near 50%, and whose actual epsilon allows no more.",
         limits=tuple(_limits(shown)),
     )
 
 
-def _status(shown: Sequence[ShownPoint]) -> Status:
-    """By the largest lower limit; by the largest upper one whether there is room for doubt."""
-    advs = [one.point.adv for one in shown]
-    return status_between((2 * adv.low - 1 for adv in advs), (2 * adv.high - 1 for adv in advs))
+def first_of_games(record: Record, said: GameVerdict) -> First:
+    """Return the first screen of a record of games, which has no controls but its own bounds."""
+    shown = shown_points(record.games)
+    claiming = sum(one.point.claimed_epsilon is not None for one in shown)
+    bounded = sum(one.point.rounds is not None and one.point.most < 1 for one in shown)
+    wrong = sum(contradicted(one.point) for one in shown)
+    far = sum(far_above(one.point) for one in shown)
+    what = " or ".join(["claimed ε"] * bool(claiming) + ["noise bound"] * bool(bounded))
+    checked = plural(claiming + bounded, "point")
+    if far:
+        controls = f"Claimed ε far below the actual ε at {far} of {plural(claiming, 'point')}"
+        controls += f"; {plural(wrong, 'point')} contradicted by games" * bool(wrong)
+    elif wrong:
+        controls = f"{capital(what)} contradicted by games at {wrong} of {checked}"
+    else:
+        controls = f"No {what} contradicted by games ({checked})" if what else "No claim to check"
+    situations = {
+        "contradicted": bool(wrong),
+        "far above": bool(far),
+        "nothing shown": said.look in _NOTHING_SHOWN,
+        "leak": True,
+    }
+    return First(
+        said.look,
+        said.status,
+        said.headline,
+        "",
+        games_picture(record),
+        tuple(game_tiles(record)[:3]),
+        controls,
+        not wrong and not far,
+        _NEXT[next(name for name, holds in situations.items() if holds)],
+        said.claims[:MOST_CLAIMS],
+        sign="" if what else "?",
+    )
 
 
-def _headline(shown: Sequence[ShownPoint], refuted: Sequence[ShownPoint]) -> str:
-    behind, bare = behind_mechanism(shown), without_mechanism(shown)
-    if refuted:
-        first = max(refuted, key=lambda one: one.point.proven_epsilon)
-        more = f", and {plural(len(refuted) - 1, 'more point')}" if len(refuted) > 1 else ""
-        return f"Success contradicts the claimed epsilon: {short(first)}{more}"
+def game_tiles(record: Record) -> list[Tile]:
+    """Return the numbers at the top of a report of games."""
+    shown = shown_points(record.games)
+    behind, bare = by_protection(shown)
+    what = "defense" if any(one.point.rounds for one in shown) else "mechanism"
+    tiles = []
+    if behind:
+        tiles.append(_success_tile(f"Server right, most behind a {what}", most_right(behind)))
+    if len(behind) > 1:
+        tiles.append(_success_tile(f"Server right, least behind a {what}", least_right(behind)))
+    if bare:
+        tiles.append(_success_tile(f"Server right, no {what}", most_right(bare)))
+    claiming = [one for one in shown if one.point.claimed_epsilon is not None]
+    wrong = sum(one.point.refuted for one in claiming)
+    if wrong:
+        share = f"{count(wrong)} of {count(len(claiming))}"
+        detail = "points whose success refutes the epsilon that they claim"
+        tiles.append(Tile("Claimed epsilon contradicted", share, detail, "alarm"))
+    if known := [(value, one) for one in claiming if (value := ratio(one.point)) is not None]:
+        above, one = max(known, key=lambda pair: pair[0])
+        detail = f"{one.name}: the actual one is {epsilon(one.point.actual_epsilon or 0.0)}"
+        tone = "alarm" * far_above(one.point)
+        tiles.append(Tile("Actual epsilon over the claimed one", f"{times(above)} ×", detail, tone))
+    return tiles
+
+
+def _success_tile(label: str, one: ShownPoint) -> Tile:
+    adv = one.point.adv
+    size = evidence.size_reached_by(2 * adv.low - 1)
+    limits = interval(adv.low, adv.high, "accuracy")
+    detail = f"{one.name}; 95% interval {limits}; guessing 50%"
+    return Tile(label, percent(adv.value), detail, evidence.tone_of(size) if size else "")
+
+
+def _contradiction_headline(refuted: Sequence[ShownPoint]) -> str:
+    first = max(refuted, key=lambda one: one.point.proven_epsilon)
+    more = f", and {plural(len(refuted) - 1, 'more point')}" if len(refuted) > 1 else ""
+    what = "claimed epsilon" if first.point.refuted else "actual epsilon"
+    what = "bound of the noise" if first.point.rounds else what
+    return f"Success contradicts the {what}: {first.name}{more}"
+
+
+def _headline(behind: Sequence[ShownPoint], bare: Sequence[ShownPoint]) -> str:
     if not behind:
-        said = f"{percent(most_right(bare).point.adv.value)} of games without a mechanism"
-        return f"The server is right in {said}; guessing is right in 50%"
-    best, least = most_right(behind), least_right(behind)
+        share = percent(most_right(bare).point.adv.value)
+        return (
+            f"The server is right in {share} of games without a mechanism; guessing is right in 50%"
+        )
     # The status is of what a mechanism leaves, and so is this: without one is a number beside it.
-    told = f"With {short(best)} the server is right in {percent(best.point.adv.value)} of games"
+    best, least = most_right(behind), least_right(behind)
+    text = f"With {best.name} the server is right in {percent(best.point.adv.value)} of games"
     if best.point.adv.low > least.point.adv.high:
-        told += f", with {short(least)} in {percent(least.point.adv.value)}"
-    return f"{told}; guessing is right in 50%"
+        text += f", with {least.name} in {percent(least.point.adv.value)}"
+    return f"{text}; guessing is right in 50%"
 
 
 def _played(points: Sequence[PointPlayed]) -> str:
-    games = from_to([point.tpr.total + point.tnr.total for point in points])
+    games = from_to([point.adv.total for point in points])
     targets = from_to([point.targets for point in points])
     batches = from_to([point.batch for point in points])
-    where = listed(list(dict.fromkeys(shortened(point.records, 160) for point in points))[:3])
-    rounds = sum(point.rounds is not None for point in points)
-    which = "All" if rounds == len(points) else f"{count(rounds)} of them"
-    apart = (
-        f" {which} are played in real rounds, in which the server scores what clients send"
-        + "; the others by the neuron’s sign, which a plain gradient shows" * (rounds < len(points))
-        + "."
-    )
+    records = evidence.distinct(shortened(point.records, 160) for point in points)
     return (
-        f"A server that plants one neuron in the model asks of a single gradient whether a record "
-        f"was in the batch. {capital(plural(len(points), 'point'))}, {games} games each, {targets} "
-        f"targets, batches of {batches} records ({where}). How often it is right is the mean "
-        "of two shares, that of games with the record and that of games without it, so that "
-        "guessing is right in 50%." + apart * bool(rounds)
+        "A server that plants a neuron in the model infers from a client’s gradients whether a "
+        f"record was in the batch. {capital(plural(len(points), 'point'))}, {games} games each, "
+        f"{targets} targets, batches of {batches} records ({listed(records[:3])}). How often it is "
+        "right is the mean of two shares, that of games with the record and that of games without "
+        "it, so that guessing is right in 50%."
     )
 
 
-def _meaning(shown: Sequence[ShownPoint]) -> str:
-    if _status(behind_mechanism(shown) or shown) in ("no leak shown", "inconclusive"):
-        return "No server is shown to learn who was in a batch. Another neuron may do better."
-    return (
-        "A server with this success learns from one tampered model and one answer whose records a "
-        "client trains on. Clients that do not trust the server need a mechanism whose success "
-        "here stays near 50%, and whose actual epsilon allows no more."
-    )
+def _contradiction(one: ShownPoint) -> str:
+    """Return why a point's success and an epsilon, or a bound, cannot both hold."""
+    point = one.point
+    limits = interval(point.adv.low, point.adv.high, "accuracy")
+    text = f"{one.name}: the server is right in {percent(point.adv.value)} (95% interval {limits}) "
+    text += "of games, which "
+    if point.rounds is not None:
+        return (
+            f"{text}is more than the {percent(point.most)} that its noise allows any server. "
+            "Either the defense does not do what it says, or that bound is wrong."
+        )
+    text += f"proves an epsilon of at least {epsilon(point.proven_epsilon)}"
+    if overtaken(point) and point.actual_epsilon is not None:
+        return (
+            f"{text}, more than the {epsilon(point.actual_epsilon)} that its own probabilities "
+            "give. Either the mechanism does not do what it says, or its epsilon is wrong."
+        )
+    claimed, allowed = epsilon(point.claimed_epsilon or 0.0), point.figure(CLAIMED_SUCCESS)
+    text += f"; {claimed} is claimed."
+    if allowed is not None:
+        text += f" Under an honest ε of {claimed} no server is right in more than "
+        text += f"{percent(allowed)} of games."
+    return text
+
+
+def _claims(shown: Sequence[ShownPoint]) -> list[str]:
+    """Return a sentence for each mechanism whose actual epsilon is far above the claimed one."""
+    sentences = []
+    for name, inside in families(shown).items():
+        far = [one.point for one in inside if far_above(one.point)]
+        if not far:
+            continue
+        text = f"{shortened(name, 80)} claims ε {_range([p.claimed_epsilon for p in far])} and "
+        if any(point.actual_epsilon is None for point in far):
+            text += "gives no epsilon at all: " + (
+                "all records of a batch get the same noise, so that one record reveals the "
+                "noise on another"
+                if far[0].shared_mask
+                else "its probabilities have no bound"
+            )
+        else:
+            text += f"by its own probabilities gives ε {_range([p.actual_epsilon for p in far])} "
+            text += "for one record"
+            if ratios := [value for point in far if (value := ratio(point)) is not None]:
+                text += f", {from_to(ratios, text=times)} times as much"
+        sentences.append(f"{text}.")
+    return sentences
+
+
+def _range(values: Sequence[float | None]) -> str:
+    return from_to([value for value in values if value is not None], text=epsilon)
+
+
+_FIT_WARNINGS = {
+    "poor": "neurons do not even tell apart what they were trained on, so that a low success is no "
+    "sign of protection. More epochs (neuron.epochs), another step size (neuron.lr) or more copies "
+    "of the target (game.copies) may do better.",
+    "memorised": "neurons have memorised the rows that they were trained on, so that a low success "
+    "is no sign of protection. More copies of the target (game.copies) or more records of the "
+    "server (game.background) may do better.",
+}
+
+
+def fit_warnings(shown: Sequence[ShownPoint]) -> list[str]:
+    """Return warnings about points at which low success is no sign of protection."""
+    warnings = []
+    for problem, text in _FIT_WARNINGS.items():
+        names = [shortened(one.name, 60) for one in shown if fit_problem(one.point) == problem]
+        if names:
+            more = [f"{count(len(names) - 4)} more"] * (len(names) > 4)
+            warnings.append(f"At {listed([*names[:4], *more])} {text}")
+    return warnings
 
 
 def _limits(shown: Sequence[ShownPoint]) -> list[str]:
-    found = poor_fits(shown)
-    claiming = [one for one in shown if one.point.claimed_epsilon is not None]
-    beyond = [one for one in claiming if (one.point.claimed_epsilon or 0.0) >= provable(one.point)]
+    """Return what the games cannot show."""
+    points = [one.point for one in shown]
+    claims = [
+        (point, point.claimed_epsilon) for point in points if point.claimed_epsilon is not None
+    ]
+    beyond = [provable(point) for point, claimed in claims if claimed >= provable(point)]
+    limits = fit_warnings(shown)
     if beyond:
-        most = max(provable(one.point) for one in beyond)
-        found.append(
-            f"So many games prove an epsilon of at most {epsilon(most)}, even where the server is "
-            f"never wrong. The epsilon named at {count(len(beyond))} of {count(len(claiming))} "
-            "points is not below that, so these games could not have contradicted it."
+        limits.append(
+            f"So many games prove an epsilon of at most {epsilon(max(beyond))}, even where the "
+            f"server is never wrong. The epsilon claimed at {count(len(beyond))} of "
+            f"{count(len(claims))} points is not below that, so these games could not have "
+            "contradicted it."
         )
-    if claiming:
-        found.append(
+    if claims:
+        limits.append(
             "That a claimed epsilon is not contradicted is no proof of it: another server may do "
             "better. What holds is the actual epsilon, from the mechanism’s own probabilities."
         )
-    if in_rounds(shown):
-        found.append(
+    if any(point.rounds for point in points):
+        limits.append(
             "Points in rounds show one server’s plan; what noise allows is for any server. Where "
-            "no "
-            "bound is given, nothing is proven."
+            "no bound is given, nothing is proven."
         )
-    again = [p for one in shown if (p := one.point).targets < p.tpr.total + p.tnr.total]
-    those = ", and for these targets: each was asked about in several games" if again else ""
-    found.append(
-        f"The intervals are for games like these{those}. They are not corrected for "
-        "the number of points; each proven epsilon is wrong with a probability of at most 5%."
+    again = any(point.targets < point.adv.total for point in points)
+    targets = ", and for these targets: each was asked about in several games" * again
+    limits.append(
+        f"The intervals are for games like these{targets}. They are not corrected for the number "
+        "of points; each proven epsilon is wrong with a probability of at most 5%."
     )
-    return found
+    return limits
 
 
-def _at_most_some(said: Sequence[str]) -> tuple[str, ...]:
-    if len(said) <= MOST_SAID:
-        return tuple(said)
-    return (*said[:MOST_SAID], f"{plural(len(said) - MOST_SAID, 'more point')} in the table.")
+def _at_most_some(texts: Sequence[str]) -> tuple[str, ...]:
+    if len(texts) <= MOST_NAMED:
+        return tuple(texts)
+    return (*texts[:MOST_NAMED], f"{plural(len(texts) - MOST_NAMED, 'more point')} in the table.")
