@@ -13,8 +13,9 @@ from fedaudit.report.clauses import clauses_json
 from fedaudit.report.evidence import headline, look_of
 from fedaudit.report.first import first_screen
 from fedaudit.report.page import comparison_html, report_html
-from fedaudit.report.tables.unlearning import unlearning_section, unlearning_tile
+from fedaudit.report.tables.unlearning import unlearning_section
 from fedaudit.report.text.verdict import verdict
+from fedaudit.report.tiles import deletion_tile
 from fedaudit.report.verdict import WITHHELD, controls_line, unlearning_verdict
 from fedaudit.report.words import cleaned, client_name
 from fedaudit.results.coverage import (
@@ -393,7 +394,7 @@ def texts(whole: Record) -> dict[str, str]:
     """What each reader of a record says after deletion."""
     return {
         "headline": verdict(whole).headline,
-        "tile": str(unlearning_tile(whole)),
+        "tile": str(deletion_tile(whole)),
         "table": str(unlearning_section(whole)),
         "terminal": printed(whole),
         "page": words(report_html(whole)).partition("Settings")[0],

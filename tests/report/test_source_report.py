@@ -9,7 +9,6 @@ from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, figures_of, report_html
 from fedaudit.report.tables.comparison import source_comparison
 from fedaudit.report.tables.sources import answers_table, source_table
-from fedaudit.report.text.answers import attribution
 from fedaudit.report.text.sources import source_sentence
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results import estimate as estimates
@@ -55,10 +54,9 @@ def test_a_level_of_an_earlier_version_is_said_to_be_one_wherever_it_is_printed(
     before = now.model_copy(update={"estimates": older})
     assert OLDER_LEVEL in source_sentence(before)
     assert OLDER_LEVEL in must(source_table(before)).remark
-    assert OLDER_LEVEL in attribution(before).more
     (tile,) = [one for one in tiles(before) if one.label == "Beyond label distributions"]
     assert "which may be too high (earlier version)" in tile.detail
-    assert "earlier version" not in source_sentence(now) + attribution(now).more
+    assert "earlier version" not in source_sentence(now)
     assert not any("too high" in one.detail for one in tiles(now))
 
 

@@ -18,7 +18,8 @@ from fedaudit.observe.measurements import stacked
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.pack.suppressing import suppressed
 from fedaudit.report.page import report_html
-from fedaudit.report.tables.unlearning import unlearning_section, unlearning_tile
+from fedaudit.report.tables.unlearning import unlearning_section
+from fedaudit.report.tiles import deletion_tile
 from fedaudit.report.verdict import unlearning_verdict
 from fedaudit.results import estimate
 from fedaudit.results.record import Record
@@ -330,7 +331,7 @@ def test_a_report_says_what_is_left_and_what_the_models_are_good_for(continued: 
     section = unlearning_section(continued.record)
     assert section is not None
     assert section.utility is not None
-    (tile,) = unlearning_tile(continued.record)
+    (tile,) = deletion_tile(continued.record)
     assert tile.label == "Unlearning by continue"
     assert tile.value == unlearning_verdict_of(unlearning_rows(continued.record))
     assert "test accuracy before" in tile.detail
@@ -363,7 +364,7 @@ def test_a_model_that_unlearning_destroyed_is_not_called_forgetful(continued: Ca
     section = unlearning_section(at(0.04, forgotten))
     assert section is not None
     assert "left a test accuracy near guessing" in section.said
-    (tile,) = unlearning_tile(at(0.04, forgotten))
+    (tile,) = deletion_tile(at(0.04, forgotten))
     assert (tile.value, tile.tone) == ("model destroyed", "alarm")
 
 

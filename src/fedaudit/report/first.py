@@ -9,7 +9,6 @@ from fedaudit.report.deciding.acting import idle_parts
 from fedaudit.report.figures.forest import Picture
 from fedaudit.report.grid import shortened
 from fedaudit.report.pictures import comparison_picture, first_picture, games_picture
-from fedaudit.report.tables.unlearning import unlearning_tile
 from fedaudit.report.text.comparison import (
     SIZES_DIFFER,
     TradeOff,
@@ -23,14 +22,7 @@ from fedaudit.report.text.comparison import (
 from fedaudit.report.text.games import GameVerdict
 from fedaudit.report.text.points import contradicted, far_above, shown_points
 from fedaudit.report.text.verdict import PlainVerdict
-from fedaudit.report.tiles import (
-    Tile,
-    canary_tile,
-    client_tiles,
-    game_tiles,
-    topic_tiles,
-    utility_tile,
-)
+from fedaudit.report.tiles import Tile, tiles_of
 from fedaudit.report.verdict import (
     controls_line,
     controls_sign,
@@ -199,7 +191,7 @@ def _three(record: Record, said: PlainVerdict) -> tuple[Tile, ...]:
 
     A leak smaller than that of the verdict is left to the full one: one word stands in front.
     """
-    made = topic_tiles(record)
+    made = tiles_of(record)
     if not made:
         return ()
     grave = said.topics[0][1]
@@ -207,8 +199,8 @@ def _three(record: Record, said: PlainVerdict) -> tuple[Tile, ...]:
     each = 2 if len(topics) == 1 else 1
     found = [tile for topic in topics for tile in made[topic][:each]]
     # A study of canary clients or of unlearning was made for what these tell.
-    special = [*canary_tile(record), *client_tiles(record), *unlearning_tile(record)]
-    return (*found[: 2 - len(special)], *special, *utility_tile(record))[:3]
+    special = [*made["epsilon"], *made["deletion"]]
+    return (*found[: max(2 - len(special), 0)], *special, *made["utility"])[:3]
 
 
 def first_of_games(record: Record, said: GameVerdict) -> First:
@@ -246,7 +238,7 @@ def first_of_games(record: Record, said: GameVerdict) -> First:
         said.headline,
         "",
         games_picture(record),
-        tuple(game_tiles(record)[:3]),
+        tuple(tiles_of(record)["games"][:3]),
         f"{words.capital(what)} far below the actual ε at {far} of {of} points, and contradicted "
         f"by games at {wrong}"
         if far

@@ -4,17 +4,14 @@ from collections.abc import Mapping, Sequence
 
 from fedaudit.core.metric_names import (
     AUC,
-    SECURE_SUM_EPSILON,
-    SECURE_SUM_EPSILON_IF_GAUSSIAN,
     rate_of,
 )
 from fedaudit.report import words
 from fedaudit.report.deciding.clients import are_several, name_of
+from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.evidence import (
     by_contrast,
-    client_epsilon,
     distinct,
-    given_over_all_runs,
     grouped,
     labels_among,
     leading,
@@ -44,7 +41,7 @@ from fedaudit.report.text.clusters import Clustered, clustered_of, group_names, 
 from fedaudit.report.text.comparison import clients_of, labels_of, strongest_entry, tradeoffs
 from fedaudit.report.text.points import ShownPoint, contradicted, epsilon, families, shown_points
 from fedaudit.report.text.sources import Named, labels_of_named, look_of_source, on_sources
-from fedaudit.report.verdict import canary_bound, figures_by_side
+from fedaudit.report.verdict import figures_by_side
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison
 from fedaudit.results.doubts import NOT_RELIED_ON
@@ -113,33 +110,16 @@ def _deletion(record: Record) -> Picture:
 
 
 def _epsilons(record: Record) -> Picture:
-    canary, client = canary_bound(record), client_epsilon(record)
-    sums = [
-        given_over_all_runs(record, metric)
-        for metric in (SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN)
-    ]
-    measured: list[tuple[str, Estimate | None]] = []
-    claimed: list[tuple[str, Estimate | None]] = []
-    if canary is not None:
-        measured = [
-            ("Measured, one canary sample", canary.measured),
-            ("If the mechanism is Gaussian", canary.if_gaussian),
-            ("If scores are normal", canary.if_normal),
-        ]
-        claimed = [("Proven", canary.claimed)]
-    elif client.best is not None:
-        measured = [("Measured, from coins", client.coins), ("If Gaussian", client.gaussian)]
-        claimed = [("Claimed, as audited", client.claimed), ("Claimed, as deployed", client.alone)]
-    elif sums[0] is not None:
-        measured = [("Measured, one round’s sum", sums[0]), ("If noise is normal", sums[1])]
-    rows = [(name, one, True) for name, one in measured if one is not None]
-    rows += [(name, one, False) for name, one in claimed if one is not None]
-    if not rows:
+    bounds = next(iter(shown_bounds(record)), None)
+    if bounds is None:
         return ()
+    rows = [(words.capital(one.assumes or "measured"), one.bound, True) for one in bounds.measured]
+    claims = {words.capital(bounds.word): bounds.claim, "Claimed, as deployed": bounds.deployed}
+    rows += [(name, one, False) for name, one in claims.items() if one is not None]
     most = 1.3 * max(one.number for _, one, _ in rows)
     lines = [_epsilon_line(name, one, is_bound) for name, one, is_bound in rows]
     return _alone(
-        "Epsilon: measured against claimed",
+        f"Epsilon of {bounds.unit}: measured against claimed",
         "epsilon",
         "A measured epsilon is a lower bound: the line to its right is what it leaves possible. A "
         "claimed one is an upper bound. A measured bound above a claim refutes it.",

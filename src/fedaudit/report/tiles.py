@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fedaudit.core import metric_names
-from fedaudit.core.metric_names import EPSILON
 from fedaudit.report import evidence, words
 from fedaudit.report.deciding.clients import are_several, highest_auc, largest_limits
+from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.clusters import clustered_of, label_of, risk_size, riskiest
 from fedaudit.report.text.membership import ALARMS, of_thousand, upper_bounds
@@ -32,12 +32,21 @@ from fedaudit.report.text.sources import (
     on_sources,
     strongest_on_sources,
 )
-from fedaudit.report.verdict import canary_bound, figures_by_side
+from fedaudit.report.verdict import WITHHELD, figures_by_side, unlearning_verdict
 from fedaudit.results.doubts import NOT_RELIED_ON, relied_on
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.metrics import CHANCE_VIOLATIONS, TEST_ACCURACY, VIOLATIONS
 from fedaudit.results.record import Record
+from fedaudit.results.unlearning import (
+    AFTER,
+    BEFORE,
+    NOT_TOLD,
+    RETRAINED,
+    UNLEARNING,
+    most_left,
+    unlearning_rows,
+)
 
 
 class Tile(NamedTuple):
@@ -49,18 +58,28 @@ class Tile(NamedTuple):
     tone: str = ""
 
 
-def topic_tiles(record: Record) -> dict[str, list[Tile]]:
-    """The numbers of each topic, the most important first.
+def tiles_of(record: Record) -> dict[str, list[Tile]]:
+    """Return the numbers of each topic, the most important first.
 
-    Figures that say nothing about leakage must not stand out as if they told something: of a
-    record of such there are none.
+    Figures that say nothing about leakage must not stand out: of such a record there are none.
+
+    Args:
+        record: The record.
+
+    Returns:
+        Tiles by "membership", "sources", "clusters", "epsilon", "deletion", "games" and "utility".
     """
     if evidence.says_nothing(record):
         return {}
+    if record.games:
+        return {"games": game_tiles(record)}
     return {
         "membership": _tiles_by_side(record),
         "sources": _source_tiles(record),
         "clusters": _cluster_tiles(record),
+        "epsilon": epsilon_tiles(record),
+        "deletion": deletion_tile(record),
+        "utility": utility_tile(record),
     }
 
 
@@ -77,20 +96,24 @@ def _tiles_by_side(record: Record) -> list[Tile]:
     return found
 
 
-def canary_tile(record: Record) -> list[Tile]:
-    """Epsilon of one canary sample, beside what the mechanism proves; none for other units."""
-    bound = canary_bound(record)
-    if bound is None or evidence.says_nothing(record):
-        return []
-    measured, claimed = bound.measured, bound.claimed
-    said = [shortened(measured.method, 60)]
-    if measured.ceiling is not None:
-        said.append(f"at most {words.shown(measured.ceiling, EPSILON)} could be found")
-    said += filter(None, [bound.hypotheses])
-    said.append(f"proven {words.shown(claimed.number, EPSILON)}" if claimed else "none is proven")
-    tone = "alarm" if claimed and measured.number > claimed.number else ""
-    value = words.shown(measured.number, EPSILON)
-    return [Tile("One canary sample, epsilon at least", value, " · ".join(said), tone)]
+def epsilon_tiles(record: Record) -> list[Tile]:
+    """Return the leading lower bound on epsilon of each unit, next to what is claimed."""
+    found = []
+    for one in shown_bounds(record):
+        details = [one.measured[0].assumes, one.against_claim]
+        details += [other.text for other in one.measured[1:]]
+        if one.lead.ceiling is not None:
+            details.append(f"at most {words.number(one.lead.ceiling)} could be found")
+        details.append(shortened(one.lead.method, 60))
+        found.append(
+            Tile(
+                f"{words.capital(one.unit)}, epsilon at least",
+                words.number(one.lead.number),
+                " · ".join(filter(None, details)),
+                "alarm" * one.refutes,
+            )
+        )
+    return found
 
 
 def _membership_tiles(figures: list[Estimate]) -> list[Tile]:
@@ -237,40 +260,26 @@ def utility_tile(record: Record) -> list[Tile]:
     return [Tile(name, words.shown(middle, first.metric), detail)]
 
 
-def client_tiles(record: Record) -> list[Tile]:
-    """Epsilon of one client's update, in one round's sum or by canary clients, over all runs.
-
-    The bound that assumes a Gaussian mechanism stands there where there is one; beside it that
-    of the coins alone, and what is claimed, with the canaries' noise and without.
-    """
-    counted, normal = (
-        evidence.given_over_all_runs(record, metric)
-        for metric in (metric_names.SECURE_SUM_EPSILON, metric_names.SECURE_SUM_EPSILON_IF_GAUSSIAN)
-    )
-    if counted is not None:
-        said = [shortened(counted.method, 60)]
-        if counted.ceiling is not None:
-            said.append(f"at most {words.shown(counted.ceiling, counted.metric)} could be found")
-        if normal is not None:
-            said.append(f"{words.shown(normal.number, normal.metric)} if Gaussian")
-        sums = "One client's update in a round's sum, epsilon at least"
-        return [Tile(sums, words.shown(counted.number, counted.metric), " · ".join(said))]
-    found = evidence.client_epsilon(record)
-    (coins, gaussian, claimed, alone), best = found, found.best
-    if best is None:
+def deletion_tile(record: Record) -> list[Tile]:
+    """Return the gravest verdict after deletion, with the attack that tells most; none without."""
+    rows = unlearning_rows(record)
+    if not rows:
         return []
-    detail = [shortened(best.method, 60)]
-    if claimed is not None:
-        without = f"; {words.shown(alone.number, alone.metric)} without canaries" if alone else ""
-        detail.append(f"claimed {words.shown(claimed.number, claimed.metric)}{without}")
-    else:
-        detail.append("nothing is claimed")
-    detail.append(words.plural(best.n_members + best.n_nonmembers, "canary client"))
-    if gaussian is not None and coins is not None:
-        detail.append(f"from coins alone {words.shown(coins.number, coins.metric)}")
-    tone = "alarm" if claimed and best.number > claimed.number else ""
-    name = "One client's contribution, epsilon at least"
-    return [Tile(name, words.shown(best.number, best.metric), " · ".join(detail), tone)]
+    settings = record.config.get("unlearning")
+    method = settings.get("method", words.MISSING) if isinstance(settings, dict) else words.MISSING
+    most, verdict = most_left(rows), unlearning_verdict(record)
+    both = max((row.both for row in rows), key=lambda one: one.number)
+    aucs = [f"{name} {words.value_of(getattr(most, name))}" for name in (BEFORE, AFTER, RETRAINED)]
+    points = record.where(topic=UNLEARNING, seed=None, metric=TEST_ACCURACY)
+    right = [f"{one.point} {words.value_of(one)}" for one in points if one.value is not None]
+    details = [
+        f"{shortened(most.after.attack, 60)}, AUC {', '.join(aucs)}",
+        f"who has both models {words.value_of(both)} ({shortened(both.attack, 60)})",
+        f"test accuracy {', '.join(right)}" if right else "",
+    ]
+    tone = "" if verdict in (*NOT_TOLD, WITHHELD) else "alarm"
+    label = f"Unlearning by {shortened(str(method), 40)}"
+    return [Tile(label, verdict, "; ".join(filter(None, details)), tone)]
 
 
 def game_tiles(record: Record) -> list[Tile]:

@@ -12,17 +12,12 @@ from fedaudit.core.metric_names import (
     AUC,
     CANNOT_TELL,
     DESTROYED,
-    EPSILON,
-    EPSILON_IF_GAUSSIAN,
-    EPSILON_IF_NORMAL,
-    FORMAL_EPSILON,
     NOT_FORGOTTEN,
     OVERDONE,
-    SECURE_SUM_EPSILON,
 )
 from fedaudit.report import evidence, words
 from fedaudit.report.grid import shortened
-from fedaudit.results.doubts import HIDES_LEAKS, relied_on
+from fedaudit.results.doubts import HIDES_LEAKS
 from fedaudit.results.estimate import NO_DEFENSE, PEOPLE_IGNORED, Estimate
 from fedaudit.results.guessing import LEAST_LEARNED, NearGuessing, above_chance, near_guessing
 from fedaudit.results.record import ControlResult, Record
@@ -330,53 +325,6 @@ def controls_sign(records: Sequence[Record]) -> str:
     if checks.failed or not checks.ran:
         return "✗"
     return "?" if checks.untold else "✓"
-
-
-class CanaryBound(NamedTuple):
-    """Epsilon of one canary sample.
-
-    Attributes:
-        measured: The lower bound.
-        claimed: The epsilon that a mechanism proves; None without one.
-        if_gaussian: The lower bound if the training is as private as a Gaussian mechanism; None in
-            older records.
-        if_normal: The lower bound if scores are normal; None in older records and where refused.
-    """
-
-    measured: Estimate
-    claimed: Estimate | None
-    if_gaussian: Estimate | None = None
-    if_normal: Estimate | None = None
-
-    @property
-    def hypotheses(self) -> str:
-        """Return "2.12 if Gaussian; 3.34 if scores are normal"; empty in older records."""
-        said = (
-            (self.if_gaussian, "if the mechanism is Gaussian"),
-            (self.if_normal, "if scores are normal"),
-        )
-        return "; ".join(f"{words.number(one.number)} {unless}" for one, unless in said if one)
-
-
-def canary_bound(record: Record) -> CanaryBound | None:
-    """Return measured and proven epsilon of canary samples; None for other units."""
-    measured = evidence.strongest(relied_on(record.findings), EPSILON)
-    if unit_of(record) != "canary sample" or measured is None:
-        return None
-    return CanaryBound(
-        measured,
-        evidence.given_over_all_runs(record, FORMAL_EPSILON),
-        *(
-            evidence.strongest(relied_on(record.findings), metric)
-            for metric in (EPSILON_IF_GAUSSIAN, EPSILON_IF_NORMAL)
-        ),
-    )
-
-
-def bounds_one_update(record: Record) -> bool:
-    """Return True if the record bounds the epsilon of one client's update."""
-    found = evidence.client_epsilon(record).best
-    return found is not None or evidence.given_over_all_runs(record, SECURE_SUM_EPSILON) is not None
 
 
 def range_headline(figures: Sequence[Estimate]) -> str:

@@ -14,7 +14,7 @@ from fedaudit.report.reproducing import reproducing, study_file
 from fedaudit.report.summary.figures import NOTHING, Figure, figures_of
 from fedaudit.report.summary.glossary import explained, signal_name
 from fedaudit.report.tables.sources import kind_of
-from fedaudit.report.text.bounds import residual
+from fedaudit.report.text.answers import residual
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.tiles import utility_tile

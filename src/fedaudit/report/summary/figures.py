@@ -6,6 +6,7 @@ from typing import NamedTuple
 from fedaudit.core import metric_names
 from fedaudit.report import evidence, words
 from fedaudit.report.deciding.clients import highest_auc
+from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.clusters import clustered_of, label_of, riskiest
 from fedaudit.report.text.points import (
@@ -19,7 +20,6 @@ from fedaudit.report.text.points import (
 from fedaudit.report.text.sources import on_sources, strongest_on_sources
 from fedaudit.report.verdict import (
     WITHHELD,
-    canary_bound,
     figures_by_side,
     unlearning_verdict,
 )
@@ -66,8 +66,7 @@ def figures_of(record: Record) -> list[Figure]:
         *_of_members(record),
         *_of_sources(record),
         *_of_clusters(record),
-        *_of_canaries(record),
-        *_of_one_client(record),
+        *_of_epsilon(record),
         *_of_deletion(record),
     ]
 
@@ -178,39 +177,16 @@ def _of_clusters(record: Record) -> Iterator[Figure]:
 _LEAST = "the largest ε that the audit proves, for"
 
 
-def _of_canaries(record: Record) -> Iterator[Figure]:
-    bound = canary_bound(record)
-    if bound is None:
-        return
-    yield Figure(
-        f"ε at least: {_LEAST} one canary sample.",
-        words.value_of(bound.measured),
-        _bound(bound.measured),
-        words.number(0.0),
-        _proven(bound.claimed, "proven by the defense"),
-        bound.measured.attack,
-    )
-
-
-def _of_one_client(record: Record) -> Iterator[Figure]:
-    of_sum = evidence.given_over_all_runs(record, metric_names.SECURE_SUM_EPSILON)
-    if of_sum is not None and not of_sum.doubt:
+def _of_epsilon(record: Record) -> Iterator[Figure]:
+    for bounds in shown_bounds(record):
+        assumes = bounds.measured[0].assumes
         yield Figure(
-            f"ε at least: {_LEAST} one client's update in the sum of one round.",
-            words.value_of(of_sum),
-            _bound(of_sum),
+            f"ε at least: {_LEAST} {bounds.unit}{f' {assumes}' * bool(assumes)}.",
+            words.value_of(bounds.lead),
+            _bound(bounds.lead),
             words.number(0.0),
-            NOTHING,
-        )
-    bounds = evidence.client_epsilon(record)
-    if bounds.best is not None and not bounds.best.doubt:
-        gaussian = " if the defense adds Gaussian noise" * (bounds.best is bounds.gaussian)
-        yield Figure(
-            f"ε at least: {_LEAST} one client's whole contribution{gaussian}.",
-            words.value_of(bounds.best),
-            _bound(bounds.best),
-            words.number(0.0),
-            _proven(bounds.claimed, "claimed by the defense"),
+            bounds.against_claim or NOTHING,
+            bounds.lead.attack,
         )
 
 
@@ -219,10 +195,6 @@ def _bound(figure: Estimate) -> str:
     level = words.level_of(figure.method)
     most = "; the most this test can show" * evidence.at_ceiling(figure)
     return f"lower limit{f' ({level})' * bool(level)}{most}"
-
-
-def _proven(claim: Estimate | None, how: str) -> str:
-    return f"none {how}" if claim is None else f"{words.value_of(claim)} {how}"
 
 
 def _of_deletion(record: Record) -> Iterator[Figure]:

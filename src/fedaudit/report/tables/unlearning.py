@@ -5,19 +5,12 @@ from typing import NamedTuple
 from fedaudit.core.metric_names import DESTROYED
 from fedaudit.report import words
 from fedaudit.report.grid import Cell, Filled, Grid, below, named, tabled
-from fedaudit.report.tiles import Tile
-from fedaudit.report.verdict import WITHHELD, unlearning_row_verdict, unlearning_verdict
+from fedaudit.report.verdict import unlearning_row_verdict, unlearning_verdict
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import (
-    AFTER,
-    BEFORE,
-    NOT_TOLD,
-    RETRAINED,
     UNLEARNING,
     UnlearningRow,
-    most_left,
     unlearning_rows,
 )
 
@@ -55,27 +48,6 @@ def unlearning_section(record: Record) -> UnlearningSection | None:
         ),
         _utility(record),
     )
-
-
-def unlearning_tile(record: Record) -> list[Tile]:
-    """The gravest verdict, with the attack that tells most after unlearning; none without it."""
-    rows = unlearning_rows(record)
-    if not rows:
-        return []
-    verdict = unlearning_verdict(record)
-    most = most_left(rows)
-    aucs = (
-        f"{name} {words.value_of(one)}"
-        for name, one in _points(most).items()
-        if one is not most.both
-    )
-    both = max((row.both for row in rows), key=lambda one: one.number)
-    detail = (
-        f"{most.after.attack}, AUC {', '.join(aucs)}; who has both models {words.value_of(both)} "
-    )
-    detail += f"({both.attack}); {_accuracies(record)}"
-    tone = "" if verdict in (*NOT_TOLD, WITHHELD) else "alarm"
-    return [Tile(f"Unlearning by {_method(record)}", verdict, detail.rstrip("; "), tone)]
 
 
 def _points(row: UnlearningRow) -> dict[str, Estimate]:
@@ -129,16 +101,6 @@ def _row(record: Record, row: UnlearningRow, several: bool) -> Filled:
 def _of_models(record: Record, metric: str) -> dict[str, Estimate]:
     found = record.where(topic=UNLEARNING, seed=None, metric=metric)
     return {one.point: one for one in found}
-
-
-def _accuracies(record: Record) -> str:
-    found = _of_models(record, TEST_ACCURACY)
-    told = [
-        f"{name} {words.shown(found[name].value, TEST_ACCURACY)}"
-        for name in (BEFORE, AFTER, RETRAINED)
-        if name in found
-    ]
-    return f"test accuracy {', '.join(told)}" if told else ""
 
 
 def _utility(record: Record) -> Grid | None:

@@ -4,9 +4,10 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple, get_args
 
-from fedaudit.core.metric_names import AUC, SECURE_SUM_EPSILON
+from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, words
 from fedaudit.report.deciding.clients import scope_of
+from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.membership import member_status
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.clusters import (
@@ -37,8 +38,6 @@ from fedaudit.report.text.sources import (
 from fedaudit.report.verdict import (
     WITHHELD,
     WRONG_SIGN,
-    bounds_one_update,
-    canary_bound,
     clients_named,
     coverage_gaps,
     failures_beside,
@@ -333,10 +332,8 @@ def _headline(record: Record, topics: Mapping[str, evidence.Status]) -> str:
         *failures_beside(record, front),
         coverage_gaps(record),
         *left_out(record),
-        _of_canaries(record),
         _of_deletion(record),
-        *_of_one_update(record),
-        *_of_one_sum(record),
+        *(bounds.sentence for bounds in shown_bounds(record)),
     ]
     return ". ".join(dict.fromkeys(filter(None, said)))
 
@@ -351,7 +348,7 @@ def _of_members(record: Record, status: evidence.Status, text: str) -> str:
     if status == "inconclusive":
         if wrong_sign(front):
             text = f"Inconclusive: {WRONG_SIGN}"
-        elif bounds_one_update(record):
+        elif any(bounds.unit.startswith("one client") for bounds in shown_bounds(record)):
             text = "Inconclusive about single samples: too few were audited to say"
         elif coverage_gaps(record) and text == HEADLINES[status]:
             text = "Inconclusive: not every upload was measured"
@@ -362,20 +359,6 @@ def _of_members(record: Record, status: evidence.Status, text: str) -> str:
         text += f". {words.capital(names[1])}: {other}"
     caveats = (fairness_caveat(record), people_caveat(record))
     return ". ".join(filter(None, (text, scope_of(record, front), *caveats)))
-
-
-def _of_canaries(record: Record) -> str:
-    bound = canary_bound(record)
-    if bound is None or evidence.says_nothing(record):
-        return ""
-    said = f"Of one canary sample: epsilon at least {words.number(bound.measured.number)}"
-    said += ", the most this test can show" * evidence.at_ceiling(bound.measured)
-    said += f" ({bound.hypotheses})" if bound.hypotheses else ""
-    if bound.claimed is None:
-        return said
-    claim = bound.claimed.number
-    held = "refuted" if bound.measured.number > claim else "not refuted, which proves nothing"
-    return f"{said}; {words.number(claim)} proven is {held}"
 
 
 def _of_deletion(record: Record) -> str:
@@ -389,32 +372,6 @@ def _of_deletion(record: Record) -> str:
         f"That is before deletion; after it: {unlearning_verdict(record)} "
         f"(largest AUC {words.number(most.number)})"
     )
-
-
-def _of_one_sum(record: Record) -> list[str]:
-    one = evidence.given_over_all_runs(record, SECURE_SUM_EPSILON)
-    if one is None or evidence.says_nothing(record):
-        return []
-    said = f"epsilon at least {words.number(one.number)}"
-    said += ", the most this test can show" * evidence.at_ceiling(one)
-    return [f"Of one client's update in one round's sum: {said}"]
-
-
-def _of_one_update(record: Record) -> list[str]:
-    found = evidence.client_epsilon(record)
-    if found.best is None or evidence.says_nothing(record):
-        return []
-    bound = found.best.number
-    unless = " if the mechanism is Gaussian" * (found.best is found.gaussian)
-    said = f"Of one client's whole contribution: epsilon at least {words.number(bound)}{unless}"
-    if found.claimed is None:
-        return [f"{said}, and none is claimed"]
-    claim = found.claimed.number
-    held = "refuted" if bound > claim else "not refuted, which proves nothing"
-    beside = ""
-    if found.alone is not None:
-        beside = f" (without canary clients, as deployed, {words.number(found.alone.number)})"
-    return [f"{said}; {words.number(claim)} claimed{beside} is {held}"]
 
 
 def learning_warning(record: Record) -> str:
