@@ -163,7 +163,6 @@ def test_no_verdict_is_milder_than_what_sources_show() -> None:
 def test_a_failed_control_stands_above_what_is_found_of_sources() -> None:
     said = verdict(with_sources(found(), controls=(control("untrained model", passed=False),)))
     assert said.status == "control failed"
-    assert "untrained model" in said.controls
 
 
 def test_a_page_about_sources_alone_does_not_speak_of_membership() -> None:

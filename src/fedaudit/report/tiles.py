@@ -1,6 +1,6 @@
 """The numbers that stand at the top of a report, each with what to read it against."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedaudit.core import metric_names
@@ -9,7 +9,7 @@ from fedaudit.report.deciding.clients import are_several, highest_auc, largest_l
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.clusters import clustered_of, label_of, risk_size, riskiest
-from fedaudit.report.text.membership import ALARMS, of_thousand, upper_bounds
+from fedaudit.report.text.membership import rate_bounds
 from fedaudit.report.text.points import (
     ShownPoint,
     behind_mechanism,
@@ -117,53 +117,47 @@ def epsilon_tiles(record: Record) -> list[Tile]:
 
 
 def _membership_tiles(figures: list[Estimate]) -> list[Tile]:
+    """Return the AUC and the rate that show most of a leak, or else how large one may be."""
     figures = relied_on(figures) or figures
     found = evidence.leading(figures)
-    auc = next((figure for figure in found if figure.metric == metric_names.AUC), None)
-    rate = next((figure for figure in found if figure.metric != metric_names.AUC), None)
-    tiles = [
-        _strongest_tile(auc or highest_auc(figures), figures),
-        _identified_tile(rate, figures),
-    ]
-    ordered = tiles[::-1] if found and found[0] is rate else tiles
-    return [tile for tile in ordered if tile is not None]
+    tiles = [_membership_tile(one, figures) for one in found]
+    metrics = {figure.metric for figure in found}
+    highest = highest_auc(figures)
+    if metric_names.AUC not in metrics and highest is not None:
+        tiles.append(_membership_tile(highest, figures))
+    limits = rate_bounds(figures) if relied_on(figures) else ""
+    if not metrics - {metric_names.AUC} and limits:
+        tiles.append(Tile("TPR at few false alarms", "none shown", f"upper limits: {limits}"))
+    return tiles
 
 
-def _strongest_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | None:
-    if best is None:
-        return None
-    found, tone = _judged(best)
-    limits = words.interval_of(best) or "no interval"
-    largest = _larger_limits(best, figures, words.number)
-    parts = tuple(filter(None, (found, limits, _place(best, figures), largest)))
-    label = "Strongest attack, AUC" if above_chance(best) else "Highest AUC"
-    return Tile(label, words.shown(best.value, metric_names.AUC), " · ".join(parts), tone)
+def _membership_tile(best: Estimate, figures: list[Estimate]) -> Tile:
+    is_above, is_rate = bool(above_chance(best)), best.metric != metric_names.AUC
+    size, tone = evidence.size_words(best), evidence.look_of(best).tone if not best.doubt else ""
+    if best.doubt:
+        size = NOT_RELIED_ON
+    elif is_above and is_rate and best.low is None:
+        # Its size is not known: "a trace" would sound like one.
+        size = "above guessing; to say by how much takes more non-members"
+    elif not size:
+        size, tone = ("above guessing", "raised") if is_above else ("not shown above guessing", "")
+    parts = (
+        size,
+        words.interval_of(best) or "no interval",
+        _place(best, figures),
+        _larger_limits(best, figures),
+    )
+    label = "Strongest attack" if is_above else "Highest"
+    name = f"{label}{',' * is_above} {words.metric_name(best.metric)}"
+    return Tile(name, words.value_of(best), " · ".join(filter(None, parts)), tone)
 
 
-def _identified_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | None:
-    """Members that an attack identifies, where that is above guessing; else that none does."""
-    label = "Identified of 1,000 members"
-    if not relied_on(figures):
-        return None
-    if best is not None and best.value is not None:
-        found, tone = _judged(best)
-        if best.low is None:
-            # Its size is not known: "a trace" would sound like one.
-            found = "above guessing; to say by how much takes more non-members"
-        price = f"{found} · at 1 false alarm in {ALARMS[best.metric]}"
-        largest = _larger_limits(best, figures, of_thousand)
-        detail = " · ".join(filter(None, (price, _place(best, figures), largest)))
-        return Tile(label, of_thousand(best.value), detail, tone)
-    left = upper_bounds([figure for figure in figures if figure.metric != metric_names.AUC])
-    return Tile(label, "none shown", f"upper limits: {left}") if left else None
-
-
-def _larger_limits(best: Estimate, figures: list[Estimate], shown: Callable[[float], str]) -> str:
+def _larger_limits(best: Estimate, figures: list[Estimate]) -> str:
     if not are_several(figures):
         return ""
     limits = largest_limits([f for f in figures if f.contrast == best.contrast], best.metric)
     larger = [
-        f"up to {shown(limit.value)} for {limit.name}"
+        f"up to {words.shown(limit.value, best.metric)} for {limit.name}"
         for limit in limits
         if best.high is not None and limit.value > best.high
     ]
@@ -216,16 +210,6 @@ def _cluster_tile(name: str, mean: Estimate, said: str, label: str, tone: str) -
     limits = words.interval_of(mean)
     detail = " · ".join(filter(None, (said, limits and f"95% interval {limits}", label)))
     return Tile(name, words.value_of(mean), detail, tone)
-
-
-def _judged(figure: Estimate) -> tuple[str, str]:
-    size = evidence.size_of(figure)
-    if figure.doubt:
-        return NOT_RELIED_ON, ""
-    if size is None:
-        above = above_chance(figure)
-        return ("above guessing", "raised") if above else ("not shown above guessing", "")
-    return evidence.size_words(figure), evidence.look_of(figure).tone
 
 
 def _place(figure: Estimate, figures: list[Estimate]) -> str:

@@ -98,8 +98,9 @@ class EpsilonBounds(NamedTuple):
         others = ""
         if self.unit == "one canary sample" and self.measured[1:]:
             others = f" ({'; '.join(one.text for one in self.measured[1:])})"
-        joint = "; " if self.claim is not None else ", and " if self.word else ""
-        return f"Of {self.unit}: {self.at_least}{others}{joint}{self.against_claim}"
+        joint = "; " if self.claim is not None else ", and "
+        held = f"{joint}{self.against_claim}" if self.claim or self.word == "claimed" else ""
+        return f"Of {self.unit}: {self.at_least}{others}{held}"
 
 
 def epsilon_bounds(record: Record) -> list[EpsilonBounds]:

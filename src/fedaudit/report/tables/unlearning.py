@@ -5,7 +5,7 @@ from typing import NamedTuple
 from fedaudit.core.metric_names import DESTROYED
 from fedaudit.report import words
 from fedaudit.report.grid import Cell, Filled, Grid, below, named, tabled
-from fedaudit.report.verdict import unlearning_row_verdict, unlearning_verdict
+from fedaudit.report.verdict import unlearning_verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import (
@@ -93,7 +93,7 @@ def _row(record: Record, row: UnlearningRow, several: bool) -> Filled:
     assert excess.high is not None
     limits = words.span(excess.low, excess.high, excess.metric)
     found["After less retrained"] = Cell(words.signed(excess.number, excess.metric), f"({limits})")
-    found["Verdict"] = unlearning_row_verdict(record, excess.note)
+    found["Verdict"] = unlearning_verdict(record, excess.note)
     found["Both models"] = Cell(words.value_of(row.both), words.interval_of(row.both))
     return found
 
