@@ -9,7 +9,7 @@ from rich.console import Console
 from fedaudit.report.figures.drawing import Band, Heat, Panel, Series
 from fedaudit.report.grid import Cell, Grid
 from fedaudit.report.terminal import print_comparison, print_record
-from fedaudit.report.tiles import Tile, topic_tiles
+from fedaudit.report.tiles import Tile, tiles_of
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
 
@@ -19,7 +19,9 @@ Found = TypeVar("Found")
 
 def tiles(record: Record) -> list[Tile]:
     """The numbers of every topic, in the order of the first screen."""
-    return [tile for of_topic in topic_tiles(record).values() for tile in of_topic]
+    found = tiles_of(record)
+    topics = ("membership", "sources", "clusters")
+    return [tile for topic in topics for tile in found.get(topic, ())]
 
 
 def must(found: Found | None) -> Found:

@@ -90,7 +90,7 @@ def test_the_printed_limit_is_the_largest_with_its_client() -> None:
     tile = screen(record).numbers[0]
     assert tile.value == "0.550"
     assert "up to 0.700 for hospital-b" in tile.detail
-    assert "an AUC up to 0.700 for hospital-b" in upper_bounds(headline(cleaned(record)))
+    assert "AUC up to 0.700 for hospital-b" in upper_bounds(headline(cleaned(record)))
 
 
 def test_the_limit_of_all_clients_pooled_stands_before_that_of_a_client() -> None:
@@ -99,7 +99,7 @@ def test_the_limit_of_all_clients_pooled_stands_before_that_of_a_client() -> Non
     assert tile.value == "0.510"
     assert "pooled clients" in tile.detail
     assert "up to 0.700 for hospital-b" in tile.detail
-    assert "an AUC up to 0.550 for pooled clients (0.700 for hospital-b)" in upper_bounds(
+    assert "AUC up to 0.550 for pooled clients (0.700 for hospital-b)" in upper_bounds(
         headline(cleaned(record))
     )
 
@@ -111,7 +111,7 @@ def test_limits_of_rates_name_their_client_too() -> None:
     ]
     record = of_clients(*three(), *rates)
     said = screen(record).numbers[1].detail
-    assert "up to 90 of 1,000 members identified" in said
+    assert "TPR at 1% FPR up to 9.0%" in said
     assert said.endswith("for hospital-b")
 
 

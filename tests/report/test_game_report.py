@@ -14,8 +14,8 @@ from fedaudit.report.grid import Grid
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import reproducing
 from fedaudit.report.tables.games import certificates_table, points_table
-from fedaudit.report.text.games import first_of_games, game_tiles, game_verdict
-from fedaudit.report.text.points import epsilon, provable, shown_points
+from fedaudit.report.text.games import first_of_games, game_verdict
+from fedaudit.report.text.points import epsilon, game_tiles, provable, shown_points
 from fedaudit.report.words import interval, percent
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (

@@ -8,8 +8,8 @@ from fedaudit.metrics.games import gaussian_success
 from fedaudit.report.figures.games import game_figures
 from fedaudit.report.page import report_html
 from fedaudit.report.tables.games import points_table
-from fedaudit.report.text.games import first_of_games, game_tiles, game_verdict
-from fedaudit.report.text.points import by_protection, shown_points
+from fedaudit.report.text.games import first_of_games, game_verdict
+from fedaudit.report.text.points import by_protection, game_tiles, shown_points
 from fedaudit.report.words import percent
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (

@@ -54,7 +54,7 @@ def test_canary_samples_have_measured_and_proven_epsilon_on_one_axis() -> None:
     whole = of(measured, bound(FORMAL_EPSILON, 8.0), **CANARIES)
     forest = first_picture(whole)[0]
     assert [(line.label, line.values[0]) for line in forest.lines] == [
-        ("Measured, one canary sample", "≥ 1.400"),
+        ("Measured", "≥ 1.400"),
         ("Proven", "≤ 8.000"),
     ]
     assert "at most 5.600 could be shown" in forest.lines[0].limits[0]
@@ -67,10 +67,11 @@ def test_canary_samples_have_measured_and_proven_epsilon_on_one_axis() -> None:
 def test_canary_clients_and_sums_have_their_own_epsilons() -> None:
     clients = of(bound(CLIENT_EPSILON, 1.5), bound(CLAIMED_CLIENT_EPSILON, 2.0))
     names = [line.label for line in first_picture(clients)[0].lines]
-    assert names == ["Measured, from coins", "Claimed, as audited"]
+    assert names == ["Measured", "Claimed"]
     sums = first_picture(of(bound(SECURE_SUM_EPSILON, 3.9)))[0]
-    assert [line.label for line in sums.lines] == ["Measured, one round’s sum"]
-    assert (sums.title, sums.keys) == ("Epsilon: measured lower bounds", ()), "nothing is claimed"
+    assert [line.label for line in sums.lines] == ["Measured"]
+    title = "Epsilon of one client's update in one round's sum: lower bounds"
+    assert (sums.title, sums.keys) == (title, ()), "nothing is claimed"
 
 
 def test_a_record_without_such_bounds_opens_with_its_attacks() -> None:

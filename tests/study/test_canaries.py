@@ -18,7 +18,7 @@ from fedaudit.fl.hooks import Turn
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Upload
-from fedaudit.report.tiles import client_tiles
+from fedaudit.report.tiles import epsilon_tiles
 from fedaudit.results.record import Record
 from fedaudit.study.extensions.canaries import Canaries
 from fedaudit.study.running.run import run_study
@@ -168,8 +168,8 @@ def test_canaries_of_several_runs_are_put_together(tmp_path: Path) -> None:
     assert together.n_members == gaussian[1].n_members + gaussian[2].n_members
     assert together.n_members + together.n_nonmembers == 120
     assert (together.value or 0) >= min(gaussian[1].value or 0, gaussian[2].value or 0)
-    (tile,) = client_tiles(record)
-    assert "120 canary clients" in tile.detail
+    (tile,) = epsilon_tiles(record)
+    assert "if the mechanism is Gaussian" in tile.detail
 
 
 def test_one_whose_coin_says_so_sends_zeros_and_noise() -> None:

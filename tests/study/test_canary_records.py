@@ -10,9 +10,9 @@ from fedaudit.core.errors import Unsupported
 from fedaudit.core.metric_names import Origin
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.fl.hooks import Guarantee, Workload
-from fedaudit.report.text.epsilons import measured_epsilon
+from fedaudit.report.text.answers import measured_epsilon
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.tiles import canary_tile
+from fedaudit.report.tiles import epsilon_tiles
 from fedaudit.report.words import number
 from fedaudit.results.record import ControlResult, Record
 from fedaudit.study.extensions import canaries
@@ -93,16 +93,16 @@ def test_canary_records_have_three_bounds_each_with_its_hypothesis(undefended: R
     assert normal.value is not None or normal.note.startswith("refused: scores")
     assert (gaussian.n_members, gaussian.n_nonmembers) == (coins.n_members, coins.n_nonmembers)
     page = measured_epsilon(record)
-    assert f"ε at least {number(gaussian.number)} (one canary sample" in page.text
-    assert "if the mechanism is Gaussian" in canary_tile(record)[0].detail
+    assert f"{number(gaussian.number)} if the mechanism is Gaussian" in page.more
+    assert "if the mechanism is Gaussian" in epsilon_tiles(record)[0].detail
     assert any(row["metric"] == "epsilon_if_gaussian" for row in record.rows())
 
 
 def test_a_record_of_before_has_its_one_bound(undefended: Record) -> None:
     before = [one for one in undefended.estimates if "_if_" not in one.metric]
     older = changed(undefended, estimates=before)
-    assert "if the mechanism" not in canary_tile(older)[0].detail
-    assert "if scores" not in measured_epsilon(older).text
+    assert "if the mechanism" not in epsilon_tiles(older)[0].detail
+    assert "if scores" not in measured_epsilon(older).more
     assert "if Gaussian" not in verdict(older).headline
 
 

@@ -12,8 +12,8 @@ from fedaudit.core.values import flat
 from fedaudit.fl.simulate import simulate
 from fedaudit.metrics.epsilon import gaussian_budget
 from fedaudit.observe.round import Round
-from fedaudit.report.text.epsilons import measured_epsilon
-from fedaudit.report.tiles import client_tiles
+from fedaudit.report.text.answers import measured_epsilon
+from fedaudit.report.tiles import epsilon_tiles
 from fedaudit.results.record import Record
 from fedaudit.study.extensions.secure_sum import SUMS_FILE, sums_of_others, update_of
 from fedaudit.study.running.run import run_study
@@ -64,8 +64,8 @@ def test_a_few_clients_hide_nothing_and_noise_hides_as_much_as_it_claims(tmp_pat
     assert found == {"secure_sum_epsilon": ceiling}
     (refused,) = plain.where(metric="secure_sum_epsilon_if_gaussian")
     assert "need not be normal" in refused.note
-    (tile,) = client_tiles(plain)
-    assert "in a round's sum" in tile.label
+    (tile,) = epsilon_tiles(plain)
+    assert "in one round's sum" in tile.label
 
     # Of the bounds of many seeds one in twenty is above the truth, as that of seed 1 is.
     study = sum_study(defense=NOISE, seeds=[2])

@@ -4,12 +4,12 @@ Questions are in words of our own. A clause is quoted only where its text could 
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from fedaudit.report.evidence import distinct, grouped
-from fedaudit.report.text import answers, bounds, epsilons
-from fedaudit.report.text.answers import Answer, out_of_scope
+from fedaudit.report.text import answers
+from fedaudit.report.text.answers import Answering, by_tiles, out_of_scope
 from fedaudit.report.words import cleaned, listed, without_digests
 from fedaudit.results.record import Record
 
@@ -66,39 +66,40 @@ class Row(NamedTuple):
     topic: str
     question: str
     sources: tuple[Source, ...]
-    answer: Callable[[Record], Answer]
+    answer: Answering
 
+
+_MEMBERSHIP = by_tiles(
+    "membership", "clusters", without="The record has no figure of an attack on membership."
+)
+_ATTRIBUTION = by_tiles("sources", without="No attack here names the client that a sample is from.")
+_DELETION = by_tiles("deletion", without="Nothing was unlearned in this record.")
 
 ROWS = (
-    Row(
-        "verdict",
-        "What does this audit conclude?",
-        (EDPB, CNIL),
-        answers.conclusion,
-    ),
+    Row("verdict", "What does this audit conclude?", (EDPB, CNIL), answers.conclusion),
     Row(
         "membership of a record",
         "How likely can somebody tell that a person’s record was in the training data?",
         (EDPB, EDPS, CNIL),
-        bounds.membership,
+        _MEMBERSHIP,
     ),
     Row(
         "bound on attack success",
         "Do attacks do better than guessing?",
         (GUESSING,),
-        bounds.equivalence,
+        answers.bound_on_success,
     ),
     Row(
         "certainty of a flagged record",
         "If an attack names a record, how sure is it?",
         (EDPB,),
-        bounds.flagged,
+        answers.flagged,
     ),
     Row(
         "reference models",
         "Did attacks compare with reference models?",
         (EDPB, CNIL),
-        bounds.references,
+        answers.references,
     ),
     Row(
         "adversary and data",
@@ -106,12 +107,7 @@ ROWS = (
         (EDPS, EDPB),
         answers.adversary,
     ),
-    Row(
-        "checks of the audit",
-        "Was the audit itself checked?",
-        (EDPB, CNIL),
-        answers.controls,
-    ),
+    Row("checks of the audit", "Was the audit itself checked?", (EDPB, CNIL), answers.controls),
     Row(
         "parameters per record",
         "How large is the model beside its training data (parameters per training record)?",
@@ -122,7 +118,7 @@ ROWS = (
         "client of a record",
         "Can a record be attributed to the client that holds it?",
         (EDPS,),
-        answers.attribution,
+        _ATTRIBUTION,
     ),
     Row(
         "effect of a defense",
@@ -134,19 +130,14 @@ ROWS = (
         "claimed epsilon",
         "Which epsilon is claimed or proven, of what unit, adjacency and delta?",
         (NIST, OPTIMIZATION),
-        epsilons.claimed_epsilon,
+        answers.claimed_epsilon,
     ),
-    Row(
-        "measured epsilon",
-        "Which epsilon was measured?",
-        (NIST,),
-        epsilons.measured_epsilon,
-    ),
+    Row("measured epsilon", "Which epsilon was measured?", (NIST,), answers.measured_epsilon),
     Row(
         "one round’s sum",
         "How well does one round’s sum hide one client’s update?",
         (EDPS,),
-        epsilons.one_sum,
+        answers.one_sum,
     ),
     Row(
         "people with several records",
@@ -154,12 +145,7 @@ ROWS = (
         (NIST,),
         answers.people,
     ),
-    Row(
-        "deletion",
-        "Are deleted records forgotten?",
-        (EDPB,),
-        answers.deletion,
-    ),
+    Row("deletion", "Are deleted records forgotten?", (EDPB,), _DELETION),
     Row(
         "malicious server",
         "What if the server tampers with the model?",
@@ -190,17 +176,12 @@ ROWS = (
         (EDPS,),
         out_of_scope("fedaudit measures what leaks, and not what a client can spoil."),
     ),
-    Row(
-        "tester",
-        "Who tested, when, and in which role?",
-        (EDPB,),
-        answers.tester,
-    ),
+    Row("tester", "Who tested, when, and in which role?", (EDPB,), answers.tester),
     Row(
         "residual risk",
         "What remains at risk for whoever deploys the model?",
         (EDPB, CNIL),
-        bounds.residual,
+        answers.residual,
     ),
 )
 
@@ -225,37 +206,40 @@ def clause_summary(record: Record) -> ClauseSummary:
         f"Questions of {listed(sources)}, in our words. clauses.json in a record’s pack has the "
         "answers. No legal assessment.",
         [
-            (name, listed(distinct(row.topic for kind in kinds for row in by_kind.get(kind, []))))
-            for name, kinds in _KINDS.items()
-            if any(kind in by_kind for kind in kinds)
+            (name, listed(distinct(row.topic for row in by_kind[kind])))
+            for kind, name in _KINDS.items()
+            if kind in by_kind
         ],
     )
 
 
-_KINDS: Mapping[str, tuple[answers.Kind, ...]] = {
-    "Inconclusive": ("inconclusive",),
-    "Not tested here": ("not tested",),
-    "Not in a record": ("not stated",),
-    "Out of scope": ("out of scope",),
+_KINDS: Mapping[answers.Kind, str] = {
+    "inconclusive": "Inconclusive",
+    "not tested": "Not tested here",
+    "not stated": "Not in a record",
+    "out of scope": "Out of scope",
 }
 
 
 def clauses_json(record: Record) -> str:
-    """The map as JSON: what a pack holds, and what is made again to check it."""
+    """Return the map as JSON: what a pack holds, and what is computed again to check it."""
     record = cleaned(record, without_digests([record]))
-    rows = [
-        {
-            "question": row.question,
-            "sources": [source._asdict() for source in row.sources],
-            **row.answer(record)._asdict(),
-        }
-        for row in ROWS
-    ]
+    caveats = answers.caveats(record)
+    rows = [(row, row.answer(record)) for row in ROWS]
     document = {
         "format": "fedaudit-clauses",
-        "version": 3,
+        "version": 4,
         "about": CAVEAT,
         "record": record.content_hash,
-        "verdict": answers.conclusion(record).text,
+        "verdict": rows[0][1].text,
+        "caveats": caveats,
+        "clauses": [
+            {
+                "question": row.question,
+                "sources": [source._asdict() for source in row.sources],
+                **answer._asdict(),
+            }
+            for row, answer in rows
+        ],
     }
-    return json.dumps({**document, "clauses": rows}, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

@@ -7,6 +7,7 @@ from fedaudit.core import metric_names
 from fedaudit.report.grid import Tone, shortened
 from fedaudit.report.words import client_name, contrast_order, defense_name
 from fedaudit.results.comparison import AttackEntry, Front
+from fedaudit.results.doubts import relied_on
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance, by_test_alone
 from fedaudit.results.record import ControlResult, Curve, Record
@@ -427,53 +428,20 @@ def says_nothing(record: Record) -> bool:
 # Epsilons, and controls.
 
 
-def over_all_runs(record: Record, metric: str) -> Estimate | None:
-    """Return a figure of the run itself over all runs; that of one run if there is no other."""
-    found = sorted(record.where(metric=metric), key=lambda one: one.seed is not None)
-    return found[0] if found else None
+def over_all_runs(record: Record, metric: str, *, like: Estimate | None = None) -> Estimate | None:
+    """Return a figure of the run itself over all runs, or that of one run; None without any.
 
-
-def given_over_all_runs(record: Record, metric: str) -> Estimate | None:
-    """Return the same; None if it was refused, too."""
-    one = over_all_runs(record, metric)
-    return None if one is None or one.value is None else one
-
-
-class ClientEpsilon(NamedTuple):
-    """Epsilon of one client's contribution over all runs; None for what the record has not.
-
-    Attributes:
-        coins: Measured, from coins alone.
-        gaussian: Measured, if the mechanism is Gaussian.
-        claimed: Claimed with canary clients, as audited.
-        alone: Claimed without them, as deployed.
+    Args:
+        record: The record.
+        metric: The metric.
+        like: Figure whose defense is asked for; any defense by default.
     """
-
-    coins: Estimate | None
-    gaussian: Estimate | None
-    claimed: Estimate | None
-    alone: Estimate | None
-
-    @property
-    def best(self) -> Estimate | None:
-        """The measured bound that stands in front."""
-        return self.gaussian or self.coins
-
-    @property
-    def measured(self) -> list[Estimate]:
-        """The measured bounds."""
-        return [one for one in (self.coins, self.gaussian) if one is not None]
-
-
-def client_epsilon(record: Record) -> ClientEpsilon:
-    """Return claimed and measured epsilon of one client's contribution."""
-    metrics = (
-        metric_names.CLIENT_EPSILON,
-        metric_names.CLIENT_EPSILON_IF_GAUSSIAN,
-        metric_names.CLAIMED_CLIENT_EPSILON,
-        metric_names.CLAIMED_CLIENT_EPSILON_ALONE,
-    )
-    return ClientEpsilon(*(given_over_all_runs(record, metric) for metric in metrics))
+    figures = [
+        one
+        for one in relied_on(record.where(metric=metric))
+        if one.value is not None and (like is None or one.defense == like.defense)
+    ]
+    return min(figures, key=lambda one: one.seed is not None, default=None)
 
 
 def at_ceiling(bound: Estimate) -> bool:

@@ -224,3 +224,12 @@ def tabled(
 def below(*lines: str) -> str:
     """Lines below a cell's text, without empty ones."""
     return "\n".join(line for line in lines if line)
+
+
+class Tile(NamedTuple):
+    """A number that stands at the top: what it is, the number, and what to read it against."""
+
+    label: str
+    value: str
+    detail: str
+    tone: str = ""

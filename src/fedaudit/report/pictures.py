@@ -4,20 +4,17 @@ from collections.abc import Mapping, Sequence
 
 from fedaudit.core.metric_names import (
     AUC,
-    SECURE_SUM_EPSILON,
-    SECURE_SUM_EPSILON_IF_GAUSSIAN,
     rate_of,
     tpr_at,
 )
 from fedaudit.report import words
 from fedaudit.report.clusters import Clustered, clustered_of, group_names, label_of, risk_size
 from fedaudit.report.deciding.clients import are_several, name_of
+from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.evidence import (
     Setting,
     by_contrast,
-    client_epsilon,
     distinct,
-    given_over_all_runs,
     grouped,
     labels_among,
     leading,
@@ -42,7 +39,7 @@ from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.sources import Named, labels_of_named, look_of_source, on_sources
 from fedaudit.report.tables.comparison import attacks_of
 from fedaudit.report.text.comparison import clients_of, labels_of, strongest_entry, tradeoffs
-from fedaudit.report.verdict import canary_bound, figures_by_side
+from fedaudit.report.verdict import figures_by_side
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison
 from fedaudit.results.doubts import NOT_RELIED_ON
@@ -106,51 +103,31 @@ def _deletion(record: Record) -> Picture:
     return (forest(title, "after deletion", caption, (track,), lines, looks),)
 
 
-def _bounds(record: Record) -> dict[str, Mapping[str, Estimate | None]]:
-    """Return measured and claimed epsilons of the unit that the study bounds, by name."""
-    canary, client = canary_bound(record), client_epsilon(record)
-    if canary is not None:
-        measured = {
-            "Measured, one canary sample": canary.measured,
-            "If the mechanism is Gaussian": canary.if_gaussian,
-            "If scores are normal": canary.if_normal,
-        }
-        return {"measured": measured, "claimed": {"Proven": canary.claimed}}
-    if client.best is not None:
-        measured = {"Measured, from coins": client.coins, "If Gaussian": client.gaussian}
-        claimed = {"Claimed, as audited": client.claimed, "Claimed, as deployed": client.alone}
-        return {"measured": measured, "claimed": claimed}
-    counted = given_over_all_runs(record, SECURE_SUM_EPSILON)
-    if counted is None:
-        return {}
-    normal = given_over_all_runs(record, SECURE_SUM_EPSILON_IF_GAUSSIAN)
-    return {"measured": {"Measured, one round’s sum": counted, "If noise is normal": normal}}
-
-
 def _epsilons(record: Record) -> Picture:
-    lines, looks = [], {}
-    for kind, bounds in _bounds(record).items():
-        is_lower = kind == "measured"
-        look, sign = (PLAIN, "≥") if is_lower else (DEFENDED[0], "≤")
-        for name, one in bounds.items():
-            if one is None:
-                continue
-            looks["measured at least" if is_lower else "claimed at most"] = look
-            text = words.number(one.number)
-            low, high = (one.number, None) if is_lower else (None, one.number)
-            marks = (Mark(one.number, low, high, look, f"{name}: {text}"),)
-            most = "" if one.ceiling is None else f"{words.number(one.ceiling)} could be shown"
-            lines.append(
-                Line(name, (marks,), (f"{sign} {text}",), (f"at most {most}" * bool(most),))
-            )
-    if not lines:
+    bounds = next(iter(shown_bounds(record)), None)
+    if bounds is None:
         return ()
-    title, caption = "Epsilon: measured lower bounds", "A measured epsilon is a lower bound: the "
-    caption += "line to its right is what it leaves possible."
-    if len(looks) > 1:
-        title = "Epsilon: measured against claimed"
+    rows = [(words.capital(one.assumes or "measured"), one.bound, True) for one in bounds.measured]
+    claims = {words.capital(bounds.word): bounds.claim, "Claimed, as deployed": bounds.deployed}
+    claimed = [(name, one, False) for name, one in claims.items() if one is not None]
+    lines = [_epsilon_line(*row) for row in rows + claimed]
+    title, looks = f"Epsilon of {bounds.unit}: lower bounds", {"measured at least": PLAIN}
+    caption = (
+        "A measured epsilon is a lower bound: the line to its right is what it leaves possible."
+    )
+    if claimed:
+        title = f"Epsilon of {bounds.unit}: measured against claimed"
+        looks["claimed at most"] = DEFENDED[0]
         caption += " A claimed one is an upper bound. A measured bound above a claim refutes it."
     return (forest(title, "epsilon", caption, (Track("ε"),), lines, looks),)
+
+
+def _epsilon_line(name: str, one: Estimate, is_bound: bool) -> Line:
+    text = words.number(one.number)
+    low, high = (one.number, None) if is_bound else (None, one.number)
+    mark = Mark(one.number, low, high, PLAIN if is_bound else DEFENDED[0], f"{name}: {text}")
+    most = "" if one.ceiling is None else f"at most {words.number(one.ceiling)} could be shown"
+    return Line(name, ((mark,),), (f"{'≥' if is_bound else '≤'} {text}",), (most,))
 
 
 def _membership(record: Record) -> Picture:

@@ -19,15 +19,15 @@ from fedaudit.core.metric_names import AUC
 from fedaudit.report import words
 from fedaudit.report.evidence import SIZES, checks_of, distinct
 from fedaudit.report.first import First, first_screen
-from fedaudit.report.grid import clean, shortened
+from fedaudit.report.grid import Tile, clean, shortened
 from fedaudit.report.page import templates, write_page
 from fedaudit.report.reproducing import inline, reproducing
 from fedaudit.report.sources import kind_of
 from fedaudit.report.tables.run import controls_table
-from fedaudit.report.text.bounds import residual
+from fedaudit.report.text.answers import residual
 from fedaudit.report.text.games import first_of_games, game_verdict
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.tiles import Tile, topic_tiles
+from fedaudit.report.tiles import tiles_of
 from fedaudit.report.verdict import WITHHELD, clients_named, coverage_gaps, left_out, unit_of
 from fedaudit.results.doubts import NOT_RELIED_ON
 from fedaudit.results.record import Record
@@ -399,7 +399,7 @@ def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...
 
 def _numbers(record: Record, first: First) -> list[Tile]:
     """Return the numbers of the first screen and of each topic that no control takes back."""
-    topics = {} if record.kind == "games" else topic_tiles(record)
+    topics = {} if record.kind == "games" else tiles_of(record)
     taken_back: list[Tile] = []
     if any(not one.attack for one in checks_of(record.controls).failed):
         taken_back = topics.get("clusters", [])

@@ -8,12 +8,11 @@ from rich.text import Text
 
 from fedaudit.report.figures.forest import Forest, Picture
 from fedaudit.report.first import First, first_of_comparison, first_screen
-from fedaudit.report.grid import cut_within, shortened
+from fedaudit.report.grid import Tile, cut_within, shortened
 from fedaudit.report.pictures import COMPARED, membership_rows
 from fedaudit.report.text.games import first_of_games, fit_warnings, game_verdict
 from fedaudit.report.text.points import shown_points
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.tiles import Tile
 from fedaudit.report.words import cleaned, without_digests
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.record import Record

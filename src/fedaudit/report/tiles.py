@@ -1,14 +1,11 @@
 """The numbers that stand at the top of a report, each with what to read it against."""
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 from fedaudit.core import metric_names
-from fedaudit.core.metric_names import EPSILON
 from fedaudit.report import evidence, words
 from fedaudit.report.clusters import clustered_of, label_of, risk_size, riskiest
 from fedaudit.report.deciding.clients import are_several, highest_auc, largest_limits
-from fedaudit.report.grid import shortened
+from fedaudit.report.deciding.epsilons import shown_bounds
+from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.sources import (
     excess_size,
     labels_of_named,
@@ -16,8 +13,10 @@ from fedaudit.report.sources import (
     on_sources,
     strongest_on_sources,
 )
-from fedaudit.report.text.membership import ALARMS, of_thousand, upper_bounds
-from fedaudit.report.verdict import canary_bound, figures_by_side
+from fedaudit.report.text.membership import rate_bounds
+from fedaudit.report.text.points import game_tiles
+from fedaudit.report.unlearning import unlearning_tile
+from fedaudit.report.verdict import figures_by_side
 from fedaudit.results.doubts import NOT_RELIED_ON, relied_on
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance
@@ -25,27 +24,28 @@ from fedaudit.results.metrics import CHANCE_VIOLATIONS, TEST_ACCURACY, VIOLATION
 from fedaudit.results.record import Record
 
 
-class Tile(NamedTuple):
-    """A number that stands at the top: what it is, the number, and what to read it against."""
+def tiles_of(record: Record) -> dict[str, list[Tile]]:
+    """Return the numbers of each topic, the most important first.
 
-    label: str
-    value: str
-    detail: str
-    tone: str = ""
+    Figures that say nothing about leakage must not stand out: of such a record there are none.
 
+    Args:
+        record: The record.
 
-def topic_tiles(record: Record) -> dict[str, list[Tile]]:
-    """The numbers of each topic, the most important first.
-
-    Figures that say nothing about leakage must not stand out as if they told something: of a
-    record of such there are none.
+    Returns:
+        Tiles by "membership", "sources", "clusters", "epsilon", "deletion", "games" and "utility".
     """
     if evidence.says_nothing(record):
         return {}
+    if record.games:
+        return {"games": game_tiles(record)}
     return {
         "membership": _tiles_by_side(record),
         "sources": _source_tiles(record),
         "clusters": _cluster_tiles(record),
+        "epsilon": epsilon_tiles(record),
+        "deletion": unlearning_tile(record),
+        "utility": utility_tile(record),
     }
 
 
@@ -62,70 +62,68 @@ def _tiles_by_side(record: Record) -> list[Tile]:
     return found
 
 
-def canary_tile(record: Record) -> list[Tile]:
-    """Epsilon of one canary sample, beside what the mechanism proves; none for other units."""
-    bound = canary_bound(record)
-    if bound is None or evidence.says_nothing(record):
-        return []
-    measured, claimed = bound.measured, bound.claimed
-    said = [shortened(measured.method, 60)]
-    if measured.ceiling is not None:
-        said.append(f"at most {words.shown(measured.ceiling, EPSILON)} could be found")
-    said += filter(None, [bound.hypotheses])
-    said.append(f"proven {words.shown(claimed.number, EPSILON)}" if claimed else "none is proven")
-    tone = "alarm" if claimed and measured.number > claimed.number else ""
-    value = words.shown(measured.number, EPSILON)
-    return [Tile("One canary sample, epsilon at least", value, " · ".join(said), tone)]
+def epsilon_tiles(record: Record) -> list[Tile]:
+    """Return the leading lower bound on epsilon of each unit, next to what is claimed."""
+    found = []
+    for one in shown_bounds(record):
+        details = [one.measured[0].assumes, one.against_claim]
+        details += [other.text for other in one.measured[1:]]
+        if one.lead.ceiling is not None:
+            details.append(f"at most {words.number(one.lead.ceiling)} could be found")
+        details.append(shortened(one.lead.method, 60))
+        found.append(
+            Tile(
+                f"{words.capital(one.unit)}, epsilon at least",
+                words.number(one.lead.number),
+                " · ".join(filter(None, details)),
+                "alarm" * one.refutes,
+            )
+        )
+    return found
 
 
 def _membership_tiles(figures: list[Estimate]) -> list[Tile]:
+    """Return the AUC and the rate that show most of a leak, or else how large one may be."""
     figures = relied_on(figures) or figures
     found = evidence.leading(figures)
-    auc = next((figure for figure in found if figure.metric == metric_names.AUC), None)
-    rate = next((figure for figure in found if figure.metric != metric_names.AUC), None)
-    tiles = [
-        _strongest_tile(auc or highest_auc(figures), figures),
-        _identified_tile(rate, figures),
-    ]
-    ordered = tiles[::-1] if found and found[0] is rate else tiles
-    return [tile for tile in ordered if tile is not None]
+    tiles = [_membership_tile(one, figures) for one in found]
+    metrics = {figure.metric for figure in found}
+    highest = highest_auc(figures)
+    if metric_names.AUC not in metrics and highest is not None:
+        tiles.append(_membership_tile(highest, figures))
+    limits = rate_bounds(figures) if relied_on(figures) else ""
+    if not metrics - {metric_names.AUC} and limits:
+        tiles.append(Tile("TPR at few false alarms", "none shown", f"upper limits: {limits}"))
+    return tiles
 
 
-def _strongest_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | None:
-    if best is None:
-        return None
-    found, tone = _judged(best)
-    limits = words.interval_of(best) or "no interval"
-    largest = _larger_limits(best, figures, words.number)
-    parts = tuple(filter(None, (found, limits, _place(best, figures), largest)))
-    label = "Strongest attack, AUC" if above_chance(best) else "Highest AUC"
-    return Tile(label, words.shown(best.value, metric_names.AUC), " · ".join(parts), tone)
+def _membership_tile(best: Estimate, figures: list[Estimate]) -> Tile:
+    is_above, is_rate = bool(above_chance(best)), best.metric != metric_names.AUC
+    size, tone = evidence.size_words(best), evidence.look_of(best).tone if not best.doubt else ""
+    if best.doubt:
+        size = NOT_RELIED_ON
+    elif is_above and is_rate and best.low is None:
+        # Its size is not known: "a trace" would sound like one.
+        size = "above guessing; to say by how much takes more non-members"
+    elif not size:
+        size, tone = ("above guessing", "raised") if is_above else ("not shown above guessing", "")
+    parts = (
+        size,
+        words.interval_of(best) or "no interval",
+        _place(best, figures),
+        _larger_limits(best, figures),
+    )
+    label = "Strongest attack" if is_above else "Highest"
+    name = f"{label}{',' * is_above} {words.metric_name(best.metric)}"
+    return Tile(name, words.value_of(best), " · ".join(filter(None, parts)), tone)
 
 
-def _identified_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | None:
-    """Members that an attack identifies, where that is above guessing; else that none does."""
-    label = "Identified of 1,000 members"
-    if not relied_on(figures):
-        return None
-    if best is not None and best.value is not None:
-        found, tone = _judged(best)
-        if best.low is None:
-            # Its size is not known: "a trace" would sound like one.
-            found = "above guessing; to say by how much takes more non-members"
-        price = f"{found} · at 1 false alarm in {ALARMS[best.metric]}"
-        largest = _larger_limits(best, figures, of_thousand)
-        detail = " · ".join(filter(None, (price, _place(best, figures), largest)))
-        return Tile(label, of_thousand(best.value), detail, tone)
-    left = upper_bounds([figure for figure in figures if figure.metric != metric_names.AUC])
-    return Tile(label, "none shown", f"upper limits: {left}") if left else None
-
-
-def _larger_limits(best: Estimate, figures: list[Estimate], shown: Callable[[float], str]) -> str:
+def _larger_limits(best: Estimate, figures: list[Estimate]) -> str:
     if not are_several(figures):
         return ""
     limits = largest_limits([f for f in figures if f.contrast == best.contrast], best.metric)
     larger = [
-        f"up to {shown(limit.value)} for {limit.name}"
+        f"up to {words.shown(limit.value, best.metric)} for {limit.name}"
         for limit in limits
         if best.high is not None and limit.value > best.high
     ]
@@ -180,16 +178,6 @@ def _cluster_tile(name: str, mean: Estimate, said: str, label: str, tone: str) -
     return Tile(name, words.value_of(mean), detail, tone)
 
 
-def _judged(figure: Estimate) -> tuple[str, str]:
-    size = evidence.size_of(figure)
-    if figure.doubt:
-        return NOT_RELIED_ON, ""
-    if size is None:
-        above = above_chance(figure)
-        return ("above guessing", "raised") if above else ("not shown above guessing", "")
-    return evidence.size_words(figure), evidence.look_of(figure).tone
-
-
 def _place(figure: Estimate, figures: list[Estimate]) -> str:
     label = evidence.label_among(figure, figures)
     contrast = words.against(figure.contrast)
@@ -220,39 +208,3 @@ def utility_tile(record: Record) -> list[Tile]:
     if not record.watched or first.defense not in ("", NO_DEFENSE):
         detail += f" · {shortened(words.defense_name(first.defense), 32)}"
     return [Tile(name, words.shown(middle, first.metric), detail)]
-
-
-def client_tiles(record: Record) -> list[Tile]:
-    """Epsilon of one client's update, in one round's sum or by canary clients, over all runs.
-
-    The bound that assumes a Gaussian mechanism stands there where there is one; beside it that
-    of the coins alone, and what is claimed, with the canaries' noise and without.
-    """
-    counted, normal = (
-        evidence.given_over_all_runs(record, metric)
-        for metric in (metric_names.SECURE_SUM_EPSILON, metric_names.SECURE_SUM_EPSILON_IF_GAUSSIAN)
-    )
-    if counted is not None:
-        said = [shortened(counted.method, 60)]
-        if counted.ceiling is not None:
-            said.append(f"at most {words.shown(counted.ceiling, counted.metric)} could be found")
-        if normal is not None:
-            said.append(f"{words.shown(normal.number, normal.metric)} if Gaussian")
-        sums = "One client's update in a round's sum, epsilon at least"
-        return [Tile(sums, words.shown(counted.number, counted.metric), " · ".join(said))]
-    found = evidence.client_epsilon(record)
-    (coins, gaussian, claimed, alone), best = found, found.best
-    if best is None:
-        return []
-    detail = [shortened(best.method, 60)]
-    if claimed is not None:
-        without = f"; {words.shown(alone.number, alone.metric)} without canaries" if alone else ""
-        detail.append(f"claimed {words.shown(claimed.number, claimed.metric)}{without}")
-    else:
-        detail.append("nothing is claimed")
-    detail.append(words.plural(best.n_members + best.n_nonmembers, "canary client"))
-    if gaussian is not None and coins is not None:
-        detail.append(f"from coins alone {words.shown(coins.number, coins.metric)}")
-    tone = "alarm" if claimed and best.number > claimed.number else ""
-    name = "One client's contribution, epsilon at least"
-    return [Tile(name, words.shown(best.number, best.metric), " · ".join(detail), tone)]

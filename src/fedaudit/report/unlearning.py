@@ -5,10 +5,9 @@ from typing import NamedTuple
 from fedaudit.core.metric_names import DESTROYED
 from fedaudit.report import words
 from fedaudit.report.evidence import Look
-from fedaudit.report.grid import Cell, Grid, named
+from fedaudit.report.grid import Cell, Grid, Tile, named
 from fedaudit.report.tables.cells import estimate_table, measured
-from fedaudit.report.tiles import Tile
-from fedaudit.report.verdict import WITHHELD, unlearning_row_verdict, unlearning_verdict
+from fedaudit.report.verdict import WITHHELD, unlearning_verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
@@ -62,7 +61,7 @@ def unlearning_section(record: Record) -> UnlearningSection | None:
         rows=lambda cell: heading(cell[1]),
         columns=lambda cell: ("", cell[0]),
         cell=lambda cell: (
-            unlearning_row_verdict(record, cell[1].note)
+            unlearning_verdict(record, cell[1].note)
             if cell[0] == _VERDICT
             else measured(cell[1], Look(), unbounded="")
         ),

@@ -3,7 +3,7 @@
 Each function answers one question about a record, and no other module answers it again.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import exp, log
 from statistics import NormalDist
 from typing import Literal, NamedTuple
@@ -12,22 +12,16 @@ from fedaudit.core.metric_names import (
     AUC,
     CANNOT_TELL,
     DESTROYED,
-    EPSILON,
-    EPSILON_IF_GAUSSIAN,
-    EPSILON_IF_NORMAL,
-    FORMAL_EPSILON,
     NOT_FORGOTTEN,
     OVERDONE,
-    SECURE_SUM_EPSILON,
 )
 from fedaudit.report import evidence, words
 from fedaudit.report.grid import shortened
-from fedaudit.results.doubts import HIDES_LEAKS, relied_on
+from fedaudit.results.doubts import HIDES_LEAKS
 from fedaudit.results.estimate import NO_DEFENSE, PEOPLE_IGNORED, Estimate
 from fedaudit.results.guessing import LEAST_LEARNED, NearGuessing, above_chance, near_guessing
 from fedaudit.results.record import ControlResult, Record
 from fedaudit.results.unlearning import (
-    NOT_TOLD,
     is_destroyed,
     unlearning_rows,
     unlearning_verdict_of,
@@ -37,8 +31,6 @@ Unit = Literal["sample", "person", "canary sample"]
 
 WITHHELD = "withheld: a control failed"
 """Stands in the place of a verdict on unlearning whose controls failed."""
-MOST_NAMED = 5
-"""Clients that a sentence names; of more, their number is given."""
 
 
 def unit_of(record: Record) -> Unit:
@@ -51,7 +43,7 @@ def unit_of(record: Record) -> Unit:
 
 def clients_named(clients: Sequence[int]) -> str:
     """Return clients by name: "clients 0 and 9", "hospital-a"; of many, their number."""
-    if len(clients) > MOST_NAMED:
+    if len(clients) > words.MOST_NAMED:
         return words.plural(len(clients), "client")
     if any(isinstance(client, words.NamedClient) for client in clients):
         return words.listed([words.client_name(client) for client in clients])
@@ -109,11 +101,6 @@ def is_defended(record: Record) -> bool:
     return bool(used) and all(name not in ("", NO_DEFENSE) for name in used)
 
 
-def reveals_owner(record: Record) -> bool:
-    """Return True if the adversary knows whose upload it sees."""
-    return any(sight.lower() == "uploads" for sight in record.view.sees)
-
-
 def hardly_learned(record: Record, least: float = LEAST_LEARNED) -> list[NearGuessing]:
     """Return rows near guessing on which no attack succeeds: there was little to find.
 
@@ -162,23 +149,20 @@ def _high_among(figure: Estimate, count: int) -> float:
 WRONG_SIGN = "members score lower than non-members: the score may have the wrong sign"
 
 
-def unlearning_verdict(record: Record) -> str:
-    """Return the verdict after deletion; withheld if a control failed, empty without deletion.
+def unlearning_verdict(record: Record, note: str | None = None) -> str:
+    """Return the verdict after deletion; empty without deletion.
 
-    A model that no longer predicts is called destroyed, not forgetful.
+    It is withheld if a control failed. A model that no longer predicts is called destroyed, not
+    forgetful.
+
+    Args:
+        record: The record.
+        note: Verdict on one attack; that on all by default.
     """
     rows = unlearning_rows(record)
     if not rows:
         return ""
-    verdict = unlearning_verdict_of(rows)
-    if _withholds(record, verdict):
-        return WITHHELD
-    return DESTROYED if verdict in NOT_TOLD and is_destroyed(record) else verdict
-
-
-def unlearning_row_verdict(record: Record, note: str) -> str:
-    """Return the verdict on one attack after deletion, withheld likewise."""
-    verdict = note or CANNOT_TELL
+    verdict = unlearning_verdict_of(rows) if note is None else note or CANNOT_TELL
     if _withholds(record, verdict):
         return WITHHELD
     accuses = verdict.startswith((NOT_FORGOTTEN, OVERDONE))
@@ -186,14 +170,13 @@ def unlearning_row_verdict(record: Record, note: str) -> str:
 
 
 def _withholds(record: Record, verdict: str) -> bool:
-    """Return True for a verdict that a failed control takes back.
+    """Return True if a failed control takes a verdict back.
 
     That a leak is left stands where attacks may only have found too little.
     """
     failed = evidence.checks_of(record.controls).failed
-    if verdict == NOT_FORGOTTEN:
-        failed = [one for one in failed if one.control not in HIDES_LEAKS]
-    return bool(failed)
+    only_hides = all(one.control in HIDES_LEAKS for one in failed)
+    return bool(failed) and not (verdict == NOT_FORGOTTEN and only_hides)
 
 
 def coverage_gaps(record: Record) -> str:
@@ -208,7 +191,7 @@ def coverage_gaps(record: Record) -> str:
     if known.n_missing_rounds:
         spans = [
             f"{span.first}" if span.first == span.last else f"{span.first}–{span.last}"
-            for span in known.missing_rounds[:MOST_NAMED]
+            for span in known.missing_rounds[: words.MOST_NAMED]
         ]
         which = f" ({', '.join(spans)})" if spans else ""
         gaps.append(f"{words.plural(known.n_missing_rounds, 'round')}{which}")
@@ -237,14 +220,9 @@ def fairness_caveat(record: Record) -> str:
     return "Differences between clients or pools of samples may be part of these figures"
 
 
-def people_are_ignored(record: Record) -> bool:
-    """Return True if limits take several samples of one person as independent."""
-    return any(PEOPLE_IGNORED in figure.method for figure in record.findings)
-
-
 def people_caveat(record: Record) -> str:
-    """Return the sentence on intervals that leave people out; empty elsewhere."""
-    if not people_are_ignored(record):
+    """Return the sentence on limits that take samples of one person as independent, if any do."""
+    if not any(PEOPLE_IGNORED in figure.method for figure in record.findings):
         return ""
     return (
         "Several audited samples are of one person and count as independent, so that intervals "
@@ -253,16 +231,15 @@ def people_caveat(record: Record) -> str:
 
 
 def independence(record: Record) -> str:
-    """Return what intervals and tests of a record take for granted about its samples.
+    """Return what intervals and tests of a record assume about its samples.
 
     Empty where people are the units, or the data say of whom samples are and no person has several.
     """
+    if caveat := people_caveat(record):
+        return f"{words.sentence(caveat)} Tests err more often as well."
     data = record.config.get("data")
     options = data.get("options") if isinstance(data, dict) else None
-    named = isinstance(options, dict) and bool(options.get("subject"))
-    if people_are_ignored(record):
-        return f"{words.sentence(people_caveat(record))} Tests err more often as well."
-    if record.unit == "person" or named:
+    if record.unit == "person" or (isinstance(options, dict) and options.get("subject")):
         return ""
     return (
         "Intervals and tests take audited samples as independent of each other."
@@ -271,19 +248,20 @@ def independence(record: Record) -> str:
     )
 
 
+MOST_FAILED = 3
+"""Controls that a line names; the page has them all."""
+
+
 def controls_line(records: Sequence[Record]) -> str:
     """Return the number of controls that hold, fail or cannot tell, in one line."""
     checks = evidence.checks_of(control for record in records for control in record.controls)
     total = len(checks.ran) + checks.untold
     if not total:
         return "No control was run"
-    untold = f", {checks.untold} cannot tell" if checks.untold else ""
-    line = f"{checks.passed} of {total} controls hold{untold}"
-    failed = list(dict.fromkeys(map(_control_name, checks.failed)))
-    if not failed:
-        return line
-    more = f" and {len(failed) - MOST_FAILED} more" if len(failed) > MOST_FAILED else ""
-    return f"{line}; failed: {', '.join(failed[:MOST_FAILED])}{more}"
+    line = f"{checks.passed} of {total} controls hold"
+    line += f", {checks.untold} cannot tell" * bool(checks.untold)
+    failed = evidence.distinct(map(_control_name, checks.failed))
+    return f"{line}; failed: {words.some(failed, MOST_FAILED)}" if failed else line
 
 
 def failures_beside(record: Record, status: evidence.Status) -> list[str]:
@@ -291,32 +269,26 @@ def failures_beside(record: Record, status: evidence.Status) -> list[str]:
     if status in ("void", "control failed"):
         return []
     failed = evidence.checks_of(record.controls).failed
-    taken = _about_each(one for one in failed if one.control not in HIDES_LEAKS)
-    low = _about_each(one for one in failed if one.control in HIDES_LEAKS)
-    return [
-        f"{text}: {words.listed(about[:MOST_FAILED])}"
-        + f" and {len(about) - MOST_FAILED} more" * (len(about) > MOST_FAILED)
-        for text, about in (
-            ("Not relied on, because a control failed", taken),
-            ("Perhaps too low, because a control failed", low),
+    texts = {False: "Not relied on", True: "Perhaps too low"}
+    about = {
+        text: evidence.distinct(
+            _about(one) or shortened(one.control, 40)
+            for one in failed
+            if (one.control in HIDES_LEAKS) is hides
         )
-        if about
+        for hides, text in texts.items()
+    }
+    return [
+        f"{text}, because a control failed: {words.some(names, MOST_FAILED)}"
+        for text, names in about.items()
+        if names
     ]
 
 
-def _about_each(controls: Iterable[ControlResult]) -> list[str]:
-    return evidence.distinct(_about(one) or shortened(one.control, 40) for one in controls)
-
-
-MOST_FAILED = 3
-"""Controls that a line names; the page has them all."""
-
-
 def _control_name(control: ControlResult) -> str:
-    about = _about(control)
     named = clients_named(control.clients) if control.clients else ""
-    said = "; ".join(filter(None, (about, named)))
-    return f"{shortened(control.control, 40)} ({said})" if said else shortened(control.control, 40)
+    about = "; ".join(filter(None, (_about(control), named)))
+    return f"{shortened(control.control, 40)}{f' ({about})' * bool(about)}"
 
 
 def _about(control: ControlResult) -> str:
@@ -330,53 +302,6 @@ def controls_sign(records: Sequence[Record]) -> str:
     if checks.failed or not checks.ran:
         return "✗"
     return "?" if checks.untold else "✓"
-
-
-class CanaryBound(NamedTuple):
-    """Epsilon of one canary sample.
-
-    Attributes:
-        measured: The lower bound.
-        claimed: The epsilon that a mechanism proves; None without one.
-        if_gaussian: The lower bound if the training is as private as a Gaussian mechanism; None in
-            older records.
-        if_normal: The lower bound if scores are normal; None in older records and where refused.
-    """
-
-    measured: Estimate
-    claimed: Estimate | None
-    if_gaussian: Estimate | None = None
-    if_normal: Estimate | None = None
-
-    @property
-    def hypotheses(self) -> str:
-        """Return "2.12 if Gaussian; 3.34 if scores are normal"; empty in older records."""
-        said = (
-            (self.if_gaussian, "if the mechanism is Gaussian"),
-            (self.if_normal, "if scores are normal"),
-        )
-        return "; ".join(f"{words.number(one.number)} {unless}" for one, unless in said if one)
-
-
-def canary_bound(record: Record) -> CanaryBound | None:
-    """Return measured and proven epsilon of canary samples; None for other units."""
-    measured = evidence.strongest(relied_on(record.findings), EPSILON)
-    if unit_of(record) != "canary sample" or measured is None:
-        return None
-    return CanaryBound(
-        measured,
-        evidence.given_over_all_runs(record, FORMAL_EPSILON),
-        *(
-            evidence.strongest(relied_on(record.findings), metric)
-            for metric in (EPSILON_IF_GAUSSIAN, EPSILON_IF_NORMAL)
-        ),
-    )
-
-
-def bounds_one_update(record: Record) -> bool:
-    """Return True if the record bounds the epsilon of one client's update."""
-    found = evidence.client_epsilon(record).best
-    return found is not None or evidence.given_over_all_runs(record, SECURE_SUM_EPSILON) is not None
 
 
 def range_headline(figures: Sequence[Estimate]) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TypeGuard, TypeVar
 
@@ -181,6 +181,16 @@ def listed(items: list[str]) -> str:
     if len(items) < 2:
         return "".join(items)
     return ", ".join(items[:-1]) + " and " + items[-1]
+
+
+MOST_NAMED = 5
+"""Items that a sentence names; of more, their number is given."""
+
+
+def some(items: Sequence[str], most: int = MOST_NAMED, what: str = "more") -> str:
+    """Return items in a row, of many the first: "a, b and 3 more"."""
+    left = len(items) - most
+    return listed([*items[:most], f"{count(left)} {what}"] if left > 0 else list(items))
 
 
 def plural(amount: int, one: str, many: str = "") -> str:

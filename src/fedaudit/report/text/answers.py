@@ -1,42 +1,48 @@
-"""Answers of a record to what assessments of a model ask beside risk and epsilon.
-
-One function a question. Questions on how likely a record is found are answered in
-:mod:`fedaudit.report.text.bounds`, those on epsilon in :mod:`fedaudit.report.text.epsilons`.
-"""
+"""Answers of a record to what assessments of a model ask: the same numbers as its first screen."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from fedaudit.core import metric_names
-from fedaudit.report import words
-from fedaudit.report.evidence import (
-    by_contrast,
-    checks_of,
-    distinct,
-    headline,
-    over_all_runs,
-    says_nothing,
-    single_samples,
-    strongest,
+from fedaudit.core.metric_names import (
+    AUC,
+    CLAIMED_CLIENT_EPSILON,
+    CLAIMED_CLIENT_EPSILON_ALONE,
+    FORMAL_EPSILON,
+    FORMAL_EPSILON_OF_A_ROUND,
+    tpr_at,
 )
-from fedaudit.report.grid import shortened
-from fedaudit.report.sources import on_sources, strongest_on_sources
+from fedaudit.report import evidence, words
+from fedaudit.report.deciding.epsilons import AGAINST_BOTH_MODELS, epsilon_bounds, shown_bounds
+from fedaudit.report.deciding.limits import UpperLimit, largest_limit, rounded_up
+from fedaudit.report.grid import Tile, shortened
+from fedaudit.report.sources import on_sources
 from fedaudit.report.text.games import game_verdict
-from fedaudit.report.text.verdict import verdict
-from fedaudit.report.verdict import WITHHELD, coverage_gaps, hardly_learned, unlearning_verdict
-from fedaudit.results.estimate import NO_DEFENSE
+from fedaudit.report.text.verdict import audited, verdict
+from fedaudit.report.tiles import tiles_of
+from fedaudit.report.verdict import (
+    controls_line,
+    coverage_gaps,
+    hardly_learned,
+    unit_of,
+)
+from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
-from fedaudit.results.unlearning import most_left, unlearning_rows
+from fedaudit.results.unlearning import unlearning_rows
 
 Kind = Literal["figure", "stated", "inconclusive", "not tested", "not stated", "out of scope"]
 
 CHECKS = ("permuted members", "untrained model", "blind classifier", "planted leak")
 """The kinds of controls that there are."""
-LEVEL = "95%"
-"""The level of the limits that answers name."""
 MOST_NAMED = 6
-"""Names in a row; of more, their number stands."""
+"""Names in a row; of more, their number is given."""
+FPR = 0.01
+"""Share of false alarms at which true-positive rates are asked for."""
+PRIORS = (0.5, 0.01)
+"""Shares of members among the records that an adversary asks about."""
+_RATE = tpr_at(FPR)
+_REFERENCE_ATTACKS = ("rmia", "lira")
+_PROVES_NOTHING = "A lower bound certifies nothing."
 
 
 class Answer(NamedTuple):
@@ -44,9 +50,9 @@ class Answer(NamedTuple):
 
     Attributes:
         kind: "figure" for numbers of this record; "stated" for other facts that it holds.
-            "Inconclusive" was asked, and refused for want of samples. "Not tested" could be found
-            out with fedaudit and was not; "not stated" is not in the record; "out of scope" no
-            part of fedaudit asks.
+            "Inconclusive" was asked, and refused for want of samples or because a control failed.
+            "Not tested" could be found out with fedaudit and was not; "not stated" is not in the
+            record; "out of scope" no part of fedaudit asks.
         text: In a line.
         more: What it rests on.
     """
@@ -56,114 +62,128 @@ class Answer(NamedTuple):
     more: str = ""
 
 
+Answering = Callable[[Record], Answer]
+
+
+def by_tiles(*topics: str, without: str, more: str = "") -> Answering:
+    """Return an answer that consists of the numbers which a first screen has of some topics.
+
+    Args:
+        topics: Names as in :func:`fedaudit.report.tiles.tiles_of`.
+        without: Why there is no number.
+        more: What such a number leaves open.
+    """
+
+    def answer(record: Record) -> Answer:
+        tiles = [tile for topic in topics for tile in tiles_of(record).get(topic, ())]
+        if not tiles:
+            return unanswered(record, without, AUC if "membership" in topics else "")
+        unit = _UNITS.get(unit_of(record), "") if "membership" in topics else ""
+        return Answer("figure", unit + "; ".join(map(_as_text, tiles)), more)
+
+    return answer
+
+
+_UNITS = {
+    "person": "Of people, each with all of their samples. ",
+    "canary sample": "Of canary samples, not of people’s records. ",
+}
+
+
+def _as_text(tile: Tile) -> str:
+    return f"{tile.label}: {tile.value} ({tile.detail})"
+
+
 def not_tested(why: str) -> Answer:
-    """The answer of a record that does not ask, though it could."""
+    """Return the answer of a record that does not ask, though it could."""
     return Answer("not tested", "Not tested", why)
 
 
-def canary_noise(record: Record) -> list[str]:
-    """That canary clients' noise lies in every audited model, where there are such clients."""
-    if not isinstance(record.config.get("canaries"), dict):
-        return []
-    return ["All models here hold the noise of canary clients: without them more may be told."]
+def out_of_scope(why: str) -> Answering:
+    """Return the answer for every record where no part of fedaudit asks the question."""
+    return lambda record: Answer("out of scope", "Out of scope", why)
 
 
-def first_named(names: Sequence[str]) -> str:
-    """Names in a row; of many the first."""
-    short = [shortened(name, 120) for name in names]
-    rest = len(short) - MOST_NAMED
-    return words.listed([*short[:MOST_NAMED], f"{rest} more"] if rest > 0 else short)
+def unanswered(record: Record, why: str, *metrics: str) -> Answer:
+    """Return that nothing was tested, or that figures were refused for want of samples."""
+    refused = [
+        f"{words.metric_name(one.metric)} {words.against(one.contrast)}: {shortened(one.note, 120)}"
+        for one in record.findings
+        if one.metric in metrics and one.value is None and "inconclusive" in one.note
+    ]
+    if not refused or evidence.says_nothing(record):
+        return not_tested(why)
+    return Answer("inconclusive", "Too few samples", f"{_first(evidence.distinct(refused))}.")
 
 
-def models_of(record: Record) -> int:
-    """Number of trained federations that figures of attacks are of."""
-    runs = {(f.defense, f.seed) for f in record.findings if f.attack and f.seed is not None}
-    return len(runs) or max(len(record.seeds), 1)
+def _first(names: Sequence[str], apart: str = "; ") -> str:
+    more = [f"{len(names) - MOST_NAMED} more"] * (len(names) > MOST_NAMED)
+    return apart.join([*names[:MOST_NAMED], *more])
+
+
+def caveats(record: Record) -> str:
+    """Return what qualifies every figure of a record, in sentences; empty for nothing."""
+    figures = [one for one in record.findings if one.attack]
+    found = (
+        ("Figures are of the model before deletion.", bool(unlearning_rows(record))),
+        (
+            "Audited models hold the noise of canary clients; without it they may leak more.",
+            isinstance(record.config.get("canaries"), dict),
+        ),
+        ("The models hardly learned their training data.", bool(hardly_learned(record))),
+        (
+            "The released model alone was not tested.",
+            bool(figures) and all(one.view != "final" for one in figures),
+        ),
+        (f"{coverage_gaps(record)}.", bool(coverage_gaps(record))),
+    )
+    return " ".join(text for text, applies in found if applies)
 
 
 def conclusion(record: Record) -> Answer:
-    """The record's own verdict, and how much was audited."""
+    """Return the record's own verdict, and how much was audited."""
+    figures = [one for one in record.findings if one.attack and one.n_members]
+    single = [one for one in figures if one.seed is not None] or figures
+    said = [f"Audited: {words.plural(len(record.seeds), 'seed')}"]
     if record.games:
         games = sum(point.adv.total for point in record.games)
-        audited = f"{words.plural(len(record.points), 'point')}; {words.plural(games, 'game')}."
-        return Answer("stated", words.sentence(game_verdict(record).headline), audited)
-    figures = [one for one in record.findings if one.attack and (one.n_members or one.value)]
-    runs = [one for one in figures if one.seed is not None]
-    single = [one for one in runs or figures if one.metric == metric_names.AUC] or runs or figures
-    models = words.plural(models_of(record), "model")
-    said = [f"Audited: {models}; {words.plural(len(record.seeds), 'seed')}."]
-    if single:
-        members = words.from_to(distinct(one.n_members for one in single))
-        each = " and audited client" * (len({one.target for one in single}) > 1)
-        others = [
-            f"{words.from_to([one.n_nonmembers for one in same])} "
-            f"({words.contrast_name(kind).lower()})"
-            for kind, same in by_contrast(single).items()
-        ]
-        where = f"For each model{each}" if runs else "In all"
-        who = "members" if record.unit == "sample" else "people as members"
-        said.append(f"{where} {members} {who}; non-members: {words.listed(others)}.")
-    if hardly_learned(record):
-        said.append("The models hardly learned their training data.")
-    if gaps := coverage_gaps(record):
-        said.append(f"{gaps}.")
-    said.append("That is the record’s verdict: a policy’s stands in a pack’s verdict.json.")
-    return Answer("stated", words.sentence(verdict(record).headline), "\n".join(said))
+        said = [f"Audited: {words.plural(len(record.points), 'point')}, {words.count(games)} games"]
+    elif single:
+        units = {"person": "people", "canary sample": "canary samples"}
+        unit = units.get(unit_of(record), "samples")
+        members = words.from_to(one.n_members for one in single)
+        others = words.from_to(one.n_nonmembers for one in single)
+        said.append(f"{members} {unit} as members and {others} as non-members for each model")
+    more = f"{'; '.join(said)}. A policy’s verdict is in a pack’s verdict.json."
+    concluded = game_verdict(record) if record.games else verdict(record)
+    return Answer("stated", words.sentence(concluded.headline), more)
 
 
 def adversary(record: Record) -> Answer:
-    """The adversary, and whose samples were audited."""
-    said = shortened(record.view.description, 300) or "Not described"
-    targets = distinct(f.target for f in record.findings if f.target is not None)
-    audited = first_named([words.client_name(target) for target in targets])
-    audited = audited or ("samples of every client" if record.sources else "not stated")
-    clients = (
-        f", of {words.plural(record.federation_size, 'client')}" if record.federation_size else ""
-    )
-    data = record.config.get("data")
-    name = shortened(str(data.get("name", "")), 60) if isinstance(data, dict) else ""
-    canaries = record.config.get("canaries")
-    if isinstance(canaries, dict):
-        clients += f", and {canaries.get('count')} canary clients beside them"
-    more = f"Audited: {audited}{clients}; {words.plural(len(record.seeds), 'seed')}. "
-    made = "of the federation that was watched" if record.watched else "made by this audit"
-    more += f"Data: {name or 'not stated'}. Models: {made}; one to be released is not identified."
+    """Return the adversary, and whose samples were audited."""
     text = f"View “{shortened(record.view.name)}”"
-    figures = (metric_names.CLIENT_EPSILON, metric_names.SECURE_SUM_EPSILON)
-    apart = any(over_all_runs(record, one) is not None for one in figures)
-    but = ", but for figures on one client’s update, which name theirs" * apart
-    but += ", but for whoever has the models before and after deletion" * bool(
-        unlearning_rows(record)
-    )
-    said = words.capital(words.sentence(said))
-    more = f"{said}\n{more} No other adversary or client was tested{but}."
-    return Answer("stated", text, more)
+    if record.games:
+        return Answer("stated", text, game_verdict(record).played)
+    beyond = "No other adversary or client was tested, but for figures that name another observer."
+    return Answer("stated", text, f"{audited(record)} {beyond}")
 
 
 def controls(record: Record) -> Answer:
-    """Checks that the audit finds what is there, and nothing where nothing is."""
-    ran, failed, _ = checks = checks_of(record.controls)
+    """Return how many checks of the audit itself hold, and which kinds were not run."""
+    if record.games:
+        return not_tested("Games have no controls but their own bounds.")
+    ran = evidence.checks_of(record.controls).ran
     if not ran:
-        games = "Games have no controls beside their own bounds."
-        why = "No control was run: nothing vouches for the figures."
-        return not_tested(games if record.games else why)
-    kinds = distinct(one.control for one in ran)
-    asked = distinct([*CHECKS, *(one.control for one in record.controls)])
-    missing = [kind for kind in asked if kind not in kinds]
-    unrun = {one.control for one in record.controls if one.passed is None}
-    partly = [kind for kind in kinds if kind in unrun]
-    more = [f"Failed: {first_named(distinct(one.control for one in failed))}."] if failed else []
-    more += [f"In part not run: {first_named(partly)}."] if partly else []
-    if hardly_learned(record):
-        more.append("The models hardly learned their training data: others may give away more.")
-    text = f"{checks.passed} of {words.plural(len(ran), 'check')} hold, "
-    text += f"of {words.plural(len(kinds), 'kind')}: {first_named(kinds)}"
-    text += f"; not run: {first_named(missing)}" if missing else ""
-    return Answer("figure", text, "\n".join(more))
+        return not_tested("No control was run: nothing supports the figures.")
+    kinds = evidence.distinct(one.control for one in ran)
+    missing = [kind for kind in CHECKS if kind not in kinds]
+    more = f"Run: {_first([shortened(kind, 120) for kind in kinds], ', ')}."
+    more += f" Not run: {', '.join(missing)}." * bool(missing)
+    return Answer("figure", controls_line([record]), more)
 
 
 def parameters(record: Record) -> Answer:
-    """Parameters of the model, and how many there are for each training sample."""
+    """Return how many parameters the model has for each training sample."""
     others, learned = record.other_clients, record.parameters
     samples = sum(row.samples for row in record.clients) + (others.samples if others else 0)
     known = f"{words.count(samples)} training samples" if samples else "no number of samples"
@@ -171,156 +191,258 @@ def parameters(record: Record) -> Answer:
         why = f"The record has {known}, and not the number of the model’s parameters."
         return Answer("not stated", "Not stated", why)
     text = words.plural(learned, "trained parameter")
-    if samples:
-        text += f", {words.number(learned / samples)} for each of {known}"
-    more = "Frozen parameters are not counted. Audited samples of nobody are not among those."
-    return Answer("figure", text, more)
-
-
-def attribution(record: Record) -> Answer:
-    """The success of naming the client that a sample is from."""
-    named = on_sources(record)
-    best = strongest_on_sources(named)
-    if best is None or says_nothing(record):
-        return not_tested("No attack here names the client that a sample is from.")
-    text = f"The client is named for {words.with_interval(best.success)} of samples"
-    more = (
-        f"{shortened(best.success.attack, 60)}, the strongest of "
-        f"{words.plural(len(named), 'attack')}; guessing {words.percent(best.chance)}, label "
-        f"distributions alone {words.percent(best.mixes)}. Beyond these: "
-        f"{words.points(best.excess.number)} points ({words.interval_of(best.excess)})."
-    )
-    more = " ".join(filter(None, (more, best.older_level)))
-    return Answer("figure", text, more)
+    text += f", {words.number(learned / samples)} for each of {known}" if samples else ""
+    return Answer("figure", text, "Frozen parameters and audited non-members are not counted.")
 
 
 def defenses(record: Record) -> Answer:
-    """Accuracy and leakage with a defense and without, where the record has both."""
-    if record.kind == "games" or says_nothing(record):
-        return not_tested("The record has no accuracy beside a leak that means something.")
-    rows = distinct(one.defense for one in [*record.others, *headline(record)])
-    said = [
-        f"{shortened(words.defense_name(row))}: {_row(record, row)}." for row in rows[:MOST_NAMED]
-    ]
+    """Return leakage and accuracy with a defense and without, where the record has both."""
+    found = [*record.others, *evidence.headline(record)]
+    rows = evidence.distinct(one.defense for one in found)
+    if record.games or evidence.says_nothing(record):
+        return not_tested("The record has no accuracy next to a leak that means something.")
+    lines = [f"{shortened(words.defense_name(row))}: {_row(record, row)}." for row in rows]
     if len(rows) > 1 and NO_DEFENSE in rows:
-        return Answer("figure", f"{len(rows)} rows side by side", "\n".join(said))
-    alone = "Nothing to hold it against in this record: fedaudit compare PLAIN DEFENDED does it."
-    return not_tested("\n".join([*said, *canary_noise(record), alone]))
+        return Answer("figure", f"{len(rows)} rows side by side", _first(lines, "\n"))
+    alone = "Compare with another record: fedaudit compare PLAIN DEFENDED."
+    return not_tested("\n".join([*lines[:MOST_NAMED], alone]))
 
 
 def _row(record: Record, defense: str) -> str:
-    best = strongest((one for one in headline(record) if one.defense == defense), metric_names.AUC)
-    named = [one for one in on_sources(record) if one.success.defense == defense]
-    source = strongest_on_sources(named)
+    figures = [one for one in evidence.headline(record) if one.defense == defense and not one.doubt]
+    best = evidence.strongest(figures, AUC)
     at = {"topic": "utility", "metric": TEST_ACCURACY, "defense": defense}
-    right = [o.number for o in record.where(**at) if not o.against]
+    right = [one.number for one in record.where(**at) if not one.against]
     said = [f"largest AUC {words.with_interval(best)}"] if best else []
-    said += [f"client named for {words.with_interval(source.success)} of samples"] if source else []
+    said += [
+        f"client named for {words.with_interval(one.success)} of samples"
+        for one in on_sources(record)[:1]
+        if one.success.defense == defense and not one.success.doubt
+    ]
     said += [f"test accuracy {words.percent(sum(right) / len(right))}"] if right else []
     return ", ".join(said) or "no figures"
 
 
+def references(record: Record) -> Answer:
+    """Return the largest AUCs of attacks that compare with reference models, and of the others."""
+    figures = [one for one in evidence.headline(record) if not one.doubt]
+    compares = {one.attack: one.attack.split("-")[0] in _REFERENCE_ATTACKS for one in figures}
+    best, alone = (
+        evidence.strongest((one for one in figures if compares[one.attack] is wanted), AUC)
+        for wanted in (True, False)
+    )
+    if evidence.says_nothing(record) or best is None:
+        return not_tested("No attack here compares with reference models (RMIA, LiRA).")
+    text = f"Yes: largest AUC {words.with_interval(best)}, {shortened(best.attack, 40)}"
+    without = f"{words.with_interval(alone)}, {shortened(alone.attack, 40)}" if alone else "none"
+    return Answer("figure", text, f"Of attacks without them: {without}.")
+
+
 def people(record: Record) -> Answer:
-    """The unit of the audit: single samples, or people with all of their samples."""
+    """Return the unit of the audit: single samples, or people with all of their samples."""
     if record.unit == "sample":
         text = "Single samples; people with several samples: not tested"
         more = "Small hints on each of a person’s samples add up: figures for people are larger."
         return Answer("not tested", text, more)
-    best, single = (
-        strongest(figures, metric_names.AUC)
-        for figures in (headline(record), single_samples(record))
-    )
-    text = "People, each with all of their samples"
-    text += f": largest AUC {words.with_interval(best)}" if best else ""
-    said = [f"{best.attack} {words.against(best.contrast)}."] if best else []
-    said += [f"Of their samples one by one: {words.with_interval(single)}."] if single else []
-    if over_all_runs(record, metric_names.FORMAL_EPSILON) is not None:
-        said.append("The proven epsilon is of one sample: none is stated for a person.")
-    return Answer("figure" if best else "stated", text, "\n".join(said))
-
-
-def deletion(record: Record) -> Answer:
-    """AUCs on deleted samples after unlearning, beside those of a retrained federation."""
-    rows = unlearning_rows(record)
-    if not rows:
-        return not_tested("Nothing was unlearned in this record.")
-    given = record.config.get("unlearning")
-    settings = given if isinstance(given, dict) else {}
-    worst, both = most_left(rows), max(rows, key=lambda row: row.both.number).both
-    attacks = words.plural(len({row.after.attack for row in rows}), "attack")
-    verdict_after = unlearning_verdict(record)
-    said = f"{words.capital(verdict_after)}"
-    said += f", as far as {attacks} can tell" * (
-        verdict_after not in (WITHHELD, metric_names.DESTROYED)
-    )
-    text = f"{said}: after "
-    text += f"unlearning, largest AUC {words.with_interval(worst.after)}; retrained "
-    text += words.value_of(worst.retrained)
-    deleted = sum({row.after.target: row.after.n_members for row in rows}.values())
-    units, margin = "people" if record.unit == "person" else "samples", settings.get("margin")
-    more = (
-        f"By {shortened(str(settings.get('method', 'not stated')), 40)!r}, "
-        f"{deleted} deleted {units}, margin {'not stated' if margin is None else margin}; "
-        f"before {words.value_of(worst.before)} ({shortened(worst.after.attack, 40)}). Who has the "
-        f"models before and after: AUC {words.with_interval(both)} ({shortened(both.attack, 40)}). "
-        "All other rows are of the model before deletion."
-    )
-    return Answer("figure", text, more)
+    more = ""
+    if evidence.over_all_runs(record, FORMAL_EPSILON) is not None:
+        more = "The proven epsilon is of one sample: none is stated for a person."
+    found = by_tiles("membership", without="No figure")(record)
+    return found._replace(more=more or found.more)
 
 
 def malicious_server(record: Record) -> Answer:
-    """Gain of a server that tampers with the model it sends out."""
-    if record.games:
-        most = max((point.adv for point in record.games), key=lambda adv: adv.value)
-        limits = words.interval(most.low, most.high, "accuracy")
-        text = f"Right in {words.percent(most.value)} of games ({LEVEL} interval {limits})"
-        more = (
-            f"The largest of {words.plural(len(record.games), 'point')}; guessing is right in 50%."
-        )
-        return Answer("figure", text, more)
+    """Return how often a server that tampers with the model is right, or which server it is."""
     server = record.config.get("server")
     name = str(server.get("name", "honest")) if isinstance(server, dict) else "honest"
-    if name == "honest":
-        return not_tested("The server sends out the model as it is.")
+    if record.games or name == "honest":
+        return by_tiles("games", without="The server sends out the model as it is.")(record)
     return Answer("stated", f"The server is “{shortened(name)}”", "All figures are of this server.")
 
 
 def malicious_client(record: Record) -> Answer:
-    """The largest AUC of a participant who poisons what it sends."""
+    """Return the figures of a client that poisons what it sends."""
     given = record.config.get("attacker")
-    if not isinstance(given, dict):
-        return not_tested("Every client sends what training gives.")
-    best = strongest(headline(record), metric_names.AUC)
-    kind = shortened(str(given.get("kind", "not stated")), 40)
-    if kind == "none":
-        return not_tested("The one in this record looks on: a control.")
-    text = f"Largest AUC {words.with_interval(best)}" if best else "No figure"
-    rate = strongest(headline(record), metric_names.tpr_at(0.01))
-    text += f"; TPR at 1% FPR {words.with_interval(rate)}" if rate else ""
-    where = f"{best.attack} {words.against(best.contrast)}, " if best else ""
+    kind = shortened(str(given.get("kind", "not stated")), 40) if isinstance(given, dict) else ""
+    if kind in ("", "none"):
+        return not_tested("No client poisons what it sends.")
     more = (
-        f"{where}by a client that sends a poison ({kind}) and sees what a participant sees. What "
-        "it gains by that stands beside a record of the same client looking on (attacker.kind = "
-        "'none'): fedaudit compare."
+        f"By a client that sends a poison ({kind}). Compare with a record of the same client that "
+        "trains as it should (attacker.kind = 'none')."
     )
-    return Answer("figure" if best else "inconclusive", text, more)
+    return by_tiles("membership", without="No figure", more=more)(record)
 
 
 def tester(record: Record) -> Answer:
-    """Time and means of the audit; nothing in a record says who made it."""
+    """Return time and means of the audit; nothing in a record states who made it."""
     made = record.environment
-    said = {
-        "started": made.started,
+    facts = {
         "fedaudit": made.versions.get("fedaudit", ""),
         "commit": made.commit,
         "device": made.device,
     }
-    more = [f"{name} {shortened(text, 60) or 'not stated'}" for name, text in said.items()]
-    why = "These are outside the content hash. Whoever signs states who tested, in which role."
+    more = "; ".join(
+        f"{name} {shortened(text, 60) or 'not stated'}" for name, text in facts.items()
+    )
     text = f"When: {made.started[:10] or 'not stated'}; by whom, in which role: not stated"
-    return Answer("not stated", text, f"{words.capital('; '.join(more))}. {why}")
+    return Answer("not stated", text, f"{words.capital(more)}. These are no part of the hash.")
 
 
-def out_of_scope(why: str) -> Callable[[Record], Answer]:
-    """The answer for every record where no part of fedaudit asks the question."""
-    return lambda record: Answer("out of scope", "Out of scope", why)
+_CLAIMS = {
+    FORMAL_EPSILON: ("proven", "against whoever sees every upload"),
+    FORMAL_EPSILON_OF_A_ROUND: ("proven, one round", "against whoever sees one round’s upload"),
+    CLAIMED_CLIENT_EPSILON_ALONE: (
+        "claimed, without canary clients, as deployed",
+        AGAINST_BOTH_MODELS,
+    ),
+    CLAIMED_CLIENT_EPSILON: ("claimed, with canary clients, as audited", AGAINST_BOTH_MODELS),
+}
+
+
+def claimed_epsilon(record: Record) -> Answer:
+    """Return the epsilons that are claimed or proven, with unit, adjacency and delta."""
+    games = [point.claimed_epsilon for point in record.games if point.claimed_epsilon is not None]
+    if games:
+        text = f"ε {words.from_to(games, text=words.number)} claimed for one record, delta 0"
+        numbers = tiles_of(record)["games"]
+        more = [_as_text(tile) for tile in numbers if "epsilon" in tile.label]
+        return Answer("figure", text, f"{'. '.join(more)}.")
+    found = [(metric, evidence.over_all_runs(record, metric)) for metric in _CLAIMS]
+    claims = [(metric, one) for metric, one in found if one is not None]
+    if not claims:
+        why = [one.note for one in record.findings if one.metric in _CLAIMS and one.note]
+        note = words.sentence(words.capital(shortened(why[0], 120))) if why else ""
+        return Answer("not stated", "No epsilon is claimed or proven", note)
+    text = "; ".join(
+        f"ε {words.number(one.number)} ({_CLAIMS[metric][0]}; {_CLAIMS[metric][1]})"
+        for metric, one in claims
+    )
+    return Answer("figure", text, "\n".join(_terms(metric, one) for metric, one in claims))
+
+
+def _terms(metric: str, one: Estimate) -> str:
+    unit = shortened(one.note, 240).rpartition("unit: ")[2] or "not stated"
+    adjacency = "as the unit says"
+    if one.method.startswith("Renyi accountant"):
+        adjacency = "one unit there or not"
+    if metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE):
+        unit = "one client’s whole contribution"
+        adjacency = "it or zeros in its place; whether a client takes part is not covered"
+    method = shortened(one.method, 120) or "not stated"
+    return f"{words.capital(_CLAIMS[metric][0])}: unit: {unit}; adjacency: {adjacency}; {method}."
+
+
+def measured_epsilon(record: Record) -> Answer:
+    """Return the lower bounds on epsilon that attacks, canaries and games have shown."""
+    if record.games:
+        proven = max(point.proven_epsilon for point in record.games)
+        text = f"ε at least {words.number(proven)} for one record, against a server that tampers"
+        played = words.plural(len(record.games), "point")
+        return Answer("figure", text, f"The largest of {played}. {_PROVES_NOTHING}")
+    bounds = epsilon_bounds(record)
+    if not bounds:
+        return not_tested("The record has no lower bound on epsilon.")
+    lines = []
+    for one in bounds:
+        others = [f"{other.text}." for other in one.measured[1:]]
+        held = [words.sentence(one.against_claim)] if one.against_claim else []
+        line = [f"{words.capital(one.unit)}: {shortened(one.lead.method, 100)}.", *others, *held]
+        lines.append(" ".join(line))
+    text = "; ".join(f"{one.at_least} for {one.unit}, {one.observer}" for one in bounds)
+    return Answer("figure", words.capital(text), "\n".join([*lines, _PROVES_NOTHING]))
+
+
+def one_sum(record: Record) -> Answer:
+    """Return the lower bound on the epsilon of one client's update in one round's sum."""
+    found = [one for one in shown_bounds(record) if one.unit.endswith("sum")]
+    if not found:
+        return not_tested("No sum of updates was drawn again here.")
+    text = f"{words.capital(found[0].at_least)}, {found[0].observer}"
+    return Answer("figure", text, _PROVES_NOTHING)
+
+
+def bound_on_success(record: Record) -> Answer:
+    """Return an upper bound in the place of "no better than guessing", which no test can show."""
+    limit = largest_limit(record, AUC)
+    if limit is None:
+        return _unbounded(record, AUC)
+    more = (
+        f"The largest upper limit over all AUCs of {_first(limit.attacks, ', ')}. Guessing has "
+        f"0.5. That attacks do no better cannot be shown, only bounded.{_without(limit)}"
+    )
+    at_most = rounded_up(limit.value)
+    return Answer("figure", f"AUC at most {at_most:.3f} with 95% confidence ({limit.of})", more)
+
+
+def flagged(record: Record) -> Answer:
+    """Return the chance that a flagged record is a member, at two priors."""
+    limit = largest_limit(record, _RATE)
+    if limit is None:
+        return _unbounded(record, _RATE)
+    chances = [
+        f"{_percent_up(predictive_value(limit.value, FPR, prior))} at a prior of {prior:.0%}"
+        for prior in PRIORS
+    ]
+    more = (
+        "The chance that a record which the attack flags at 1% false alarms is a member, by the "
+        f"largest upper limit of the TPR ({_percent_up(limit.value)}: {limit.of}). The prior, the "
+        f"share of members among the records asked about, is an assumption.{_without(limit)}"
+    )
+    return Answer("figure", f"At most {words.listed(chances)}", more)
+
+
+def predictive_value(tpr: float, fpr: float, prior: float) -> float:
+    """Return the chance that a flagged record is a member (Bayes).
+
+    Args:
+        tpr: Share of members that are flagged.
+        fpr: Share of non-members that are; above 0.
+        prior: Share of members among all records that are asked about.
+    """
+    return tpr * prior / (tpr * prior + fpr * (1 - prior))
+
+
+def _unbounded(record: Record, metric: str) -> Answer:
+    if evidence.checks_of(record.controls).failed and not evidence.says_nothing(record):
+        why = "No upper limit is relied on, because a control failed"
+        return Answer("inconclusive", why, controls_line([record]))
+    name = words.metric_name(metric)
+    return unanswered(record, f"The record has no {name} with a 95% upper limit.", metric)
+
+
+def _without(limit: UpperLimit) -> str:
+    names = _first(limit.without, ", ")
+    return f" Without such a limit, in part or whole: {names}." if names else ""
+
+
+def residual(record: Record) -> Answer:
+    """Return the risk that remains after this audit, for whoever deploys the model."""
+    if evidence.says_nothing(record):
+        return Answer("stated", "Nothing follows from this record", "It was made to show a flaw.")
+    auc, rate = largest_limit(record, AUC), largest_limit(record, _RATE)
+    owners = [one.success.high for one in on_sources(record) if one.success.high is not None]
+    games = [point.adv.high for point in record.games]
+    failed = evidence.checks_of(record.controls).failed
+    said = [
+        auc
+        and f"a member stands out in at most {_percent_up(auc.value)} of pairs ({auc.of}; "
+        "guessing: 50%)",
+        rate
+        and f"at 1% false alarms at most {_percent_up(rate.value)} of members are found "
+        f"({rate.of})",
+        owners
+        and not failed
+        and f"a sample’s client is named for at most {_percent_up(max(owners))}",
+        games and f"a server that tampers is right in at most {_percent_up(max(games))} of games",
+        *(f"o{bounds.sentence[1:]}" for bounds in shown_bounds(record)),
+    ]
+    text = "; ".join(one for one in said if one) or "No upper limit of a risk is known"
+    more = (
+        "Each with 95% confidence, by the attacks here, over all audited units together. A single "
+        "one may be easier to find, and stronger attacks may do better."
+    )
+    return Answer("stated", words.capital(text), more)
+
+
+def _percent_up(share: float) -> str:
+    return f"{100 * rounded_up(share):.4g}%"

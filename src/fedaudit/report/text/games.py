@@ -16,6 +16,7 @@ from fedaudit.report.text.points import (
     families,
     far_above,
     fit_problem,
+    game_tiles,
     least_right,
     most_right,
     overtaken,
@@ -24,7 +25,6 @@ from fedaudit.report.text.points import (
     shown_points,
     times,
 )
-from fedaudit.report.tiles import Tile
 from fedaudit.report.words import capital, count, from_to, interval, listed, percent, plural
 from fedaudit.results.games import CLAIMED_SUCCESS, PointPlayed
 from fedaudit.results.record import Record
@@ -139,40 +139,6 @@ def first_of_games(record: Record, said: GameVerdict) -> First:
         said.claims[:MOST_CLAIMS],
         sign="" if what else "?",
     )
-
-
-def game_tiles(record: Record) -> list[Tile]:
-    """Return the numbers at the top of a report of games."""
-    shown = shown_points(record.games)
-    behind, bare = by_protection(shown)
-    what = "defense" if any(one.point.rounds for one in shown) else "mechanism"
-    tiles = []
-    if behind:
-        tiles.append(_success_tile(f"Server right, most behind a {what}", most_right(behind)))
-    if len(behind) > 1:
-        tiles.append(_success_tile(f"Server right, least behind a {what}", least_right(behind)))
-    if bare:
-        tiles.append(_success_tile(f"Server right, no {what}", most_right(bare)))
-    claiming = [one for one in shown if one.point.claimed_epsilon is not None]
-    wrong = sum(one.point.refuted for one in claiming)
-    if wrong:
-        share = f"{count(wrong)} of {count(len(claiming))}"
-        detail = "points whose success refutes the epsilon that they claim"
-        tiles.append(Tile("Claimed epsilon contradicted", share, detail, "alarm"))
-    if known := [(value, one) for one in claiming if (value := ratio(one.point)) is not None]:
-        above, one = max(known, key=lambda pair: pair[0])
-        detail = f"{one.name}: the actual one is {epsilon(one.point.actual_epsilon or 0.0)}"
-        tone = "alarm" * far_above(one.point)
-        tiles.append(Tile("Actual epsilon over the claimed one", f"{times(above)} ×", detail, tone))
-    return tiles
-
-
-def _success_tile(label: str, one: ShownPoint) -> Tile:
-    adv = one.point.adv
-    size = evidence.size_reached_by(2 * adv.low - 1)
-    limits = interval(adv.low, adv.high, "accuracy")
-    detail = f"{one.name}; 95% interval {limits}; guessing 50%"
-    return Tile(label, percent(adv.value), detail, evidence.tone_of(size) if size else "")
 
 
 def _contradiction_headline(refuted: Sequence[ShownPoint]) -> str:

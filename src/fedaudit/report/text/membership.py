@@ -1,15 +1,21 @@
-"""Sentences on membership inference: headlines, upper limits, and what a verdict means."""
+"""Sentences on membership inference: headline, upper limits, and what a verdict means."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, words
-from fedaudit.report.deciding.clients import are_several, largest_limits
+from fedaudit.report.deciding.clients import largest_limits, scope_of
+from fedaudit.report.deciding.epsilons import shown_bounds
+from fedaudit.report.deciding.membership import member_status
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import (
     WRONG_SIGN,
+    Unit,
+    coverage_gaps,
+    fairness_caveat,
+    figures_by_side,
+    people_caveat,
     range_headline,
-    reveals_owner,
     unit_of,
     wrong_sign,
 )
@@ -17,108 +23,79 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
 
-
-def _leaks(members: str, others: str) -> dict[evidence.Status, str]:
-    told = f"{members} can be distinguished from {others}"
-    return {
-        "strong leak": f"Strong leakage: {told}",
-        "clear leak": f"Clear leakage: {told} clearly better than by guessing",
-        "weak leak": f"Weak leakage: {told} somewhat better than by guessing",
-        "trace of a leak": f"A trace of leakage: {told} slightly better than by guessing",
-    }
-
-
-HEADLINES: Mapping[evidence.Status, str] = {
-    "void": "These figures say nothing about leakage",
-    "control failed": "A control failed: do not rely on the figures that it is about",
-    **_leaks("members", "non-members"),
-    "inconclusive": "Inconclusive: this audit is too small to say",
-    "no leak shown": "No leak shown by the attacks that were run",
+LEAKAGE: Mapping[evidence.Status, str] = {
+    "strong leak": "Strong leakage",
+    "clear leak": "Clear leakage",
+    "weak leak": "Weak leakage",
+    "trace of a leak": "A trace of leakage",
 }
-HEADLINES_OF_UNITS: Mapping[str, Mapping[evidence.Status, str]] = {
-    "person": _leaks("people whose data were trained on", "others"),
-    "canary sample": _leaks("canary samples", "others"),
+"""How the headline of a leak of each size begins."""
+_BETTER: Mapping[evidence.Status, str] = {
+    "strong leak": "",
+    "clear leak": " clearly better than by guessing",
+    "weak leak": " somewhat better than by guessing",
+    "trace of a leak": " slightly better than by guessing",
 }
-"""Headlines where members are people, each with all of their samples, or planted samples."""
-BESIDE_OTHERS: Mapping[evidence.Status, str] = {
-    "inconclusive": "Inconclusive about membership: this audit is too small to say",
-    "no leak shown": "No leak of membership shown by the attacks that were run",
+_DISTINGUISHED: Mapping[Unit, str] = {
+    "sample": "members can be distinguished from non-members",
+    "person": "people whose data were trained on can be distinguished from others",
+    "canary sample": "canary samples can be distinguished from others",
 }
-"""Headlines that would seem to speak of sources or clusters too, where a record has these."""
-UNLEARNED: Mapping[evidence.Status, str] = {
-    "inconclusive": "Inconclusive: the model has hardly learned the training data of all clients "
-    "together, so that figures near guessing show nothing",
-}
-"""Headlines where the training accuracy is near guessing."""
-HARDLY_LEARNED = (
-    "A model that has barely learned its training data leaks little. That is not a sign of safety, "
-    "and shows neither that an attack fails nor that a defense works."
-)
-
-MEANINGS: Mapping[evidence.Status, str] = {
-    "void": "The non-members were drawn separately for every round and client, as the published "
-    "code does. That alone produces high figures, so nothing here describes the model. Run the "
-    "study with aligned evaluation.",
-    "control failed": "The figures may measure something other than their name says, or the "
-    "attacks "
-    "may not work here. Find the cause before anything is decided on these figures.",
-    "strong leak": "An adversary with this view learns which samples, and so whose data, took part "
-    "in the training. Treat membership as disclosed to it unless a defense lowers this.",
-    "clear leak": "An adversary with this view guesses clearly better than chance which samples, "
-    "and so whose data, took part. Do not rely on membership staying hidden from it.",
+_TREATED = "do not promise that membership stays hidden."
+_MEANINGS: Mapping[evidence.Status, str] = {
+    "strong leak": "An adversary with this view learns which {units} took part in the training. "
+    "Treat membership as disclosed to it unless a defense lowers this.",
+    "clear leak": "An adversary with this view guesses clearly better than chance which {units} "
+    f"took part: {_TREATED}",
     "weak leak": "Most single guesses about membership would be wrong, but they are better than "
-    "chance, and a few samples may stand out. Do not promise that membership stays hidden.",
-    "trace of a leak": "On average, a guess about a sample is only slightly better than chance. It "
-    "is a leak all the same: do not promise that membership stays hidden.",
+    f"chance, and a few {{units}} may stand out: {_TREATED}",
+    "trace of a leak": "On average, a guess about membership is only slightly better than chance. "
+    f"It is a leak all the same: {_TREATED}",
     "inconclusive": "The intervals are too wide, or too many figures were refused, to tell a leak "
-    "from none. That is not a sign of safety. More audited samples narrow them.",
+    "from none. That is not a sign of safety. More audited {units} narrow them.",
     "no leak shown": "These attacks do not distinguish members here.",
 }
-NOBODY = (
-    "Nobody is a member here: half of the unseen samples were called members. A sound evaluation "
-    "finds an AUC of 0.5."
+_CANARIES = (
+    "Canary samples are made to be memorised: they bound what training can leak of any one sample. "
+    "What ordinary samples leak takes an audit of these."
 )
-CANARIES = (
-    "Members here are canary samples, made to be memorised: they bound what training can leak of "
-    "any one sample, and are not people. What ordinary samples leak takes an audit of these."
-)
-
-ALARMS = {"tpr@0.001": "1,000", "tpr@0.01": "100"}
-"""Rates that are told as members of a thousand, and how many non-members a false alarm is in."""
+_RATES = ("tpr@0.01", "tpr@0.001")
 
 
-def upper_bounds(figures: list[Estimate]) -> str:
-    """Return the largest upper confidence limits in words; empty without any.
+def member_headline(record: Record, status: evidence.Status, *, alone: bool) -> str:
+    """Return the headline on membership, with the clients that it is about and its caveats.
 
-    With several clients each limit names whose it is, pooled clients first.
+    Args:
+        record: The record.
+        status: The verdict on membership.
+        alone: True if the record is about no other topic.
     """
-    parts = [f"an AUC {said}" for said in _limit(figures, AUC, words.number)]
-    for metric, alarms in reversed(ALARMS.items()):
-        long = not any("one in" in part or "one false alarm" in part for part in parts)
-        price = f" at one in {alarms}"
-        if long:
-            price = f" of 1,000 members identified at one false alarm in {alarms} non-members"
-        parts += _limit(figures, metric, of_thousand, price)
-    return words.listed(parts)
+    sides = figures_by_side(record)
+    names, front = list(sides), next(iter(sides.values()))
+    text = _headline(record, status, front, alone=alone)
+    if len(sides) > 1:
+        other = member_status(record, sides[names[1]])
+        text = f"{words.capital(names[0])}: {text[:1].lower()}{text[1:]}"
+        text += f". {words.capital(names[1])}: {other}"
+    parts = (text, scope_of(record, front), fairness_caveat(record), people_caveat(record))
+    return ". ".join(filter(None, parts))
 
 
-def _limit(
-    figures: list[Estimate], metric: str, shown: Callable[[float], str], price: str = ""
-) -> list[str]:
-    """Return "up to 0.596 for pooled clients (0.774 for hospital-a)"; nothing without any."""
-    limits = largest_limits(figures, metric)
-    if not limits:
-        return []
-    if not are_several(figures):
-        return [f"up to {shown(limits[0].value)}{price}"]
-    first, *others = [(shown(limit.value), limit.name) for limit in limits]
-    more = "".join(f" ({value} for {whose})" for value, whose in others)
-    return [f"up to {first[0]}{price} for {first[1]}{more}"]
-
-
-def of_thousand(share: float) -> str:
-    """Return how many of a thousand members a share is."""
-    return words.count(round(1000 * min(max(share, 0.0), 1.0)))
+def _headline(
+    record: Record, status: evidence.Status, front: list[Estimate], *, alone: bool
+) -> str:
+    if status in LEAKAGE:
+        told = _DISTINGUISHED[unit_of(record)]
+        return range_headline(front) or f"{LEAKAGE[status]}: {told}{_BETTER[status]}"
+    if status == "no leak shown":
+        return f"No leak{'' if alone else ' of membership'} shown by the attacks that were run"
+    if wrong_sign(front):
+        return f"Inconclusive: {WRONG_SIGN}"
+    if any(bounds.unit.startswith("one client") for bounds in shown_bounds(record)):
+        return "Inconclusive about single samples: too few were audited to say"
+    if coverage_gaps(record) and alone:
+        return "Inconclusive: not every upload was measured"
+    return f"Inconclusive{'' if alone else ' about membership'}: this audit is too small to say"
 
 
 def member_meaning(record: Record, status: evidence.Status, figures: list[Estimate]) -> str:
@@ -129,31 +106,20 @@ def member_meaning(record: Record, status: evidence.Status, figures: list[Estima
         status: The verdict on membership.
         figures: Those of its headline.
     """
-    if status == "void" and record.nobody_is_a_member:
-        return NOBODY
-    leaks = status in evidence.LEAKS.values()
-    meant = MEANINGS[status]
-    if not reveals_owner(record):
-        meant = meant.replace(", and so whose data,", "")
-    if record.unit == "person":
-        meant = meant.replace("which samples, and so whose data,", "whose data")
-        meant = meant.replace("which samples", "whose data").replace("samples", "people")
-        meant = meant.replace("a sample", "a person")
-    if unit_of(record) == "canary sample" and leaks:
-        meant = CANARIES
-    if status == "trace of a leak" and range_headline(figures):
-        meant = (
-            "These samples do not show how much better than chance a guess is: the leak may be a "
-            "trace or large. More non-members narrow it."
-        )
+    unit = unit_of(record)
+    meant = _MEANINGS[status].format(units="people" if unit == "person" else f"{unit}s")
+    if status in LEAKAGE:
+        if unit == "canary sample":
+            meant = _CANARIES
+        elif status == "trace of a leak" and range_headline(figures):
+            meant = (
+                "These samples do not show how much better than chance a guess is: the leak may be "
+                "a trace or large. More non-members narrow it."
+            )
+        return " ".join(filter(None, (meant, _affected(figures), _may_be_larger(figures))))
     if status == "inconclusive" and wrong_sign(figures):
-        meant = f"{words.capital(WRONG_SIGN)}. Check the score's sign before anything is concluded."
-    parts = [meant]
-    if leaks:
-        parts += [_affected(figures), _may_be_larger(figures)]
-    if status == "no leak shown":
-        parts += [_power(record), _hidden(figures)]
-    return " ".join(part for part in parts if part)
+        return f"{words.capital(WRONG_SIGN)}. Check the score's sign before anything is concluded."
+    return f"{meant} {_power(record)} {_hidden(figures)}" if status == "no leak shown" else meant
 
 
 def _affected(figures: list[Estimate]) -> str:
@@ -161,9 +127,9 @@ def _affected(figures: list[Estimate]) -> str:
     every = evidence.distinct(words.defense_name(f.defense) for f in figures)
     if len(every) < 2:
         return ""
-    spared = [shortened(name, 60) for name in every if name not in affected]
-    with_ = words.listed([shortened(name, 60) for name in affected])
-    return f"Found with {with_}" + (f", not found with {words.listed(spared)}." if spared else ".")
+    spared = words.some([shortened(name, 60) for name in every if name not in affected])
+    found = words.some([shortened(name, 60) for name in affected])
+    return f"Found with {found}" + (f", not found with {spared}." if spared else ".")
 
 
 def _may_be_larger(figures: list[Estimate]) -> str:
@@ -194,3 +160,30 @@ def _hidden(figures: list[Estimate]) -> str:
         f"What could still be hidden: {upper_bounds(figures)}. {unknown}"
         "This is a measurement, not a proof: a stronger attack may exist."
     )
+
+
+def upper_bounds(figures: list[Estimate], metrics: tuple[str, ...] = (AUC, *_RATES)) -> str:
+    """Return the largest upper limits: "AUC up to 0.596 and TPR at 1% FPR up to 2.0%".
+
+    With several clients each limit names whose it is, pooled clients first.
+
+    Args:
+        figures: Figures of a headline.
+        metrics: Those whose limits are wanted.
+    """
+    several = len({figure.target for figure in figures}) > 1
+    parts = []
+    for metric in metrics:
+        limits = [
+            f"{words.shown(limit.value, metric)}{f' for {limit.name}' * several}"
+            for limit in largest_limits(figures, metric)
+        ]
+        if limits:
+            more = f" ({limits[1]})" if limits[1:] and several else ""
+            parts.append(f"{words.metric_name(metric)} up to {limits[0]}{more}")
+    return words.listed(parts)
+
+
+def rate_bounds(figures: list[Estimate]) -> str:
+    """Return :func:`upper_bounds` of the rates at few false alarms alone."""
+    return upper_bounds(figures, _RATES)

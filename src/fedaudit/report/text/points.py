@@ -4,11 +4,13 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fedaudit.report import evidence
 from fedaudit.report.evidence import grouped
-from fedaudit.report.grid import shortened
-from fedaudit.report.words import count, number, plural
+from fedaudit.report.grid import Tile, shortened
+from fedaudit.report.words import count, interval, number, percent, plural
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.games import FIT, HELD_OUT, InRounds, PointPlayed
+from fedaudit.results.record import Record
 
 NO_MECHANISM = "none"
 
@@ -212,3 +214,37 @@ def fit_problem(point: PointPlayed) -> str:
     if fit < POOR_FIT:
         return "poor"
     return "memorised" * (held_out is not None and fit - held_out > MEMORISED)
+
+
+def game_tiles(record: Record) -> list[Tile]:
+    """Return the numbers at the top of a report of games."""
+    shown = shown_points(record.games)
+    behind, bare = by_protection(shown)
+    what = "defense" if any(one.point.rounds for one in shown) else "mechanism"
+    tiles = []
+    if behind:
+        tiles.append(_success_tile(f"Server right, most behind a {what}", most_right(behind)))
+    if len(behind) > 1:
+        tiles.append(_success_tile(f"Server right, least behind a {what}", least_right(behind)))
+    if bare:
+        tiles.append(_success_tile(f"Server right, no {what}", most_right(bare)))
+    claiming = [one for one in shown if one.point.claimed_epsilon is not None]
+    wrong = sum(one.point.refuted for one in claiming)
+    if wrong:
+        share = f"{count(wrong)} of {count(len(claiming))}"
+        detail = "points whose success refutes the epsilon that they claim"
+        tiles.append(Tile("Claimed epsilon contradicted", share, detail, "alarm"))
+    if known := [(value, one) for one in claiming if (value := ratio(one.point)) is not None]:
+        above, one = max(known, key=lambda pair: pair[0])
+        detail = f"{one.name}: the actual one is {epsilon(one.point.actual_epsilon or 0.0)}"
+        tone = "alarm" * far_above(one.point)
+        tiles.append(Tile("Actual epsilon over the claimed one", f"{times(above)} ×", detail, tone))
+    return tiles
+
+
+def _success_tile(label: str, one: ShownPoint) -> Tile:
+    adv = one.point.adv
+    size = evidence.size_reached_by(2 * adv.low - 1)
+    limits = interval(adv.low, adv.high, "accuracy")
+    detail = f"{one.name}; 95% interval {limits}; guessing 50%"
+    return Tile(label, percent(adv.value), detail, evidence.tone_of(size) if size else "")

@@ -1,0 +1,161 @@
+"""Measured lower bounds on epsilon, each with its unit, its observer and the claim it tests."""
+
+from typing import NamedTuple
+
+from fedaudit.core.metric_names import (
+    CLAIMED_CLIENT_EPSILON,
+    CLAIMED_CLIENT_EPSILON_ALONE,
+    CLIENT_EPSILON,
+    CLIENT_EPSILON_IF_GAUSSIAN,
+    EPSILON,
+    EPSILON_IF_GAUSSIAN,
+    EPSILON_IF_NORMAL,
+    FORMAL_EPSILON,
+    SECURE_SUM_EPSILON,
+    SECURE_SUM_EPSILON_IF_GAUSSIAN,
+)
+from fedaudit.report import evidence, words
+from fedaudit.report.verdict import unit_of
+from fedaudit.results.doubts import relied_on
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import Record
+
+_GAUSSIAN = "if the mechanism is Gaussian"
+_AGAINST_THE_VIEW = "against the adversary here"
+AGAINST_BOTH_MODELS = "against whoever has the first and the last global model"
+_AGAINST_ONE_SUM = "against whoever has the last round’s sum and the model before it"
+
+
+class Measured(NamedTuple):
+    """A lower bound and the assumption under which it holds; empty for none."""
+
+    bound: Estimate
+    assumes: str = ""
+
+    @property
+    def text(self) -> str:
+        """Return "2.120 if the mechanism is Gaussian"."""
+        return f"{words.number(self.bound.number)} {self.assumes or 'without an assumption'}"
+
+
+class EpsilonBounds(NamedTuple):
+    """Lower bounds on the epsilon of one unit.
+
+    Attributes:
+        unit: What an adversary distinguishes: with it, or without.
+        observer: The adversary.
+        measured: The bounds, the leading one first.
+        claim: The epsilon that the audited training claims; None without one.
+        word: "proven" or "claimed"; empty where nothing could claim one.
+        deployed: The epsilon that is claimed without canary clients; None likewise.
+        is_ordinary: True for ordinary samples, which no headline is about.
+    """
+
+    unit: str
+    observer: str
+    measured: tuple[Measured, ...]
+    claim: Estimate | None = None
+    word: str = ""
+    deployed: Estimate | None = None
+    is_ordinary: bool = False
+
+    @property
+    def lead(self) -> Estimate:
+        """Return the bound that is shown where only one is."""
+        return self.measured[0].bound
+
+    @property
+    def at_least(self) -> str:
+        """Return "epsilon at least 2.120 if the mechanism is Gaussian"."""
+        assumes = f" {self.measured[0].assumes}" * bool(self.measured[0].assumes)
+        return f"epsilon at least {words.number(self.lead.number)}{self.ceiling}{assumes}"
+
+    @property
+    def ceiling(self) -> str:
+        """Return a reservation if the test could not have shown more."""
+        return ", the most this test can show" * evidence.at_ceiling(self.lead)
+
+    @property
+    def refutes(self) -> bool:
+        """Return True if the leading bound is above the claim."""
+        return self.claim is not None and self.lead.number > self.claim.number
+
+    @property
+    def against_claim(self) -> str:
+        """Return "2.000 claimed is refuted"; empty if nothing could claim an epsilon."""
+        if self.claim is None:
+            return f"none is {self.word}" if self.word else ""
+        held = "refuted" if self.refutes else "not refuted, which proves nothing"
+        deployed = ""
+        if self.deployed is not None:
+            without = words.number(self.deployed.number)
+            deployed = f" (without canary clients, as deployed, {without})"
+        return f"{words.number(self.claim.number)} {self.word}{deployed} is {held}"
+
+    @property
+    def sentence(self) -> str:
+        """Return the sentence of a headline."""
+        others = ""
+        if self.unit == "one canary sample" and self.measured[1:]:
+            others = f" ({'; '.join(one.text for one in self.measured[1:])})"
+        joint = "; " if self.claim is not None else ", and "
+        held = f"{joint}{self.against_claim}" if self.claim or self.word == "claimed" else ""
+        return f"Of {self.unit}: {self.at_least}{others}{held}"
+
+
+def epsilon_bounds(record: Record) -> list[EpsilonBounds]:
+    """Return the lower bounds of a record by unit: one sample, one client, one round's sum."""
+    if evidence.says_nothing(record):
+        return []
+    every = (_of_one_sample(record), _of_one_client(record), _of_one_sum(record))
+    return [one for one in every if one is not None]
+
+
+def shown_bounds(record: Record) -> list[EpsilonBounds]:
+    """Return the lower bounds that headline and numbers have: all but those of ordinary samples."""
+    return [one for one in epsilon_bounds(record) if not one.is_ordinary]
+
+
+def _of_one_sample(record: Record) -> EpsilonBounds | None:
+    figures = relied_on(record.findings)
+    measured = _present(
+        (evidence.strongest(figures, EPSILON), ""),
+        (evidence.strongest(figures, EPSILON_IF_GAUSSIAN), _GAUSSIAN),
+        (evidence.strongest(figures, EPSILON_IF_NORMAL), "if scores are normal"),
+    )
+    if not measured:
+        return None
+    unit = unit_of(record)
+    if unit != "canary sample":
+        return EpsilonBounds(f"one {unit}", _AGAINST_THE_VIEW, measured, is_ordinary=True)
+    claim = evidence.over_all_runs(record, FORMAL_EPSILON, like=measured[0].bound)
+    return EpsilonBounds(f"one {unit}", _AGAINST_THE_VIEW, measured, claim, "proven")
+
+
+def _of_one_client(record: Record) -> EpsilonBounds | None:
+    measured = _present(
+        (evidence.over_all_runs(record, CLIENT_EPSILON_IF_GAUSSIAN), _GAUSSIAN),
+        (evidence.over_all_runs(record, CLIENT_EPSILON), ""),
+    )
+    if not measured:
+        return None
+    claims = (
+        evidence.over_all_runs(record, metric, like=measured[0].bound)
+        for metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE)
+    )
+    claim, deployed = claims
+    unit = "one client's whole contribution"
+    return EpsilonBounds(unit, AGAINST_BOTH_MODELS, measured, claim, "claimed", deployed)
+
+
+def _of_one_sum(record: Record) -> EpsilonBounds | None:
+    measured = _present(
+        (evidence.over_all_runs(record, SECURE_SUM_EPSILON), ""),
+        (evidence.over_all_runs(record, SECURE_SUM_EPSILON_IF_GAUSSIAN), "if the noise is normal"),
+    )
+    unit = "one client's update in one round's sum"
+    return EpsilonBounds(unit, _AGAINST_ONE_SUM, measured) if measured else None
+
+
+def _present(*measured: tuple[Estimate | None, str]) -> tuple[Measured, ...]:
+    return tuple(Measured(bound, assumes) for bound, assumes in measured if bound is not None)

@@ -1,0 +1,137 @@
+"""Findings of a record: its verdict on each topic, decided once for every reader."""
+
+from typing import NamedTuple, get_args
+
+from fedaudit.report import evidence
+from fedaudit.report.clusters import cluster_headline, cluster_meaning, cluster_status, clustered_of
+from fedaudit.report.deciding.membership import member_status
+from fedaudit.report.sources import SOURCE_HEADLINES, on_sources, source_meaning, source_status
+from fedaudit.report.text.membership import LEAKAGE, member_headline, member_meaning
+from fedaudit.report.verdict import figures_by_side, hardly_learned
+from fedaudit.results.record import Record
+
+LEAKS: tuple[evidence.Status, ...] = (*evidence.LEAKS.values(), "above guessing")
+"""Verdicts that something is shown."""
+
+
+class Finding(NamedTuple):
+    """The verdict on one topic.
+
+    Attributes:
+        topic: "membership", "sources" or "clusters".
+        status: The verdict in two or three words.
+        headline: The verdict in a sentence.
+        meaning: What follows from it, and what does not.
+    """
+
+    topic: str
+    status: evidence.Status
+    headline: str
+    meaning: str
+
+
+_VOID = Finding(
+    "membership",
+    "void",
+    "These figures say nothing about leakage",
+    "The non-members were drawn separately for every round and client, as the published code does. "
+    "That alone produces high figures, so nothing here describes the model. Run the study with "
+    "aligned evaluation.",
+)
+_NULL = _VOID._replace(
+    meaning="Half of the unseen samples were called members. A sound evaluation finds an AUC of "
+    "0.5.",
+)
+_FAILED = Finding(
+    "membership",
+    "control failed",
+    "A control failed: do not rely on the figures that it is about",
+    "The figures may measure something other than their name says, or the attacks may not work "
+    "here. Find the cause before anything is decided on these figures.",
+)
+_UNLEARNED = (
+    "Inconclusive: the model has hardly learned the training data of all clients together, so that "
+    "figures near guessing show nothing"
+)
+_UNLEARNED_MEANING = (
+    "A model that has barely learned its training data leaks little. That is not a sign of safety, "
+    "and shows neither that an attack fails nor that a defense works."
+)
+
+
+def findings(record: Record) -> tuple[Finding, ...]:
+    """Return the verdict on each topic of a record, the gravest first."""
+    found = []
+    topics = (evidence.about_members(record), bool(record.sources), bool(record.clusters))
+    if evidence.about_members(record):
+        # Of a partly defended run the defended clients decide: the defense is for them.
+        status = member_status(record, next(iter(figures_by_side(record).values())))
+        headline = member_headline(record, status, alone=sum(topics) == 1)
+        meaning = member_meaning(record, status, evidence.headline(record))
+        found.append(Finding("membership", status, headline, meaning))
+    if record.sources:
+        named = on_sources(record)
+        status = source_status(named)
+        meaning = source_meaning(status, named)
+        found.append(Finding("sources", status, SOURCE_HEADLINES[status], meaning))
+    if record.clusters:
+        studies = clustered_of(record)
+        headline, meaning = cluster_headline(studies), cluster_meaning(studies)
+        found.append(Finding("clusters", cluster_status(studies), headline, meaning))
+    if hardly_learned(record):
+        # That nothing was found in a model that learned next to nothing is no result.
+        found = [one if one.status in LEAKS else _unlearned(one.topic) for one in found]
+    order = get_args(evidence.Status)
+    return tuple(sorted(found, key=lambda one: order.index(one.status)))
+
+
+def _unlearned(topic: str) -> Finding:
+    return Finding(topic, "inconclusive", _UNLEARNED, _UNLEARNED_MEANING)
+
+
+def standing(record: Record, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return the findings that stand; one for all if no figure can be relied on.
+
+    Where a control failed, only a leak stands that figures of other attacks or clients show.
+
+    Args:
+        record: The record.
+        found: Its findings.
+    """
+    if evidence.says_nothing(record):
+        return (_NULL if record.nobody_is_a_member else _VOID,)
+    failed = evidence.checks_of(record.controls).failed
+    if not failed:
+        return found
+    # Models of clusters have no controls of their own; those of no single attack are about all.
+    about_all = any(not one.attack for one in failed)
+    leaks = [one for one in found if one.status in LEAKS]
+    return tuple(one for one in leaks if one.topic != "clusters" or not about_all) or (_FAILED,)
+
+
+_SMALLER = {
+    "membership": "Membership attacks show a smaller leak than",
+    "sources": "Source inference shows a smaller leak than",
+}
+_LARGER = {
+    "membership": "membership attacks",
+    "sources": "source inference",
+    "clusters": "the riskiest model",
+}
+
+
+def headlines(found: tuple[Finding, ...]) -> list[str]:
+    """Return a sentence for each finding: the gravest names the size of a leak, and no other."""
+    front = found[0]
+    texts = []
+    for one in found:
+        text = one.headline
+        if one.topic == "clusters":
+            if one is front and one.status in LEAKAGE:
+                text = (
+                    f"{LEAKAGE[one.status]} from the riskiest model: {text[:1].lower()}{text[1:]}"
+                )
+        elif one.status in LEAKAGE and one.status != front.status:
+            text = f"{_SMALLER[one.topic]} {_LARGER[front.topic]}"
+        texts.append(text)
+    return texts
