@@ -453,7 +453,7 @@ def test_deletion_is_answered_of_the_model_after_it() -> None:
     )
     said = asked("deletion", gone)
     assert said.text.startswith("Unlearning by retrain: forgotten (")
-    assert "who has both models 0.87" in said.text
+    assert "adversary with both models 0.87" in said.text
     assert ": not forgotten (" in asked("deletion", there).text
     assert (
         "That is before deletion; after it: forgotten (largest AUC 0.507)" in verdict(gone).headline
