@@ -51,7 +51,7 @@ TITLES = (
 # One record of each kind, with what its page must say.
 KINDS = {
     "cofedmid-location30/cofedmid-location30-cofedmid-half": (
-        "training data of client 0 and client 9",
+        "training data of clients 0 and 9",
         "10 clients with 143 to 168 samples each; 5 training runs",
         "Client 0, defended: clear leakage",
         "Client 9, undefended: strong leak",

@@ -16,12 +16,11 @@ from fedaudit.report.summary.glossary import explained, signal_name
 from fedaudit.report.tables.sources import kind_of
 from fedaudit.report.text.answers import residual
 from fedaudit.report.text.games import game_verdict
-from fedaudit.report.text.verdict import verdict
+from fedaudit.report.text.verdict import questions, verdict
 from fedaudit.report.tiles import utility_tile
 from fedaudit.report.verdict import coverage_gaps, left_out, unit_of
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.record import NAMES_OWNERS, Record
-from fedaudit.results.unlearning import unlearning_rows
 
 MOST_LISTED = 14
 """Entries of a list or rows of a table at most; the report has the others."""
@@ -209,34 +208,13 @@ def _question(record: Record) -> Section:
     )
 
 
-def _questions(record: Record) -> Iterator[str]:
+def _questions(record: Record) -> list[str]:
     if record.kind == "games":
-        yield (
+        return [
             "How surely can a server that tampers with the model find out whether one given record "
             "was in the data that a client trained on?"
-        )
-        return
-    units = {"person": "a given person's data were", "canary sample": "a given canary sample was"}
-    if evidence.about_members(record):
-        what = units.get(unit_of(record), "a given sample was")
-        targets = evidence.distinct(f.target for f in record.findings if f.target is not None)
-        who = words.listed([words.client_name(target) for target in targets[:5]])
-        who = who if len(targets) <= 5 else words.plural(len(targets), "client")
-        of = f" of {who}" if who else ""
-        yield f"Can the adversary find out whether {what} in the training data{of}?"
-    if record.sources:
-        yield "Can the adversary find out which client a training sample is from?"
-    if record.clusters:
-        yield (
-            "How surely does each of the federation's models reveal what it was trained on, and is "
-            "that more than its clients accept?"
-        )
-    if unlearning_rows(record):
-        yield "After samples were deleted from the model: does it still reveal them?"
-    if record.config.get("secure_sum"):
-        yield "How well does the sum of one round hide the update of one client?"
-    if record.config.get("canaries"):
-        yield "How much can the model reveal of the whole contribution of one client?"
+        ]
+    return questions(record)
 
 
 def _model(record: Record, asked: str) -> Section:

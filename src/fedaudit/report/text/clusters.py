@@ -236,14 +236,3 @@ def cluster_meaning(studies: Sequence[Clustered]) -> str:
         f"By its lower limit a model’s risk is {evidence.a_leak(size)}. A client that accepts "
         "less gets less protection than it asked for. Another attack may do better."
     )
-
-
-def cluster_question(studies: Sequence[Clustered]) -> str:
-    """Question that was asked of the models."""
-    models = max(len(one.runs[0].rounds[-1].models) for one in studies)
-    measures = evidence.distinct(shortened(run.measure, 40) for one in studies for run in one.runs)
-    return (
-        f"of its {words.plural(models, 'model')}, between which clients choose: can samples that "
-        f"one was trained on be told from others ({words.listed(measures)}; guessing is right for "
-        "50%), and is that more than its clients accept?"
-    )

@@ -237,17 +237,6 @@ def source_question(record: Record) -> str:
     return f"{samples} samples, {each} of each of {clients} clients{draw}"
 
 
-def source_attacks_tried(record: Record) -> int:
-    """Return the number of source attacks that gave answers."""
-    return len({run.attack for run in record.sources})
-
-
-def guessing(record: Record) -> str:
-    """Return the success of a guess, in per cent."""
-    chances = sorted({words.percent(run.chance) for run in record.sources})
-    return "–".join(chances)
-
-
 def source_sentence(record: Record) -> str:
     """Return the sentence of the section on sources: what was asked, and what qualifies it."""
     best = strongest_on_sources(on_sources(record))
@@ -274,13 +263,3 @@ def limits_in_words(figure: Estimate) -> str:
     """Return "95% interval 39.1–57.6%"; of a difference in percentage points."""
     limits = words.interval_of(figure)
     return f"95% interval {limits}" if limits else "no interval"
-
-
-def source_audited(record: Record) -> str:
-    """Return what was asked of sources, for a record that is about membership too."""
-    tried = source_attacks_tried(record)
-    return (
-        f"It also asked of {source_question(record)}: which client is it from? "
-        f"{words.plural(tried, 'attack was', 'attacks were')} tried; a guess is right for "
-        f"{guessing(record)}."
-    )
