@@ -7,9 +7,9 @@ from typing import TypeVar
 from rich.console import Console
 
 from fedaudit.report.figures.drawing import Band, Heat, Panel, Series
-from fedaudit.report.grid import Cell, Grid
+from fedaudit.report.grid import Cell, Grid, Tile
 from fedaudit.report.terminal import print_comparison, print_record
-from fedaudit.report.tiles import Tile, tiles_of
+from fedaudit.report.tiles import tiles_of
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
 

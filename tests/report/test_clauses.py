@@ -221,6 +221,10 @@ def test_an_epsilon_has_unit_adjacency_and_delta() -> None:
     )
     local = epsilon(FORMAL_EPSILON, 8.0, note="unit: one record's features", method="BitRand")
     assert "adjacency: as the unit says" in answers.claimed_epsilon(found(local)).more
+    whole = epsilon(FORMAL_EPSILON, 8.0, note="unit: a client's whole contribution to each upload")
+    assert (
+        "whether a client takes part is not covered" in answers.claimed_epsilon(found(whole)).more
+    )
 
 
 def test_without_noise_nothing_is_claimed_and_the_reason_is_told() -> None:
@@ -264,6 +268,15 @@ def test_a_bound_that_assumes_a_mechanism_refutes_only_under_it() -> None:
     assert bounds.refutes
     assert "3.000 if the mechanism is Gaussian; 2.000 claimed is refuted" in bounds.sentence
     assert "3.000 if the mechanism is Gaussian" in answers.measured_epsilon(one).text
+
+
+def test_a_refuted_claim_is_shown_although_its_control_failed() -> None:
+    figures = [epsilon(CLIENT_EPSILON, 3.0), epsilon(CLAIMED_CLIENT_EPSILON, 2.0)]
+    refuted = found(auc(0.4, 0.6), *figures, controls=[control("claimed epsilon", passed=False)])
+    assert verdict(refuted).status == "control failed"
+    assert "2.000 claimed is refuted" in verdict(refuted).headline
+    blind = found(auc(0.4, 0.6), *figures, controls=[control("blind classifier", passed=False)])
+    assert "at least 3.000" not in verdict(blind).headline
 
 
 def test_a_claim_under_another_defense_is_no_claim_here() -> None:
@@ -440,7 +453,7 @@ def test_what_is_not_asked_of_people_deletion_sums_and_malice_is_not_tested() ->
 def test_an_audit_of_people_says_so_and_that_a_samples_epsilon_is_not_theirs() -> None:
     person = changed(auc(0.6, 0.8), unit="person")
     one = found(person, auc(0.45, 0.55), epsilon(FORMAL_EPSILON, 8.0))
-    said = answers.people(one)
+    said = asked("people with several records", one)
     assert said.text.startswith("Of people, each with all of their samples. Strongest attack, AUC")
     assert "0.700" in said.text
     assert "none is stated for a person" in said.more
@@ -463,8 +476,9 @@ def test_deletion_is_answered_of_the_model_after_it() -> None:
 
 def test_a_malicious_client_is_named_with_what_it_does() -> None:
     one = changed(found(auc(0.6, 0.8)), config={"attacker": {"kind": "mislabel"}})
-    assert answers.malicious_client(one).kind == "figure"
-    assert "0.700" in answers.malicious_client(one).text
-    assert "sends a poison (mislabel)" in answers.malicious_client(one).more
+    said = asked("malicious client", one)
+    assert said.kind == "figure"
+    assert "0.700" in said.text
+    assert "a client that poisons what it sends" in said.more
     looks_on = changed(one, config={"attacker": {"kind": "none"}})
-    assert answers.malicious_client(looks_on).kind == "not tested"
+    assert asked("malicious client", looks_on).kind == "not tested"

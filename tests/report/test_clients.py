@@ -208,12 +208,12 @@ def test_fair_contrasts_are_not_marked() -> None:
 
 def test_the_question_about_canaries_is_about_a_canary_sample() -> None:
     record = changed(only(auc(0.8, 0.7, 0.9)), config={"audit": {"draw": "canaries"}})
-    assert "whether a given canary sample was among the training data" in verdict(record).audited
+    assert "whether a given canary sample was in the training data" in verdict(record).audited
 
 
 @pytest.mark.parametrize(
     ("unit", "said"),
-    [("sample", "a given sample was"), ("person", "a given person's samples were")],
+    [("sample", "a given sample was"), ("person", "a given person's data were")],
 )
 def test_the_question_about_other_units_keeps_its_words(unit: str, said: str) -> None:
     record = only(auc(0.8, 0.7, 0.9, unit=unit))

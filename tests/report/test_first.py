@@ -116,7 +116,7 @@ def test_a_failed_control_is_told_and_comes_before_anything_else() -> None:
     broken = [changed(c, passed=False) for c in record().controls[:1]]
     whole = changed(record(), controls=[*broken, *record().controls[1:]])
     first = first_screen(whole, verdict(whole))
-    assert not first.sound
+    assert first.sign == "✗"
     assert first.next[0].startswith("Find out why the control failed")
 
 
@@ -267,7 +267,7 @@ def test_an_epsilon_far_above_the_claimed_one_is_told_on_the_first_screen_withou
     first = first_of_games(whole, said)
     assert said.claims
     assert first.beside == said.claims[:2]
-    assert not first.sound
+    assert first.sign == "✗"
     assert "far below the actual ε at" in first.controls
     page = report_html(whole)
     above = page[: page.index('class="forest ')]

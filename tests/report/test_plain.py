@@ -136,7 +136,7 @@ def test_over_many_clients_the_strongest_is_told_with_its_client() -> None:
         only(*(auc(0.6 + at / 100, 0.55, 0.75, attack="fedmia-1", target=at) for at in range(10)))
     )
     assert forest.lines[0].label == "client 9 · fedmia-1"
-    assert "asked of 10 of them in turn" in said.audited
+    assert "in the training data of 10 clients?" in said.audited
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_what_is_named_beyond_class_mixes_is_told_with_what_guessing_and_class_m
     assert detail.split("\n")[:4] == ["clear", "40.7–59.3%", "60/120", "guessing 10.0%"]
     assert column(table, "Over label distributions") == ["+30.0"]
     assert "over 20.0%" in details(table, "Over label distributions")[0].split("\n")
-    assert "1 attack was tried; a guess is right for 10.0%" in said.audited
+    assert "Can the adversary find out which client a training sample is from?" in said.audited
 
 
 def test_a_level_of_an_earlier_version_is_said_to_be_one_wherever_it_is_printed() -> None:
@@ -150,9 +150,7 @@ def test_membership_is_told_first_and_sources_after_it() -> None:
     first, second = both.headline.split(". ")
     assert first == "Strong leakage: members can be distinguished from non-members"
     assert second == "Source inference shows a smaller leak than membership attacks"
-    assert "It also asked of 120 samples, 12 of each of 10 clients: which client is it from?" in (
-        both.audited
-    )
+    assert "which client a training sample is from?" in both.audited
 
 
 def test_no_verdict_is_milder_than_what_sources_show() -> None:
@@ -174,7 +172,7 @@ def test_a_page_about_sources_alone_does_not_speak_of_membership() -> None:
     text = words(document)
     assert "<title>Source audit: digits-fedavg-10</title>" in document
     assert "Source audit of a federated-learning run" in text
-    assert "can an adversary name the client that a sample is from?" in text
+    assert "find out which client a training sample is from?" in text
     assert "AUC" not in text.partition("What the clauses ask")[0]
     assert 'id="attacks"' not in document
 
@@ -182,8 +180,8 @@ def test_a_page_about_sources_alone_does_not_speak_of_membership() -> None:
 def test_a_page_about_both_has_both_units() -> None:
     text = words(report_html(with_sources(found(), membership=True)))
     assert "Membership and source audit of a federated-learning run" in text
-    assert "was among the training data?" in text
-    assert "which client is it from?" in text
+    assert "whether a given sample was in the training data of" in text
+    assert "which client a training sample is from?" in text
 
 
 def test_a_page_about_membership_alone_is_as_it_was() -> None:

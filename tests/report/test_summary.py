@@ -58,9 +58,8 @@ TITLES = (
 # One record of each kind, with what its page must say.
 KINDS = {
     "cofedmid-location30/cofedmid-location30-cofedmid-half": (
-        "asked of clients 0 and 9 in turn",
+        "training data of clients 0 and 9",
         "10 clients holding 143 to 168 samples each (5 seeds)",
-        "clients 0 and 9: 103 to 138 samples as members",
         "Client 0, defended: clear leakage",
         "Client 9, undefended: strong leak",
         "| 0.859 | a strong leak · 0.846–0.870 · seqmia · v. unseen",

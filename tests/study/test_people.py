@@ -158,7 +158,7 @@ def test_the_mean_by_person_is_that_of_the_rows_of_each() -> None:
 def test_report_and_terminal_speak_of_people(carried: Carried) -> None:
     said, page = verdict(carried.record), report_html(carried.record)
     assert "people whose data were trained on can be distinguished from others" in said.headline
-    assert "a given person's samples were among" in said.audited
+    assert "whether a given person's data were in the training data" in said.audited
     assert "Their samples one by one" in page
     assert "Most exposed people" in page
     assert ">Person<" in page

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from fedaudit.report.verdict import unit_of
 from fedaudit.report.words import count, defense_name, number, percent
 from fedaudit.results.ladder import (
     FINAL_ATTACK,
@@ -59,19 +60,16 @@ def advice(record: Record) -> Advice | None:
 
     That is classifiers, ordinary samples one by one, and clients that train as they should.
     """
-    aligned = record.evaluation == "aligned" and not record.nobody_is_a_member
-    defenses = {one.defense for one in record.where(topic="utility")}
     task = record.config.get("task")
-    other = isinstance(task, dict) and task.get("name", "classification") != "classification"
-    audit, poisoned = record.config.get("audit"), record.config.get("attacker") is not None
-    canaries = isinstance(audit, dict) and audit.get("draw") == "canaries"
-    if record.unit == "person" or canaries or poisoned:
-        return None
-    if other or not aligned or record.clusters or len(defenses) > 1:
-        return None
-    if record.view.name == "uploads":
-        return _of_uploads(record, ladder())
-    return _of_final(record, ladder()) if record.view.name == "final" else None
+    elsewhere = (
+        record.evaluation != "aligned" or record.nobody_is_a_member,
+        unit_of(record) != "sample" or record.clusters,
+        record.config.get("attacker") is not None,
+        isinstance(task, dict) and task.get("name", "classification") != "classification",
+        len({one.defense for one in record.where(topic="utility")}) > 1,
+    )
+    of_view = {"uploads": _of_uploads, "final": _of_final}.get(record.view.name)
+    return None if of_view is None or any(elsewhere) else of_view(record, ladder())
 
 
 def _of_uploads(record: Record, known: Ladder) -> Advice | None:

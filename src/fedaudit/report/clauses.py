@@ -74,6 +74,26 @@ _MEMBERSHIP = by_tiles(
 )
 _ATTRIBUTION = by_tiles("sources", without="No attack here names the client that a sample is from.")
 _DELETION = by_tiles("deletion", without="Nothing was unlearned in this record.")
+_PEOPLE = by_tiles(
+    "membership",
+    when=lambda record: record.unit == "person",
+    without="Members are single samples. Small hints on each of a person’s samples add up: figures "
+    "for people are larger.",
+    more="A proven epsilon is of one sample: none is stated for a person.",
+)
+_SERVER = by_tiles(
+    "games",
+    "membership",
+    when=answers.tampers,
+    without="The server sends out the model as it is.",
+)
+_CLIENT = by_tiles(
+    "membership",
+    when=answers.poisons,
+    without="No client poisons what it sends.",
+    more="By a client that poisons what it sends. Compare with a record of the same client that "
+    "trains as it should (attacker.kind = 'none').",
+)
 
 ROWS = (
     Row("verdict", "What does this audit conclude?", (EDPB, CNIL), answers.conclusion),
@@ -143,20 +163,20 @@ ROWS = (
         "people with several records",
         "What about a person with several records?",
         (NIST,),
-        answers.people,
+        _PEOPLE,
     ),
     Row("deletion", "Are deleted records forgotten?", (EDPB,), _DELETION),
     Row(
         "malicious server",
         "What if the server tampers with the model?",
         (EDPS,),
-        answers.malicious_server,
+        _SERVER,
     ),
     Row(
         "malicious client",
         "What does a client find that poisons what it sends?",
         (EDPS,),
-        answers.malicious_client,
+        _CLIENT,
     ),
     Row(
         "extraction and reconstruction",

@@ -182,17 +182,6 @@ def cluster_meaning(studies: Sequence[Clustered]) -> str:
     )
 
 
-def cluster_question(studies: Sequence[Clustered]) -> str:
-    """Return the question that was asked of the models."""
-    models = max(len(one.runs[0].rounds[-1].models) for one in studies)
-    measures = evidence.distinct(shortened(run.measure, 40) for one in studies for run in one.runs)
-    return (
-        f"of its {words.plural(models, 'model')}, between which clients choose: can samples that "
-        f"one was trained on be told from others ({words.listed(measures)}; guessing is right for "
-        "50%), and is that more than its clients accept?"
-    )
-
-
 def cluster_section(record: Record) -> dict[str, object] | None:
     """Return the section on clusters; None if no clients choose between models."""
     if not record.clusters:

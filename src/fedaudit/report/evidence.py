@@ -7,7 +7,6 @@ from fedaudit.core import metric_names
 from fedaudit.report.grid import Tone, shortened
 from fedaudit.report.words import client_name, contrast_order, defense_name
 from fedaudit.results.comparison import AttackEntry, Front
-from fedaudit.results.doubts import relied_on
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance, by_test_alone
 from fedaudit.results.record import ControlResult, Curve, Record
@@ -438,7 +437,7 @@ def over_all_runs(record: Record, metric: str, *, like: Estimate | None = None) 
     """
     figures = [
         one
-        for one in relied_on(record.where(metric=metric))
+        for one in record.where(metric=metric)
         if one.value is not None and (like is None or one.defense == like.defense)
     ]
     return min(figures, key=lambda one: one.seed is not None, default=None)

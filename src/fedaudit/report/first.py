@@ -26,6 +26,7 @@ from fedaudit.report.verdict import (
     controls_line,
     controls_sign,
     figures_by_side,
+    is_defended,
     range_headline,
     wrong_sign,
 )
@@ -47,9 +48,8 @@ class First(NamedTuple):
         picture: Empty where no figure says anything, or a figure of the page stands in its place.
         numbers: Three at most.
         controls: How many hold, in a line.
-        sound: Whether all do.
+        sign: "✓" if all hold, "✗" if one failed or none was run, "?" if some cannot tell.
         next: What to do, most important first.
-        sign: "?" where no control failed and some cannot tell; empty where ``sound`` decides.
     """
 
     look: evidence.Status
@@ -59,10 +59,9 @@ class First(NamedTuple):
     picture: Picture
     numbers: tuple[Tile, ...]
     controls: str
-    sound: bool
+    sign: str
     next: tuple[str, ...]
     beside: tuple[str, ...] = ()
-    sign: str = ""
 
     @property
     def caveat(self) -> str:
@@ -183,10 +182,9 @@ def first_screen(record: Record, said: PlainVerdict) -> First:
         first_picture(record, topics=[topic for topic, _ in said.topics]),
         _three(record, said),
         controls_line([record]),
-        controls_sign([record]) != "✗",
+        controls_sign([record]),
         next_steps(record, said, advice(record)),
         idle_parts(record),
-        sign=controls_sign([record]),
     )
 
 
@@ -199,7 +197,7 @@ def next_steps(record: Record, said: PlainVerdict, known: Advice | None) -> tupl
         known: What the leak ladder says: what lowered such a leak elsewhere comes before general
             steps.
     """
-    situation, leaks = _situation(said), said.status in LEAKS
+    situation, leaks = _situation(record, said), said.status in LEAKS
     front = next(iter(figures_by_side(record).values()))
     steps = _STEPS[situation]
     if situation.startswith("leak") and known and known.step:
@@ -211,13 +209,13 @@ def next_steps(record: Record, said: PlainVerdict, known: Advice | None) -> tupl
     return tuple(filter(None, (one.recording if record.watched else one.study for one in steps)))
 
 
-def _situation(said: PlainVerdict) -> str:
+def _situation(record: Record, said: PlainVerdict) -> str:
     status = said.status
     if status == "above guessing" and said.topics[0][0] == "sources":
         status = next((one for topic, one in said.topics if topic == "membership"), status)
         return "labels" if status == "above guessing" else status
     if status in LEAKS:
-        return "leak with a defense" if said.defended else "leak"
+        return "leak with a defense" if is_defended(record) else "leak"
     unlearned = said.warning and status not in ("void", "control failed")
     return "not learned" if unlearned else status
 
@@ -259,7 +257,7 @@ def first_of_comparison(
         () if comparison.fronts else comparison_picture(comparison),
         _numbers_of(shown, comparison) if shown else (),
         controls_line(records),
-        controls_sign(records) != "✗",
+        controls_sign(records),
         _STEPS_OF_COMPARISONS["control failed" if failed else status],
         (SIZES_DIFFER,) if sizes_differ(records) else (),
     )

@@ -243,16 +243,6 @@ def source_question(record: Record) -> str:
     return f"{samples} samples, {each} of each of {clients} clients{draw}"
 
 
-def source_attacks_tried(record: Record) -> int:
-    """Return the number of source attacks that gave answers."""
-    return len({run.attack for run in record.sources})
-
-
-def guessing(record: Record) -> str:
-    """Return the success rate of a guess, in per cent."""
-    return "–".join(sorted({words.percent(run.chance) for run in record.sources}))
-
-
 def source_sentence(record: Record) -> str:
     """Return the sentence of the section on sources: what was asked, and what qualifies it."""
     best = strongest_on_sources(on_sources(record))
@@ -279,15 +269,6 @@ def limits_in_words(figure: Estimate) -> str:
     """Return "95% interval 39.1–57.6%"; of a difference in percentage points."""
     limits = words.interval_of(figure)
     return f"95% interval {limits}" if limits else "no interval"
-
-
-def source_audited(record: Record) -> str:
-    """Return what was asked of sources, for a record that is about membership too."""
-    tried = words.plural(source_attacks_tried(record), "attack was", "attacks were")
-    return (
-        f"It also asked of {source_question(record)}: which client is it from? "
-        f"{tried} tried; a guess is right for {guessing(record)}."
-    )
 
 
 def kind_of(record: Record) -> str:

@@ -82,7 +82,7 @@ def _print(
     width = width_of(console)
     most = MOST_LINES * WIDTH // width
     for at, line in enumerate(_lines(first, picture, warnings, width, most)[:most]):
-        alarming = not first.sound and line.startswith("✗")
+        alarming = first.sign == "✗" and line.startswith("✗")
         style = "bold red" if alarming else "bold" if at == 0 else ""
         console.print(Text(one_line(line), style=style))
 
@@ -98,8 +98,7 @@ def _lines(
     for text in warnings:
         head += textwrap.wrap(f"! {text}", width, subsequent_indent="  ")[:4]
     head += ["", *(line for tile in first.numbers for line in _number(tile, width))]
-    sign = first.sign or ("✓" if first.sound else "✗")
-    held = f"{sign} {first.controls}"
+    held = f"{first.sign} {first.controls}"
     head += textwrap.wrap(held, width, subsequent_indent="  ")
     tail = ["", *_numbered(first.next[:2], width)]
     left = most - len(head) - len(tail)

@@ -41,6 +41,11 @@ def unit_of(record: Record) -> Unit:
     return record.unit
 
 
+def units_of(record: Record) -> str:
+    """Return what the members of an audit are, in the plural: "people"."""
+    return "people" if unit_of(record) == "person" else f"{unit_of(record)}s"
+
+
 def clients_named(clients: Sequence[int]) -> str:
     """Return clients by name: "clients 0 and 9", "hospital-a"; of many, their number."""
     if len(clients) > words.MOST_NAMED:

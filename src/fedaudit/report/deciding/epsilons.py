@@ -16,7 +16,7 @@ from fedaudit.core.metric_names import (
 )
 from fedaudit.report import evidence, words
 from fedaudit.report.verdict import unit_of
-from fedaudit.results.doubts import relied_on
+from fedaudit.results.doubts import HIDES_LEAKS, relied_on
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
 
@@ -117,8 +117,9 @@ def shown_bounds(record: Record) -> list[EpsilonBounds]:
 
 
 def _of_one_sample(record: Record) -> EpsilonBounds | None:
-    figures = relied_on(record.findings)
+    figures = _relied_on(record, record.findings)
     measured = _present(
+        record,
         (evidence.strongest(figures, EPSILON), ""),
         (evidence.strongest(figures, EPSILON_IF_GAUSSIAN), _GAUSSIAN),
         (evidence.strongest(figures, EPSILON_IF_NORMAL), "if scores are normal"),
@@ -134,6 +135,7 @@ def _of_one_sample(record: Record) -> EpsilonBounds | None:
 
 def _of_one_client(record: Record) -> EpsilonBounds | None:
     measured = _present(
+        record,
         (evidence.over_all_runs(record, CLIENT_EPSILON_IF_GAUSSIAN), _GAUSSIAN),
         (evidence.over_all_runs(record, CLIENT_EPSILON), ""),
     )
@@ -150,6 +152,7 @@ def _of_one_client(record: Record) -> EpsilonBounds | None:
 
 def _of_one_sum(record: Record) -> EpsilonBounds | None:
     measured = _present(
+        record,
         (evidence.over_all_runs(record, SECURE_SUM_EPSILON), ""),
         (evidence.over_all_runs(record, SECURE_SUM_EPSILON_IF_GAUSSIAN), "if the noise is normal"),
     )
@@ -157,5 +160,22 @@ def _of_one_sum(record: Record) -> EpsilonBounds | None:
     return EpsilonBounds(unit, _AGAINST_ONE_SUM, measured) if measured else None
 
 
-def _present(*measured: tuple[Estimate | None, str]) -> tuple[Measured, ...]:
-    return tuple(Measured(bound, assumes) for bound, assumes in measured if bound is not None)
+def _present(record: Record, *measured: tuple[Estimate | None, str]) -> tuple[Measured, ...]:
+    return tuple(
+        Measured(bound, assumes)
+        for bound, assumes in measured
+        if bound is not None and _relied_on(record, [bound])
+    )
+
+
+CLAIM_CONTROL = "claimed epsilon"
+"""Control that fails if a measured bound refutes a claim."""
+
+
+def _relied_on(record: Record, figures: list[Estimate]) -> list[Estimate]:
+    """Return the figures that no failed control takes back.
+
+    A refuted claim is a finding about the defense, and no fault of the bound that refutes it.
+    """
+    failed = {one.control for one in evidence.checks_of(record.controls).failed}
+    return figures if failed <= {CLAIM_CONTROL, *HIDES_LEAKS} else relied_on(figures)

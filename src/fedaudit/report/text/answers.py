@@ -15,7 +15,7 @@ from fedaudit.report import evidence, words
 from fedaudit.report.deciding.epsilons import AGAINST_BOTH_MODELS, epsilon_bounds, shown_bounds
 from fedaudit.report.deciding.limits import UpperLimit, largest_limit, rounded_up
 from fedaudit.report.grid import Tile, shortened
-from fedaudit.report.sources import on_sources
+from fedaudit.report.sources import on_sources, strongest_on_sources
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import audited, verdict
 from fedaudit.report.tiles import tiles_of
@@ -24,6 +24,7 @@ from fedaudit.report.verdict import (
     coverage_gaps,
     hardly_learned,
     unit_of,
+    units_of,
 )
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.metrics import TEST_ACCURACY
@@ -65,16 +66,21 @@ class Answer(NamedTuple):
 Answering = Callable[[Record], Answer]
 
 
-def by_tiles(*topics: str, without: str, more: str = "") -> Answering:
+def by_tiles(
+    *topics: str, without: str, more: str = "", when: Callable[[Record], bool] = bool
+) -> Answering:
     """Return an answer that consists of the numbers which a first screen has of some topics.
 
     Args:
         topics: Names as in :func:`fedaudit.report.tiles.tiles_of`.
         without: Why there is no number.
         more: What such a number leaves open.
+        when: Whether a record asks the question at all; every record by default.
     """
 
     def answer(record: Record) -> Answer:
+        if not when(record):
+            return not_tested(without)
         tiles = [tile for topic in topics for tile in tiles_of(record).get(topic, ())]
         if not tiles:
             return unanswered(record, without, AUC if "membership" in topics else "")
@@ -106,10 +112,14 @@ def out_of_scope(why: str) -> Answering:
 
 def unanswered(record: Record, why: str, *metrics: str) -> Answer:
     """Return that nothing was tested, or that figures were refused for want of samples."""
-    refused = [
-        f"{words.metric_name(one.metric)} {words.against(one.contrast)}: {shortened(one.note, 120)}"
+    every = [
+        one
         for one in record.findings
         if one.metric in metrics and one.value is None and "inconclusive" in one.note
+    ]
+    refused = [
+        f"{words.metric_name(one.metric)} {words.against(one.contrast)}: {shortened(one.note, 120)}"
+        for one in [figure for figure in every if figure.seed is None] or every
     ]
     if not refused or evidence.says_nothing(record):
         return not_tested(why)
@@ -149,11 +159,11 @@ def conclusion(record: Record) -> Answer:
         games = sum(point.adv.total for point in record.games)
         said = [f"Audited: {words.plural(len(record.points), 'point')}, {words.count(games)} games"]
     elif single:
-        units = {"person": "people", "canary sample": "canary samples"}
-        unit = units.get(unit_of(record), "samples")
         members = words.from_to(one.n_members for one in single)
         others = words.from_to(one.n_nonmembers for one in single)
-        said.append(f"{members} {unit} as members and {others} as non-members for each model")
+        said.append(
+            f"{members} {units_of(record)} as members and {others} as non-members for each model"
+        )
     more = f"{'; '.join(said)}. A policy’s verdict is in a pack’s verdict.json."
     concluded = game_verdict(record) if record.games else verdict(record)
     return Answer("stated", words.sentence(concluded.headline), more)
@@ -214,11 +224,9 @@ def _row(record: Record, defense: str) -> str:
     at = {"topic": "utility", "metric": TEST_ACCURACY, "defense": defense}
     right = [one.number for one in record.where(**at) if not one.against]
     said = [f"largest AUC {words.with_interval(best)}"] if best else []
-    said += [
-        f"client named for {words.with_interval(one.success)} of samples"
-        for one in on_sources(record)[:1]
-        if one.success.defense == defense and not one.success.doubt
-    ]
+    named = [one for one in on_sources(record) if one.success.defense == defense]
+    source = strongest_on_sources([one for one in named if not one.success.doubt])
+    said += [f"client named for {words.with_interval(source.success)} of samples"] if source else []
     said += [f"test accuracy {words.percent(sum(right) / len(right))}"] if right else []
     return ", ".join(said) or "no figures"
 
@@ -238,39 +246,18 @@ def references(record: Record) -> Answer:
     return Answer("figure", text, f"Of attacks without them: {without}.")
 
 
-def people(record: Record) -> Answer:
-    """Return the unit of the audit: single samples, or people with all of their samples."""
-    if record.unit == "sample":
-        text = "Single samples; people with several samples: not tested"
-        more = "Small hints on each of a person’s samples add up: figures for people are larger."
-        return Answer("not tested", text, more)
-    more = ""
-    if evidence.over_all_runs(record, FORMAL_EPSILON) is not None:
-        more = "The proven epsilon is of one sample: none is stated for a person."
-    found = by_tiles("membership", without="No figure")(record)
-    return found._replace(more=more or found.more)
-
-
-def malicious_server(record: Record) -> Answer:
-    """Return how often a server that tampers with the model is right, or which server it is."""
+def tampers(record: Record) -> bool:
+    """Return True if the server of a record sends out another model than the trained one."""
     server = record.config.get("server")
-    name = str(server.get("name", "honest")) if isinstance(server, dict) else "honest"
-    if record.games or name == "honest":
-        return by_tiles("games", without="The server sends out the model as it is.")(record)
-    return Answer("stated", f"The server is “{shortened(name)}”", "All figures are of this server.")
-
-
-def malicious_client(record: Record) -> Answer:
-    """Return the figures of a client that poisons what it sends."""
-    given = record.config.get("attacker")
-    kind = shortened(str(given.get("kind", "not stated")), 40) if isinstance(given, dict) else ""
-    if kind in ("", "none"):
-        return not_tested("No client poisons what it sends.")
-    more = (
-        f"By a client that sends a poison ({kind}). Compare with a record of the same client that "
-        "trains as it should (attacker.kind = 'none')."
+    return bool(record.games) or (
+        isinstance(server, dict) and server.get("name", "honest") != "honest"
     )
-    return by_tiles("membership", without="No figure", more=more)(record)
+
+
+def poisons(record: Record) -> bool:
+    """Return True if a client of a record poisons what it sends."""
+    given = record.config.get("attacker")
+    return isinstance(given, dict) and given.get("kind", "none") != "none"
 
 
 def tester(record: Record) -> Answer:
@@ -327,6 +314,7 @@ def _terms(metric: str, one: Estimate) -> str:
         adjacency = "one unit there or not"
     if metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE):
         unit = "one client’s whole contribution"
+    if "contribution" in unit:
         adjacency = "it or zeros in its place; whether a client takes part is not covered"
     method = shortened(one.method, 120) or "not stated"
     return f"{words.capital(_CLAIMS[metric][0])}: unit: {unit}; adjacency: {adjacency}; {method}."

@@ -134,10 +134,9 @@ def first_of_games(record: Record, said: GameVerdict) -> First:
         games_picture(record),
         tuple(game_tiles(record)[:3]),
         controls,
-        not wrong and not far,
+        "✗" if wrong or far else "✓" if what else "?",
         _NEXT[next(name for name, holds in situations.items() if holds)],
         said.claims[:MOST_CLAIMS],
-        sign="" if what else "?",
     )
 
 

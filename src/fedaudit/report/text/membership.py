@@ -17,6 +17,7 @@ from fedaudit.report.verdict import (
     people_caveat,
     range_headline,
     unit_of,
+    units_of,
     wrong_sign,
 )
 from fedaudit.results.estimate import Estimate
@@ -107,7 +108,7 @@ def member_meaning(record: Record, status: evidence.Status, figures: list[Estima
         figures: Those of its headline.
     """
     unit = unit_of(record)
-    meant = _MEANINGS[status].format(units="people" if unit == "person" else f"{unit}s")
+    meant = _MEANINGS[status].format(units=units_of(record))
     if status in LEAKAGE:
         if unit == "canary sample":
             meant = _CANARIES

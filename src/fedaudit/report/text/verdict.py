@@ -5,23 +5,15 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, words
-from fedaudit.report.clusters import cluster_question, clustered_of
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.findings import findings, headlines, standing
 from fedaudit.report.grid import shortened
-from fedaudit.report.sources import (
-    guessing,
-    source_attacks_tried,
-    source_audited,
-    source_question,
-)
 from fedaudit.report.verdict import (
     WITHHELD,
     clients_named,
     coverage_gaps,
     failures_beside,
     hardly_learned,
-    is_defended,
     left_out,
     sides_of,
     unit_of,
@@ -45,7 +37,6 @@ class PlainVerdict(NamedTuple):
         audited: What was audited, and against which adversary.
         meaning: What follows from it, and what does not.
         open: What could not be concluded, point by point.
-        defended: Whether every figure is of a defended run.
     """
 
     status: evidence.Status
@@ -55,7 +46,6 @@ class PlainVerdict(NamedTuple):
     audited: str
     meaning: str
     open: tuple[str, ...]
-    defended: bool = False
 
 
 def verdict(record: Record) -> PlainVerdict:
@@ -79,7 +69,6 @@ def verdict(record: Record) -> PlainVerdict:
         audited(record),
         " ".join(evidence.distinct(one.meaning for one in shown)),
         open_points(record, evidence.headline(record)),
-        is_defended(record),
     )
 
 
@@ -118,7 +107,7 @@ def learning_warning(record: Record) -> str:
 
 
 def audited(record: Record) -> str:
-    """Return federation, question and adversary of the audit."""
+    """Return federation, questions and adversary of the audit."""
     others = record.other_clients
     sizes = [row.samples for row in record.clients]
     sizes += [others.fewest, others.most] if others else []
@@ -132,47 +121,50 @@ def audited(record: Record) -> str:
     canaries = record.config.get("canaries")
     if isinstance(canaries, dict):
         clients += f" and {canaries.get('count')} canary clients"
+    seeds = words.plural(len(record.seeds), "seed")
+    trained = f"trained a federation of {clients}{held} ({seeds}){with_}"
     if record.watched:
         trained = f"watched a federation of {clients} that somebody else trained"
-    else:
-        seeds = words.plural(len(record.seeds), "seed")
-        trained = f"trained a federation of {clients}{held} ({seeds}){with_}"
+    tried = words.plural(evidence.attacks_tried(record), "attack was", "attacks were")
     return (
-        f"This audit {trained}, and asked {' It also asked '.join(_questions(record))} "
+        f"This audit {trained}. It asked: {' '.join(questions(record))} {tried} tried. "
         f"The adversary: {words.sentence(view)}{_undefended(record)}"
     )
 
 
-def _questions(record: Record) -> list[str]:
-    asked = []
+def questions(record: Record) -> list[str]:
+    """Return the questions that a study or a recording answers."""
+    found = []
     if evidence.about_members(record):
-        others = max(evidence.attacks_tried(record) - source_attacks_tried(record), 0)
-        tried = words.plural(others, "attack was", "attacks were")
+        units = {
+            "person": "a given person's data were",
+            "canary sample": "a given canary sample was",
+        }
+        what = units.get(unit_of(record), "a given sample was")
         targets = sorted({f.target for f in record.findings if f.target is not None})
-        unit = unit_of(record)
-        what = "a given person's samples were" if unit == "person" else f"a given {unit} was"
-        sources = f" {source_audited(record)}" if record.sources else ""
-        asked.append(
-            f"of {_in_turn(targets)}: can an adversary tell whether {what} among the training "
-            f"data? {tried} tried; guessing gives an AUC of 0.5.{sources}"
-        )
-    elif record.sources:
-        tried = words.plural(source_attacks_tried(record), "attack was", "attacks were")
-        asked.append(
-            f"of {source_question(record)}: can an adversary name the client that a sample is "
-            f"from? {tried} tried; a guess is right for {guessing(record)}."
-        )
-    if record.clusters:
-        asked.append(cluster_question(clustered_of(record)))
-    return asked
-
-
-def _in_turn(targets: list[int]) -> str:
-    if not targets:
-        return "them"
-    if len(targets) > words.MOST_NAMED:
-        return f"{words.count(len(targets))} of them in turn"
-    return clients_named(targets) + " in turn" * (len(targets) > 1)
+        of = f" of {clients_named(targets)}" if targets else ""
+        found.append(f"Can the adversary find out whether {what} in the training data{of}?")
+    asked = (
+        (record.sources, "Can the adversary find out which client a training sample is from?"),
+        (
+            record.clusters,
+            "How surely does each of the federation's models reveal what it was trained on, and is "
+            "that more than its clients accept?",
+        ),
+        (
+            unlearning_rows(record),
+            "After samples were deleted from the model: does it still reveal them?",
+        ),
+        (
+            record.config.get("secure_sum"),
+            "How well does the sum of one round hide the update of one client?",
+        ),
+        (
+            record.config.get("canaries"),
+            "How much can the model reveal of the whole contribution of one client?",
+        ),
+    )
+    return found + [question for applies, question in asked if applies]
 
 
 def _undefended(record: Record) -> str:
