@@ -99,7 +99,7 @@ def attack_recording(
         >>> attack_recording("runs/loop", ["loss-series"], "runs/loop-record").name
         'loop'
     """
-    folder, changed = Path(folder), dict(figures or {})
+    folder, out, changed = Path(folder), Path(out), dict(figures or {})
     with code_named_in(folder, trusted=trust, folder=Path.cwd()):
         # Wrong settings of figures are refused in the words of whoever gave them.
         given = {f"figures.{name}" for name in changed}
@@ -109,7 +109,7 @@ def attack_recording(
         tell_of_unhashed(folder, log)
         wanted = _targets(found, targets)
         names = catalogued(names)
-        run = _run(found, folder, wanted, names, changed, out := Path(out))
+        run = _run(found, folder, wanted, names, changed, out)
         replaced = list[str]()
 
         def check() -> None:

@@ -166,7 +166,7 @@ class Beside:
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
                 if pid == 0:
-                    _apart(theirs, self._folder, self._measure, self._keeps, self._trainer)
+                    self._leave(theirs)
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
             theirs.close()
@@ -211,6 +211,51 @@ class Beside:
             if self._pipe is not None:
                 self._pipe.send_bytes(what)
 
+    def _leave(self, pipe: Connection) -> NoReturn:
+        """In the copy: make another one, which is no child of the program, and exit."""
+        try:
+            if os.fork() == 0:
+                self._serve(pipe)
+        finally:
+            # Not through the program's own way out, which would run its code a second time.
+            os._exit(0)
+
+    def _serve(self, pipe: Connection) -> None:
+        """Measure what waits until the training says that it is over, or is gone."""
+        # Ctrl-C is for the training; what waits is measured all the same.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _BOTH)
+        _close_others([pipe.fileno(), *self._keeps])
+        with suppress(OSError):
+            os.nice(5)
+        warnings.simplefilter("ignore")
+        torch.set_num_threads(1)
+        pipe.send_bytes(json.dumps(os.getpid()).encode())
+        done, over = set[int](), False
+        while not over:
+            while not over and self._measure_next(pipe, done):
+                over = _is_over(pipe, self._trainer, wait=0.0)
+            # A round that was handed over before the end was told of is measured still.
+            over = over or _is_over(pipe, self._trainer, wait=_POLLED)
+        while self._measure_next(pipe, done):
+            pass
+
+    def _measure_next(self, pipe: Connection, done: set[int]) -> bool:
+        """Measure the first round that waits, each once; return False if there is none."""
+        left = [(index, path) for index, path in waiting(self._folder) if index not in done]
+        for index, path in left[:1]:
+            done.add(index)
+            began, said, faulty = monotonic(), "", dict[ClientId, str]()
+            try:
+                faulty |= self._measure(path)
+            # Whatever it is: the next round is another one.
+            except Exception as error:
+                said = str(error)[:2000] or type(error).__name__
+            with suppress(OSError):
+                pipe.send_bytes(json.dumps([index, monotonic() - began, said, faulty]).encode())
+        return bool(left)
+
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
@@ -220,50 +265,6 @@ def _undisturbed() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _apart(
-    pipe: Connection,
-    folder: Path,
-    measure: Measure,
-    keeps: Sequence[int],
-    trainer: int,
-) -> NoReturn:
-    """In the copy: makes another one, which is nobody's child, and goes."""
-    try:
-        if os.fork() == 0:
-            _serve(pipe, folder, measure, keeps, trainer)
-    finally:
-        # Not through the program's own way out, which would run its code a second time.
-        os._exit(0)
-
-
-def _serve(
-    pipe: Connection,
-    folder: Path,
-    measure: Measure,
-    keeps: Sequence[int],
-    trainer: int,
-) -> None:
-    """Measures what waits until the training says that it is over, or is gone."""
-    # Ctrl-C is for the training; what waits is measured all the same.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _BOTH)
-    _close_others([pipe.fileno(), *keeps])
-    with suppress(OSError):
-        os.nice(5)
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    pipe.send_bytes(json.dumps(os.getpid()).encode())
-    done, over = set[int](), False
-    while not over:
-        while not over and _measured(pipe, folder, measure, done):
-            over = _is_over(pipe, trainer, wait=0.0)
-        # A round that was handed over before the end was told of is measured still.
-        over = over or _is_over(pipe, trainer, wait=_POLLED)
-    while _measured(pipe, folder, measure, done):
-        pass
 
 
 def _close_others(keeps: Sequence[int]) -> None:
@@ -281,23 +282,6 @@ def _close_others(keeps: Sequence[int]) -> None:
             with suppress(OSError):
                 os.fstat(number)
                 os.dup2(nothing, number)
-
-
-def _measured(pipe: Connection, folder: Path, measure: Measure, done: set[int]) -> bool:
-    """Measures the first round that waits, each once; False if there is none."""
-    left = [(index, path) for index, path in waiting(folder) if index not in done]
-    for index, path in left[:1]:
-        done.add(index)
-        began, said, faulty = monotonic(), "", dict[ClientId, str]()
-        try:
-            faulty |= measure(path)
-        # Whatever it is: the next round is another one.
-        except Exception as error:
-            said = str(error)[:2000] or type(error).__name__
-        with suppress(OSError):
-            pipe.send_bytes(json.dumps([index, monotonic() - began, said, faulty]).encode())
-        return True
-    return False
 
 
 def _is_over(pipe: Connection, trainer: int, *, wait: float) -> bool:

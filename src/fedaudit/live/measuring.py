@@ -145,17 +145,15 @@ class Measuring:
     def end(self, *, finish: bool) -> None:
         """Measure what waits, or leave it to be measured where a loop was stopped."""
         left = len(waiting(self._folder)) if self._when != "now" else 0
+        still = f"{_rounds(left)} {'is' if left == 1 else 'are'} still to be measured"
         if left and finish:
-            self._log(f"{_rounds(left)} {_are(left)} still to be measured")
+            self._log(still)
         if self._beside is not None and finish:
             self._beside.wait(0)
         if finish:
             self._measure_left()
         elif left and self._beside is None:
-            self._log(
-                f"{_rounds(left)} {_are(left)} still to be measured: open the recording again "
-                "with fedaudit.record, and close it"
-            )
+            self._log(f"{still}: open the recording again with fedaudit.record, and close it")
         if self._waited >= _EVERY:
             self._log(f"training waited {time_of(self._waited)} in all for measuring")
 
@@ -267,10 +265,6 @@ class Measuring:
         if kind not in self._told:
             self._told.add(kind)
             self._log(text)
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
 
 
 def _rounds(count: int) -> str:

@@ -96,22 +96,42 @@ def split_dataset(
         )
     data, counts = {}, {}
     for name, one in by_client.items():
-        data[name] = _read(one, transform, features, label, f"client {name}")
+        data[name] = _read(one, _Reading(f"client {name}", transform, features, label))
         counts[name] = min(audited_of(name, audited), len(data[name][1]) // 2)
     split = fair_split(cast(Mapping[int, Labelled], data), audited=counts, seed=seed)
     train = {name: _subset(by_client[name], split.train[name]) for name in by_client}
     return DatasetSplit(train if several else train[client], split)
 
 
-def _read(
-    data: Data,
-    transform: Callable[[Any], Any] | None,
-    features: str | list[str] | None,
-    label: str | None,
-    whose: str,
-) -> Labelled:
+class _Reading(NamedTuple):
+    """How the data of one client are read."""
+
+    whose: str
+    transform: Callable[[Any], Any] | None
+    features: str | list[str] | None
+    label: str | None
+
+    def columns(self, listed: list[Any], kind: str) -> tuple[Any, list[Any]]:
+        """Return the names of the label and of the features: all others by default."""
+        wanted = _LABELS if self.label is None else (self.label,)
+        found = [name for name in wanted if name in listed]
+        if not found:
+            raise BadInput(
+                f"none of {', '.join(map(str, listed))} is {' or '.join(wanted)}; name the "
+                "label with label="
+            )
+        if self.features is None:
+            return found[0], [name for name in listed if name != found[0]]
+        names = [self.features] if isinstance(self.features, str) else self.features
+        if absent := [name for name in names if name not in listed]:
+            raise unknown_name(kind, str(absent[0]), list(map(str, listed)))
+        return found[0], names
+
+
+def _read(data: Data, how: _Reading) -> Labelled:
+    whose = how.whose
     if hasattr(data, "iloc") and hasattr(data, "columns"):
-        return _of_table(data, transform, features, label, whose)
+        return _of_table(data, how)
     if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
         _refuse_selective(data, whose)
         data = data.dataset
@@ -122,13 +142,13 @@ def _read(
             f"the data of {whose} are {type_of(data)}, of which single samples cannot be set "
             "aside; give a Dataset with a length and positions, a DataLoader or a DataFrame"
         )
-    source = data if transform is None else _with_transform(data, transform)
+    source = data if how.transform is None else _with_transform(data, how.transform)
     if not len(data):
         raise BadInput(f"the data of {whose} have no items; give some")
     with _random_state_kept():
         probed = range(min(_PROBED, len(data)))
-        pairs = [_pair(_item(source, at, whose), features, label, whose) for at in range(len(data))]
-        again = [_pair(source[at], features, label, whose) for at in probed]
+        pairs = [_pair(_item(source, at, whose), how) for at in range(len(data))]
+        again = [_pair(source[at], how) for at in probed]
     if any(not _same(pairs[at], again[at]) for at in probed):
         raise BadInput(
             f"items of {whose} differ from one read to the next, by a random transform; pass "
@@ -197,13 +217,11 @@ def _with_transform(data: Data, transform: Callable[[Any], Any]) -> Data:
     return _Transformed(data, transform)
 
 
-def _pair(
-    item: Any, features: str | list[str] | None, label: str | None, whose: str
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Features by name ("" for a single tensor) and the label of one item."""
+def _pair(item: Any, how: _Reading) -> tuple[dict[str, Tensor], Tensor]:
+    """Return features by name ("" for a single tensor) and the label of one item."""
+    whose = how.whose
     if isinstance(item, Mapping):
-        target = _label_of(list(item), label)
-        names = _chosen(list(item), features, target, "field of features")
+        target, names = how.columns(list(item), "field of features")
         tensors = {name: _tensor(item[name], name, whose) for name in names}
         x = {"": tensors[names[0]]} if len(names) == 1 else tensors
         return x, _tensor(item[target], target, whose)
@@ -230,36 +248,9 @@ def _tensor(value: Any, name: str, whose: str) -> Tensor:
         raise BadInput(f"{name} of {whose} holds no numbers ({error}); number them") from error
 
 
-def _label_of(names: list[Any], label: str | None) -> Any:
-    found = [name for name in (_LABELS if label is None else (label,)) if name in names]
-    if not found:
-        raise BadInput(
-            f"none of {', '.join(map(str, names))} is {label or ' or '.join(_LABELS)}; name the "
-            "label with label="
-        )
-    return found[0]
-
-
-def _chosen(
-    listed: list[Any], features: str | list[str] | None, label: Any, kind: str
-) -> list[Any]:
-    if features is None:
-        return [name for name in listed if name != label]
-    names = [features] if isinstance(features, str) else features
-    if absent := [name for name in names if name not in listed]:
-        raise unknown_name(kind, str(absent[0]), list(map(str, listed)))
-    return names
-
-
-def _of_table(
-    table: Any,
-    transform: Callable[[Any], Any] | None,
-    features: str | list[str] | None,
-    label: str | None,
-    whose: str,
-) -> Labelled:
-    target = _label_of(list(table.columns), label)
-    names = _chosen(list(table.columns), features, target, "column")
+def _of_table(table: Any, how: _Reading) -> Labelled:
+    whose, transform = how.whose, how.transform
+    target, names = how.columns(list(table.columns), "column")
     chosen_names = [target, *names]
     if repeated := [
         n for n in chosen_names if (table.columns == n).sum() > 1 or chosen_names.count(n) > 1
