@@ -1,6 +1,7 @@
 """The attacks that count in an average, the direction each is read in, and the strongest."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from statistics import NormalDist, fmean
 from typing import Literal, NamedTuple
 
@@ -164,13 +165,14 @@ def _with_largest_limit(chosen: Values, every: Sequence[Values], target: int | N
         high = max(known) if known and len(known) == len(highs) else None
         value = by_target[target]
         low = None if high is None else value.low
-        found[seed] = {target: value._replace(low=low, high=high)}
+        found[seed] = {target: replace(value, low=low, high=high)}
     return found
 
 
 def mirrored(value: Value) -> Value:
     """Return the AUC of the opposite scores, 1 - AUC, with its limits."""
-    return value._replace(
+    return replace(
+        value,
         value=1 - value.value,
         low=None if value.high is None else 1 - value.high,
         high=None if value.low is None else 1 - value.low,

@@ -126,8 +126,8 @@ def paired_change(
             value=fmean(gaps), low=None, high=None, method=method, runs=len(gaps), further=further
         )
     here = gap_between(
-        Value(mean.number, mean.low, mean.high),
-        Value(base.number, base.low, base.high),
+        Value(mean.number, mean.low, mean.high, ""),
+        Value(base.number, base.low, base.high, ""),
     )
     how = "limits combined, " * (here.low is not None)
     these = None if here.low is None or here.high is None else (here.low, here.high)

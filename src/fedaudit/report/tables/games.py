@@ -169,7 +169,8 @@ _SMALL_DELTA, _HARDLY_BETTER = 0.01, 0.6
 
 
 def _certified(one: TargetCertificate) -> Filled:
-    empty = one.delta_sample <= _SMALL_DELTA and one.high <= _HARDLY_BETTER
+    hardly_better = one.high is not None and one.high <= _HARDLY_BETTER
+    empty = hardly_better and one.delta_sample <= _SMALL_DELTA
     printed = _delta(one.delta_sample, None).text
     return {
         "By the range that must hold": _delta(one.delta_sound, one.failure_sound),

@@ -357,9 +357,11 @@ def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) 
 
 def _without_a_class(contrast: str) -> Evaluated:
     return Evaluated(
-        contrast,
-        AUC,
+        contrast=contrast,
+        metric=AUC,
         value=None,
+        low=None,
+        high=None,
         note="inconclusive: no class has both members and such non-members, and label "
         "distributions alone would distinguish them",
     )

@@ -20,7 +20,7 @@ from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.fairness import fairness_gaps
 from fedaudit.observe.round import Round
 from fedaudit.results.clusters import EVERYBODY, ClusterRound, ModelState
-from fedaudit.results.fields import Part, Share, Whole
+from fedaudit.results.fields import Limits, Part, Share, Whole
 from fedaudit.risk.server import ServerRisk, ShadowSuccess
 from fedaudit.study.figures.accuracy import model_of_each, outputs_served
 from fedaudit.study.setup.algorithm import server_risk
@@ -32,7 +32,7 @@ STATE, END = "clusters", "clusters/end"
 """Names of the notes."""
 
 
-class GroupAccuracy(Part):
+class GroupAccuracy(Limits[Share]):
     """Test samples like those of one group of clients, classified by these clients' models.
 
     Attributes:
@@ -48,11 +48,9 @@ class GroupAccuracy(Part):
     right: Whole
     tested: Whole
     accuracy: Share
-    low: Share
-    high: Share
 
 
-class FairnessGap(Part):
+class FairnessGap(Limits[Share]):
     """An absolute difference between the groups; 0 is equal treatment.
 
     Attributes:
@@ -63,8 +61,6 @@ class FairnessGap(Part):
 
     metric: str
     value: Share
-    low: Share
-    high: Share
 
 
 MOST_RISK_SAMPLES = 5_000
@@ -200,7 +196,7 @@ def _real_risk(
     like = torch.isin(seen.place, torch.tensor(clients))
     members, others = risk_samples(run, [seen.trained[c] for c in clients], like, rng=rng)
     if not len(others):
-        return {"estimated": judge.estimate}
+        return {"estimated": judge.value}
     start = _start(round, clients)
     try:
         found, let_go = (
@@ -209,10 +205,10 @@ def _real_risk(
         )
     except NotVisible:
         # Nobody trained the model in this round: an attack on updates has nothing to look at.
-        return {"estimated": judge.estimate}
+        return {"estimated": judge.value}
     real = counted_balanced_accuracy(found, len(members), len(others) - let_go, len(others))
     return {
-        "estimated": judge.estimate,
+        "estimated": judge.value,
         "risk": real.value,
         "low": real.low,
         "high": real.high,

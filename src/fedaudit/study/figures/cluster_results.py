@@ -179,7 +179,7 @@ def cluster_figures(run: ClusterResult, served: Sequence[Estimate]) -> list[Esti
 def served_figure(
     run: ClusterResult,
     metric: str,
-    limits: tuple[float, float, float],
+    limits: tuple[float, float | None, float | None],
     *,
     group: str = EVERYBODY,
     samples: int = 0,

@@ -23,7 +23,7 @@ from fedaudit.core.values import NOBODY, ClientId, Sees, positions_of
 from fedaudit.datasets.draws.fair import OF_EACH_CLIENT
 from fedaudit.metrics import Limited
 from fedaudit.metrics.source import (
-    LabelLevel,
+    LabelExcess,
     beyond_labels,
     by_label_distribution,
     confusion,
@@ -274,7 +274,7 @@ def _figures(
     mixed = source_null(named, owner, within=labels, rng=rng)
     return source_figures(
         answers.model_copy(update={"samples": len(owner)}),
-        Limited(success.value, success.low, success.high),
+        success,
         Test(null=GUESSING, level=answers.chance, high=null.high, p_value=null.p_value),
         beyond_labels(named, owner, labels, held if samples.at_random else None),
         mixed.p_value,
@@ -327,7 +327,7 @@ def _answered(
     posterior: Float[ndarray, "clients samples"], samples: SourceQueries, least: float
 ) -> Answered:
     success = source_success(inferred_source(posterior, least=least), samples.owner)
-    return Answered(least=least, answered=success.answered, right=success.right)
+    return Answered(least=least, answered=success.total, right=success.hits)
 
 
 def chained(
@@ -379,9 +379,9 @@ class Baseline(NamedTuple):
 
 def source_figures(
     found: SourceResult,
-    success: Limited,
+    success: Limited[float],
     guessing: Test,
-    labels: LabelLevel,
+    labels: LabelExcess,
     p_value: float,
     baseline: Baseline | None,
     draw: str = OWN,
@@ -414,7 +414,7 @@ def source_figures(
     )
     excess = {
         "against": LABELS,
-        "value": labels.excess,
+        "value": labels.value,
         "low": labels.low,
         "high": labels.high,
         "method": LABELS_METHOD,

@@ -1,7 +1,7 @@
 """Figures on unlearning: forgotten against unseen samples before, after, and retrained."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -170,10 +170,7 @@ def _figures(
     )
 
     def auc(point: str, given: AucInterval, tests: Sequence[Test] = ()) -> Estimate:
-        value, low, high, method = given
-        return figure(
-            point=point, value=value, low=low, high=high, method=method, tests=list(tests)
-        )
+        return figure(point=point, **asdict(given), tests=list(tests))
 
     never_seen = Test(level=0.5, p_value=above_chance(retrained, forgotten))
     excess = found.excess
