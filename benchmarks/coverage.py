@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 from scipy.stats import mannwhitneyu
 
-from fedaudit.metrics.delong import auc_interval, clustered_auc
+from fedaudit.metrics.delong import AucInterval, auc_interval, clustered_auc
 from fedaudit.metrics.family import above_chance
 from fedaudit.metrics.intervals import (
     ConfidenceLimits,
@@ -368,7 +368,7 @@ def means_over_seeds(
     found: dict[tuple[str, int], list[ConfidenceLimits]] = {}
     for _ in range(studies):
         scores = rng.standard_normal((most, sum(sizes))) + apart * is_member
-        aucs = [Limited(*auc_interval(one, is_member)[:3]) for one in scores]
+        aucs = [auc_interval(one, is_member) for one in scores]
         rates_at = [limits_of_rate(one, is_member, _RATE) for one in scores]
         for count in COUNTS:
             for name in truths:
@@ -454,8 +454,9 @@ def rate_means(
         ]
         at_any_error = [limits_of_rate(one, is_member, fpr) for one in scores]
         alone = [
-            Limited(tpr_at_fpr(one, is_member, fpr).tpr, *rate_limits(one, is_member, fpr)[:2])
+            Limited(tpr_at_fpr(one, is_member, fpr).tpr, limits.low, limits.high)
             for one in scores
+            for limits in [rate_limits(one, is_member, fpr)]
         ]
         for count in COUNTS:
             for way, limits in zip(
@@ -526,15 +527,15 @@ def rare_scores(runs: int, seed: int) -> str:
             of_people = np.where(
                 differs[person], size[person] + 0.01 * rng.random(len(person)) * (run % 2), 0.0
             )
-            found = (
-                auc_interval(scores, is_member)[1:3],
+            found: tuple[AucInterval | ConfidenceLimits, ...] = (
+                auc_interval(scores, is_member),
                 delong_alone(scores, is_member),
-                stratified_auc(scores, is_member, client)[1:3],
-                clustered_auc(of_people, is_member[person], person)[1:3],
-                auc_interval(of_people, is_member[person])[1:3],
+                stratified_auc(scores, is_member, client),
+                clustered_auc(of_people, is_member[person], person),
+                auc_interval(of_people, is_member[person]),
             )
-            for kind, (low, high) in zip(kinds, found, strict=True):
-                kind.append(ConfidenceLimits(low, high))
+            for kind, limits in zip(kinds, found, strict=True):
+                kind.append(ConfidenceLimits(limits.low, limits.high))
         held = [_over(kind, truth) for kind in kinds]
         cells = [f"{members:,} / {others:,}", *(f"{100 * one:g} %" for one in chances)]
         for place, kind_held in enumerate(held):

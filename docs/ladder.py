@@ -674,7 +674,7 @@ def made() -> dict[Path, str]:
             [
                 NAMES[one.study],
                 one.variant or "as it is",
-                *(round(x, 3) for x in (one.loss_gap, *one.best[1:])),
+                *(round(x, 3) for x in (one.loss_gap, one.best.value, one.best.low, one.best.high)),
             ]
             for one in made_from
         ],

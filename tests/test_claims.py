@@ -4,6 +4,7 @@ import math
 import re
 import runpy
 from collections.abc import Sequence
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -248,7 +249,7 @@ def test_rates_so_near_zero_that_students_limits_leave_their_range_have_none_for
     None
 ):
     def values(*given: float) -> dict[int | None, dict[int | None, Value]]:
-        return {seed: {None: Value(value)} for seed, value in enumerate(given)}
+        return {seed: {None: Value.without_limits(value)} for seed, value in enumerate(given)}
 
     assert not comparing._fits("tpr@0.001", values(0.0, 0.0, 0.01, 0.0, 0.02))
     assert comparing._fits("tpr@0.001", values(0.3, 0.32, 0.29, 0.31, 0.3))
@@ -442,7 +443,7 @@ def test_clients_with_a_defense_are_held_against_those_without() -> None:
     ]
     found = dict(figures.of_usage(rows))
     assert found["seconds_ratio"].value == pytest.approx(1.5)
-    assert found["uses_ratio"][:3] == pytest.approx((0.4, 0.4, 0.4))
+    assert astuple(found["uses_ratio"])[:3] == pytest.approx((0.4, 0.4, 0.4))
     assert dict(figures.of_usage(rows[1:])) == {}
 
 
@@ -477,7 +478,7 @@ def test_what_sources_have_beyond_labels_keeps_the_method_of_its_limits() -> Non
     beyond = of_run[LABELS].model_copy(update={"method": "both errors 95%"})
     found = dict(figures._of_sources(run, {**of_run, LABELS: beyond}))
     assert found["excess"].method == "both errors 95%"
-    assert found["excess"][:3] == (beyond.value, beyond.low, beyond.high)
+    assert astuple(found["excess"])[:3] == (beyond.value, beyond.low, beyond.high)
     assert found["success"].method == figures.SHARES
 
 
@@ -516,8 +517,8 @@ def test_the_hypervolume_is_that_of_all_strengths_and_of_no_defense(
     monkeypatch.setattr(figures, "defenses_of", lambda path: kinds.get(path.stem, "family"))
     known = {
         variant: {
-            auc: {1: {None: Value(area)}},
-            figures.Asked("test_accuracy"): {1: {None: Value(right)}},
+            auc: {1: {None: Value.without_limits(area)}},
+            figures.Asked("test_accuracy"): {1: {None: Value.without_limits(right)}},
         }
         for variant, (area, right) in points.items()
     }

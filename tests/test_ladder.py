@@ -22,7 +22,7 @@ def ladder() -> dict[str, Any]:
 
 
 def rung(gap: float, auc: float, study: str = "ladder-letters", half: float = 0.01) -> Any:
-    found = Auc("fedmia-2", auc, auc - half, auc + half)
+    found = Auc(auc, auc - half, auc + half, "fedmia-2")
     return ladder()["Rung"](study, "", None, gap, gap, gap, gap, 200.0, found, found)
 
 
@@ -105,7 +105,7 @@ def test_the_strongest_attack_takes_one_of_each_signal() -> None:
     found = strongest(having(seeds=[1], estimates=both))
     assert found is not None
     assert found.attack == "loss-series"
-    assert found[1:] == pytest.approx((0.7, 0.68, 0.72))
+    assert (found.value, found.low, found.high) == pytest.approx((0.7, 0.68, 0.72))
     assert strongest(having(seeds=[1], estimates=both[:1])) is None
     # Of two clients under audit the mean, of several seeds the figure over them.
     two = [*both, auc("avg-cosine", 0.9, target=1), auc("loss-series", 0.5, target=1)]

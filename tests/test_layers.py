@@ -18,13 +18,13 @@ ROOT = Path(fedaudit.__file__).parent
 EVERYTHING_BELOW = "everything below"
 FLOORS: dict[str, str] = {
     "core": "",
-    "metrics": "core.errors core.importing core.metric_names",
+    "metrics": "core.errors core.importing core.limits core.metric_names",
     "observe": "core",
     "engines": "core",
     "models": "core",
     "datasets": "core",
     "partitions": "core datasets.partitions.schemes",
-    "results": "core.errors core.files core.metric_names core.seeds metrics",
+    "results": "core.errors core.files core.limits core.metric_names core.seeds metrics",
     "report": "core.errors core.files core.metric_names results",
     # Gradients and their lengths, layer by layer: attacks measure by it, DP-SGD clips.
     "signals.kernels": "core",

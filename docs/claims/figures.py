@@ -158,7 +158,7 @@ def hypervolumes(study: str, family: str, attack: str, contrast: str, target: in
     points = [_points(study, one, asked) for name in ("none", family) for one in by_defense[name]]
     seeds = [seed for seed in points[0] if all(seed in by_seed for by_seed in points)]
     areas = {seed: hypervolume(np.array([by_seed[seed] for by_seed in points])) for seed in seeds}
-    return {seed: {None: Value(area)} for seed, area in areas.items()}
+    return {seed: {None: Value.without_limits(area)} for seed, area in areas.items()}
 
 
 @cache
@@ -182,7 +182,7 @@ def _points(study: str, variant: str, asked: Asked) -> dict[int, tuple[float, fl
 
 def _of_games(record: Record) -> Iterator[tuple[Asked, int | None, Value]]:
     """Points by their label, in the place of attacks."""
-    yield SECONDS, None, Value(record.environment.seconds or 0.0)
+    yield SECONDS, None, Value.without_limits(record.environment.seconds or 0.0)
     for point in record.games:
         for figure, value in _of_point(point):
             yield Asked(figure, point.label), None, value
@@ -203,8 +203,8 @@ _OF_POINTS = {
 
 
 def _of_point(point: PointPlayed) -> Iterator[tuple[str, Value]]:
-    yield "targets", Value(point.targets)
-    yield "games", Value(point.adv.total)
+    yield "targets", Value.without_limits(point.targets)
+    yield "games", Value.without_limits(point.adv.total)
     for one in point.estimates:
         if one.metric in _OF_POINTS and one.value is not None:
             method = SHARES if one.metric in (TRUE_POSITIVES, TRUE_NEGATIVES) else one.method
@@ -231,7 +231,7 @@ def apart(spread: Spread) -> Value:
 def _of_record(record: Record) -> Iterator[tuple[Asked, int | None, Value]]:
     # Of runs that were attacked again at least their training.
     spent = max(record.environment.seconds or 0.0, sum(row.seconds for row in record.usage))
-    yield SECONDS, None, Value(spent)
+    yield SECONDS, None, Value.without_limits(spent)
     for f in record.findings:
         if f.value is not None and f.attack:
             asked = Asked(f.metric, f.attack, f.contrast, f.target)
@@ -264,7 +264,11 @@ def _of_record(record: Record) -> Iterator[tuple[Asked, int | None, Value]]:
             same = (mean.defense, mean.metric, mean.group)
             runs = [one for one in on_clusters if (one.defense, one.metric, one.group) == same]
             if len(runs) > 2 or mean.low is None:
-                yield from ((asked, one.seed, Value(one.number)) for one in runs if one is not mean)
+                yield from (
+                    (asked, one.seed, Value.without_limits(one.number))
+                    for one in runs
+                    if one is not mean
+                )
 
 
 def of_convergence(result: ClusterResult) -> Iterator[tuple[Asked, Value]]:
@@ -275,7 +279,7 @@ def of_convergence(result: ClusterResult) -> Iterator[tuple[Asked, Value]]:
         known = [accuracy for accuracy in there if accuracy is not None]
         if len(known) > 1:
             asked = Asked("last change of accuracy", group=result.group_names[group])
-            yield asked, Value(known[1] - known[0])
+            yield asked, Value.without_limits(known[1] - known[0])
 
 
 def of_usage(usage: list[UsageRow]) -> Iterator[tuple[str, Value]]:
@@ -284,7 +288,7 @@ def of_usage(usage: list[UsageRow]) -> Iterator[tuple[str, Value]]:
     if with_it and without:
         seconds = [fmean(row.seconds for row in side) for side in (with_it, without)]
         if min(seconds) > 0:
-            yield "seconds_ratio", Value(seconds[0] / seconds[1])
+            yield "seconds_ratio", Value.without_limits(seconds[0] / seconds[1])
         uses, others = (
             np.sort(np.concatenate([np.repeat(range(len(n)), n) for n in side]))
             for side in ([row.times_used for row in rows_] for rows_ in (with_it, without))
@@ -313,7 +317,7 @@ def of_loss(lines: list[Trajectory]) -> Iterator[tuple[Asked, Value]]:
             known = [loss for loss in others if loss is not None]
             if member is not None and known and len(known) == len(others):
                 asked = Asked(f"loss_gap@{share:g}", "", "mixed", target)
-                yield asked, Value(member - fmean(known))
+                yield asked, Value.without_limits(member - fmean(known))
 
 
 def _of_sources(run: SourceResult, figures: Mapping[str, Estimate]) -> Iterator[tuple[str, Value]]:
@@ -338,4 +342,4 @@ def _of_sources(run: SourceResult, figures: Mapping[str, Estimate]) -> Iterator[
         if chained.fpr == MEMBERSHIP_FIRST:
             yield "named_after_membership", share(chained.right / run.samples)
     if run.overfitting:
-        yield "overfitting", Value(fmean(abs(gap) for gap in run.overfitting))
+        yield "overfitting", Value.without_limits(fmean(abs(gap) for gap in run.overfitting))

@@ -377,14 +377,13 @@ class IFCAMIR(FederatedAlgorithm):
 
     def build(self, task: FederatedTask) -> Algorithm:
         """Return the algorithm for a federation."""
-        low, high = task.accepted
         return ifca_mir.IfcaMir(
             task.architecture,
             task.training,
             self.models,
             risk=task.risk(),
             every=self.every,
-            preference=Preference(self.preference, self.alpha, low, high),
+            preference=Preference(self.preference, self.alpha, task.accepted),
             bonus=self.bonus,
             explore=self.explore,
         )
@@ -417,14 +416,13 @@ class IFCAMIRClients(FederatedAlgorithm):
 
     def build(self, task: FederatedTask) -> Algorithm:
         """Return the algorithm for a federation."""
-        low, high = task.accepted
         return ifca_mir.IfcaMirOfClients(
             task.architecture,
             task.training,
             self.models,
             own_risk=task.own_risk,
             share=self.held_out,
-            preference=Preference(self.preference, self.alpha, low, high),
+            preference=Preference(self.preference, self.alpha, task.accepted),
             explore=self.explore,
         )
 

@@ -222,7 +222,7 @@ def test_with_equal_risks_every_preference_takes_the_least_loss(
 
 
 def test_thresholds_are_each_clients_own_and_lie_where_they_should() -> None:
-    preference = Preference(low=0.5, high=0.8)
+    preference = Preference(accepted=(0.5, 0.8))
     drawn = [preference.threshold(1, client) for client in range(2000)]
     assert drawn[:9] == [preference.threshold(1, client) for client in range(9)]
     assert 0.5 <= min(drawn) < 0.501
@@ -256,7 +256,7 @@ def test_an_upload_of_a_model_that_there_is_not_is_refused() -> None:
 
 def test_thresholds_are_drawn_between_two_that_differ() -> None:
     with pytest.raises(BadInput):
-        Preference(low=0.8, high=0.8)
+        Preference(accepted=(0.8, 0.8))
 
 
 def test_models_begin_differently_and_the_first_as_fedavgs() -> None:

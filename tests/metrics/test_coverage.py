@@ -41,8 +41,9 @@ def test_limits_of_many_runs_at_once_are_those_of_each_run(fpr: float) -> None:
     truth = np.arange(460) < 60
     for run in range(12):
         scores = np.append(members[run], nonmembers[run])
+        limits = rate_limits(scores, truth, fpr, confidence=CONFIDENCE)
         one_by_one = [
-            rate_limits(scores, truth, fpr, confidence=CONFIDENCE)[:2],
+            (limits.low, limits.high),
             limits_at_threshold(scores, truth, fpr, confidence=CONFIDENCE),
         ]
         assert one_by_one == [(found.low[run], found.high[run]) for found in at_once]

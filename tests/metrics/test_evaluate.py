@@ -1,6 +1,6 @@
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import astuple, fields
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,8 @@ def test_figures_are_those_of_the_functions_behind_them() -> None:
     chosen = origin != Origin.UNSEEN
     truth = origin[chosen] == Origin.MEMBER
     area = found["other_client", "auc"]
-    assert (area.value, area.low, area.high, area.method) == auc_interval(scores[chosen], truth)
+    whole = auc_interval(scores[chosen], truth)
+    assert (area.value, area.low, area.high, area.method) == astuple(whole)
     assert area.p_value == above_chance(scores[chosen], truth) < 1e-6
     rate = found["other_client", "tpr@0.001"]
     point = tpr_at_fpr(scores[chosen], truth, 0.001)
@@ -62,7 +63,8 @@ def test_figures_are_those_of_the_functions_behind_them() -> None:
     assert (rate.low, rate.high, rate.method) == (None, limits.high, limits.method)
     assert rate.note.endswith("; a lower limit needs 2248 more non-members")
     percent = found["other_client", "tpr@0.01"]
-    assert (percent.low, percent.high) == rate_limits(scores[chosen], truth, 0.01)[:2]
+    limits = rate_limits(scores[chosen], truth, 0.01)
+    assert (percent.low, percent.high) == (limits.low, limits.high)
     assert f"{point.false_positives} false positives" in rate.note
 
 

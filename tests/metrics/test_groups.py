@@ -1,3 +1,5 @@
+from dataclasses import astuple
+
 import numpy as np
 import pytest
 
@@ -18,8 +20,10 @@ def test_each_class_is_judged_within_itself() -> None:
     perfect, inverted, lonely = auc_by_group(scores, truth, groups=classes)
     assert (perfect.group, perfect.value, perfect.high) == (0, 1, 1)
     assert (inverted.group, inverted.value, inverted.low) == (1, 0, 0)
-    assert lonely == (2, None, None, None, 1, 0, "")
-    assert (*perfect[1:4], perfect.method) == auc_interval(scores[:4], truth[:4])
+    assert (lonely.group, lonely.n_members, lonely.n_nonmembers) == (2, 1, 0)
+    assert (lonely.value, lonely.low, lonely.high, lonely.method) == (None, None, None, "")
+    whole = auc_interval(scores[:4], truth[:4])
+    assert (perfect.value, perfect.low, perfect.high, perfect.method) == astuple(whole)
 
 
 def test_limits_of_a_group_say_how_they_were_made() -> None:

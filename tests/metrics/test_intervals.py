@@ -93,7 +93,7 @@ def test_few_or_unfinished_seeds_are_refused_with_a_way_out() -> None:
         over_further_runs([0.5, 0.5, 0.5, 0.5, np.nan])
 
 
-def counted(hits: int, total: int) -> Limited:
+def counted(hits: int, total: int) -> Limited[float]:
     return Limited(hits / total, *clopper_pearson(hits, total))
 
 

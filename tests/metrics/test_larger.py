@@ -33,7 +33,7 @@ def test_limits_of_another_kind_or_count_are_not_carried_over() -> None:
     assert larger_share(found, 0, 1000, confidence=0.95) is None
 
 
-def limited(drawn: np.ndarray, is_member: np.ndarray, fpr: float) -> Limited:
+def limited(drawn: np.ndarray, is_member: np.ndarray, fpr: float) -> Limited[float]:
     found = rate_limits(drawn, is_member, fpr)
     return Limited(tpr_at_fpr(drawn, is_member, fpr).tpr, found.low, found.high)
 
@@ -78,7 +78,7 @@ def test_an_auc_of_a_sample_repeated_has_the_limits_that_were_told(times: int) -
     drawn, is_member = scores(150)
     now = auc_interval(drawn, is_member)
     then = auc_interval(np.tile(drawn, times), np.tile(is_member, times))
-    told = larger_auc(Limited(*now[:3]), 150, 150 * times, confidence=0.95)
+    told = larger_auc(now, 150, 150 * times, confidence=0.95)
     assert now.method.startswith("DeLong")
     # A sample's own variance divides by one less than its size: a third of a per cent here.
     assert told == pytest.approx((then.low, then.high), abs=2e-4)
@@ -87,7 +87,7 @@ def test_an_auc_of_a_sample_repeated_has_the_limits_that_were_told(times: int) -
 def test_an_auc_that_was_exact_on_pairs_stays_so() -> None:
     now = auc_interval([3.0, 4.0, 5.0, 1.0, 2.0, 0.0], [True, True, True, False, False, False])
     assert now.method.startswith("exact on pairs")
-    told = larger_auc(Limited(*now[:3]), 3, 30, confidence=0.95)
+    told = larger_auc(now, 3, 30, confidence=0.95)
     assert told == clopper_pearson(30, 30)
 
 

@@ -80,7 +80,8 @@ def test_so_many_nonmembers_give_a_lower_limit_and_one_fewer_does_not(
 
 
 def test_every_sample_is_flagged_at_a_rate_of_one() -> None:
-    assert rate_limits(*scored([0.0], [1.0]), 1.0)[:2] == (1.0, 1.0)
+    limits = rate_limits(*scored([0.0], [1.0]), 1.0)
+    assert (limits.low, limits.high) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("fpr", [0.0, -0.1, 1.1, float("nan")])

@@ -9,6 +9,7 @@ from scipy.stats import binomtest
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
+from fedaudit.metrics.rates import Share
 from fedaudit.metrics.source import (
     ABSTAINED,
     beyond_labels,
@@ -45,18 +46,18 @@ def test_chances_that_are_no_numbers_are_refused() -> None:
 def test_success_is_the_share_of_owners_named_with_an_exact_interval() -> None:
     success = source_success(np.array([0, 1, 2, 0]), np.array([0, 1, 2, 2]))
     expected = binomtest(3, 4).proportion_ci(0.95, method="exact")
-    assert (success.value, success.right, success.answered) == (0.75, 3, 4)
+    assert (success.value, success.hits, success.total) == (0.75, 3, 4)
     assert success.low == pytest.approx(expected.low)
     assert success.high == pytest.approx(expected.high)
 
 
 def test_silence_is_neither_right_nor_wrong() -> None:
     success = source_success(np.array([0, ABSTAINED, 1]), np.array([0, 1, 0]))
-    assert (success.value, success.answered) == (0.5, 2)
+    assert (success.value, success.total) == (0.5, 2)
 
 
 def test_an_attack_that_never_answers_says_nothing() -> None:
-    assert source_success(np.array([ABSTAINED]), np.array([0]))[:3] == (0.0, 0.0, 1.0)
+    assert source_success(np.array([ABSTAINED]), np.array([0])) == Share(0.0, 0.0, 1.0, 0, 0)
 
 
 def test_success_without_samples_is_refused() -> None:
@@ -141,9 +142,9 @@ def test_the_level_of_labels_is_that_of_each_answer_against_other_samples_of_the
     success = float((named == source).mean())
     expected = float(sum(levels) / len(levels)) if levels else success
     assert found.level == pytest.approx(expected)
-    assert found.excess == pytest.approx(success - expected)
-    assert found.low <= found.excess + 1e-12
-    assert found.high >= found.excess - 1e-12
+    assert found.value == pytest.approx(success - expected)
+    assert found.low <= found.value + 1e-12
+    assert found.high >= found.value - 1e-12
 
 
 def test_known_label_distributions_give_each_answer_its_chance_by_bayes_rule() -> None:
@@ -162,7 +163,7 @@ def test_known_label_distributions_give_each_answer_its_chance_by_bayes_rule() -
 def test_samples_alone_in_their_class_show_nothing_beyond_labels() -> None:
     everyone = np.arange(4)
     found = beyond_labels(everyone, everyone, everyone)
-    assert (found.level, found.excess) == (1.0, 0.0)
+    assert (found.level, found.value) == (1.0, 0.0)
     assert found.low < 0
 
 

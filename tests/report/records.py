@@ -10,7 +10,7 @@ from scipy.stats import beta, rankdata
 
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics import Limited, rate_limits
-from fedaudit.metrics.source import LabelLevel
+from fedaudit.metrics.source import LabelExcess
 from fedaudit.results.aggregate import corrected, each_over_runs
 from fedaudit.results.estimate import GUESSING, Estimate, Test
 from fedaudit.results.guessing import alpha_of
@@ -522,7 +522,7 @@ def source(
         answers,
         Limited(right / samples, low, high),
         Test(null=GUESSING, level=1 / clients, high=min(1.5 / clients, 1.0), p_value=p_value),
-        LabelLevel(mixes, right / samples - mixes, low - mixes, high - mixes),
+        LabelExcess(right / samples - mixes, low - mixes, high - mixes, level=mixes),
         class_p_value,
         None if baseline is None else Baseline(baseline, right / samples - baseline, baseline_p),
     )

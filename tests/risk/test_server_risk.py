@@ -61,8 +61,8 @@ def test_a_cluster_of_memorisers_has_the_higher_risk(measure: Measure) -> None:
     few, many = risk(measure, epochs=8).judged([Cluster(model, 20), Cluster(model, 10_000)], seed=3)
     assert few is not None
     assert many is not None
-    assert few.estimate > 0.75
-    assert many.estimate < few.estimate - 0.05
+    assert few.value > 0.75
+    assert many.value < few.value - 0.05
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_shadows_that_repeat_the_training_tell_the_risk_of_a_model_that_learned_
         caught, let_go = (judged.decide(cluster.model, part) for part in (members, others))
         real = counted_balanced_accuracy(int(caught.sum()), 60, int((~let_go).sum()), 1000).value
         assert real > 0.75
-        found[way] = judged.estimate - real
+        found[way] = judged.value - real
     assert abs(found["repeated"]) < 0.07
     # A few epochs from the model itself see their samples too seldom.
     assert found["continued"] < -0.07
@@ -94,7 +94,7 @@ def test_shadows_that_learn_nothing_give_nothing_away(measure: Measure) -> None:
         (found,) = idle.judged([Cluster(MLP.initial(1), 200)], seed=seed)
         assert found is not None
         assert found.low <= 0.5 <= found.high
-        assert abs(found.estimate - 0.5) < 0.06
+        assert abs(found.value - 0.5) < 0.06
 
 
 def test_the_estimate_is_the_share_that_is_right_on_shadows_never_learned_from() -> None:
@@ -120,9 +120,9 @@ def test_the_estimate_is_the_share_that_is_right_on_shadows_never_learned_from()
         right += 1 - float(np.mean(predicted(known, outside)))
     (found,) = server.judged([cluster], seed=3)
     assert found is not None
-    assert found.estimate == pytest.approx(right / 6, abs=1e-12)
-    assert found.low < found.estimate < found.high
-    assert server([cluster], seed=3) == [found.estimate]
+    assert found.value == pytest.approx(right / 6, abs=1e-12)
+    assert found.low < found.value < found.high
+    assert server([cluster], seed=3) == [found.value]
 
 
 def test_the_decision_is_fitted_on_all_shadows() -> None:
@@ -159,9 +159,9 @@ def test_one_shadow_is_tried_half_by_half() -> None:
     server = risk(LOSS, count=1)
     (found,) = server.judged([Cluster(MLP.initial(1), 21)], seed=3)
     assert found is not None
-    assert found.estimate > 0.7
+    assert found.value > 0.7
     # 21 members and 21 others: counted in halves of 10 and 11, all of them once.
-    assert (found.estimate * 42) == pytest.approx(round(found.estimate * 42))
+    assert (found.value * 42) == pytest.approx(round(found.value * 42))
 
 
 def test_a_cluster_of_one_sample_can_be_judged() -> None:

@@ -114,7 +114,7 @@ def test_a_row_without_a_leak_has_a_mean_at_chance_in_either_direction() -> None
 
 
 def test_a_mirrored_figure_has_its_limits_turned_round() -> None:
-    made = average({"b": {1: {0: Value(0.3, 0.25, 0.36)}}}, {"b": {0: -1}})
+    made = average({"b": {1: {0: Value(0.3, 0.25, 0.36, "")}}}, {"b": {0: -1}})
     value = made.values[1][0]
     assert (value.value, value.low, value.high) == pytest.approx((0.7, 0.64, 0.75))
     assert made.attacks == {0: ("b, mirrored",)}
@@ -281,7 +281,10 @@ def test_claims_have_no_average_of_attacks_without_a_common_run(
 
 def test_an_attack_with_one_lucky_run_is_not_the_strongest_and_costs_no_run() -> None:
     def runs(*values: float) -> Values:
-        return {seed: {0: Value(value, cancels=True)} for seed, value in enumerate(values)}
+        return {
+            seed: {0: Value.without_limits(value, cancels=True)}
+            for seed, value in enumerate(values)
+        }
 
     figures = {"a": runs(0.6, 0.7, 0.8), "b": runs(0.7, 0.7, 0.75), "lucky": runs(0.99)}
     made = strongest(figures, {})
@@ -289,14 +292,20 @@ def test_an_attack_with_one_lucky_run_is_not_the_strongest_and_costs_no_run() ->
     assert list(made.values) == [0, 1, 2]
     # Without an attack that has every run, those with the most are compared where they share any.
     parts: dict[str, Values] = {
-        "a": {0: {0: Value(0.9)}, 1: {0: Value(0.5)}},
-        "b": {1: {0: Value(0.6)}, 2: {0: Value(0.6)}},
-        "lucky": {3: {0: Value(0.99)}},
+        "a": {0: {0: Value.without_limits(0.9)}, 1: {0: Value.without_limits(0.5)}},
+        "b": {1: {0: Value.without_limits(0.6)}, 2: {0: Value.without_limits(0.6)}},
+        "lucky": {3: {0: Value.without_limits(0.99)}},
     }
     assert strongest(parts, {}).attacks == {0: ("b",)}
-    apart: dict[str, Values] = {"a": {0: {0: Value(0.6)}}, "b": {1: {0: Value(0.7)}}}
+    apart: dict[str, Values] = {
+        "a": {0: {0: Value.without_limits(0.6)}},
+        "b": {1: {0: Value.without_limits(0.7)}},
+    }
     assert strongest(apart, {}).attacks == {0: ("b",)}
-    over: dict[str, Values] = {"a": {None: {0: Value(0.6)}}, "b": {None: {0: Value(0.7)}}}
+    over: dict[str, Values] = {
+        "a": {None: {0: Value.without_limits(0.6)}},
+        "b": {None: {0: Value.without_limits(0.7)}},
+    }
     assert strongest(over, {}).attacks == {0: ("b",)}
 
 
@@ -358,8 +367,8 @@ def test_rates_count_by_their_own_test_and_are_never_mirrored() -> None:
 
 def test_the_strongest_attack_is_chosen_once_for_all_runs_with_the_largest_limit_of_any() -> None:
     figures: dict[str, Values] = {
-        "a": {1: {0: Value(0.9, 0.85, 0.92)}, 2: {0: Value(0.6, 0.5, 0.7)}},
-        "b": {1: {0: Value(0.5, 0.1, 0.95)}, 2: {0: Value(0.8, 0.7, 0.9)}},
+        "a": {1: {0: Value(0.9, 0.85, 0.92, "")}, 2: {0: Value(0.6, 0.5, 0.7, "")}},
+        "b": {1: {0: Value(0.5, 0.1, 0.95, "")}, 2: {0: Value(0.8, 0.7, 0.9, "")}},
     }
     made = strongest(figures, {})
     assert made.attacks == {0: ("a",)}

@@ -207,7 +207,7 @@ def test_estimated_and_real_risk_are_found_again_by_hand(updates: bool) -> None:
         others = run.dataset.test.take(torch.from_numpy(np.isin(place, users[name])))
         caught = torch.cat([judge.decide(model, data[c], start=start) for c in users[name]])
         cleared = ~judge.decide(model, others, start=start)
-        assert state.estimated == judge.estimate
+        assert state.estimated == judge.value
         assert state.risk == pytest.approx(
             float(caught.double().mean() + cleared.double().mean()) / 2
         )

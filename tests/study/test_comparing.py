@@ -123,15 +123,15 @@ def test_accuracies_on_one_test_set_and_rates_at_a_threshold_do_not_narrow_with_
 
 
 def test_a_change_that_is_the_same_in_every_seed_has_no_interval_to_show() -> None:
-    one: Values = {1: {0: Value(0.5)}, 2: {0: Value(0.75)}}
-    other: Values = {1: {0: Value(0.25)}, 2: {0: Value(0.5)}}
+    one: Values = {1: {0: Value.without_limits(0.5)}, 2: {0: Value.without_limits(0.75)}}
+    other: Values = {1: {0: Value.without_limits(0.25)}, 2: {0: Value.without_limits(0.5)}}
     change = difference(one, other)
     assert change is not None
     assert (change.value, change.low) == (0.25, None)
 
 
 def test_one_seed_combines_the_limits_of_both() -> None:
-    change = difference({1: {0: Value(0.7, 0.6, 0.75)}}, {1: {0: Value(0.5, 0.4, 0.53)}})
+    change = difference({1: {0: Value(0.7, 0.6, 0.75, "")}}, {1: {0: Value(0.5, 0.4, 0.53, "")}})
     assert change is not None
     assert change.value == pytest.approx(0.2)
     assert change.low == pytest.approx(0.2 - math.hypot(0.1, 0.03))
@@ -141,8 +141,12 @@ def test_one_seed_combines_the_limits_of_both() -> None:
 
 
 def test_without_a_common_seed_or_client_there_is_no_difference() -> None:
-    assert difference({1: {0: Value(0.7)}}, {2: {0: Value(0.7)}}) is None
-    assert difference({1: {0: Value(0.7)}}, {1: {1: Value(0.7)}}) is None
+    assert (
+        difference({1: {0: Value.without_limits(0.7)}}, {2: {0: Value.without_limits(0.7)}}) is None
+    )
+    assert (
+        difference({1: {0: Value.without_limits(0.7)}}, {1: {1: Value.without_limits(0.7)}}) is None
+    )
 
 
 def test_clients_of_one_seed_are_averaged_with_their_limits() -> None:

@@ -113,7 +113,7 @@ def test_a_mean_rate_without_a_lower_limit_has_none_for_further_runs_either() ->
 
 
 def test_a_difference_over_further_runs_is_never_narrower_than_over_these() -> None:
-    gaps = [Value(gap, gap - 0.1, gap + 0.1) for gap in (0.01, 0.011, 0.012, 0.013, 0.014)]
+    gaps = [Value(gap, gap - 0.1, gap + 0.1, "") for gap in (0.01, 0.011, 0.012, 0.013, 0.014)]
     found = over_gaps(gaps)
     assert found is not None
     assert found.further is not None

@@ -15,6 +15,7 @@ from jaxtyping import Float
 
 from fedaudit.core.errors import BadInput, FedauditError, option
 from fedaudit.core.importing import named
+from fedaudit.core.limits import Limited
 from fedaudit.filters.claim import (
     EXACT,
     MOVE,
@@ -55,14 +56,6 @@ class Finding(NamedTuple):
     check: str
     where: str
     p: float
-
-
-class StdEstimate(NamedTuple):
-    """A standard deviation with its confidence limits."""
-
-    value: float
-    low: float
-    high: float
 
 
 def is_hidden(replay: Replay, probes: Probes) -> bool:
@@ -112,11 +105,11 @@ def _once(
         worst.setdefault(test.check, test)
     if not frozen:
         yield _unfrozen(worst["sensitivity"], claim.sensitivity, failed=tests[0].p < error)
-    std, low, high = spread_of(noise, claim.noise, error) if noise else StdEstimate(0, 0, 0)
+    std = spread_of(noise, claim.noise, error) if noise else Limited(0.0, 0.0, 0.0)
     if not claim.sigma:
         if noise:
             why = "noise was found, and none is declared"
-            yield FilterCheck("noise", Result.NOTED, f"{std:.3g}", why=why)
+            yield FilterCheck("noise", Result.NOTED, f"{std.value:.3g}", why=why)
         return
     if not hidden:
         failed, where = True, "the output is the same in every call"
@@ -125,14 +118,14 @@ def _once(
         yield FilterCheck(
             "standard deviation of noise",
             Result.judged(failed=failed),
-            f"{std:.4g} ({low:.4g} to {high:.4g})" if noise else "0",
+            f"{std.value:.4g} ({std.low:.4g} to {std.high:.4g})" if noise else "0",
             f"{claim.std:.4g}",
             f"there is less noise than declared ({where})",
             "Every entry needs it: look for a factor that is left out, squared, or divided twice.",
         )
-        if not failed and low > claim.std * (1 + EXACT):
+        if not failed and std.low > claim.std * (1 + EXACT):
             why = "there is more noise than declared"
-            yield FilterCheck("more noise", Result.NOTED, f"{std:.4g}", why=why)
+            yield FilterCheck("more noise", Result.NOTED, f"{std.value:.4g}", why=why)
     for check, name, why, advice in _TESTED:
         if check in worst:
             where, p = worst[check][1:]
@@ -276,14 +269,14 @@ def call_tests(draws: Arrays) -> Iterator[Finding]:
     yield Finding("calls", "two of the calls", min(1.0, min(pairs) * len(pairs)))
 
 
-def spread_of(draws: Arrays, noise: str, error: float) -> StdEstimate:
+def spread_of(draws: Arrays, noise: str, error: float) -> Limited[float]:
     """The standard deviation of all entries' noise, with limits of that error."""
     differences = _differences(_matrix(*draws.values()))
     variance, freedom = float((differences**2).mean()) / 2, differences.size * _freedom(noise)
     low, high = (
         variance * freedom / sp.special.chdtri(freedom, p) for p in (error / 2, 1 - error / 2)
     )
-    return StdEstimate(*(float(value) ** 0.5 for value in (variance, low, high)))
+    return Limited(*(float(value) ** 0.5 for value in (variance, low, high)))
 
 
 def _differences(draws: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from time import monotonic
 from typing import NamedTuple
@@ -183,7 +184,7 @@ def _in_rounds(
         metric=figures.SIGN_SUCCESS,
         n_members=inside,
         n_nonmembers=total - inside,
-        **by_signs._asdict(),
+        **asdict(by_signs),
     )
     most = 1.0 if distance is None else gaussian_success(distance)
     by_target = share(int(played.by_target.sum()), inside)
@@ -284,7 +285,7 @@ def _by_others(at: At, played: Played, batch: int, shared_mask: bool) -> Estimat
     shares = played.by_others / (batch - played.was_in.long()).clamp(min=1)
     games = mean_of_units(shares.tolist(), units="games", within=(0.0, 1.0))
     low, high = (found.value if end is None else end for end in (games.low, games.high))
-    found = found._replace(low=min(low, found.low), high=max(high, found.high))
+    found = replace(found, low=min(low, found.low), high=max(high, found.high))
     return counted(at, figures.FIRES_FOR_OTHERS, found, figures.SHARED_MASK)
 
 
@@ -437,7 +438,7 @@ def success_estimates(success: GameSuccess, at: At, most: float) -> list[Estimat
     of_both = partial(at, n_members=success.tpr.total, n_nonmembers=success.tnr.total)
     proven, method = success.epsilon.value, success.epsilon.method
     return [
-        of_both(metric=figures.SUCCESS, ceiling=most, **success.adv._asdict()),
+        of_both(metric=figures.SUCCESS, ceiling=most, **asdict(success.adv)),
         counted(at, figures.TRUE_POSITIVES, success.tpr),
         counted(at, figures.TRUE_NEGATIVES, success.tnr),
         of_both(metric=figures.PROVEN, value=proven, low=proven, method=method),

@@ -197,7 +197,7 @@ def more_for_auc(row: Estimate, ceiling: float) -> RequiredSamples | None:
 
 
 def more_samples(
-    found: Limited, total: int, ceiling: float, *, less: float = 0.0
+    found: Limited[float], total: int, ceiling: float, *, less: float = 0.0
 ) -> RequiredSamples:
     """Samples that would settle a share of them, held against the ceiling less a known level."""
 

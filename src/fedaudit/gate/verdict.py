@@ -8,7 +8,7 @@ from pydantic import Field
 
 from fedaudit.gate.outcome import Outcome, against, bound_against, gravest, gravity, level
 from fedaudit.gate.sample_size import MOST_TIMES, RequiredSamples, more_of
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.fields import Part, Whole
 
 VERDICT_FORMAT = "fedaudit-verdict"
@@ -25,15 +25,12 @@ _SLACK = 1e-9
 _DOUBTED = "above the ceiling, but"
 
 
-class Held(Part):
+class Held(Interval):
     """One figure held against its ceiling.
 
     Attributes:
         what: Which one, in words: "fedmia-2 on client 0 in seed 1".
         value: The figure; None where it was refused or is absent.
-        low: Lower limit; None where there is none.
-        high: Upper limit; None likewise.
-        method: How the limits were made.
         outcome: What comes of it.
         reason: Why, where that does not follow from limits and ceiling.
         more: What would settle it; None where it is settled.
@@ -41,9 +38,6 @@ class Held(Part):
 
     what: str
     value: float | None
-    low: float | None = None
-    high: float | None = None
-    method: str = ""
     outcome: Outcome
     reason: str = ""
     more: RequiredSamples | None = None

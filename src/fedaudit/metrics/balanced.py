@@ -1,11 +1,12 @@
 """Balanced accuracy: at a given threshold, at the best in hindsight, at one held out."""
 
+from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from fedaudit.metrics.intervals import percent, require_confidence
+from fedaudit.metrics.intervals import IntervalEstimate, percent, require_confidence
 from fedaudit.metrics.rates import share
 from fedaudit.metrics.roc import SplitScores, halves, sides
 
@@ -28,18 +29,15 @@ class OptimisticAccuracy(NamedTuple):
     note: str = "optimistic: threshold chosen on the same samples"
 
 
-class HeldOutAccuracy(NamedTuple):
-    """Balanced accuracy at a threshold chosen on other samples.
+@dataclass(frozen=True)
+class HeldOutAccuracy(IntervalEstimate[float]):
+    """Balanced accuracy at a threshold chosen on other samples: (TPR + TNR) / 2.
 
     Attributes:
-        value: (TPR + TNR) / 2 on the evaluation half.
-        low: Lower limit.
-        high: Upper limit.
         realised_fpr: False-positive rate on the evaluation half.
         threshold: The lowest score that is flagged; None if flagging no sample is best.
         n_members: Members in the evaluation half.
         n_nonmembers: Non-members in the evaluation half.
-        method: How the interval was computed.
 
     Examples:
         >>> scores, is_member = np.arange(40), np.arange(40) >= 20
@@ -47,35 +45,15 @@ class HeldOutAccuracy(NamedTuple):
         0.9
     """
 
-    value: float
-    low: float
-    high: float
     realised_fpr: float
     threshold: float | None
     n_members: int
     n_nonmembers: int
-    method: str
-
-
-class CountedAccuracy(NamedTuple):
-    """A balanced accuracy from counts of right answers.
-
-    Attributes:
-        value: (TPR + TNR) / 2.
-        low: Lower limit.
-        high: Upper limit.
-        method: How the interval was computed.
-    """
-
-    value: float
-    low: float
-    high: float
-    method: str
 
 
 def counted_balanced_accuracy(
     caught: int, members: int, cleared: int, nonmembers: int, *, confidence: float = 0.95
-) -> CountedAccuracy:
+) -> IntervalEstimate[float]:
     """(TPR + TNR) / 2 from counts, with an interval that is sound for any sizes.
 
     The limits are the means of the TPR's and the TNR's exact limits, each with half of the
@@ -97,7 +75,7 @@ def counted_balanced_accuracy(
     each = 1 - (1 - confidence) / 2
     tpr = share(caught, members, confidence=each)
     tnr = share(cleared, nonmembers, confidence=each)
-    return CountedAccuracy(
+    return IntervalEstimate(
         value=(tpr.value + tnr.value) / 2,
         low=(tpr.low + tnr.low) / 2,
         high=(tpr.high + tnr.high) / 2,
@@ -180,14 +158,11 @@ def held_out_balanced_accuracy(
         caught, members, nonmembers - alarms, nonmembers, confidence=confidence
     )
     return HeldOutAccuracy(
-        value=found.value,
-        low=found.low,
-        high=found.high,
+        **asdict(replace(found, method=f"{found.method}, threshold from the other half")),
         realised_fpr=alarms / nonmembers,
         threshold=threshold,
         n_members=members,
         n_nonmembers=nonmembers,
-        method=f"{found.method}, threshold from the other half",
     )
 
 

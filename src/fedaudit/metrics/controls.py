@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.delong import auc_interval, interval_of_ranks
-from fedaudit.metrics.intervals import percent, require_confidence
+from fedaudit.metrics.intervals import Limits, percent, require_confidence
 from fedaudit.metrics.roc import SplitScores, ranked, sides
 from fedaudit.metrics.truth import as_truth
 
@@ -20,18 +20,16 @@ _INTERVAL = 0.95
 _FALSE_ALARM = 1e-6
 
 
-class PermutationNull(NamedTuple):
-    """Distribution of an attack's AUC under shuffled membership.
+@dataclass(frozen=True, kw_only=True)
+class PermutationNull(Limits[float]):
+    """Distribution of an attack's AUC under shuffled membership, with its central range.
 
     Attributes:
         auc: The AUC with the true membership.
         mean: Mean AUC over permutations.
-        low: Lower end of the central range of AUCs over permutations.
-        high: Upper end.
         p_value: One-sided: how often a permutation reaches the true AUC, never 0.
         permutations: Number of permutations.
         alarms: Permutations whose 95 % interval excluded 0.5; a twentieth is expected.
-        method: How the range was computed.
 
     Examples:
         >>> rng, is_member = np.random.default_rng(0), np.arange(40) < 20
@@ -41,12 +39,9 @@ class PermutationNull(NamedTuple):
 
     auc: float
     mean: float
-    low: float
-    high: float
     p_value: float
     permutations: int
     alarms: int
-    method: str
 
     @property
     def passed(self) -> bool:
@@ -145,15 +140,15 @@ class _Scored(NamedTuple):
     scores: dict[str, Float[np.ndarray, " scored"]]
 
 
-class BlindResult(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class BlindResult(Limits[float]):
     """Result of membership inference from inputs alone, without a model.
+
+    Its limits are corrected for having two classifiers.
 
     Attributes:
         classifier: "linear" or "trees": the one that separated better.
         auc: Its AUC on samples that it has not seen.
-        low: Lower limit, corrected for having two classifiers.
-        high: Upper limit.
-        method: How the interval was computed.
         shifted: The lower limit is above 0.5: members and non-members differ before any
             training, so no attack on them measures membership alone.
         n_members: Members scored.
@@ -168,9 +163,6 @@ class BlindResult(NamedTuple):
 
     classifier: str
     auc: float
-    low: float
-    high: float
-    method: str
     shifted: bool
     n_members: int
     n_nonmembers: int
@@ -308,15 +300,15 @@ def _better(scored: _Scored, confidence: float) -> BlindResult:
         for name, values in scored.scores.items()
     }
     best = max(found, key=lambda name: found[name].low)
-    value, low, high, method = found[best]
+    better = found[best]
     members = int(scored.truth.sum())
     return BlindResult(
         classifier=best,
-        auc=value,
-        low=low,
-        high=high,
-        method=f"{method}, better of 2 classifiers",
-        shifted=low > 0.5,
+        auc=better.value,
+        low=better.low,
+        high=better.high,
+        method=f"{better.method}, better of 2 classifiers",
+        shifted=better.low > 0.5,
         n_members=members,
         n_nonmembers=len(scored.truth) - members,
     )

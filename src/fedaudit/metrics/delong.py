@@ -1,5 +1,6 @@
 """DeLong's interval of an AUC: of one attack, of two, of samples clustered in runs."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import (
     ConfidenceLimits,
+    IntervalEstimate,
     clopper_pearson,
     percent,
     require_confidence,
@@ -43,47 +45,32 @@ SEPARATE = "separate intervals"
 """How the method of a difference begins that was made from two AUCs' own limits."""
 
 
-class AucInterval(NamedTuple):
+@dataclass(frozen=True)
+class AucInterval(IntervalEstimate[float]):
     """AUC with its confidence interval.
 
-    Attributes:
-        value: The AUC.
-        low: Lower limit.
-        high: Upper limit.
-        method: "DeLong 95%"; or "exact on pairs 95%" or "few scores differ 95%" if DeLong's
-            interval would be too narrow.
+    The method is "DeLong 95%"; or "exact on pairs 95%" or "few scores differ 95%" if DeLong's
+    interval would be too narrow.
 
     Examples:
         >>> auc_interval([0.9, 0.4, 0.6, 0.1], [True, True, False, False]).value
         0.75
     """
 
-    value: float
-    low: float
-    high: float
-    method: str
 
-
-class AucDifference(NamedTuple):
+@dataclass(frozen=True)
+class AucDifference(IntervalEstimate[float]):
     """Difference of two attacks' AUCs on the same samples: the first minus the second.
 
     Attributes:
-        value: The difference.
-        low: Lower limit.
-        high: Upper limit.
         p_value: Two-sided, against no difference.
-        method: How the interval was computed.
 
     Examples:
         >>> compare_auc([3, 1, 2, 0], [3, 2, 1, 0], is_member=[True, True, False, False]).value
         -0.25
     """
 
-    value: float
-    low: float
-    high: float
     p_value: float
-    method: str
 
 
 class _Placements(NamedTuple):
@@ -121,8 +108,9 @@ def auc_interval(
     Examples:
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
-        >>> [round(figure, 3) for figure in auc_interval(scores, is_member)[:3]]
-        [0.784, 0.682, 0.86]
+        >>> interval = auc_interval(scores, is_member)
+        >>> round(interval.value, 3), round(interval.low, 3), round(interval.high, 3)
+        (0.784, 0.682, 0.86)
 
     Source: DeLong, DeLong and Clarke-Pearson 1988; midranks after Sun and Xu 2014; Stringer 1963
         and Zou and Donner 2008 if few scores of a side differ.
@@ -311,7 +299,7 @@ def compare_auc(
     if variance <= negligible or not all(one.method.startswith("DeLong") for one in alone):
         low, high = alone[0].low - alone[1].high, alone[0].high - alone[1].low
         method = f"{SEPARATE} {percent(confidence)}"
-        return AucDifference(value, low, high, 1.0, method)
+        return AucDifference(value, low, high, method, p_value=1.0)
     error = float(np.sqrt(variance))
     reach = -float(sp.special.ndtri((1 - confidence) / 2)) * error
     return AucDifference(
@@ -345,22 +333,6 @@ def _covariance(first: _Placements, second: _Placements) -> float:
 _FEWEST = 10
 
 
-class RunsAuc(NamedTuple):
-    """An AUC over all pairs, with limits that count runs and not samples.
-
-    Attributes:
-        value: Chance that a random member scores above a random non-member, of any two runs.
-        low: Lower limit; None where every draw of runs gives the same.
-        high: Upper limit; None as well.
-        method: How the limits were made.
-    """
-
-    value: float
-    low: float | None
-    high: float | None
-    method: str
-
-
 def auc_over_runs(
     scores: npt.ArrayLike,
     is_member: npt.ArrayLike,
@@ -369,10 +341,11 @@ def auc_over_runs(
     rng: np.random.Generator,
     confidence: float = 0.95,
     resamples: int = 4000,
-) -> RunsAuc:
-    """AUC with a percentile bootstrap that draws whole runs, members and non-members together.
+) -> IntervalEstimate[float | None]:
+    """AUC over all pairs, with a percentile bootstrap that draws whole runs.
 
-    Samples of one run may depend on each other in any way; runs are taken as independent.
+    Samples of one run may depend on each other in any way; runs are taken as independent. There
+    are no limits if every draw of runs gives the same AUC.
 
     Args:
         scores: One score per sample, larger for likelier members; may be infinite.
@@ -407,11 +380,11 @@ def auc_over_runs(
     areas = np.einsum("di,ij,dj->d", drawn, won, drawn) / ((drawn @ members) * (drawn @ others))
     value = auc(values, truth)
     if np.ptp(areas) < 1e-12:
-        return RunsAuc(value, None, None, f"no spread over {count} runs")
+        return IntervalEstimate(value, None, None, f"no spread over {count} runs")
     tail = (1 - confidence) / 2
     low, high = np.quantile(areas, [tail, 1 - tail])
     method = f"bootstrap over {count} runs {percent(confidence)}"
-    return RunsAuc(value, float(min(low, value)), float(max(high, value)), method)
+    return IntervalEstimate(value, float(min(low, value)), float(max(high, value)), method)
 
 
 class ThresholdRates(NamedTuple):

@@ -1,6 +1,7 @@
 """Fairness to groups of clients: parity of a classifier, and models riskier than clients accept."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy import ndarray
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.metrics.intervals import (
     ConfidenceLimits,
+    Limited,
     require_confidence,
 )
 
@@ -17,20 +19,15 @@ METRICS = ("demographic parity", "equal opportunity", "equalised odds")
 """What is measured, in this order."""
 
 
-class GroupGap(NamedTuple):
-    """A difference between groups; 0 is equal treatment.
+@dataclass(frozen=True)
+class GroupGap(Limited[float]):
+    """The largest difference between two groups with bootstrap limits; 0 is equal treatment.
 
     Attributes:
         metric: One of ``METRICS``.
-        value: The largest difference between two groups.
-        low: Lower bootstrap limit.
-        high: Upper bootstrap limit.
     """
 
     metric: str
-    value: float
-    low: float
-    high: float
 
 
 def fairness_gaps(
@@ -80,7 +77,7 @@ def fairness_gaps(
     values = _by_fairlearn(tables, comparable)
     drawn = gaps_of(_resampled(tables, resamples, rng))
     return [
-        GroupGap(metric, value, *_limits(gaps, (1 - confidence) / 2))
+        GroupGap(value, *_limits(gaps, (1 - confidence) / 2), metric)
         for metric, value, gaps in zip(METRICS, values, drawn.T, strict=True)
     ]
 

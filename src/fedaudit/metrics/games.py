@@ -9,15 +9,16 @@ test reaches whose threshold lies half way.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import scipy as sp
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics.balanced import CountedAccuracy, counted_balanced_accuracy
+from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.epsilon import Counts, EpsilonBound, clopper_pearson_epsilon
-from fedaudit.metrics.intervals import percent, require_confidence
+from fedaudit.metrics.intervals import IntervalEstimate, Limits, percent, require_confidence
 from fedaudit.metrics.rates import Share, share
 
 _MOST_ROUNDS = 10**9
@@ -289,28 +290,23 @@ class GameSuccess(NamedTuple):
 
     tpr: Share
     tnr: Share
-    adv: CountedAccuracy
+    adv: IntervalEstimate[float]
     epsilon: EpsilonBound
 
 
-class Certificate(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Certificate(Limits[float]):
     """Limits of the success in games, from how often the rule fires for single records.
 
     Attributes:
-        low: With the stated confidence, the success is at least this.
-        high: And at most this.
         of_target: How often the rule fires for the target, with its limits.
         of_others: How often for another record, with its limits.
         batch: Records in a batch.
-        method: How the limits were made.
     """
 
-    low: float
-    high: float
     of_target: Share
     of_others: Share
     batch: int
-    method: str
 
 
 def game_success(

@@ -1,6 +1,7 @@
 """Risk by class or client, and the members most exposed."""
 
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -8,21 +9,20 @@ from jaxtyping import Float, Int
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.delong import auc_interval
+from fedaudit.metrics.intervals import Limits
 from fedaudit.metrics.roc import as_scores, sides
 from fedaudit.metrics.truth import as_truth
 
 
-class GroupAuc(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class GroupAuc(Limits[float | None]):
     """AUC within one group, such as a class or a client.
 
     Attributes:
         group: The group's number (class index, client).
-        value: The AUC; None if a side has fewer than two samples.
-        low: Lower limit; None in the same case.
-        high: Upper limit; None in the same case.
+        value: The AUC; None, as its limits are, if a side has fewer than two samples.
         n_members: Members in the group.
         n_nonmembers: Non-members in the group.
-        method: How the limits were computed; empty without limits.
 
     Examples:
         >>> auc_by_group([3, 1, 2, 0], [True, True, False, False], groups=np.zeros(4, int))[0].value
@@ -31,11 +31,8 @@ class GroupAuc(NamedTuple):
 
     group: int
     value: float | None
-    low: float | None
-    high: float | None
     n_members: int
     n_nonmembers: int
-    method: str = ""
 
 
 class SingledOut(NamedTuple):
@@ -168,10 +165,10 @@ def _group(
 ) -> GroupAuc:
     members = int(truth.sum())
     nonmembers = len(truth) - members
-    if min(members, nonmembers) < 2:
-        return GroupAuc(group, None, None, None, members, nonmembers)
-    value, low, high, method = auc_interval(scores, truth, confidence=confidence)
-    return GroupAuc(group, value, low, high, members, nonmembers, method)
+    figure: dict[str, Any] = {"value": None, "low": None, "high": None}
+    if min(members, nonmembers) >= 2:
+        figure = asdict(auc_interval(scores, truth, confidence=confidence))
+    return GroupAuc(group=group, n_members=members, n_nonmembers=nonmembers, **figure)
 
 
 def _grouped(

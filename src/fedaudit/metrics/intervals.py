@@ -7,6 +7,7 @@ give. There the runs are the units, and few of them say little.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from statistics import fmean
 from typing import NamedTuple
@@ -16,6 +17,9 @@ import scipy as sp
 from jaxtyping import Float
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.limits import IntervalEstimate as IntervalEstimate
+from fedaudit.core.limits import Limited as Limited
+from fedaudit.core.limits import Limits as Limits
 
 FEWEST_RUNS = 5
 """Below so many runs nothing is said about further ones: limits would be wider than any leak."""
@@ -40,48 +44,22 @@ class ConfidenceLimits(NamedTuple):
     high: float
 
 
-class Limited(NamedTuple):
-    """Figure with the limits that one sample gave.
-
-    Attributes:
-        value: The figure.
-        low: Its lower limit.
-        high: Its upper limit.
-
-    Examples:
-        >>> averaged([Limited(0.6, low=0.5, high=0.7), Limited(0.7, low=0.6, high=0.8)])
-        ConfidenceLimits(low=0.55, high=0.75)
-    """
-
-    value: float
-    low: float
-    high: float
-
-
-class LimitsByError(NamedTuple):
-    """One-sided limits of a figure at several errors.
-
-    Attributes:
-        low: Lower limits, one an error.
-        high: Upper limits.
-    """
-
-    low: Float[np.ndarray, " errors"]
-    high: Float[np.ndarray, " errors"]
+@dataclass(frozen=True, kw_only=True)
+class LimitsByError(Limits[Float[np.ndarray, " errors"]]):
+    """One-sided limits of a figure at several errors, one for each."""
 
 
 LimitsAt = Callable[[Float[np.ndarray, " errors"]], LimitsByError]
 """Limits of a figure whose each side is wrong with these probabilities at most, all in (0, 1)."""
 
 
-class SeedMean(NamedTuple):
+@dataclass(frozen=True)
+class SeedMean(IntervalEstimate[float | None]):
     """Mean of a figure over independent runs, with its interval.
 
+    There are no limits if the runs show no spread to build an interval from.
+
     Attributes:
-        value: The mean.
-        low: Lower limit; None if the runs show no spread to build an interval from.
-        high: Upper limit; None in the same case.
-        method: How the interval was computed.
         seeds: Number of runs.
 
     Examples:
@@ -89,10 +67,6 @@ class SeedMean(NamedTuple):
         0.62
     """
 
-    value: float
-    low: float | None
-    high: float | None
-    method: str
     seeds: int
 
 
@@ -156,7 +130,7 @@ def counted_limits(count: float | int, total: float | int) -> LimitsAt:
         high = (
             sp.special.betaincinv(count + 1, total - count, 1 - errors) if count < total else most
         )
-        return LimitsByError(np.asarray(low), np.asarray(high))
+        return LimitsByError(low=np.asarray(low), high=np.asarray(high))
 
     return at
 
@@ -205,7 +179,7 @@ def clopper_pearson(
     )
 
 
-def summed(runs: Sequence[Limited]) -> ConfidenceLimits:
+def summed(runs: Sequence[Limited[float]]) -> ConfidenceLimits:
     """Compute limits of the mean of independent runs' figures by summing their squared errors.
 
     Each run's distance from its limit is taken as its standard error on that side, and the squares
@@ -233,7 +207,7 @@ def summed(runs: Sequence[Limited]) -> ConfidenceLimits:
     return ConfidenceLimits(value - below, value + above)
 
 
-def averaged(parts: Sequence[Limited]) -> ConfidenceLimits:
+def averaged(parts: Sequence[Limited[float]]) -> ConfidenceLimits:
     """Compute limits of the mean of figures that may depend on each other in any way.
 
     The standard error of a mean is at most the mean of the standard errors. The means of the limits

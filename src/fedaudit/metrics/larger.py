@@ -24,7 +24,7 @@ _SAME = 1e-6
 
 
 def larger_share(
-    found: Limited, total: int, larger: int, *, confidence: float
+    found: Limited[float], total: int, larger: int, *, confidence: float
 ) -> ConfidenceLimits | None:
     """Limits of a counted share among more trials.
 
@@ -45,7 +45,12 @@ def larger_share(
 
 
 def larger_rate(
-    found: Limited, fpr: float, sizes: tuple[int, int], times: float | int, *, confidence: float
+    found: Limited[float],
+    fpr: float,
+    sizes: tuple[int, int],
+    times: float | int,
+    *,
+    confidence: float,
 ) -> ConfidenceLimits | None:
     """Limits of a true-positive rate where both sides have ``times`` as many samples.
 
@@ -101,7 +106,7 @@ def _counted(bound: float, total: int, error: float, limit: Callable[..., float]
 
 
 def larger_auc(
-    found: Limited, pairs: int, larger: int, *, confidence: float
+    found: Limited[float], pairs: int, larger: int, *, confidence: float
 ) -> ConfidenceLimits | None:
     """Limits of an AUC where both sides have ``larger / pairs`` times as many samples.
 
@@ -136,7 +141,7 @@ def larger_auc(
 
 
 def larger_balanced(
-    found: Limited, fpr: float, sizes: tuple[int, int], times: int, *, confidence: float
+    found: Limited[float], fpr: float, sizes: tuple[int, int], times: int, *, confidence: float
 ) -> ConfidenceLimits | None:
     """Limits of a balanced accuracy where both sides have ``times`` as many samples.
 
@@ -171,7 +176,7 @@ def larger_balanced(
 
 
 def larger_mean(
-    found: Limited, seeds: int, larger: int, *, confidence: float
+    found: Limited[float], seeds: int, larger: int, *, confidence: float
 ) -> ConfidenceLimits | None:
     """Limits of a mean over more seeds, with the spread between seeds that these limits show.
 
@@ -201,5 +206,5 @@ def larger_mean(
     return None if mean.low is None or mean.high is None else ConfidenceLimits(mean.low, mean.high)
 
 
-def _same(limits: ConfidenceLimits, found: Limited) -> bool:
+def _same(limits: ConfidenceLimits, found: Limited[float]) -> bool:
     return abs(limits.low - found.low) <= _SAME and abs(limits.high - found.high) <= _SAME

@@ -8,6 +8,7 @@ hold for the rate itself.
 
 import math
 from bisect import bisect_right
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from jaxtyping import Float
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import (
     ConfidenceLimits,
+    Limits,
     LimitsAt,
     LimitsByError,
     clopper_pearson,
@@ -41,13 +43,13 @@ _SEPARATIONS = (0.5, 1.0, 1.5, 2.5)
 """Between unit normals: the curves that limits are made narrow for. They hold for any."""
 
 
-class RateLimits(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class RateLimits(Limits[float]):
     """Limits of the true-positive rate at a false-positive rate.
 
+    The lower limit is 0 if no threshold is certain to keep the false-positive rate.
+
     Attributes:
-        low: Lower limit; 0 if no threshold is certain to keep the false-positive rate.
-        high: Upper limit.
-        method: How the limits were computed, with their level.
         needs: Non-members missing for a lower limit above 0; 0 if there are enough.
 
     Examples:
@@ -55,9 +57,6 @@ class RateLimits(NamedTuple):
         372
     """
 
-    low: float
-    high: float
-    method: str
     needs: int
 
 
@@ -95,8 +94,8 @@ def rate_limits(
     Examples:
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
-        >>> low, high = rate_limits(scores, is_member, 0.1)[:2]
-        >>> round(low, 3), round(high, 3)
+        >>> limits = rate_limits(scores, is_member, 0.1)
+        >>> round(limits.low, 3), round(limits.high, 3)
         (0.097, 0.694)
 
     Source: the number of non-members above the threshold of a true rate a is binomial (n, a), so
@@ -110,7 +109,8 @@ def rate_limits(
         limit(split, fpr, confidence=one_sided) for limit in (_lower_of_sides, _upper_of_sides)
     )
     missing = n_to_bound(fpr, confidence=one_sided) - len(split.nonmembers)
-    return RateLimits(low, high, f"{RATE_METHOD} {percent(confidence)}", max(0, missing))
+    method = f"{RATE_METHOD} {percent(confidence)}"
+    return RateLimits(low=low, high=high, method=method, needs=max(0, missing))
 
 
 def limits_at_threshold(
@@ -212,7 +212,7 @@ def limits_of_rate(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) 
 
     def at(errors: Float[np.ndarray, " errors"]) -> LimitsByError:
         if fpr == 1:
-            return LimitsByError(np.ones(len(errors)), np.ones(len(errors)))
+            return LimitsByError(low=np.ones(len(errors)), high=np.ones(len(errors)))
         lower, upper = _ranks(fpr, *sizes, tuple(errors.tolist()))
         above = sizes[0] - np.searchsorted(members, _reach(nonmembers, lower, np.inf), "right")
         level = sizes[0] - np.searchsorted(members, _reach(nonmembers, upper, -np.inf), "left")
@@ -220,7 +220,7 @@ def limits_of_rate(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) 
         high = sp.special.betaincinv(level + 1, np.maximum(sizes[0] - level, 0.5), 1 - upper[:, 1])
         known = (lower[:, 0] > 0) & (above > 0)
         full = (upper[:, 0] > sizes[1]) | (level == sizes[0])
-        return LimitsByError(np.where(known, low, 0.0), np.where(full, 1.0, high))
+        return LimitsByError(low=np.where(known, low, 0.0), high=np.where(full, 1.0, high))
 
     return at
 

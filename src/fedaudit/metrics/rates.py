@@ -1,6 +1,7 @@
 """True-positive rates at a low false-positive rate: what a sample can and cannot show."""
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import scipy as sp
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import (
     ConfidenceLimits,
+    Limited,
     clopper_pearson,
     percent,
     require_confidence,
@@ -18,13 +20,11 @@ from fedaudit.metrics.intervals import (
 from fedaudit.metrics.roc import allowed_false_positives, halves, sides
 
 
-class Share(NamedTuple):
+@dataclass(frozen=True)
+class Share(Limited[float]):
     """Counted share with its exact interval.
 
     Attributes:
-        value: The share.
-        low: Lower limit.
-        high: Upper limit.
         hits: Samples counted, out of ``total``.
         total: All samples.
 
@@ -33,9 +33,6 @@ class Share(NamedTuple):
         0.9
     """
 
-    value: float
-    low: float
-    high: float
     hits: int
     total: int
 

@@ -1,5 +1,6 @@
 """Source inference: whose sample is it, and how much of the answer is the class alone?"""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +9,8 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics.intervals import clopper_pearson
+from fedaudit.metrics.intervals import Limited
+from fedaudit.metrics.rates import Share, share
 
 _AT_ONCE = 100
 """Shuffles that are held in memory together."""
@@ -18,24 +20,6 @@ _QUANTILE = 1.959963984540054
 
 ABSTAINED = -1
 """The answer of an adversary that gives none."""
-
-
-class AttackSuccessRate(NamedTuple):
-    """Attack success rate: the share of samples whose source was inferred.
-
-    Attributes:
-        value: The share, of the samples that were answered.
-        low: Lower limit (Clopper-Pearson, 95 %).
-        high: Upper limit.
-        right: Samples whose source was inferred.
-        answered: Samples for which somebody was named.
-    """
-
-    value: float
-    low: float
-    high: float
-    right: int
-    answered: int
 
 
 class SourceNull(NamedTuple):
@@ -54,20 +38,15 @@ class SourceNull(NamedTuple):
     p_value: float
 
 
-class LabelLevel(NamedTuple):
-    """Success of a source attack that label distributions alone explain, and what is beyond it.
+@dataclass(frozen=True)
+class LabelExcess(Limited[float]):
+    """Success of a source attack less what label distributions alone explain of it.
 
     Attributes:
         level: Expected success of the same answers if sources depended on classes alone, in [0, 1].
-        excess: Success less the level.
-        low: Lower limit of the excess (95 %).
-        high: Upper limit.
     """
 
     level: float
-    excess: float
-    low: float
-    high: float
 
 
 class Paired(NamedTuple):
@@ -108,10 +87,8 @@ def inferred_source(
     return np.where(posterior.max(axis=0) >= least, named, ABSTAINED).astype(np.int64)
 
 
-def source_success(
-    named: Int[ndarray, " samples"], source: Int[ndarray, " samples"]
-) -> AttackSuccessRate:
-    """The attack success rate, of the samples for which somebody was named.
+def source_success(named: Int[ndarray, " samples"], source: Int[ndarray, " samples"]) -> Share:
+    """Compute the attack success rate: the share of answered samples whose source was inferred.
 
     Args:
         named: Whom the attack names, ``ABSTAINED`` for nobody.
@@ -127,10 +104,7 @@ def source_success(
     answered = named != ABSTAINED
     right = int((named == source).sum())
     total = int(answered.sum())
-    if not total:
-        return AttackSuccessRate(0.0, 0.0, 1.0, 0, 0)
-    limits = clopper_pearson(right, total)
-    return AttackSuccessRate(right / total, limits.low, limits.high, right, total)
+    return share(right, total) if total else Share(0.0, 0.0, 1.0, 0, 0)
 
 
 def source_null(
@@ -180,7 +154,7 @@ def beyond_labels(
     source: Int[ndarray, " samples"],
     labels: Int[ndarray, " samples"],
     class_counts: Int[ndarray, "clients classes"] | None = None,
-) -> LabelLevel:
+) -> LabelExcess:
     """Estimate what label distributions alone explain of a source attack's success.
 
     The answers stay as they are, and each sample gets the source of another sample of its class.
@@ -215,7 +189,7 @@ def beyond_labels(
         right = (named == source)[kept]
     if not len(explained):
         value = success.value
-        return LabelLevel(value, 0.0, success.low - value, success.high - value)
+        return LabelExcess(0.0, success.low - value, success.high - value, level=value)
     level = float(explained.mean())
     error = _QUANTILE * float(influence.std()) / len(influence) ** 0.5
     varies = influence.std() > 0 and right.std() > 0
@@ -225,7 +199,7 @@ def beyond_labels(
         for side in (success.value - success.low, success.high - success.value)
     )
     excess = success.value - level
-    return LabelLevel(level, excess, max(excess - below, -1.0), min(excess + above, 1.0))
+    return LabelExcess(excess, max(excess - below, -1.0), min(excess + above, 1.0), level=level)
 
 
 def _left_one_out(

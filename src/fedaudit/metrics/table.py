@@ -6,7 +6,7 @@ study fixes how many of either are audited.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import NormalDist
 from typing import TypeAlias
 
@@ -19,7 +19,7 @@ from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, TPR, tpr_at
 from fedaudit.metrics.balanced import held_out_balanced_accuracy
 from fedaudit.metrics.delong import auc_interval
 from fedaudit.metrics.family import above_chance, rate_above_chance
-from fedaudit.metrics.intervals import percent
+from fedaudit.metrics.intervals import Limits, percent
 from fedaudit.metrics.rate_limits import limits_at_threshold, rate_limits
 from fedaudit.metrics.rates import inconclusive, true_fpr_range
 from fedaudit.metrics.roc import allowed_false_positives, tpr_at_fpr
@@ -32,18 +32,15 @@ FEWEST = 10
 """Of members and of non-members: a bootstrap of fewer says nothing about its own spread."""
 
 
-@dataclass(frozen=True)
-class Evaluated:
+@dataclass(frozen=True, kw_only=True)
+class Evaluated(Limits[float | None]):
     """Figure about one set of scores; the fields are those of a record's figure.
 
     Attributes:
         contrast: Members against "other_client", "unseen" or "mixed" non-members.
         metric: "auc", "tpr@0.01" and the like, "balanced_accuracy".
-        value: The figure; None if it was refused.
-        low: Lower limit of the interval; None without one, as for a rate with too few
-            non-members for any.
-        high: Upper limit.
-        method: How the interval was computed, with its level.
+        value: The figure; None if it was refused. A limit is None without an interval, as for a
+            rate with too few non-members for any.
         n_members: Members behind the figure.
         n_nonmembers: Non-members behind the figure.
         realised_fpr: False-positive rate that was reached, for figures at a threshold.
@@ -65,9 +62,6 @@ class Evaluated:
     contrast: str
     metric: str
     value: float | None
-    low: float | None = None
-    high: float | None = None
-    method: str = ""
     n_members: int = 0
     n_nonmembers: int = 0
     realised_fpr: float | None = None
@@ -116,9 +110,11 @@ class Contrast:
     def refused(self, metric: str, note: str) -> Evaluated:
         """A figure that these samples cannot show."""
         return Evaluated(
-            self.name,
-            metric,
+            contrast=self.name,
+            metric=metric,
             value=None,
+            low=None,
+            high=None,
             n_members=self.n_members,
             n_nonmembers=self.n_nonmembers,
             note=note,
@@ -164,8 +160,8 @@ class Metric:
         )
         method = f"bootstrap (bias-corrected, {self.resamples}), {percent(contrast.confidence)}"
         figure = Evaluated(
-            contrast.name,
-            name,
+            contrast=contrast.name,
+            metric=name,
             value=value,
             low=low,
             high=high,
@@ -202,14 +198,10 @@ def _auc(contrast: Contrast) -> list[Evaluated]:
     else:
         found = stratified_auc(scores, is_member, strata, confidence=level)
         p_value = stratified_above_chance(scores, is_member, strata)
-    value, low, high, method = found
     figure = Evaluated(
-        contrast.name,
-        AUC,
-        value=value,
-        low=low,
-        high=high,
-        method=method,
+        contrast=contrast.name,
+        metric=AUC,
+        **asdict(found),
         n_members=contrast.n_members,
         n_nonmembers=contrast.n_nonmembers,
         note=contrast.note,
@@ -234,8 +226,8 @@ def _tpr(contrast: Contrast, fpr: float) -> Evaluated:
     )
     behind = true_fpr_range(fpr, contrast.n_nonmembers, confidence=contrast.confidence)
     return Evaluated(
-        contrast.name,
-        metric,
+        contrast=contrast.name,
+        metric=metric,
         value=point.tpr,
         low=None if limits.needs else limits.low,
         high=limits.high,
@@ -268,17 +260,9 @@ def _balanced_accuracy(contrast: Contrast) -> list[Evaluated]:
     held = held_out_balanced_accuracy(
         contrast.scores, contrast.is_member, rng=contrast.rng, confidence=contrast.confidence
     )
-    figure = Evaluated(
-        contrast.name,
-        BALANCED_ACCURACY,
-        value=held.value,
-        low=held.low,
-        high=held.high,
-        method=held.method,
-        n_members=held.n_members,
-        n_nonmembers=held.n_nonmembers,
-        realised_fpr=held.realised_fpr,
-    )
+    figures = asdict(held)
+    del figures["threshold"]
+    figure = Evaluated(contrast=contrast.name, metric=BALANCED_ACCURACY, **figures)
     return [figure]
 
 

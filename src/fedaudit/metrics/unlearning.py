@@ -123,7 +123,7 @@ def unlearned(
     if retrained is None:
         alone = None
         at = auc_interval(then, truth, confidence=EQUIVALENCE)
-        excess = AucDifference(at.value - 0.5, at.low - 0.5, at.high - 0.5, 1.0, at.method)
+        excess = AucDifference(at.value - 0.5, at.low - 0.5, at.high - 0.5, at.method, p_value=1.0)
     else:
         alone = auc_interval(retrained, truth)
         excess = compare_auc(then, retrained, is_member=truth, confidence=EQUIVALENCE)

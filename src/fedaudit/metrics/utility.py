@@ -4,7 +4,7 @@ A point of a front is one way to train: how much leaks and how wrong the model i
 [0, 1] and both better when smaller.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -12,6 +12,8 @@ from jaxtyping import Bool, Float, Int
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import (
     ConfidenceLimits,
+    Limited,
+    SeedMean,
     clopper_pearson,
     percent,
     require_confidence,
@@ -19,22 +21,16 @@ from fedaudit.metrics.intervals import (
 from fedaudit.metrics.rates import Share, share
 
 
-class Gap(NamedTuple):
+@dataclass(frozen=True)
+class Gap(Limited[float]):
     """Accuracy on training samples minus accuracy on fresh ones.
 
-    Attributes:
-        value: The difference, which a loss-threshold attack exploits.
-        low: Lower limit.
-        high: Upper limit.
+    A loss-threshold attack exploits the difference.
 
     Examples:
         >>> round(generalisation_gap(share(95, 100), share(80, 100)).value, 3)
         0.15
     """
-
-    value: float
-    low: float
-    high: float
 
 
 def accuracy(
@@ -100,27 +96,18 @@ ENOUGH_SEEDS = 10
 _DRAWS = 1_000
 
 
-class FrontArea(NamedTuple):
+@dataclass(frozen=True)
+class FrontArea(SeedMean):
     """Hypervolume of a front with its interval over seeds.
 
-    Attributes:
-        value: Share of the unit square that the front's points are at least as good as.
-        low: Lower limit of what further runs would give; None below ten seeds.
-        high: Upper limit; None in the same case.
-        method: How the interval was computed, or why it is missing.
-        seeds: Number of runs of each point.
+    The value is the share of the unit square that the front's points are at least as good as. The
+    limits are for further runs; there are none below ten seeds, and the method says why.
 
     Examples:
         >>> runs = np.array([[[0.2, 0.5]], [[0.4, 0.5]]])
         >>> round(hypervolume_over_seeds(runs, rng=np.random.default_rng(0)).value, 3)
         0.35
     """
-
-    value: float
-    low: float | None
-    high: float | None
-    method: str
-    seeds: int
 
 
 def advantage(auc: float) -> float:

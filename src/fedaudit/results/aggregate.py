@@ -3,8 +3,8 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
-from typing import NamedTuple
 
 from fedaudit.core.metric_names import rate_of
 from fedaudit.metrics import (
@@ -16,45 +16,46 @@ from fedaudit.metrics import (
     over_further_runs,
     summed,
 )
-from fedaudit.metrics.intervals import FEWEST_RUNS, ConfidenceLimits, LimitsAt, too_few_runs
+from fedaudit.metrics.intervals import (
+    FEWEST_RUNS,
+    ConfidenceLimits,
+    IntervalEstimate,
+    LimitsAt,
+    SeedMean,
+    too_few_runs,
+)
 from fedaudit.metrics.source import one_sided
 from fedaudit.results.comparison import Difference
 from fedaudit.results.estimate import Coordinates, Estimate, Interval, Test
 from fedaudit.results.metrics import COUNTS, errors_cancel
 
 
-class Value(NamedTuple):
-    """A figure of one run and client.
+@dataclass(frozen=True)
+class Value(IntervalEstimate[float | None]):
+    """A figure of one run and client; a limit is None where there is none.
 
     Attributes:
-        value: The figure.
-        low: Lower limit; None where there is none.
-        high: Upper limit; None likewise.
-        method: How the limits were made.
         cancels: Whether the errors of several runs cancel: each run has samples of its own, and its
             figure errs to neither side. Not so of accuracies on one set of test samples, nor of
             rates at a threshold that each run sets for itself.
     """
 
-    value: float
-    low: float | None = None
-    high: float | None = None
-    method: str = ""
     cancels: bool = False
+
+    @classmethod
+    def without_limits(cls, value: float, *, cancels: bool = False) -> "Value":
+        """A figure that has no limits."""
+        return cls(value, None, None, "", cancels)
 
 
 Values = Mapping[int | None, Mapping[int | None, Value]]
 """A figure by seed and target client; under the seed None what the record says over its runs."""
 
 
-class OverSeeds(NamedTuple):
+@dataclass(frozen=True)
+class OverSeeds(SeedMean):
     """A figure over seeds and clients, with the interval of these runs and of further ones."""
 
-    value: float
-    low: float | None
-    high: float | None
-    method: str
-    seeds: int
     further: Interval | None = None
 
 
@@ -270,7 +271,7 @@ def _at_thresholds(given: Sequence[Estimate]) -> ConfidenceLimits | None:
 
 def _taken_together(
     runs: Sequence[tuple[float | None, float | None, float | None]],
-    how: Callable[[Sequence[Limited]], ConfidenceLimits],
+    how: Callable[[Sequence[Limited[float]]], ConfidenceLimits],
 ) -> ConfidenceLimits | None:
     known = [
         Limited(value, low, high)
@@ -338,14 +339,13 @@ def estimated(values: Values) -> OverSeeds | None:
     """
     means = {s: _mean(list(by.values())) for s, by in values.items() if by and s is not None}
     whole = values.get(None, {})
-    if not means:
-        one = _mean(list(whole.values())) if whole else None
-        return one and OverSeeds(one.value, one.low, one.high, one.method, 1)
-    runs = list(means.values())
-    targets = {target for by_target in values.values() for target in by_target}
+    if not means and not whole:
+        return None
+    runs = list(means.values()) or [_mean(list(whole.values()))]
     if len(runs) == 1:
         (one,) = runs
         return OverSeeds(one.value, one.low, one.high, one.method, 1)
+    targets = {target for by_target in values.values() for target in by_target}
     here = _mean(list(whole.values())) if targets == set(whole) else _over_seeds(runs)
     these = None if here.low is None and here.high is None else (here.low, here.high)
     further = further_runs([one.value for one in runs], within=(0.0, 1.0), these=these)
@@ -397,7 +397,7 @@ def gap_between(one: Value, other: Value) -> Value:
     """One figure less another, with their limits combined as if they were independent."""
     gap = one.value - other.value
     if one.low is None or one.high is None or other.low is None or other.high is None:
-        return Value(gap)
+        return Value.without_limits(gap)
     return Value(
         gap,
         max(-1.0, gap - math.hypot(one.value - one.low, other.high - other.value)),
@@ -412,7 +412,7 @@ def _over_seeds(runs: Sequence[Value]) -> Value:
     value = fmean(run.value for run in runs)
     known = _limited(runs)
     if len(known) < len(runs):
-        return Value(value)
+        return Value.without_limits(value)
     limits = summed(known) if all(run.cancels for run in runs) else averaged(known)
     return Value(value, *limits, f"{_methods(runs)}, over {these_runs(len(runs))}")
 
@@ -423,12 +423,12 @@ def _mean(parts: Sequence[Value], what: str = "clients") -> Value:
         return parts[0]
     value, known = fmean(part.value for part in parts), _limited(parts)
     if len(known) < len(parts):
-        return Value(value)
+        return Value.without_limits(value)
     method = f"{_methods(parts)}, limits of {len(parts)} {what} averaged"
     return Value(value, *averaged(known), method, all(part.cancels for part in parts))
 
 
-def _limited(parts: Sequence[Value]) -> list[Limited]:
+def _limited(parts: Sequence[Value]) -> list[Limited[float]]:
     return [
         Limited(part.value, part.low, part.high)
         for part in parts

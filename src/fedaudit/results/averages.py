@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from statistics import NormalDist, fmean
 from typing import Literal, NamedTuple
 
@@ -165,14 +166,16 @@ def _with_largest_limit(chosen: Values, every: Sequence[Values], target: int | N
         highs = [one[seed][target].high for one in every if seed in one]
         known = [high for high in highs if high is not None]
         high = max(known) if known and len(known) == len(highs) else None
-        low = None if high is None else by_target[target].low
-        found[seed] = {target: by_target[target]._replace(low=low, high=high)}
+        value = by_target[target]
+        low = None if high is None else value.low
+        found[seed] = {target: replace(value, low=low, high=high)}
     return found
 
 
 def mirrored(value: Value) -> Value:
     """Return the AUC of the opposite scores, 1 - AUC, with its limits."""
-    return value._replace(
+    return replace(
+        value,
         value=1 - value.value,
         low=None if value.high is None else 1 - value.high,
         high=None if value.low is None else 1 - value.low,

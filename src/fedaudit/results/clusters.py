@@ -7,13 +7,21 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from fedaudit.results.fields import Drawn, Part, Share, Whole, refuse_disorder, refuse_ragged
+from fedaudit.results.fields import (
+    Drawn,
+    Limits,
+    Part,
+    Share,
+    Whole,
+    refuse_disorder,
+    refuse_ragged,
+)
 
 EVERYBODY = "everybody"
 """The group of all clients."""
 
 
-class ModelState(Part):
+class ModelState(Limits[Share]):
     """One of the federation's models after a measured round.
 
     Attributes:
@@ -28,9 +36,7 @@ class ModelState(Part):
             the server has too few: the estimate is then of a scaled-down model; 0 likewise.
         risk: The same attack on its real members and on samples that nobody trained on; where
             clients' classes are skewed, on as many of each class. None also where an attack on
-            updates had none of this model's to see.
-        low: Lower limit of ``risk`` (95%).
-        high: Upper limit.
+            updates had none of this model's to see. The limits are those of this risk (95%).
         members: Real members that were asked about.
         others: Samples of nobody that were.
         loss: Mean loss on test samples like its clients'; None if nobody trained it.
@@ -43,8 +49,6 @@ class ModelState(Part):
     samples: Whole = 0
     shadow_samples: Whole = 0
     risk: Share | None = None
-    low: Share | None = None
-    high: Share | None = None
     members: Whole = 0
     others: Whole = 0
     loss: Drawn | None = None

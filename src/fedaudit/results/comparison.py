@@ -7,10 +7,11 @@ their content hashes, and is made again from them whenever it is rendered.
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fedaudit.core.files import LONGEST_RESULT, refuse_unreadable, write_whole
 from fedaudit.results.estimate import Estimate, Interval
+from fedaudit.results.fields import Part
 from fedaudit.results.sealing import sealed_json
 
 COMPARISON_FORMAT = "fedaudit-comparison"
@@ -25,13 +26,7 @@ OF_SEVERAL = (EVERY_ATTACK, STRONGEST_ATTACK)
 """Names that stand for no single attack."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, ser_json_inf_nan="null", defer_build=True
-    )
-
-
-class Source(_Part):
+class Source(Part):
     """A record that was compared; ``path`` is relative to the comparison, empty if unknown."""
 
     name: str
@@ -39,7 +34,7 @@ class Source(_Part):
     path: str = ""
 
 
-class Row(_Part):
+class Row(Part):
     """One way to train: a record under one defense.
 
     Attributes:
@@ -65,25 +60,20 @@ class Row(_Part):
     guess: float | None = None
 
 
-class Difference(_Part):
+class Difference(Interval):
     """A figure minus that of the row's base, on the same clients.
 
     Attributes:
-        low: Lower limit for these runs; None where there is none.
-        high: Upper limit; None likewise.
         runs: Seeds that were paired; 0 for the limits of one alone.
         further: What further pairs of runs would give; None with one seed.
     """
 
     value: float
-    low: float | None
-    high: float | None
-    method: str
     runs: int = 0
     further: Interval | None = None
 
 
-class AttackEntry(_Part):
+class AttackEntry(Interval):
     """A figure of one attack, or of several together, in a row: over seeds and clients.
 
     Attributes:
@@ -107,8 +97,6 @@ class AttackEntry(_Part):
             attacks together, and in older comparisons.
         change: Against the row's base; None for a row without one.
         note: Why there is no figure; of a figure, what runs or clients it or its change lacks.
-        low: Lower limit for these runs; None where there is none.
-        high: Upper limit; None likewise.
         further: What further runs would give; None with one seed.
     """
 
@@ -119,9 +107,6 @@ class AttackEntry(_Part):
     contrast: str
     metric: str
     value: float | None
-    low: float | None = None
-    high: float | None = None
-    method: str = ""
     clients: list[int] = Field(default_factory=list)
     targets: list[int] = Field(default_factory=list)
     seeds: int = 0
@@ -132,7 +117,7 @@ class AttackEntry(_Part):
     note: str = ""
 
 
-class FigureEntry(_Part):
+class FigureEntry(Part):
     """A figure of utility, sources or clusters in a row, over the runs of its record.
 
     Attributes:
@@ -147,7 +132,7 @@ class FigureEntry(_Part):
     change: Difference | None = None
 
 
-class FrontPoint(_Part):
+class FrontPoint(Part):
     """A row as a point: what leaks and how wrong the model is, both shares in [0, 1].
 
     Attributes:
@@ -168,7 +153,7 @@ class FrontPoint(_Part):
     lost: float | None = None
 
 
-class Front(_Part):
+class Front(Interval):
     """Trade-offs that the strengths of one defense offer, not defending included.
 
     Attributes:
@@ -190,16 +175,13 @@ class Front(_Part):
     metric: str
     points: list[FrontPoint]
     hypervolume: float
-    low: float | None
-    high: float | None
     gain: float | None = None
     gain_low: float | None = None
     gain_high: float | None = None
-    method: str
     seeds: int
 
 
-class Comparison(_Part):
+class Comparison(Part):
     """Everything that a comparison of records says."""
 
     format: Literal["fedaudit-comparison"] = "fedaudit-comparison"

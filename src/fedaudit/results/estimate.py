@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from fedaudit.results.fields import Drawn, Part, Share, Whole, refuse_disorder
+from fedaudit.results.fields import Drawn, Limits, Part, Share, Whole, refuse_disorder
 from fedaudit.results.metrics import Range, range_of
 
 NO_DEFENSE = "none"
@@ -64,17 +64,13 @@ class Coordinates(Part):
     seed: Whole | None = None
 
 
-class Interval(Part):
+class Interval(Limits[Drawn]):
     """Limits of a figure.
 
     Attributes:
-        low: Lower limit; None where there is none.
-        high: Upper limit; None likewise.
         method: How the limits were made, with their level, or why there are none.
     """
 
-    low: Drawn | None = None
-    high: Drawn | None = None
     method: str = ""
 
 
@@ -102,7 +98,7 @@ class Test(Part):
     significant: bool | None = None
 
 
-class Estimate(Coordinates):
+class Estimate(Interval, Coordinates):
     """One number with its intervals and tests, at its coordinates.
 
     Attributes:
@@ -111,8 +107,6 @@ class Estimate(Coordinates):
         value: The figure; None where it was refused.
         low: Lower limit for these runs; None for a figure without one, as for a rate with too few
             non-members for any.
-        high: Upper limit; None likewise.
-        method: How the interval was made, with its level ("DeLong 95%").
         at_threshold: For a rate, limits of the share of members above the threshold that was used,
             whatever its true false-positive rate.
         further: For a figure over several runs, what further runs of the same procedure would
@@ -136,9 +130,6 @@ class Estimate(Coordinates):
     metric: str
     against: str = ""
     value: float | None
-    low: float | None = None
-    high: float | None = None
-    method: str = ""
     at_threshold: Interval | None = None
     further: Interval | None = None
     tests: list[Test] = Field(default_factory=list)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sized
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
@@ -48,6 +48,21 @@ class Part(BaseModel):
             elif isinstance(part, list):
                 waiting += part
         return schema
+
+
+Limit = TypeVar("Limit", bound=float)
+
+
+class Limits(Part, Generic[Limit]):
+    """Base of what has limits, as far as there are any.
+
+    Attributes:
+        low: Lower limit; None where there is none.
+        high: Upper limit; None likewise.
+    """
+
+    low: Limit | None = None
+    high: Limit | None = None
 
 
 def refuse_disorder(low: float | None, value: float | None, high: float | None) -> None:

@@ -6,12 +6,23 @@ it not.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from fedaudit.core.limits import Limited
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.fields import MOST, Drawn, Part, Seconds, Share, Whole, refuse_disorder
+from fedaudit.results.fields import (
+    MOST,
+    Drawn,
+    Limits,
+    Part,
+    Seconds,
+    Share,
+    Whole,
+    refuse_disorder,
+)
 from fedaudit.results.metrics import SUCCESS_RATE
 
 GAMES = "games"
@@ -69,19 +80,14 @@ _RATES = (SUCCESS, TRUE_POSITIVES, TRUE_NEGATIVES, FIRES_FOR_TARGET, FIRES_FOR_O
 _OF_ROUNDS = (SIGN_SUCCESS, PLANTED_SHARE)
 
 
-class Rate(NamedTuple):
+@dataclass(frozen=True)
+class Rate(Limited[float]):
     """A figure of games with both limits.
 
     Attributes:
-        value: The figure.
-        low: Lower limit.
-        high: Upper limit.
         total: Games, or records, that it is a share of.
     """
 
-    value: float
-    low: float
-    high: float
     total: int
 
     @property
@@ -120,7 +126,7 @@ class NeuronMean(Part):
     sound_width: Drawn | None
 
 
-class TargetCertificate(Part):
+class TargetCertificate(Limits[Share]):
     """Certificate of one target's neuron, by fresh copies and records.
 
     Attributes:
@@ -128,8 +134,7 @@ class TargetCertificate(Part):
             values must lie in; 1 where nothing is certified, None where values have no range.
         failure_sound: That one of the two means has the wrong sign after all, by that range.
         delta_sample: As ``delta_sound``, by the sample's own range, as printed; it is not sound.
-        low: At least this share of games is won, with 95% confidence.
-        high: At most this.
+        low: At least this share of games is won, with 95% confidence; at most ``high``.
         played: Share that was won of this target's own games (Adv); None without games of both
             kinds.
         of_target: What the condition is about: the mean on copies of the target.
@@ -139,14 +144,14 @@ class TargetCertificate(Part):
     delta_sound: Share | None
     failure_sound: Share | None
     delta_sample: Share
-    low: Share
-    high: Share
     played: Share | None
     of_target: NeuronMean | None = None
     of_others: NeuronMean | None = None
 
     @model_validator(mode="after")
     def _in_order(self) -> "TargetCertificate":
+        if self.low is None or self.high is None:
+            raise ValueError("a certificate has a lower and an upper limit")
         refuse_disorder(self.low, None, self.high)
         return self
 

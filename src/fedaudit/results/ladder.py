@@ -5,11 +5,13 @@ Rule and rungs are data (``ladder.json``), made from records by ``docs/ladder.py
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import NamedTuple
 
+from fedaudit.core.limits import Limited
 from fedaudit.core.metric_names import AUC
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import GENERALISATION_GAP
@@ -25,13 +27,11 @@ _MIDDLE = 2 * NormalDist().inv_cdf(0.9)
 _DATA = Path(__file__).parent / "ladder.json"
 
 
-class Auc(NamedTuple):
+@dataclass(frozen=True)
+class Auc(Limited[float]):
     """An attack's AUC, with its limits; of several clients under audit the means."""
 
     attack: str
-    value: float
-    low: float
-    high: float
 
 
 class ProbitLine(NamedTuple):
@@ -64,15 +64,13 @@ class ProbitLine(NamedTuple):
         return (NormalDist().inv_cdf(auc) - self.intercept) / self.slope
 
 
-class Rung(NamedTuple):
-    """One federation on the ladder: data, what was changed, its gap, AUC with limits."""
+@dataclass(frozen=True)
+class Rung(Limited[float]):
+    """The AUC in one federation on the ladder: data, what was changed, its gap."""
 
     data: str
     changed: str
     gap: float
-    value: float
-    low: float
-    high: float
 
 
 class Change(NamedTuple):
@@ -118,7 +116,10 @@ def ladder() -> Ladder:
     return Ladder(
         ProbitLine(**given["uploads"]),
         ProbitLine(**given["final"]),
-        tuple(Rung(*one) for one in given["rungs"]),
+        tuple(
+            Rung(value, low, high, data, changed, gap)
+            for data, changed, gap, value, low, high in given["rungs"]
+        ),
         tuple(
             Change(kind, data, before, after, (*auc,), (*accuracy,))
             for kind, data, before, after, auc, accuracy in given["changes"]
@@ -189,7 +190,8 @@ def aucs(record: Record, attacks: Sequence[str], contrast: str) -> list[Auc]:
             if one.value is not None and one.low is not None and one.high is not None
         ]
         if limits and len(limits) == len(figures):
-            found.append(Auc(attack, *(fmean(part) for part in zip(*limits, strict=True))))
+            value, low, high = (fmean(part) for part in zip(*limits, strict=True))
+            found.append(Auc(value, low, high, attack))
     return found
 
 

@@ -24,6 +24,7 @@ from fedaudit.results.estimate import Coordinates, Estimate, Interval, compact, 
 from fedaudit.results.fields import (
     Change,
     Drawn,
+    Limits,
     Part,
     Seconds,
     Share,
@@ -137,7 +138,7 @@ class ExposedSample(Part):
     above_nonmembers: Share
 
 
-class ControlResult(Part):
+class ControlResult(Limits[Share]):
     """A check that the figures mean what they say.
 
     Attributes:
@@ -157,8 +158,6 @@ class ControlResult(Part):
     clients: list[Whole] = Field(default_factory=list)
     expected: str
     value: Share | None
-    low: Share | None = None
-    high: Share | None = None
     passed: bool | None
     note: str = ""
 

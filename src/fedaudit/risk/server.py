@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.limits import Limited
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Model, Samples
 from fedaudit.fl.algorithms.base import cohort_of
@@ -282,20 +283,18 @@ def _repeated(
     return _Trained(start, model)
 
 
-class ShadowSuccess(NamedTuple):
+@dataclass(frozen=True)
+class ShadowSuccess(Limited[float]):
     """Success of an attack on members of a model's shadows.
 
+    It is the balanced accuracy on shadows that the attack was not fitted on. The limits (95%) are
+    for other samples and these shadows.
+
     Attributes:
-        estimate: Balanced accuracy on shadows that the attack was not fitted on.
-        low: Lower limit of 95%, for other samples and these shadows.
-        high: Upper limit.
         decide: The attack, fitted on all shadows, for models and samples of one's own.
         size: Samples that each shadow was trained on.
     """
 
-    estimate: float
-    low: float
-    high: float
     decide: Decision
     size: int
 
@@ -353,7 +352,7 @@ class ServerRisk:
     def __call__(self, clusters: Sequence[Cluster], *, seed: int) -> list[float]:
         """See :class:`~fedaudit.fl.algorithms.ifca_mir.Risk`; a guess's for what nobody trains."""
         judged = self.judged(clusters, seed=seed)
-        return [GUESS if one is None else one.estimate for one in judged]
+        return [GUESS if one is None else one.value for one in judged]
 
     def judged(self, clusters: Sequence[Cluster], *, seed: int) -> list[ShadowSuccess | None]:
         """The risk of each model, with its limits and the attack that found it.

@@ -277,9 +277,9 @@ def _entry(
         attacks=list(dict.fromkeys(behind)),
         contrast=key.contrast,
         metric=key.metric,
-        value=estimate and estimate.value,
-        low=estimate and estimate.low,
-        high=estimate and estimate.high,
+        value=estimate.value if estimate else None,
+        low=estimate.low if estimate else None,
+        high=estimate.high if estimate else None,
         method=estimate.method if estimate else "",
         clients=sorted(target for target in targets if target is not None),
         targets=sorted(target for target in (seen or targets) if target is not None),
@@ -598,7 +598,7 @@ def paired_change(
             value=fmean(gaps), low=None, high=None, method=method, runs=len(gaps), further=further
         )
     here = gap_between(
-        Value(mean.number, mean.low, mean.high), Value(base.number, base.low, base.high)
+        Value(mean.number, mean.low, mean.high, ""), Value(base.number, base.low, base.high, "")
     )
     how = "limits combined, " * (here.low is not None)
     these = None if here.low is None or here.high is None else (here.low, here.high)

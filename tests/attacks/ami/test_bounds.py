@@ -31,8 +31,8 @@ def test_values_lie_in_their_range(seed: int, half: float) -> None:
     corners = torch.tensor(list(product((-half, half), repeat=3)), dtype=torch.float32)
     values = neurons.values(torch.cat([inside, corners.expand(2, -1, -1)], dim=1)).double()
     found = range_over_box(neurons, torch.tensor(-half), torch.tensor(half))
-    assert bool((values >= found.low[:, None] - 1e-4).all())
-    assert bool((values <= found.high[:, None] + 1e-4).all())
+    assert bool((values >= found.least[:, None] - 1e-4).all())
+    assert bool((values <= found.most[:, None] + 1e-4).all())
 
 
 def test_the_range_of_one_unit_is_exact() -> None:
@@ -41,14 +41,18 @@ def test_the_range_of_one_unit_is_exact() -> None:
         torch.ones(1, 1, 1), torch.tensor([[-1.0]]), torch.tensor([[2.0]]), torch.tensor([-3.0])
     )
     found = range_over_box(neuron, torch.tensor([-1.0]), torch.tensor([4.0]))
-    assert (found.low.tolist(), found.high.tolist(), found.width.tolist()) == ([-3.0], [3.0], [6.0])
+    assert (found.least.tolist(), found.most.tolist(), found.width.tolist()) == (
+        [-3.0],
+        [3.0],
+        [6.0],
+    )
 
 
 def test_a_point_has_no_width() -> None:
     neurons, point = drawn(4), torch.tensor([0.5, -1.0, 2.0])
     found = range_over_box(neurons, point, point)
     values = neurons.values(point.expand(2, 1, 3))[:, 0].double()
-    torch.testing.assert_close(found.low, values, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.least, values, rtol=1e-5, atol=1e-5)
     assert found.width.abs().max() < 1e-12
 
 

@@ -14,20 +14,20 @@ from fedaudit.observe.round import Gradient
 
 
 class ValueRange(NamedTuple):
-    """Limits of each neuron's values.
+    """Range of each neuron's values.
 
     Attributes:
-        low: Smallest.
-        high: Largest.
+        least: Smallest value.
+        most: Largest value.
     """
 
-    low: Float[Tensor, " neurons"]
-    high: Float[Tensor, " neurons"]
+    least: Float[Tensor, " neurons"]
+    most: Float[Tensor, " neurons"]
 
     @property
     def width(self) -> Float[Tensor, " neurons"]:
-        """Largest less smallest."""
-        return self.high - self.low
+        """Largest minus smallest value."""
+        return self.most - self.least
 
 
 def range_over_box(

@@ -24,7 +24,7 @@ WAYS = ("threshold", "fixed", "hard")
 class Preference:
     """A client's weights of its loss and of a model's membership risk.
 
-    Each client accepts a risk of its own, drawn between ``low`` and ``high``. With the way
+    Each client accepts a risk of its own, drawn from ``accepted``. With the way
     "threshold" it follows from that how much the loss counts: alpha is 0 for who accepts the
     lowest risk and 1 for who accepts the highest. With "fixed" everybody has the same alpha.
     With "hard" a client takes the least loss among the models whose risk it accepts, and the
@@ -33,8 +33,8 @@ class Preference:
     Attributes:
         way: One of the three.
         alpha: Weight of the loss where it is fixed, in [0, 1]; that of the risk is 1 - alpha.
-        low: The lowest risk that some client may accept (balanced accuracy, 0.5 is a guess).
-        high: The highest.
+        accepted: The lowest and the highest risk that some client may accept (balanced accuracy,
+            0.5 is a guess).
 
     Source: IFCA-MIR, Algorithm 1, line 12; section 5.2.2 (thresholds between 0.5 and 0.8).
     Differs: The paper does not say how alpha follows from the threshold; the straight line is
@@ -43,18 +43,18 @@ class Preference:
 
     way: str = "threshold"
     alpha: float = 0.5
-    low: float = 0.5
-    high: float = 0.8
+    accepted: tuple[float, float] = (0.5, 0.8)
 
     def __post_init__(self) -> None:
         if self.way not in WAYS:
             raise unknown_name("preference", self.way, WAYS)
         if not 0 <= self.alpha <= 1:
             raise BadInput(f"alpha is a weight between 0 and 1, got {self.alpha}")
-        if not 0 <= self.low < self.high <= 1:
+        low, high = self.accepted
+        if not 0 <= low < high <= 1:
             raise BadInput(
                 "low and high are the lowest and highest risk that clients accept, 0 <= low < "
-                f"high <= 1, got {self.low} and {self.high}"
+                f"high <= 1, got {low} and {high}"
             )
 
     def threshold(self, seed: int, client: ClientId) -> float:
@@ -65,13 +65,15 @@ class Preference:
             client: Whose it is.
         """
         drawn = torch.rand((), generator=seeded(seed, "risk threshold", client))
-        return self.low + (self.high - self.low) * float(drawn)
+        low, high = self.accepted
+        return low + (high - low) * float(drawn)
 
     def weight(self, threshold: float) -> float:
         """alpha of a client with that threshold."""
         if self.way == "fixed":
             return self.alpha
-        return (threshold - self.low) / (self.high - self.low)
+        low, high = self.accepted
+        return (threshold - low) / (high - low)
 
     def choose(
         self,

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -431,9 +431,9 @@ def _auc_figures(
     )
 
     def auc(point: str, given: AucInterval, tests: Sequence[Test] = ()) -> Estimate:
-        return figure(point=point, **given._asdict(), tests=list(tests))
+        return figure(point=point, **asdict(given), tests=list(tests))
 
-    excess = found.excess._asdict()
+    excess = asdict(found.excess)
     of_excess = Test(
         null=RETRAINED, level=found.retrained.value, p_value=excess.pop("p_value"), two_sided=True
     )

@@ -1,7 +1,7 @@
 """From measurements and the truth to figures: one run, one target, one attack at a time."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -187,7 +187,7 @@ def _of_single_samples(
             target=truth.target,
             contrast=contrast,
             metric=AUC,
-            **clustered_auc(scores[chosen], is_member, subject)._asdict(),
+            **asdict(clustered_auc(scores[chosen], is_member, subject)),
             n_members=int(is_member.sum()),
             n_nonmembers=int((~is_member).sum()),
         )
@@ -318,9 +318,11 @@ def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) 
 
 def _without_a_class(contrast: str) -> Evaluated:
     return Evaluated(
-        contrast,
-        AUC,
+        contrast=contrast,
+        metric=AUC,
         value=None,
+        low=None,
+        high=None,
         note="inconclusive: no class has both members and such non-members, and label "
         "distributions alone would distinguish them",
     )
@@ -555,7 +557,7 @@ def _groups(
         ("client", "other_client", fair, [row for row in by_owner if row.group >= 0]),
     ):
         for row in rows:
-            figure = row._asdict()
+            figure = asdict(row)
             yield Estimate(
                 **run_coordinates(setup),
                 metric=AUC,

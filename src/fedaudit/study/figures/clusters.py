@@ -42,7 +42,7 @@ from fedaudit.results.clusters import (
     used_by,
 )
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.fields import Part, Share, Whole
+from fedaudit.results.fields import Limits, Part, Share, Whole
 from fedaudit.results.metrics import (
     ACCURACY,
     AGREEMENT,
@@ -74,7 +74,7 @@ MOST_RISK_SAMPLES = 5_000
 COUNTED = "Clopper-Pearson 95%"
 
 
-class GroupAccuracy(Part):
+class GroupAccuracy(Limits[Share]):
     """Test samples like those of one group of clients, classified by these clients' models.
 
     Attributes:
@@ -90,11 +90,9 @@ class GroupAccuracy(Part):
     right: Whole
     tested: Whole
     accuracy: Share
-    low: Share
-    high: Share
 
 
-class FairnessGap(Part):
+class FairnessGap(Limits[Share]):
     """An absolute difference between the groups; 0 is equal treatment.
 
     Attributes:
@@ -105,8 +103,6 @@ class FairnessGap(Part):
 
     metric: str
     value: Share
-    low: Share
-    high: Share
 
 
 class AtTheEnd(Part):
@@ -220,7 +216,7 @@ def _real_risk(
     like = torch.isin(seen.place, torch.tensor(clients))
     members, others = risk_samples(run, [seen.trained[c] for c in clients], like, rng=rng)
     if not len(others):
-        return {"estimated": judge.estimate}
+        return {"estimated": judge.value}
     # The model that the cluster's clients trained from, if it is visible.
     bases = [round.exposed[client].base for client in clients if client in round.exposed]
     start = next((base for base in bases if base is not None), None)
@@ -231,10 +227,10 @@ def _real_risk(
         )
     except NotVisible:
         # No client trained the model in this round: an attack on updates has nothing to look at.
-        return {"estimated": judge.estimate}
+        return {"estimated": judge.value}
     real = counted_balanced_accuracy(found, len(members), len(others) - let_go, len(others))
     return {
-        "estimated": judge.estimate,
+        "estimated": judge.value,
         "risk": real.value,
         "low": real.low,
         "high": real.high,
@@ -439,7 +435,7 @@ def cluster_figures(run: ClusterResult, served: Sequence[Estimate]) -> list[Esti
 def served_figure(
     run: ClusterResult,
     metric: str,
-    limits: tuple[float, float, float],
+    limits: tuple[float, float | None, float | None],
     *,
     group: str = EVERYBODY,
     samples: int = 0,

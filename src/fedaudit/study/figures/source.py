@@ -23,7 +23,7 @@ from fedaudit.core.values import NOBODY, ClientId, Sees, positions_of
 from fedaudit.datasets.draws.fair import OF_EACH_CLIENT
 from fedaudit.metrics import Limited
 from fedaudit.metrics.source import (
-    LabelLevel,
+    LabelExcess,
     beyond_labels,
     by_label_distribution,
     confusion,
@@ -241,8 +241,7 @@ def _result(
             for label, places in positions_of(samples.labels).items()
         ],
         answers=[
-            Answered(least=least, answered=one.answered, right=one.right)
-            for least, one in sure.items()
+            Answered(least=least, answered=one.total, right=one.hits) for least, one in sure.items()
         ],
         chained=chained(run, attack, measured, right, samples),
         rounds=list(run.measured_rounds),
@@ -283,7 +282,7 @@ def _figures(
     mixed = source_null(named, owner, within=labels, rng=rng)
     return source_figures(
         answers.model_copy(update={"samples": len(owner)}),
-        Limited(success.value, success.low, success.high),
+        success,
         Test(null=GUESSING, level=answers.chance, high=null.high, p_value=null.p_value),
         beyond_labels(named, owner, labels, held if samples.at_random else None),
         mixed.p_value,
@@ -370,9 +369,9 @@ class Baseline(NamedTuple):
 
 def source_figures(
     found: SourceResult,
-    success: Limited,
+    success: Limited[float],
     guessing: Test,
-    labels: LabelLevel,
+    labels: LabelExcess,
     p_value: float,
     baseline: Baseline | None,
     draw: str = OWN,
@@ -396,13 +395,15 @@ def source_figures(
         topic="source",
         contrast=draw,
         metric=SUCCESS_RATE,
-        **success._asdict(),
+        value=success.value,
+        low=success.low,
+        high=success.high,
         method="Clopper-Pearson 95%",
         tests=[guessing],
     )
     excess = {
         "against": LABELS,
-        "value": labels.excess,
+        "value": labels.value,
         "low": labels.low,
         "high": labels.high,
         "method": LABELS_METHOD,

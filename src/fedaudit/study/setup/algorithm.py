@@ -163,7 +163,7 @@ def accepted(study: Study) -> Preference:
     Raises:
         BadInput: The limits cannot be.
     """
-    return Preference(low=study.risk.low, high=study.risk.high)
+    return Preference(accepted=(study.risk.low, study.risk.high))
 
 
 def refuse_unmeasured(study: Study, world: GroupedData, seed: int, algorithm: Algorithm) -> None:
