@@ -258,12 +258,8 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
         yield "Federation", _federation(record)
     yield "Data", _data(record)
     if record.kind == "games":
-        yield (
-            "Protection",
-            words.listed(
-                evidence.distinct(shortened(item.mechanism, 60) for item in record.games)[:6]
-            ),
-        )
+        names = [one.rounds.defense if one.rounds else one.mechanism for one in record.games]
+        yield "Protection", words.listed(evidence.distinct(shortened(n, 60) for n in names)[:6])
     elif record.watched:
         recording = _table(config, "recording")
         yield "Model", shortened(str(recording.get("model", "")), _LONG)
