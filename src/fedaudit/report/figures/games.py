@@ -15,6 +15,7 @@ from fedaudit.report.text.points import (
     contradicted,
     defense_words,
     families,
+    most_right,
     plan_words,
     shown_points,
 )
@@ -22,7 +23,7 @@ from fedaudit.report.words import interval, percent
 from fedaudit.results.games import DISTANCE, PointPlayed
 from fedaudit.results.record import Record
 
-MOST_ROWS = 20
+MOST_ROWS = 18
 """Rows of the first picture; the tables have the others."""
 
 MOST_LINES = 14
@@ -196,15 +197,23 @@ def _line(
 def games_picture(record: Record) -> Picture:
     """Return the first picture: a row per point, with its epsilon or rounds, against guessing.
 
-    Of many points it has the first and the last of each mechanism, in the order of epsilons.
+    Of many points it has the ends of each family, in the order of epsilons or rounds, or the point
+    of each family where the server does best.
     """
     groups = families(shown_points(record.games)).values()
-    points = [item for inside in groups for item in inside]
-    if len(points) > MOST_ROWS:
-        points = [item for inside in groups for item in (inside[:1] + inside[1:][-1:])]
+    selections = {
+        "": [item for inside in groups for item in inside],
+        " The smallest and the largest of each mechanism or defense are shown.": [
+            item for inside in groups for item in (inside[0], inside[-1])[: len(inside)]
+        ],
+        " Of each mechanism or defense the point is shown where the server does best.": [
+            most_right(inside) for inside in groups
+        ],
+    }
+    fitting = [(text, points) for text, points in selections.items() if len(points) <= MOST_ROWS]
+    text, points = fitting[0] if fitting else list(selections.items())[-1]
     points = points[:MOST_ROWS]
-    lines = [_row(item) for item in points]
-    left = len(record.games) - len(lines)
+    left = len(record.games) - len(points)
     reached = [end for item in points for end in (item.point.adv.low, item.point.adv.high)]
     looks = {"success": PLAIN, _WRONG: DEFENDED[0]}
     wrong = any(contradicted(item.point) for item in points)
@@ -214,10 +223,10 @@ def games_picture(record: Record) -> Picture:
             "success",
             "Share of games in which the server is right about a record, with 95% intervals; ε is "
             "claimed, the dashed line is guessing."
-            + f" The tables have {left} more points."
-            * bool(left),
+            + text
+            + f" The tables have {left} more points." * bool(left),
             (half_track("Attack success rate", reached, shares=True),),
-            tuple(lines),
+            tuple(map(_row, points)),
             drawing.legend(looks, lined=False, hides=False) if wrong else (),
         ),
     )
