@@ -217,7 +217,10 @@ def test_an_epsilon_has_unit_adjacency_and_delta() -> None:
     assert said.text == (
         "ε 8.000 (proven; unit: one sample, in 20 steps; against whoever sees every upload)"
     )
-    assert said.more == ("Proven: adjacency: one unit there or not; Renyi accountant, delta 1e-05.")
+    assert said.more == (
+        "Proven: unit: one sample, in 20 steps; against whoever sees every upload; adjacency: one "
+        "unit there or not; Renyi accountant, delta 1e-05."
+    )
     local = epsilon(FORMAL_EPSILON, 8.0, note="unit: one record's features", method="BitRand")
     assert "adjacency: as the unit says" in epsilons.claimed_epsilon(found(local)).more
 
@@ -275,8 +278,9 @@ def test_a_claim_under_another_defense_is_no_claim_here() -> None:
 def test_games_answer_for_a_server_that_tampers() -> None:
     games = played(point(right=60))
     assert answers.malicious_server(games).text.startswith("Right in 60.0% of games (95% interval")
-    claimed = epsilons.claimed_epsilon(games)
-    assert claimed.text == "ε 3 claimed; the largest actual one 668"
+    assert epsilons.claimed_epsilon(games).text == (
+        "ε 3.000 to 3.000 claimed; the largest actual one 668.0"
+    )
     said = epsilons.measured_epsilon(games)
     assert "(one record, against a server that tampers)" in said.text
     assert said.more.endswith("1 point below the claim: not refuted, not confirmed.")

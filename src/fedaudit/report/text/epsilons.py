@@ -16,7 +16,6 @@ from fedaudit.core.metric_names import (
 from fedaudit.report import evidence, words
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.answers import Answer, canary_noise, not_tested
-from fedaudit.report.text.points import epsilon
 from fedaudit.report.verdict import unit_of
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
@@ -32,9 +31,6 @@ _CLAIMS = {
     CLAIMED_CLIENT_EPSILON_ALONE: ("claimed, without canary clients, as deployed", _OF_A_CLIENT),
     CLAIMED_CLIENT_EPSILON: ("claimed, with canary clients, as audited", _OF_A_CLIENT),
 }
-_OF_ONE_CLIENT = (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE)
-_OF_ONE_SAMPLE = (EPSILON, EPSILON_IF_GAUSSIAN, EPSILON_IF_NORMAL)
-"""Bounds of each attack and run, of which the largest is shown."""
 _ONE_UPDATE = "one client’s update, it or zero in its place"
 _ALL_UPDATES = "one client’s whole contribution, its updates or zeros in their place"
 _MEASURED = {
@@ -54,22 +50,18 @@ _MEASURED = {
 }
 
 
-_AT_THE_CEILING = "The test can show no more: the truth may be any amount larger."
-_UNREFUTED = "below the claim: not refuted, not confirmed"
-_NO_PROOF = "A lower bound certifies nothing."
-
-
 def claimed_epsilon(record: Record) -> Answer:
     """Epsilons that are claimed or proven, with unit, adjacency and delta."""
-    claims = [one.claimed_epsilon for one in record.games if one.claimed_epsilon is not None]
-    if claims:
-        actual = [one.actual_epsilon for one in record.games if one.claimed_epsilon is not None]
-        known = [one for one in actual if one is not None]
-        text = f"ε {words.from_to(claims, text=epsilon)} claimed"
-        text += f"; the largest actual one {epsilon(max(known))}" if known else ""
-        text += f"; {actual.count(None)} without a bound" * (None in actual)
+    games = [one for one in record.games if one.claimed_epsilon is not None]
+    if games:
+        claims = [one.claimed_epsilon or 0.0 for one in games]
+        actual = [one.actual_epsilon for one in games]
+        known = [words.number(one) for one in sorted(one for one in actual if one is not None)]
+        text = f"ε {words.number(min(claims))} to {words.number(max(claims))} claimed"
+        text += f"; the largest actual one {known[-1]}" if known else ""
+        text += f"; {actual.count(None)} without a bound" if None in actual else ""
         more = "Unit: one record of one client. Against whoever sees its upload. Delta: 0."
-        return Answer("figure", text, f"{more} {_games_refuted(record)}")
+        return Answer("figure", text, f"{more} {_games_held(record)}")
     found = [one for metric in _CLAIMS if (one := evidence.over_all_runs(record, metric))]
     given = [one for one in found if one.value is not None]
     if not given:
@@ -77,60 +69,65 @@ def claimed_epsilon(record: Record) -> Answer:
         return Answer(
             "not stated", "No epsilon is claimed or proven", " ".join(evidence.distinct(why))
         )
-    text = "; ".join(_claim(one) for one in given)
-    return Answer("figure", text, "\n".join([*map(_terms, given), *_refuted(record)]))
+    text = "; ".join(
+        f"ε {words.number(one.number)} ({'; '.join((_CLAIMS[one.metric][0], *_unit(one)))})"
+        for one in given
+    )
+    lines = [*(_terms(one) for one in given), *_held(record)]
+    return Answer("figure", text, "\n".join(lines))
 
 
-def _claim(one: Estimate) -> str:
-    name, observer = _CLAIMS[one.metric]
-    noted = shortened(one.note.rpartition("unit: ")[2], 200) or "not stated"
-    unit = _ALL_UPDATES if one.metric in _OF_ONE_CLIENT else noted
-    return f"ε {words.number(one.number)} ({name}; unit: {unit}; {observer})"
+def _unit(one: Estimate) -> tuple[str, str]:
+    noted = shortened(one.note.rpartition("unit: ")[2], 200)
+    of_update = one.metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE)
+    unit = _ALL_UPDATES if of_update else noted or "not stated"
+    return f"unit: {unit}", _CLAIMS[one.metric][1]
+
+
+def _held(record: Record) -> list[str]:
+    claims = [f for f in record.where(metric=CLAIMED_CLIENT_EPSILON) if f.value is not None]
+    found = list[str]()
+    for one in evidence.client_epsilon(record).measured:
+        same = [claim.number for claim in claims if claim.defense == one.defense]
+        if not same:
+            continue
+        unless = ", if the mechanism is Gaussian" * (one.metric == CLIENT_EPSILON_IF_GAUSSIAN)
+        above = one.number > max(same)
+        said = f"above the claim: refuted{unless}" if above else _UNREFUTED
+        found.append(
+            f"Measured: at least {words.number(one.number)} ({_MEASURED[one.metric][0]}), claimed "
+            f"{words.number(max(same))}; {said}."
+        )
+    return found
+
+
+_OF_ONE_SAMPLE = (EPSILON, EPSILON_IF_GAUSSIAN, EPSILON_IF_NORMAL)
+"""Bounds of each attack and run, of which the largest is shown."""
+_AT_THE_CEILING = "The test can show no more: the truth may be any amount larger."
+_UNREFUTED = "below the claim: not refuted, not confirmed"
 
 
 def _terms(one: Estimate) -> str:
-    adjacency = "as the unit says"
-    if one.metric in _OF_ONE_CLIENT or "contribution" in one.note:
+    of_update = one.metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE)
+    renyi = one.method.startswith("Renyi accountant")
+    adjacency = "one unit there or not" if renyi else "as the unit says"
+    if of_update or "contribution" in one.note:
         adjacency = "it or zero in its place; whether a client is there at all is not covered"
-    elif one.method.startswith("Renyi accountant"):
-        adjacency = "one unit there or not"
+    unit = shortened(one.note, 240).replace("unit: ", "") or "not stated"
     method = shortened(one.method, 120) or "not stated"
-    return f"{words.capital(_CLAIMS[one.metric][0])}: adjacency: {adjacency}; {method}."
-
-
-def _refuted(record: Record) -> list[str]:
-    """Return for each measured bound of one client whether it refutes the claim."""
-    claims = [f for f in record.where(metric=CLAIMED_CLIENT_EPSILON) if f.value is not None]
-    sentences = []
-    for one in evidence.client_epsilon(record).measured:
-        claimed = max((f.number for f in claims if f.defense == one.defense), default=None)
-        if claimed is None:
-            continue
-        unless = ", if the mechanism is Gaussian" * (one.metric == CLIENT_EPSILON_IF_GAUSSIAN)
-        outcome = f"above the claim: refuted{unless}" if one.number > claimed else _UNREFUTED
-        sentences.append(
-            f"Measured: at least {words.number(one.number)} ({_MEASURED[one.metric][0]}), claimed "
-            f"{words.number(claimed)}; {outcome}."
-        )
-    return sentences
-
-
-def _games_refuted(record: Record) -> str:
-    """Return how many points of games are above and below their claims; "" without claims."""
-    claiming = [one.refuted for one in record.games if one.claimed_epsilon is not None]
-    above, below = claiming.count(True), claiming.count(False)
-    parts = [f"{words.plural(above, 'point')} above the claim: refuted"] * bool(above)
-    parts += [f"{words.plural(below, 'point')} {_UNREFUTED}"] * bool(below)
-    return words.sentence("; ".join(parts)) if parts else ""
+    name, observer = _CLAIMS[one.metric]
+    return f"{words.capital(name)}: unit: {unit}; {observer}; adjacency: {adjacency}; {method}."
 
 
 def measured_epsilon(record: Record) -> Answer:
     """Lower bounds on epsilon that attacks, canary clients and games have shown."""
+    nothing = "A lower bound certifies nothing."
     if record.games:
         proven = max(point.proven_epsilon for point in record.games)
         text = f"ε at least {words.number(proven)} (one record, against a server that tampers)"
-        more = f"By success in games, the largest of {words.plural(len(record.games), 'point')}."
-        return Answer("figure", text, f"{more} {_NO_PROOF} {_games_refuted(record)}".strip())
+        played = words.plural(len(record.games), "point")
+        more = f"By success in games, the largest of {played}. {nothing}"
+        return Answer("figure", text, f"{more} {_games_held(record)}".strip())
     given = [
         evidence.strongest(record.findings, metric)
         if metric in _OF_ONE_SAMPLE
@@ -140,24 +137,44 @@ def measured_epsilon(record: Record) -> Answer:
     found = [one for one in given if one is not None]
     if not found or evidence.says_nothing(record):
         return not_tested("The record has no lower bound on epsilon.")
-    texts, lines = [], []
-    for one in found:
-        of = ", ".join(_MEASURED[one.metric]).format(unit=unit_of(record))
-        texts.append(f"ε at least {words.number(one.number)} ({of})")
-        line = [f"{words.number(one.number)}: {shortened(one.method, 100)}."]
-        if one.ceiling is not None:
-            most = f"At most {words.number(one.ceiling)} could have been found."
-            line.append(_AT_THE_CEILING if evidence.at_ceiling(one) else most)
-        line += ["Not compared with a claim here."] * (one.metric in _OF_ONE_SAMPLE)
-        lines.append(" ".join(line))
-    lines += [_NO_PROOF, *_refuted(record), *canary_noise(record)]
-    return Answer("figure", "; ".join(texts), "\n".join(lines))
+    of = {
+        metric: ", ".join(said).format(unit=unit_of(record)) for metric, said in _MEASURED.items()
+    }
+    lines = [
+        f"{words.number(one.number)}: {of[one.metric]}; {shortened(one.method, 100)}."
+        + _ceiling(one)
+        + " Held against no claim here." * (one.metric in _OF_ONE_SAMPLE)
+        for one in found
+    ]
+    text = "; ".join(f"ε at least {words.number(one.number)} ({of[one.metric]})" for one in found)
+    below = [nothing, *_held(record), *canary_noise(record)]
+    return Answer("figure", text, "\n".join([*lines, *below]))
+
+
+def _ceiling(one: Estimate) -> str:
+    if one.ceiling is None:
+        return ""
+    most = f"At most {words.number(one.ceiling)} could have been found."
+    return f" {_AT_THE_CEILING if evidence.at_ceiling(one) else most}"
+
+
+def _games_held(record: Record) -> str:
+    """Points of games above and below their own claims; empty where none claims."""
+    above = [
+        one.proven_epsilon > one.claimed_epsilon
+        for one in record.games
+        if one.claimed_epsilon is not None
+    ]
+    below = len(above) - sum(above)
+    said = [f"{words.plural(sum(above), 'point')} above the claim: refuted"] if any(above) else []
+    said += [f"{words.plural(below, 'point')} {_UNREFUTED}"] if below else []
+    return words.sentence("; ".join(said)) if said else ""
 
 
 def client_bound(record: Record) -> str:
     """Claimed and measured epsilon of one client's update; empty where there is none."""
     known = evidence.client_epsilon(record)
-    parts = [
+    said = [
         f"ε at most {words.number(claim.number)} claimed {whose}"
         for claim, whose in (
             (known.alone, "without canary clients, which was not audited"),
@@ -165,12 +182,12 @@ def client_bound(record: Record) -> str:
         )
         if claim is not None
     ]
-    parts += [
+    said += [
         f"ε at least {words.number(one.number)} measured"
         + " if the mechanism is Gaussian" * (one.metric == CLIENT_EPSILON_IF_GAUSSIAN)
         for one in known.measured
     ]
-    return f"{_ALL_UPDATES}, {_OF_A_CLIENT}: {', '.join(parts)}" if parts else ""
+    return f"{_ALL_UPDATES}, {_OF_A_CLIENT}: {', '.join(said)}" if said else ""
 
 
 def sum_bound(record: Record) -> str:
