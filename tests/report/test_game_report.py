@@ -285,11 +285,20 @@ def test_the_first_picture_of_many_points_has_the_ends_of_each_mechanism() -> No
     (forest,) = games_picture(played(*points))
     assert [line.label for line in forest.lines] == [
         "bitrand, ε 1",
-        "bitrand, ε 20",
+        "bitrand, ε 18",
         "ome, ε 1",
-        "ome, ε 20",
+        "ome, ε 18",
     ]
-    assert "36 more points" in forest.caption
+    assert "32 more points" in forest.caption
+    assert "smallest and the largest of each mechanism" in forest.caption
+
+
+def test_the_first_picture_of_many_mechanisms_has_the_best_point_of_each() -> None:
+    names = [f"m{at}" for at in range(MOST_ROWS)]
+    points = [point(name, 1.0 + at, right=50 + at) for name in names for at in range(3)]
+    (forest,) = games_picture(played(*points))
+    assert [line.label for line in forest.lines] == [f"{name}, ε 3" for name in names]
+    assert "where the server does best" in forest.caption
 
 
 def test_no_claim_is_said_to_be_contradicted_where_none_is() -> None:
@@ -430,7 +439,7 @@ def test_a_neuron_that_learnt_nothing_is_warned_of() -> None:
     warned = game_verdict(played(point(), point("ome", figures={FIT: 0.55}))).limits
     assert any(text.startswith("At ome, ε 3 neurons do not even") for text in warned)
     text = printed(played(point("ome", figures={FIT: 0.55})))
-    assert "do not even tell apart" in " ".join(text.split())
+    assert "do not even separate" in " ".join(text.split())
     fine = game_verdict(played(point(figures={FIT: 0.9}))).limits
     assert not any("do not even" in text for text in fine)
 

@@ -7,6 +7,7 @@ import pytest
 from fedaudit.metrics.games import gaussian_success
 from fedaudit.report.figures.games import game_figures
 from fedaudit.report.page import report_html
+from fedaudit.report.summary import summary_markdown
 from fedaudit.report.tables.games import points_table
 from fedaudit.report.text.games import first_of_games, game_verdict
 from fedaudit.report.text.points import by_protection, game_tiles, shown_points
@@ -148,6 +149,10 @@ def test_success_beyond_what_noise_allows_is_an_alarm() -> None:
     assert first_of_games(ONLY, game_verdict(ONLY)).controls == (
         "No noise bound contradicted by games (4 points)"
     )
+
+
+def test_the_summary_names_defenses_in_rounds_as_protection() -> None:
+    assert "| Protection | none and dp-sgd |" in summary_markdown(ONLY)
 
 
 @pytest.mark.parametrize("record", [SOME, ONLY, played()])

@@ -309,8 +309,8 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
     yield "Digest of the result", f"{shortened(record.content_hash, 80)} (SHA-256)"
     if record.kind == "games":
         yield "Data", settings_line(config.get("data"))
-        mechanisms = distinct(shortened(game.mechanism, 60) for game in record.games)
-        yield "Protection", words.listed(mechanisms[:6])
+        names = (game.rounds.defense if game.rounds else game.mechanism for game in record.games)
+        yield "Protection", words.listed(distinct(shortened(name, 60) for name in names)[:6])
     else:
         yield "Digest of the models", shortened(known.identity if known else "", 80) or _MODELS
         yield from _settings(record)

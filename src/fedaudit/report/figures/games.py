@@ -15,6 +15,7 @@ from fedaudit.report.text.points import (
     contradicted,
     defense_words,
     families,
+    most_right,
     plan_words,
     shown_points,
 )
@@ -22,7 +23,7 @@ from fedaudit.report.words import interval, percent
 from fedaudit.results.games import DISTANCE, PointPlayed
 from fedaudit.results.record import Record
 
-MOST_ROWS = 20
+MOST_ROWS = 18
 """Rows of the first picture; the tables have the others."""
 
 MOST_LINES = 14
@@ -53,7 +54,7 @@ class _View(NamedTuple):
 def game_figures(record: Record) -> dict[str, drawing.Figures]:
     """Return the charts of a record of games: against epsilon, and against rounds averaged."""
     shown = shown_points(record.games)
-    by_signs = families([one for one in shown if one.point.rounds is None])
+    by_signs = families([item for item in shown if item.point.rounds is None])
     against_epsilon = [
         _View(
             f"against the {which} epsilon", f"{which} ε (nats)", by_signs, place, _most_at_epsilon
@@ -63,7 +64,7 @@ def game_figures(record: Record) -> dict[str, drawing.Figures]:
             ("actual", lambda point: point.actual_epsilon),
         )
     ]
-    found = [
+    charts = [
         _figure(
             "games-success",
             "Grey: the most that any server reaches against a mechanism that keeps the epsilon on "
@@ -77,7 +78,7 @@ def game_figures(record: Record) -> dict[str, drawing.Figures]:
             _round_views(shown),
         ),
     ]
-    return {figure.ident: figure for figure in found if figure is not None}
+    return {figure.ident: figure for figure in charts if figure is not None}
 
 
 def _most_at_epsilon(value: float) -> float:
@@ -87,18 +88,18 @@ def _most_at_epsilon(value: float) -> float:
 def _round_views(shown: Sequence[ShownPoint]) -> list[_View]:
     """Return a view for each noise whose points average several numbers of rounds."""
     by_noise: dict[str, list[ShownPoint]] = {}
-    for one in shown:
-        how = one.point.rounds
-        if how is not None and one.point.figure(DISTANCE):
+    for item in shown:
+        how = item.point.rounds
+        if how is not None and item.point.figure(DISTANCE):
             noise = shortened(defense_words(how), 60) + f", sum of {how.clients}" * (
                 how.clients > 1
             )
-            plan = f"{plan_words(how) or '1 neuron'}, batch {one.point.batch}"
-            by_noise.setdefault(noise, []).append(one._replace(family=plan))
+            plan = f"{plan_words(how) or '1 neuron'}, batch {item.point.batch}"
+            by_noise.setdefault(noise, []).append(item._replace(family=plan))
     views = [
         _View(noise, "Rounds averaged", families(inside), _averaged, _most_over(inside[0].point))
         for noise, inside in by_noise.items()
-        if len({_averaged(one.point) for one in inside}) > 1
+        if len({_averaged(item.point) for item in inside}) > 1
     ]
     return views[:_MOST_CHOICES]
 
@@ -118,11 +119,11 @@ def _figure(ident: str, caption: str, views: Sequence[_View]) -> drawing.Figures
         caption += f" {left} more lines would not fit; the table has them."
     views = [view._replace(lines=dict(list(view.lines.items())[:MOST_LINES])) for view in views]
     names = dict.fromkeys(name for view in views for name in view.lines)
-    looks = {name: drawing.style(at) for at, name in enumerate(names)}
+    looks = {name: drawing.style(place) for place, name in enumerate(names)}
     panels = {view.label: panel for view in views if (panel := _panel(view, looks)) is not None}
     if not panels:
         return None
-    points = [one.point for view in views for inside in view.lines.values() for one in inside]
+    points = [item.point for view in views for inside in view.lines.values() for item in inside]
     wrong = {_WRONG: _REFUTED} if any(map(contradicted, points)) else {}
     return drawing.Figures(
         ident,
@@ -138,8 +139,8 @@ def _figure(ident: str, caption: str, views: Sequence[_View]) -> drawing.Figures
 
 def _panel(view: _View, looks: Mapping[str, drawing.Style]) -> drawing.Panel | None:
     """Return the panel of a view; None if no point has a place on its axis."""
-    every = [one for inside in view.lines.values() for one in inside]
-    places = [place for one in every if (place := view.place(one.point))]
+    every = [item for inside in view.lines.values() for item in inside]
+    places = [place for item in every if (place := view.place(item.point))]
     if not places:
         return None
     most, log = max(places), max(places) > _WIDE * min(places)
@@ -149,23 +150,23 @@ def _panel(view: _View, looks: Mapping[str, drawing.Style]) -> drawing.Panel | N
         """Move a place by a share of the axis."""
         return place * (most / start) ** share if log else place + share * (most - start)
 
-    steps = [moved(start, at / _STEPS) for at in range(_STEPS + 1)]
+    steps = [moved(start, step / _STEPS) for step in range(_STEPS + 1)]
     series: list[drawing.Drawn] = [
         drawing.level(steps, 0.5, _GUESS, _GUESSING, "%{y:.0%}"),
         drawing.Series(_BOUND, steps, [view.most(x) for x in steps], _CEILING, "at most %{y:.2%}"),
     ]
     # Intervals at the same place lie next to each other.
     middle, apart = (len(view.lines) - 1) / 2, min(0.012, 0.05 / len(view.lines))
-    for at, (name, inside) in enumerate(view.lines.items()):
-        aside = (at - middle) * apart
-        placed = [(moved(x, aside), one) for one in inside if (x := view.place(one.point))]
+    for index, (name, inside) in enumerate(view.lines.items()):
+        aside = (index - middle) * apart
+        placed = [(moved(x, aside), item) for item in inside if (x := view.place(item.point))]
         series.append(_line(name, placed, looks[name]))
         series += [
-            drawing.level(steps, one.point.adv.value, looks[name], name)
-            for one in inside
-            if one.point.mechanism == NO_MECHANISM and view.place(one.point) is None
+            drawing.level(steps, item.point.adv.value, looks[name], name)
+            for item in inside
+            if item.point.mechanism == NO_MECHANISM and view.place(item.point) is None
         ]
-    low = min(one.point.adv.low for one in every)
+    low = min(item.point.adv.low for item in every)
     return drawing.Panel(
         "",
         f"Success of the server, {len(view.lines)} lines; the table has the numbers.",
@@ -179,7 +180,7 @@ def _panel(view: _View, looks: Mapping[str, drawing.Style]) -> drawing.Panel | N
 def _line(
     name: str, placed: Sequence[tuple[float, ShownPoint]], look: drawing.Style
 ) -> drawing.Series:
-    values = [one.point.adv for _, one in placed]
+    values = [item.point.adv for _, item in placed]
     return drawing.Series(
         name,
         [place for place, _ in placed],
@@ -187,8 +188,8 @@ def _line(
         look,
         "%{text}: right in %{y:.1%}",
         marks=len(placed),
-        looks=[_REFUTED if contradicted(one.point) else look for _, one in placed],
-        texts=[drawing.series_name(one.name) for _, one in placed],
+        looks=[_REFUTED if contradicted(item.point) else look for _, item in placed],
+        texts=[drawing.series_name(item.name) for _, item in placed],
         limits=values,
     )
 
@@ -196,19 +197,28 @@ def _line(
 def games_picture(record: Record) -> Picture:
     """Return the first picture: a row per point, with its epsilon or rounds, against guessing.
 
-    Of many points it has the first and the last of each mechanism, in the order of epsilons.
+    Of many points it has the ends of each family, in the order of epsilons or rounds, or the point
+    of each family where the server does best.
     """
     groups = families(shown_points(record.games)).values()
-    points = [one for inside in groups for one in inside]
-    if len(points) > MOST_ROWS:
-        points = [one for inside in groups for one in (inside[:1] + inside[1:][-1:])]
+    selections = {
+        "": [item for inside in groups for item in inside],
+        " The smallest and the largest of each mechanism or defense are shown.": [
+            item for inside in groups for item in (inside[0], inside[-1])[: len(inside)]
+        ],
+        " Of each mechanism or defense the point is shown where the server does best.": [
+            most_right(inside) for inside in groups
+        ],
+    }
+    fitting = [(text, points) for text, points in selections.items() if len(points) <= MOST_ROWS]
+    text, points = fitting[0] if fitting else list(selections.items())[-1]
     points = points[:MOST_ROWS]
     looks = {"success": PLAIN}
-    if any(contradicted(one.point) for one in points):
+    if any(contradicted(item.point) for item in points):
         looks[_WRONG] = DEFENDED[0]
     caption = (
         "Share of games in which the server is right about a record, with 95% intervals; ε is "
-        "claimed, the dashed line is guessing."
+        f"claimed, the dashed line is guessing.{text}"
     )
     if left := len(record.games) - len(points):
         caption += f" The tables have {left} more points."
@@ -217,9 +227,9 @@ def games_picture(record: Record) -> Picture:
     return (forest(title, "success", caption, (track,), lines, looks),)
 
 
-def _row(one: ShownPoint) -> Line:
-    adv, look = one.point.adv, DEFENDED[0] if contradicted(one.point) else PLAIN
+def _row(item: ShownPoint) -> Line:
+    adv, look = item.point.adv, DEFENDED[0] if contradicted(item.point) else PLAIN
     limits = interval(adv.low, adv.high, "accuracy")
-    text = f"{one.name}: right in {percent(adv.value)} ({limits})"
+    text = f"{item.name}: right in {percent(adv.value)} ({limits})"
     mark = Mark(adv.value, adv.low, adv.high, look, text)
-    return Line(shortened(one.name, 60), ((mark,),), (percent(adv.value),), (limits,))
+    return Line(shortened(item.name, 60), ((mark,),), (percent(adv.value),), (limits,))

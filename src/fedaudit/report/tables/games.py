@@ -40,7 +40,7 @@ _REMARK = (
 )
 _OF_SIGNS = (
     "Lower bound: the success refutes every smaller ε (nats). Epochs: mean over targets until "
-    "validation records were told apart (95%, Student’s t)."
+    "validation records were separated (95%, Student’s t)."
 )
 _OF_ROUNDS = (
     "Noise leaves: the success to be expected of this server. Sign: the success if the server saw "
@@ -56,10 +56,10 @@ def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
         record: A record of games.
         in_rounds: Whether points in rounds are shown instead of those by signs.
     """
-    shown = [one for one in shown_points(record.games) if bool(one.point.rounds) == in_rounds]
+    shown = [item for item in shown_points(record.games) if bool(item.point.rounds) == in_rounds]
     if not shown:
         return None
-    points = [one.point for one in shown]
+    points = [item.point for item in shown]
     cells = {place: list(map(cell, points)) for place, cell in _COLUMNS.items()}
     used = {place: column for place, column in cells.items() if any(column)}
     over = grouped(used, lambda place: place[0])
@@ -71,9 +71,9 @@ def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
     return tabled(
         f"Games {'in rounds' if in_rounds else 'by sign'}: {sizes}",
         [
-            {"Point": named(one.name, _label(one.point))}
-            | {name: column[at] for (_, name), column in used.items()}
-            for at, one in enumerate(shown)
+            {"Point": named(item.name, _label(item.point))}
+            | {name: column[row] for (_, name), column in used.items()}
+            for row, item in enumerate(shown)
         ],
         headings=(Heading("", 1), *(Heading(name, len(inside)) for name, inside in over.items())),
         remark=_REMARK + (_OF_ROUNDS if in_rounds else _OF_SIGNS),
@@ -158,15 +158,15 @@ def certificates_table(record: Record) -> Grid | None:
     """Return the certificates of the first targets of each point; None if there is none."""
     rows = [
         {
-            "Point": named(one.name),
-            "Target": count(at),
+            "Point": named(item.name),
+            "Target": count(place),
             "Certified": interval(certificate.low, certificate.high, "accuracy"),
             "Played": given(certificate.played),
             "By the range that must hold": _failure(certificate.failure_sound),
             "As printed": _failure(certificate.delta_sample),
         }
-        for one in shown_points(record.games)
-        for at, certificate in enumerate(one.point.certificates, 1)
+        for item in shown_points(record.games)
+        for place, certificate in enumerate(item.point.certificates, 1)
     ]
     if not rows:
         return None
@@ -214,20 +214,20 @@ _MOST_NAMED = 5
 _FALSE_ALARMS = ("", "False alarms")
 
 
-def detector_table(found: Detection) -> Grid:
+def detector_table(detection: Detection) -> Grid:
     """Return a row for each sign: how well it separates planted models from honest ones."""
-    servers = _servers(found)
+    servers = _servers(detection)
     places = {SIGN_AUC: "AUC", DETECTED: "Found"}
     return estimate_table(
-        f"Signs of a planted neuron, over {plural(found.runs, 'federation')}",
+        f"Signs of a planted neuron, over {plural(detection.runs, 'federation')}",
         [
-            one
-            for one in found.estimates
-            if one.group and one.attack in servers and one.metric in (*places, FALSE_ALARMS)
+            item
+            for item in detection.estimates
+            if item.group and item.attack in servers and item.metric in (*places, FALSE_ALARMS)
         ],
-        rows=lambda one: named(*SIGNS.get(one.group, (shortened(one.group), ""))),
-        columns=lambda one: (
-            (_server(one.attack), places[one.metric]) if one.metric in places else _FALSE_ALARMS
+        rows=lambda item: named(*SIGNS.get(item.group, (shortened(item.group), ""))),
+        columns=lambda item: (
+            (_server(item.attack), places[item.metric]) if item.metric in places else _FALSE_ALARMS
         ),
         cell=_sign_cell,
         order=(_FALSE_ALARMS,),
@@ -235,23 +235,25 @@ def detector_table(found: Detection) -> Grid:
         under={
             _server(server): f"right in {percent(success)}"
             for server in servers
-            if (success := found.success(server)) is not None
+            if (success := detection.success(server)) is not None
         },
         remark="AUC: how often a planted model looks more suspicious than an honest one, with a "
         "95% interval over federations. Found: at a threshold that 5% of the honest models of "
-        f"other federations exceed, in {plural(found.judged, 'federation')}; Clopper-Pearson, 95%. "
-        "Below a heading: the server’s success in games. Models: "
-        f"{shortened(found.federation, 200)}; {count(found.honest)} honest models, "
-        f"{count(found.planted)} of each server, looked at with {count(found.own)} records of the "
-        "client’s own.",
+        f"other federations exceed, in {plural(detection.judged, 'federation')}; Clopper-Pearson, "
+        "95%. Below a heading: the server’s success in games. Models: "
+        f"{shortened(detection.federation, 200)}; {count(detection.honest)} honest models, "
+        f"{count(detection.planted)} of each server, inspected with {count(detection.own)} records "
+        "of the client’s own.",
     )
 
 
-def detector_words(found: Detection) -> list[str]:
+def detector_words(detection: Detection) -> list[str]:
     """Return for each kind of server the signs that identify nearly every model of it."""
     sentences = []
-    for server in _servers(found):
-        aucs = {sign: of[SIGN_AUC] for (name, sign), of in found.signs.items() if name == server}
+    for server in _servers(detection):
+        aucs = {
+            sign: of[SIGN_AUC] for (name, sign), of in detection.signs.items() if name == server
+        }
         names = [
             SIGNS.get(sign, (shortened(sign), ""))[0].lower()
             for sign, auc in aucs.items()
@@ -266,15 +268,17 @@ def detector_words(found: Detection) -> list[str]:
     return sentences
 
 
-def _sign_cell(one: Estimate) -> Cell:
-    if one.metric == SIGN_AUC:
-        return Cell(number(one.number), interval(one.low, one.high, "figure"))
-    total = one.n_members + one.n_nonmembers
-    return Cell(f"{round(one.number * total)} of {total}", interval(one.low, one.high, "accuracy"))
+def _sign_cell(item: Estimate) -> Cell:
+    if item.metric == SIGN_AUC:
+        return Cell(number(item.number), interval(item.low, item.high, "figure"))
+    total = item.n_members + item.n_nonmembers
+    return Cell(
+        f"{round(item.number * total)} of {total}", interval(item.low, item.high, "accuracy")
+    )
 
 
-def _servers(found: Detection) -> Sequence[str]:
-    return distinct(server for server, _ in found.signs)[:_MOST_SERVERS]
+def _servers(detection: Detection) -> Sequence[str]:
+    return distinct(server for server, _ in detection.signs)[:_MOST_SERVERS]
 
 
 def _server(name: str) -> str:

@@ -85,15 +85,15 @@ def game_verdict(record: Record) -> GameVerdict:
     """Return the verdict on a record of games."""
     shown = shown_points(record.games)
     behind, bare = by_protection(shown)
-    advs = [one.point.adv for one in behind or bare]
+    advs = [item.point.adv for item in behind or bare]
     status = status_between((2 * adv.low - 1 for adv in advs), (2 * adv.high - 1 for adv in advs))
-    refuted = [one for one in shown if contradicted(one.point)]
+    refuted = [item for item in shown if contradicted(item.point)]
     return GameVerdict(
         status="claim contradicted" if refuted else status,
         look="strong leak" if refuted else status,
         headline=_contradiction_headline(refuted) if refuted else _headline(behind, bare),
         played=_played(record.games),
-        contradictions=_at_most_some([_contradiction(one) for one in refuted]),
+        contradictions=_at_most_some([_contradiction(item) for item in refuted]),
         claims=_at_most_some(_claims(shown)),
         meaning="No server is shown to learn who was in a batch. Another neuron may do better."
         if status in _NOTHING_SHOWN
@@ -104,13 +104,13 @@ def game_verdict(record: Record) -> GameVerdict:
     )
 
 
-def first_of_games(record: Record, said: GameVerdict) -> First:
+def first_of_games(record: Record, verdict: GameVerdict) -> First:
     """Return the first screen of a record of games, which has no controls but its own bounds."""
     shown = shown_points(record.games)
-    claiming = sum(one.point.claimed_epsilon is not None for one in shown)
-    bounded = sum(one.point.rounds is not None and one.point.most < 1 for one in shown)
-    wrong = sum(contradicted(one.point) for one in shown)
-    far = sum(far_above(one.point) for one in shown)
+    claiming = sum(item.point.claimed_epsilon is not None for item in shown)
+    bounded = sum(item.point.rounds is not None and item.point.most < 1 for item in shown)
+    wrong = sum(contradicted(item.point) for item in shown)
+    far = sum(far_above(item.point) for item in shown)
     what = " or ".join(["claimed ε"] * bool(claiming) + ["noise bound"] * bool(bounded))
     checked = plural(claiming + bounded, "point")
     if far:
@@ -123,25 +123,25 @@ def first_of_games(record: Record, said: GameVerdict) -> First:
     situations = {
         "contradicted": bool(wrong),
         "far above": bool(far),
-        "nothing shown": said.look in _NOTHING_SHOWN,
+        "nothing shown": verdict.look in _NOTHING_SHOWN,
         "leak": True,
     }
     return First(
-        said.look,
-        said.status,
-        said.headline,
+        verdict.look,
+        verdict.status,
+        verdict.headline,
         "",
         games_picture(record),
         tuple(game_tiles(record)[:3]),
         controls,
         "✗" if wrong or far else "✓" if what else "?",
         _NEXT[next(name for name, holds in situations.items() if holds)],
-        said.claims[:MOST_CLAIMS],
+        verdict.claims[:MOST_CLAIMS],
     )
 
 
 def _contradiction_headline(refuted: Sequence[ShownPoint]) -> str:
-    first = max(refuted, key=lambda one: one.point.proven_epsilon)
+    first = max(refuted, key=lambda item: item.point.proven_epsilon)
     more = f", and {plural(len(refuted) - 1, 'more point')}" if len(refuted) > 1 else ""
     what = "claimed epsilon" if first.point.refuted else "actual epsilon"
     what = "bound of the noise" if first.point.rounds else what
@@ -176,11 +176,13 @@ def _played(points: Sequence[PointPlayed]) -> str:
     )
 
 
-def _contradiction(one: ShownPoint) -> str:
+def _contradiction(item: ShownPoint) -> str:
     """Return why a point's success and an epsilon, or a bound, cannot both hold."""
-    point = one.point
+    point = item.point
     limits = interval(point.adv.low, point.adv.high, "accuracy")
-    text = f"{one.name}: the server is right in {percent(point.adv.value)} (95% interval {limits}) "
+    text = (
+        f"{item.name}: the server is right in {percent(point.adv.value)} (95% interval {limits}) "
+    )
     text += "of games, which "
     if point.rounds is not None:
         return (
@@ -205,7 +207,7 @@ def _claims(shown: Sequence[ShownPoint]) -> list[str]:
     """Return a sentence for each mechanism whose actual epsilon is far above the claimed one."""
     sentences = []
     for name, inside in families(shown).items():
-        far = [one.point for one in inside if far_above(one.point)]
+        far = [item.point for item in inside if far_above(item.point)]
         if not far:
             continue
         text = f"{shortened(name, 80)} claims ε {_range([p.claimed_epsilon for p in far])} and "
@@ -230,9 +232,9 @@ def _range(values: Sequence[float | None]) -> str:
 
 
 _FIT_WARNINGS = {
-    "poor": "neurons do not even tell apart what they were trained on, so that a low success is no "
-    "sign of protection. More epochs (neuron.epochs), another step size (neuron.lr) or more copies "
-    "of the target (game.copies) may do better.",
+    "poor": "neurons do not even separate the rows that they were trained on, so that a low "
+    "success is no sign of protection. More epochs (neuron.epochs), another step size (neuron.lr) "
+    "or more copies of the target (game.copies) may do better.",
     "memorised": "neurons have memorised the rows that they were trained on, so that a low success "
     "is no sign of protection. More copies of the target (game.copies) or more records of the "
     "server (game.background) may do better.",
@@ -243,7 +245,7 @@ def fit_warnings(shown: Sequence[ShownPoint]) -> list[str]:
     """Return warnings about points at which low success is no sign of protection."""
     warnings = []
     for problem, text in _FIT_WARNINGS.items():
-        names = [shortened(one.name, 60) for one in shown if fit_problem(one.point) == problem]
+        names = [shortened(item.name, 60) for item in shown if fit_problem(item.point) == problem]
         if names:
             more = [f"{count(len(names) - 4)} more"] * (len(names) > 4)
             warnings.append(f"At {listed([*names[:4], *more])} {text}")
@@ -252,7 +254,7 @@ def fit_warnings(shown: Sequence[ShownPoint]) -> list[str]:
 
 def _limits(shown: Sequence[ShownPoint]) -> list[str]:
     """Return what the games cannot show."""
-    points = [one.point for one in shown]
+    points = [item.point for item in shown]
     claims = [
         (point, point.claimed_epsilon) for point in points if point.claimed_epsilon is not None
     ]

@@ -135,31 +135,31 @@ def families(shown: Sequence[ShownPoint]) -> Families:
     }
 
 
-def _step(one: ShownPoint) -> float:
-    if one.point.rounds is not None:
-        return float(one.point.rounds.averaged)
-    claimed = one.point.claimed_epsilon
+def _step(item: ShownPoint) -> float:
+    if item.point.rounds is not None:
+        return float(item.point.rounds.averaged)
+    claimed = item.point.claimed_epsilon
     return math.inf if claimed is None else claimed
 
 
 def by_protection(shown: Sequence[ShownPoint]) -> tuple[list[ShownPoint], list[ShownPoint]]:
     """Split points: behind a mechanism, a defense or a sum of clients, and behind none."""
     behind, bare = list[ShownPoint](), list[ShownPoint]()
-    for one in shown:
-        how = one.point.rounds
+    for item in shown:
+        how = item.point.rounds
         in_rounds = how is not None and (how.defense != NO_DEFENSE or how.clients > 1)
-        (behind if in_rounds or one.point.mechanism != NO_MECHANISM else bare).append(one)
+        (behind if in_rounds or item.point.mechanism != NO_MECHANISM else bare).append(item)
     return behind, bare
 
 
 def most_right(shown: Sequence[ShownPoint]) -> ShownPoint:
     """Return the point with the highest success rate, by lower limit as the verdict is."""
-    return max(shown, key=lambda one: (one.point.adv.low, one.point.adv.value))
+    return max(shown, key=lambda item: (item.point.adv.low, item.point.adv.value))
 
 
 def least_right(shown: Sequence[ShownPoint]) -> ShownPoint:
     """Return the point with the lowest success rate, by upper limit."""
-    return min(shown, key=lambda one: (one.point.adv.high, one.point.adv.value))
+    return min(shown, key=lambda item: (item.point.adv.high, item.point.adv.value))
 
 
 def epsilon(value: float) -> str:
