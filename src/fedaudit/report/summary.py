@@ -173,7 +173,7 @@ def summary_markdown(
     """
     summary = summary_of(record, policy, valid_until)
     form = templates().overlay(finalize=_in_markdown)
-    form.filters |= {"row": _row, "paragraph": _paragraph}
+    form.filters = {**form.filters, "row": _row, "paragraph": _paragraph}
     text = form.get_template("summary.md.j2").render(summary=summary)
     return without_commands(re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
 
