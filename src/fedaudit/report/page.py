@@ -55,108 +55,25 @@ from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.record import Record, record_json
 
-
-def rendered(
-    template: str, *, figures: Mapping[str, Figures], running: Sequence[str], **values: object
-) -> str:
-    """Return a template filled in, with the page's script and the values of its figures.
-
-    Args:
-        template: The template's file name.
-        figures: The page's figures by name.
-        running: Texts at the top left and in the middle of every printed page.
-        values: Values of the template's other names.
-    """
-    scripts = {"guard": _file("guard.js"), "page": _file("page.js")}
-    data = {
-        name: [[hovering(panel) for panel in choice.panels] for choice in figure.choices]
-        for name, figure in figures.items()
-    }
-    return (
-        templates()
-        .get_template(template)
-        .render(
-            css=Markup(_file("report.css")),
-            policy=_policy(list(scripts.values())),
-            scripts={name: Markup(text) for name, text in scripts.items()},
-            data=Markup(embedded(data)),
-            figures=figures,
-            running=running,
-            symbols=symbols(),
-            **values,
-        )
-    )
-
-
-def embedded(value: object) -> str:
-    """JSON that can stand inside a script element: no character there can end the element."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    for char in "<>&":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
-
-
-def _policy(scripts: list[str]) -> str:
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-        for text in scripts
-    )
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
-
-
-@cache
-def _file(name: str) -> str:
-    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
-
-
-@cache
-def templates() -> Environment:
-    """Return the templates of pages, which escape every text."""
-    environment = Environment(
-        loader=PackageLoader("fedaudit.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["shortened"] = shortened
-    environment.filters["drawn"] = drawn
-    environment.filters["forest"] = forest_drawn
-    environment.filters["client"] = words.client_name
-    environment.filters["sight"] = words.sight_name
-    environment.filters["css_string"] = css_string
-    environment.filters["paragraph"] = lambda text: words.capital(words.sentence(text))
-    return environment
-
-
-def css_string(text: str) -> Markup:
-    """Return a text as a CSS string in which no character can end the string or the element."""
-    return Markup('"{}"').format(
-        Markup("").join(
-            char if char.isascii() and char.isalnum() else f"\\{ord(char):06x}" for char in text
-        )
-    )
-
-
-def write_page(path: Path, document: str) -> None:
-    """Writes a page whole or not at all, over a file only, under a name of a page.
-
-    Only the owner of the file may read it, since a report can name exposed samples.
-    """
-    refuse_other_suffix(path, *PAGE_SUFFIXES, what="an HTML page")
-    if path.exists() and not path.is_file():
-        raise BadInput(
-            f"{shortened(str(path), 80)} is not a file, so no report is written there; name a new "
-            "file"
-        )
-    write_whole(path, document, private=True)
-
-
 MOST_VERDICTS = 6
 """Verdicts that get a tile each; of more, the table of rows says it."""
+
+
+def write_report(record: Record, path: Path) -> None:
+    """Write the report of a record as one self-contained HTML file.
+
+    Pictures that lie in the file's folder are shown in it. The file opens offline, and its content
+    policy lets it load nothing and run no script but its own, whatever names the record holds. It
+    is written to a temporary name first.
+
+    Args:
+        record: Of any kind.
+        path: The file.
+
+    Raises:
+        BadInput: The path is no place for a page.
+    """
+    write_page(path, report_html(record, _pictures(path.with_name(PICTURES_FILE))))
 
 
 def write_report_beside(record: Record, folder: Path) -> None:
@@ -183,15 +100,142 @@ def write_report_beside(record: Record, folder: Path) -> None:
         write_report(record, folder / REPORT_FILE)
 
 
-def write_report(record: Record, path: Path) -> None:
-    """Writes the report of a record as one self-contained HTML file.
+def write_comparison(comparison: Comparison, records: Sequence[Record], path: Path) -> None:
+    """Write several records side by side as one self-contained HTML file.
 
-    Pictures that lie in the file's folder are shown in it. The file opens offline, and its content
-    policy lets it load nothing and run no script but its own, whatever names the record holds. It
-    is written to a temporary name first.
+    Args:
+        comparison: The result of comparing the records.
+        records: Those that it is of, in its order.
+        path: The file.
+
+    Raises:
+        BadInput: The path is no place for a page.
     """
-    pictures = _pictures(path.with_name(PICTURES_FILE))
-    write_page(path, report_html(record, pictures))
+    write_page(path, comparison_html(comparison, records))
+
+
+def write_page(path: Path, document: str) -> None:
+    """Write a page whole or not at all, over a file only, under a name of a page.
+
+    Only the owner of the file may read it, since a report can name exposed samples.
+    """
+    refuse_other_suffix(path, *PAGE_SUFFIXES, what="an HTML page")
+    if path.exists() and not path.is_file():
+        raise BadInput(
+            f"{shortened(str(path), 80)} is not a file, so no report is written there; name a new "
+            "file"
+        )
+    write_whole(path, document, private=True)
+
+
+def report_html(record: Record, pictures: str = "") -> str:
+    """Return the report of a record as an HTML document.
+
+    Args:
+        record: Of any kind.
+        pictures: Members' images and those that a model draws, as a ``data:`` address.
+    """
+    record = words.cleaned(record, words.without_digests([record]))
+    if record.kind == "games":
+        return _games_html(record)
+    kind, plain = kind_of(record), verdict(record)
+    attacks = words.plural(attacks_tried(record), "attack") if record.attacks else ""
+    return _rendered(
+        "report.html.j2",
+        f"{kind}: {shortened(record.name, 80)}",
+        figures_of(record),
+        **_common(
+            record,
+            words.plural(record.federation_size, "client"),
+            *filter(None, [attacks]),
+            words.plural(len(record.seeds), "seed"),
+        ),
+        kind=kind,
+        verdict=plain,
+        first=first_screen(record, plain),
+        on_membership=about_members(record),
+        sources=source_section(record),
+        clusters=cluster_section(record),
+        unlearning=unlearning_section(record),
+        advice=advice(record),
+        pictures=pictures,
+        targets=targets_of(record),
+        **membership_section(record),
+        **run_section(record),
+    )
+
+
+def _games_html(record: Record) -> str:
+    plain, detector = game_verdict(record), record.detection
+    return _rendered(
+        "games.html.j2",
+        f"Security games: {shortened(record.name, 80)}",
+        game_figures(record),
+        **_common(
+            record,
+            words.plural(len(record.points), "point"),
+            words.plural(sum(game.adv.total for game in record.games), "game"),
+        ),
+        verdict=plain,
+        first=first_of_games(record, plain),
+        detector=detector_table(detector) if detector else None,
+        detected=detector_words(detector) if detector else [],
+        about=clean(str(record.config.get("about", ""))),
+        points=points_table(record),
+        rounds=points_table(record, in_rounds=True),
+        certificates=certificates_table(record),
+    )
+
+
+def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
+    """Return several records side by side as an HTML document.
+
+    Args:
+        comparison: The result of comparing the records.
+        records: Those that it is of, in its order.
+    """
+    speak = words.without_digests([comparison, *records])
+    watched = all(record.watched for record in records)
+    comparison = words.cleaned(comparison, speak, watched=watched)
+    records = [words.cleaned(record, speak) for record in records]
+    verdicts = [verdict(record) for record in records]
+    pairs = list(zip(records, verdicts, strict=True))
+    figure = front_figure(comparison) or tradeoff_figure(comparison)
+    title = f"Comparison of {words.plural(len(records), 'audit')}"
+    return _rendered(
+        "comparison.html.j2",
+        title,
+        {figure.ident: figure} if figure else {},
+        running=(title, ""),
+        first=first_of_comparison(comparison, records, verdicts),
+        tradeoff=figure,
+        usage=usage_table(comparison, records),
+        hypervolumes=hypervolume_tables(comparison),
+        verdicts=[(r.name, plain) for r, plain in pairs] if len(records) <= MOST_VERDICTS else [],
+        **comparison_section(comparison, records, [plain.status for plain in verdicts]),
+        defended=any(row.family != NO_DEFENSE for row in comparison.rows),
+        cautions=cautions(comparison, records),
+        alarming=any(says_nothing(r) or plain.status == "control failed" for r, plain in pairs),
+        records=records,
+    )
+
+
+def _common(record: Record, *counts: str) -> dict[str, object]:
+    """Return what the reports of studies and of games have in common."""
+    digest, made = record.content_hash, record.environment.started[:10]
+    return {
+        "record": record,
+        "running": (shortened(record.name, 60), f"record {shortened(digest, 21)}"),
+        "meta": [part for part in (made, *counts, f"record {shortened(digest, 13)}") if part],
+        "clauses": clause_summary(record),
+        "again": reproducing(record),
+    }
+
+
+def figures_of(record: Record) -> dict[str, Figures]:
+    """Return every figure that the record has data for, by its name in the document."""
+    found = [roc_figure(record.curves), *source_figures(record), *cluster_figures(record)]
+    return {figure.ident: figure for figure in found if figure is not None}
 
 
 _MOST_PICTURES = 2**20
@@ -201,7 +245,7 @@ _PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
 
 def _pictures(path: Path) -> str:
-    """An image as a page holds it; empty where there is none, or none that is small and a PNG."""
+    """Return an image as a page holds it; empty without one that is small and a PNG."""
     if path.is_symlink():
         return ""
     try:
@@ -214,126 +258,76 @@ def _pictures(path: Path) -> str:
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
-def write_comparison(comparison: Comparison, records: Sequence[Record], path: Path) -> None:
-    """Writes several records side by side as one self-contained HTML file.
-
-    Args:
-        comparison: What was found by holding the records against each other.
-        records: Those that it is of, in its order.
-        path: Where the file goes.
-    """
-    write_page(path, comparison_html(comparison, records))
-
-
-def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
-    """Several records side by side as an HTML document."""
-    speak = words.without_digests([comparison, *records])
-    comparison, records = (
-        words.cleaned(comparison, speak, watched=all(one.watched for one in records)),
-        [words.cleaned(one, speak) for one in records],
-    )
-    verdicts = [verdict(record) for record in records]
-    drawn = front_figure(comparison) or tradeoff_figure(comparison)
-    figures = {drawn.ident: drawn} if drawn else {}
-    named_ = [(record.name, said) for record, said in zip(records, verdicts, strict=True)]
-    return rendered(
-        "comparison.html.j2",
-        title=f"Comparison of {words.plural(len(records), 'audit')}",
-        running=(f"Comparison of {words.plural(len(records), 'audit')}", ""),
-        first=first_of_comparison(comparison, records, verdicts),
-        figures=figures,
-        tradeoff=drawn,
-        usage=usage_table(comparison, records),
-        hypervolumes=hypervolume_tables(comparison),
-        verdicts=named_ if len(records) <= MOST_VERDICTS else [],
-        **comparison_section(comparison, records, [said.status for said in verdicts]),
-        defended=any(row.family != NO_DEFENSE for row in comparison.rows),
-        cautions=cautions(comparison, records),
-        alarming=any(
-            says_nothing(r) or s.status == "control failed"
-            for r, s in zip(records, verdicts, strict=True)
-        ),
-        records=records,
+def _rendered(template: str, title: str, figures: Mapping[str, Figures], **values: object) -> str:
+    """Return a template filled in, with the page's script and the values of its figures."""
+    scripts = {"guard": _file("guard.js"), "page": _file("page.js")}
+    data = {
+        name: [[hovering(panel) for panel in choice.panels] for choice in figure.choices]
+        for name, figure in figures.items()
+    }
+    return (
+        templates()
+        .get_template(template)
+        .render(
+            title=title,
+            css=Markup(_file("report.css")),
+            policy=_policy(list(scripts.values())),
+            scripts={name: Markup(text) for name, text in scripts.items()},
+            data=Markup(embedded(data)),
+            figures=figures,
+            symbols=symbols(),
+            **values,
+        )
     )
 
 
-def report_html(record: Record, pictures: str = "") -> str:
-    """The report of a record as an HTML document.
+def embedded(value: object) -> str:
+    """Return JSON for a script element: no character in it can end the element."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for char in "<>&":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
 
-    Args:
-        record: Of any kind.
-        pictures: Members' images and those that a model draws, as a ``data:`` address.
-    """
-    record = words.cleaned(record, words.without_digests([record]))
-    if record.kind == "games":
-        return _games_html(record)
-    kind, said = kind_of(record), verdict(record)
-    return rendered(
-        "report.html.j2",
-        title=f"{kind}: {shortened(record.name, 80)}",
-        running=_running(record),
-        kind=kind,
-        on_membership=about_members(record),
-        sources=source_section(record),
-        clusters=cluster_section(record),
-        figures=figures_of(record),
-        record=record,
-        verdict=said,
-        first=first_screen(record, said),
-        meta=_meta(
-            record,
-            words.plural(record.federation_size, "client"),
-            words.plural(attacks_tried(record), "attack") if record.attacks else "",
-            words.plural(len(record.seeds), "seed"),
-        ),
-        unlearning=unlearning_section(record),
-        advice=advice(record),
-        pictures=pictures,
-        targets=targets_of(record),
-        **membership_section(record),
-        **run_section(record),
-        clauses=clause_summary(record),
-        again=reproducing(record),
+
+def _policy(scripts: list[str]) -> str:
+    digests = (hashlib.sha256(text.encode()).digest() for text in scripts)
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
-def _running(record: Record) -> tuple[str, str]:
-    return shortened(record.name, 60), f"record {shortened(record.content_hash, 21)}"
+@cache
+def _file(name: str) -> str:
+    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
 
 
-def _meta(record: Record, *counts: str) -> list[str]:
-    made, name = record.environment.started[:10], shortened(record.content_hash, 13)
-    return [part for part in (made, *counts, f"record {name}") if part]
+@cache
+def templates() -> Environment:
+    """Return the templates of pages, which escape every text."""
+    environment = Environment(
+        loader=PackageLoader("fedaudit.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "shortened": shortened,
+        "drawn": drawn,
+        "forest": forest_drawn,
+        "client": words.client_name,
+        "sight": words.sight_name,
+        "css_string": css_string,
+    }
+    return environment
 
 
-def figures_of(record: Record) -> dict[str, Figures]:
-    """Every figure that the record has data for, by its name in the document."""
-    found = [roc_figure(record.curves), *source_figures(record), *cluster_figures(record)]
-    return {figure.ident: figure for figure in found if figure is not None}
-
-
-def _games_html(record: Record) -> str:
-    said = game_verdict(record)
-    detector = record.detection
-    return rendered(
-        "games.html.j2",
-        title=f"Security games: {shortened(record.name, 80)}",
-        running=_running(record),
-        figures=game_figures(record),
-        detector=detector_table(detector) if detector else None,
-        detected=detector_words(detector) if detector else [],
-        record=record,
-        verdict=said,
-        first=first_of_games(record, said),
-        meta=_meta(
-            record,
-            words.plural(len(record.points), "point"),
-            words.plural(sum(one.adv.total for one in record.games), "game"),
-        ),
-        about=clean(str(record.config.get("about", ""))),
-        points=points_table(record),
-        rounds=points_table(record, in_rounds=True),
-        certificates=certificates_table(record),
-        clauses=clause_summary(record),
-        again=reproducing(record),
+def css_string(text: str) -> Markup:
+    """Return a text as a CSS string in which no character can end the string or the element."""
+    return Markup('"{}"').format(
+        Markup("").join(
+            char if char.isascii() and char.isalnum() else f"\\{ord(char):06x}" for char in text
+        )
     )

@@ -15,7 +15,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def study_file(config: Mapping[str, object]) -> str:
-    """The configuration of a study as TOML.
+    """Return the configuration of a study as TOML.
 
     Settings without a value are left out: TOML has no null, and a study takes what is left out
     at its default. Characters that would not show as they are become escapes.
@@ -79,6 +79,9 @@ def _escaped(char: str) -> str:
 
 _BUNDLED = ("digits", "synthetic")
 """Data sets that are made without any file."""
+MOST_SETTINGS = 500_000
+"""Characters of settings up to which those of games are in the page as a study file."""
+_LONGEST_VALUE = 300
 
 
 class Again(NamedTuple):
@@ -86,8 +89,8 @@ class Again(NamedTuple):
 
     Attributes:
         study: The settings, as a file that ``fedaudit run`` takes.
-        command: The command that carries them out.
-        data: Which data set it needs besides; empty where none.
+        command: The command that runs them.
+        data: The data set that it needs as well; empty if none.
         environment: What it was made with, as names and values.
     """
 
@@ -98,9 +101,9 @@ class Again(NamedTuple):
 
 
 def reproducing(record: Record) -> Again:
-    """Steps to make a record again; of games, with a variant for each point but the study's own.
+    """Return the steps to make a record again; of games, with a variant for each further point.
 
-    The study file is empty where settings of games are larger than any study's.
+    The study file is empty if settings of games are larger than any study's.
     """
     games = record.kind == "games"
     config = _with_points(record) if games else settled(record.config)
@@ -109,12 +112,8 @@ def reproducing(record: Record) -> Again:
     data = record.config.get("data")
     name = data.get("name") if isinstance(data, dict) else None
     needed = "" if not isinstance(name, str) or name in _BUNDLED else shortened(name, 80)
-    command = "fedaudit run study.toml" + (" --data-dir FOLDER" if needed else "")
+    command = "fedaudit run study.toml" + " --data-dir FOLDER" * bool(needed)
     return Again(study, command, needed, _environment(record))
-
-
-MOST_SETTINGS = 500_000
-"""Characters of settings up to which those of games stand in the page as a study file."""
 
 
 def _with_points(record: Record) -> Mapping[str, object]:
@@ -127,20 +126,16 @@ def _with_points(record: Record) -> Mapping[str, object]:
 
 
 def _environment(record: Record) -> list[tuple[str, str]]:
-    made = record.environment
-    seeds = ("Seeds", ", ".join(str(seed) for seed in record.seeds))
-    settings = [seeds, ("Evaluation", record.evaluation)] if record.kind != "games" else []
-    rows = [
-        ("Content hash", shortened(record.content_hash, 80)),
-        *settings,
-        ("Commit", shortened(made.commit, 80) or "not recorded"),
-        ("Device", shortened(made.device, 80) or "not recorded"),
-        ("Started", shortened(made.started, 80) or "not recorded"),
-        ("Time taken", "not recorded" if made.seconds is None else _duration(made.seconds)),
-    ]
-    return rows + [
-        (shortened(name, 60), shortened(version, 120)) for name, version in made.versions.items()
-    ]
+    made, rows = record.environment, {"Content hash": shortened(record.content_hash, 80)}
+    if record.kind != "games":
+        rows["Seeds"] = ", ".join(str(seed) for seed in record.seeds)
+        rows["Evaluation"] = record.evaluation
+    for name in ("commit", "device", "started"):
+        rows[name.capitalize()] = shortened(getattr(made, name), 80) or "not recorded"
+    rows["Time taken"] = "not recorded" if made.seconds is None else _duration(made.seconds)
+    # Names of versions come from the record, and must not replace a row.
+    versions = made.versions.items()
+    return [*rows.items(), *((shortened(name, 60), shortened(v, 120)) for name, v in versions)]
 
 
 def _duration(seconds: float) -> str:
@@ -159,15 +154,11 @@ def _size(value: object) -> int:
 
 
 def _value(text: str) -> object:
+    """Return a setting from its text; the text itself if it is none of a study's values."""
     if text in ("inf", "-inf", "nan"):
         return float(text)
-    if len(text) > _LONGEST_VALUE:
-        return text
     try:
-        value: object = ast.literal_eval(text)
+        value: object = ast.literal_eval(text) if len(text) <= _LONGEST_VALUE else text
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text
     return value if isinstance(value, bool | int | float | str | list | dict) else text
-
-
-_LONGEST_VALUE = 300

@@ -173,7 +173,7 @@ def summary_markdown(
     """
     summary = summary_of(record, policy, valid_until)
     form = templates().overlay(finalize=_in_markdown)
-    form.filters |= {"row": _row, "paragraph": _paragraph}
+    form.filters = {**form.filters, "row": _row, "paragraph": _paragraph}
     text = form.get_template("summary.md.j2").render(summary=summary)
     return without_commands(re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
 
@@ -336,6 +336,9 @@ def _settings(record: Record) -> Iterator[tuple[str, str]]:
         yield words.capital(table), settings_line(record.config.get(table))
 
 
+_ZERO_IS_UNSET = ("first_class", "samples_per_client")
+
+
 def settings_line(entry: object) -> str:
     """Return a table of a study in one line: "dp-sgd (clip = 1.0, noise_multiplier = 2.0)"."""
     if not isinstance(entry, dict):
@@ -344,7 +347,11 @@ def settings_line(entry: object) -> str:
     name = shortened(str(rest.pop("name", None) or rest.pop("scheme", "")), _SHORT)
     rest = {key: value for key, value in rest.items() if key != "options"}
     rest |= options if isinstance(options, dict) else {}
-    stated = {key: value for key, value in rest.items() if value not in (None, "", [], {})}
+    stated = {
+        key: value
+        for key, value in rest.items()
+        if value not in (None, "", [], {}) and (value or key not in _ZERO_IS_UNSET)
+    }
     more = inline(stated)[1:-1]
     return shortened(f"{name} ({more})" if name and more else name or more, _LONG)
 

@@ -31,13 +31,11 @@ MARKS = {
 """Marks about the middle, eight units wide; fixed strings only, so they are safe as markup."""
 
 MUTED = "#8A939E"
-"""Of series beyond the few that colours can tell apart."""
-
+"""Colour of series beyond the few that colours can distinguish."""
 RESERVED = "cross"
 """The marker of no defense, which no series has."""
-
 GREY = "#7A7A7A"
-"""Of what no attack reaches or needs: guessing, baselines, limits."""
+"""Colour of guessing, baselines and limits."""
 
 
 class Style(NamedTuple):
@@ -63,13 +61,9 @@ class LegendEntry(NamedTuple):
 
 
 def style(position: int) -> Style:
-    """The style of the series at a position; repeats after 210 series."""
-    dashes, symbols = list(DASHES), [mark for mark in MARKS if mark != RESERVED]
-    return Style(
-        OKABE_ITO[position % len(OKABE_ITO)],
-        dashes[position % len(dashes)],
-        symbols[position % len(symbols)],
-    )
+    """Return the style of the series at a position; repeats after 210 series."""
+    kinds = (OKABE_ITO, list(DASHES), [mark for mark in MARKS if mark != RESERVED])
+    return Style(*(kind[position % len(kind)] for kind in kinds))
 
 
 def swatch(look: Style, *, marked: bool = True, lined: bool = True) -> Markup:
@@ -96,24 +90,22 @@ def legend(
     series: str = "",
     limit: int = 80,
 ) -> tuple[LegendEntry, ...]:
-    """Lines of a legend.
+    """Return lines of a legend.
 
     Args:
         looks: Styles of series by their names.
         marked: Whether swatches have a mark.
         lined: Whether they have a line.
         hides: Whether a click on a line hides its series.
-        series: Name of the series, where the legend says more than that.
+        series: Name of the series, if the legend says more than that.
         limit: Characters of a name at most.
     """
-    return tuple(
-        LegendEntry(
-            shortened(name, limit),
-            series_name(series or name) if hides else "",
-            swatch(look, marked=marked, lined=lined),
-        )
-        for name, look in looks.items()
-    )
+    entries = []
+    for name, look in looks.items():
+        hidden = series_name(series or name) if hides else ""
+        drawing = swatch(look, marked=marked, lined=lined)
+        entries.append(LegendEntry(shortened(name, limit), hidden, drawing))
+    return tuple(entries)
 
 
 Item = TypeVar("Item")

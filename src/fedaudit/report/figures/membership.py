@@ -38,34 +38,28 @@ def roc_figure(curves: Sequence[Curve]) -> drawing.Figures | None:
         shown = [one for one in found if one != "mixed"] or list(found)
         return tuple(_roc_panel(found[one], looks, floor) for one in shown)
 
-    names = "others: " + words.listed([shortened(attack) for attack in others])
-    keys = (
-        *drawing.legend(looks),
-        *(
-            drawing.legend({names: _PALE}, marked=False, series=_OTHERS, limit=200)
-            if others
-            else ()
-        ),
-        *drawing.legend({"guessing": _NEUTRAL}, marked=False, hides=False),
-    )
+    rest = "others: " + words.listed([shortened(attack) for attack in others])
+    keys = drawing.legend(looks)
+    if others:
+        keys += drawing.legend({rest: _PALE}, marked=False, series=_OTHERS, limit=200)
     return drawing.Figures(
         "roc",
         "Logarithmic axes; dotted: guessing, and false-positive rates of 0.1% and 1%."
         + (f" In colour: the {len(told)} attacks that find most members there." if others else ""),
         drawing.choices_of(curves, _curve_setting, panels),
-        keys,
+        keys + drawing.legend({"guessing": _NEUTRAL}, marked=False, hides=False),
         "square",
     )
 
 
 def _ranked(curves: Sequence[Curve]) -> list[str]:
+    """Return attacks by the members that they find at 1 % and 0.1 %, most first."""
     found = grouped(curves, lambda curve: curve.attack)
-    heights = {attack: fmean(map(_heights, of)) for attack, of in found.items()}
+    heights = {
+        attack: fmean(_height(curve, rate) for curve in same for rate in (0.01, 0.001))
+        for attack, same in found.items()
+    }
     return sorted(heights, key=lambda attack: -heights[attack])
-
-
-def _heights(curve: Curve) -> float:
-    return fmean(_height(curve, rate) for rate in (0.01, 0.001))
 
 
 def _height(curve: Curve, rate: float) -> float:

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from fedaudit.report.figures import drawing
 
 SIDE = 1000
-_LEFT, _BELOW, _RIGHT = 12, 40, 14
+_LEFT, _BELOW = 12, 40
 _LETTER = 6.4
 """Pixels that a letter of a tick's text takes, about."""
 _DIGITS = 6
@@ -25,70 +25,80 @@ _HUES = ("#F3F6FA", "#B3CDE6", "#5B9BD0", "#1F68AB", "#08306B")
 """One hue from light to dark for shares from 0 to 1: it reads without colour, and on both
 grounds."""
 
-
 Spot = tuple[float, float]
 """Shares of a panel from its upper left corner."""
 
 
 class Axis(NamedTuple):
-    """A scale from a figure's own values to shares of the panel.
+    """A scale with its ends, which places values as shares of the panel.
 
     Attributes:
+        scale: As the panel has it.
         low: Its start; of a logarithmic axis the exponent of ten.
         high: Its end.
-        log: Whether it is logarithmic.
-        names: Of a category axis, what stands at 0, 1, 2, ...
-        ticks: Places at which it is marked: values, or names.
-        texts: The text at each.
-        title: What it measures.
-        grid: Whether lines cross the panel at its ticks.
     """
 
+    scale: drawing.Scale
     low: drawing.Number
     high: drawing.Number
-    log: bool
-    names: tuple[str, ...]
-    ticks: tuple[drawing.Place, ...]
-    texts: tuple[str, ...]
-    title: str
-    grid: bool
 
     def at(self, value: drawing.Place) -> float:
-        """Place of a value as a share of the axis."""
-        return (self.of(value) - self.low) / ((self.high - self.low) or 1.0)
+        """Return the place of a value as a share of the axis."""
+        if self.scale.names:
+            counted = float(self.scale.names.index(str(value)))
+        else:
+            number = _number(value)
+            counted = math.log10(max(number, 1e-300)) if self.scale.log else number
+        return (counted - self.low) / ((self.high - self.low) or 1.0)
 
-    def of(self, value: drawing.Place) -> float:
-        """A value as the axis counts: the place of a category, the exponent of a logarithm."""
-        if self.names:
-            return float(self.names.index(str(value)))
-        number = _number(value)
-        return math.log10(max(number, 1e-300)) if self.log else number
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return the shares of the axis at which it is marked, with their texts."""
+        names, most = self.scale.names, self.scale.count
+        if names:
+            step = max(1, -(-len(names) // (most or len(names))))
+            return [(self.at(name), name) for name in names[::step]]
+        ticks = ticks_of(self.scale, self.low, self.high)
+        return [(self.at(value), text) for value, text in ticks.items()]
 
 
 def drawn(panel: drawing.Panel) -> Markup:
-    """A panel as HTML: its axes' text, and the drawing between them."""
+    """Return a panel as HTML: its axes' text, and the drawing between them."""
     x, y = _axes(panel)
-    style = f"--l:{_left(y)}px;--b:{_BELOW if x.title else _BELOW - 16}px"
-    if panel.height is not None:
-        style += f";height:{panel.height}px"
-    body = Markup("").join(
-        [
-            *_grid(x, y),
-            *(upright("mark", x.at(at)) for at in panel.uprights),
-            *(_level("mark", 1 - y.at(at)) for at in panel.levels),
-            *(_trace(one, x, y) for one in panel.series),
-            *_names(panel, x, y),
-        ]
-    )
+    across, up = x.ticks(), [(1 - at, text) for at, text in y.ticks()]
+    longest = max((len(text) for _, text in up), default=0)
+    left = round(_LEFT + _LETTER * min(longest, 24) + (18 if y.scale.title else 0))
+    style = f"--l:{left}px;--b:{_BELOW if x.scale.title else _BELOW - 16}px"
+    style += "" if panel.height is None else f";height:{panel.height}px"
+    levels = [(1 - y.at(name), name) for name in y.scale.names] or up * y.scale.grid
+    body = [
+        *(upright("grid", at) for at, _ in across if x.scale.grid and not x.scale.names),
+        *(_level("grid", at) for at, _ in levels),
+        _level("axis", 1.0),
+        *(upright("mark", x.at(at)) for at in panel.uprights),
+        *(_level("mark", 1 - y.at(at)) for at in panel.levels),
+        *(_trace(one, x, y) for one in panel.series),
+        *_names(panel, x, y),
+    ]
+    titles = [
+        Markup('<span class="{}">{}</span>').format(kind, axis.scale.title)
+        for kind, axis in (("xt", x), ("yt", y))
+        if axis.scale.title
+    ]
     return Markup(
         '<div class="plot" role="img" aria-label="{}" style="{}"><div class="area">'
         '<svg width="100%" height="100%" overflow="visible" aria-hidden="true">{}</svg>{}</div>'
         "{}</div>"
-    ).format(panel.summary, Markup(style), body, _texts(x, y), _titles(x, y))
+    ).format(
+        panel.summary,
+        Markup(style),
+        Markup("").join(body),
+        tick_texts(across) + tick_texts(up, across=False),
+        Markup("").join(titles),
+    )
 
 
 def hovering(panel: drawing.Panel) -> dict[str, object]:
-    """A panel's values as the page's script tells them under the pointer."""
+    """Return a panel's values as the page's script shows them under the pointer."""
     x, y = _axes(panel)
     series = [found for one in panel.series if (found := _told(one))]
     return {"x": _scale(x), "y": _scale(y), "series": series}
@@ -96,20 +106,16 @@ def hovering(panel: drawing.Panel) -> dict[str, object]:
 
 def _scale(axis: Axis) -> dict[str, object]:
     scale: dict[str, object] = {"range": [_short(axis.low), _short(axis.high)]}
-    if axis.log:
+    if axis.scale.log:
         scale["log"] = True
-    if axis.names:
-        scale["names"] = list(axis.names)
+    if axis.scale.names:
+        scale["names"] = list(axis.scale.names)
     return scale
 
 
 def _told(one: drawing.Drawn) -> dict[str, object] | None:
-    """The values of a series with what is said of each; None where nothing is."""
-    if (
-        isinstance(one, drawing.Band)
-        or not one.hover
-        or (isinstance(one, drawing.Series) and not one.x)
-    ):
+    """Return the values of a series with what is said of each; None if nothing is."""
+    if isinstance(one, drawing.Band) or not one.hover:
         return None
     if isinstance(one, drawing.Heat):
         found: dict[str, object] = {"name": "", "said": one.hover, "beside": ""}
@@ -121,8 +127,9 @@ def _told(one: drawing.Drawn) -> dict[str, object] | None:
         "beside": name if one.beside is None else drawing.series_name(one.beside),
         "x": [_short(value) for value in one.x],
         "y": [_short(value) for value in one.y],
+        **({"t": list(one.texts)} if one.texts else {}),
     }
-    return found | ({"t": list(one.texts)} if one.texts else {})
+    return found if one.x else None
 
 
 def _short(value: object) -> object:
@@ -134,27 +141,16 @@ def _short(value: object) -> object:
 
 def _axes(panel: drawing.Panel) -> tuple[Axis, Axis]:
     return (
-        _axis(panel.x, panel.series, across=True),
-        _axis(panel.y, panel.series, across=False),
+        Axis(panel.x, *_ends(panel.x, panel.series, across=True)),
+        Axis(panel.y, *_ends(panel.y, panel.series, across=False)),
     )
 
 
-def _axis(given: drawing.Scale, series: Sequence[drawing.Drawn], *, across: bool) -> Axis:
-    if given.names:
-        names = tuple(given.names)
-        low, high = given.ends or (-0.5, len(names) - 0.5)
-        step = max(1, -(-len(names) // (given.count or len(names))))
-        return Axis(low, high, False, names, names[::step], names[::step], given.title, False)
-    low, high = given.ends or _span(given, series, across)
-    ticks = ticks_of(given, low, high)
-    return Axis(
-        low, high, given.log, (), tuple(ticks), tuple(ticks.values()), given.title, given.grid
-    )
-
-
-def _span(
-    given: drawing.Scale, series: Sequence[drawing.Drawn], across: bool
+def _ends(
+    given: drawing.Scale, series: Sequence[drawing.Drawn], *, across: bool
 ) -> tuple[drawing.Number, drawing.Number]:
+    if given.names or given.ends:
+        return given.ends or (-0.5, len(given.names) - 0.5)
     reached = [_number(value) for one in series for value in one.reach(across)]
     values = [math.log10(v) for v in reached if v > 0] if given.log else reached
     low, high = min(values, default=0.0), max(values, default=1.0)
@@ -206,35 +202,11 @@ def _minus(text: str) -> str:
     return text.replace("-", "−")
 
 
-def _left(y: Axis) -> int:
-    longest = max((len(text) for text in y.texts), default=0)
-    return round(_LEFT + _LETTER * min(longest, 24) + (18 if y.title else 0))
-
-
 def tick_texts(places: Iterable[tuple[float, str]], *, across: bool = True) -> Markup:
     """Return the texts of an axis at shares of it, from the left or from the top."""
     kind, side = ("tx", "left") if across else ("ty", "top")
     form = Markup('<span class="{}" style="{}:{}%">{}</span>')
     return Markup("").join(form.format(kind, side, _percent(at), text) for at, text in places)
-
-
-def _texts(x: Axis, y: Axis) -> Markup:
-    across = [(x.at(at), text) for at, text in zip(x.ticks, x.texts, strict=True)]
-    up = [(1 - y.at(at), text) for at, text in zip(y.ticks, y.texts, strict=True)]
-    return tick_texts(across) + tick_texts(up, across=False)
-
-
-def _titles(x: Axis, y: Axis) -> Markup:
-    found = [Markup('<span class="xt">{}</span>').format(x.title)] if x.title else []
-    found += [Markup('<span class="yt">{}</span>').format(y.title)] if y.title else []
-    return Markup("").join(found)
-
-
-def _grid(x: Axis, y: Axis) -> Iterator[Markup]:
-    yield from (upright("grid", x.at(tick)) for tick in x.ticks if x.grid)
-    lines = y.names or (y.ticks if y.grid else ())
-    yield from (_level("grid", 1 - y.at(tick)) for tick in lines)
-    yield _level("axis", 1.0)
 
 
 def upright(kind: str, at: float) -> Markup:
@@ -285,20 +257,14 @@ def _spots(one: drawing.Series, x: Axis, y: Axis) -> list[Spot | None]:
     return [None if b is None else (x.at(a), 1 - y.at(b)) for a, b in pairs]
 
 
-def _area(path: str, color: str, opacity: float) -> Markup:
-    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
-    fill = f"rgba({red},{green},{blue},{opacity})"
-    return _box(Markup('<path d="{}Z" fill="{}"/>').format(path, fill))
-
-
 def _areas(one: drawing.Band, x: Axis, y: Axis) -> Iterator[Markup]:
     parts = zip(one.x, one.low, one.high, strict=True)
     for known, part in groupby(parts, key=lambda part: None not in part):
         if known:
             inside = [(x.at(a), 1 - y.at(low or 0), 1 - y.at(high or 0)) for a, low, high in part]
-            edge = [(a, low) for a, low, _ in inside]
-            edge += [(a, high) for a, _, high in inside[::-1]]
-            yield _area(_path(edge), one.color, one.opacity)
+            lower, upper = [(a, low) for a, low, _ in inside], [(a, top) for a, _, top in inside]
+            form = Markup('<path d="{}Z" fill="{}" fill-opacity="{}"/>')
+            yield _box(form.format(_path(lower + upper[::-1]), one.color, one.opacity))
 
 
 def _path(points: Sequence[Spot | None], *, steps: bool = False) -> str:

@@ -6,7 +6,7 @@ from fedaudit.report.evidence import Kept, Look
 from fedaudit.report.grid import EMPTY, Cell, Column, Footnotes, Grid, Heading, below, shortened
 from fedaudit.report.words import further_of, interval_of, is_share, signed, span, value_of
 from fedaudit.results.comparison import Difference
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import Estimate, Interval
 
 
 def estimate_table(
@@ -39,20 +39,17 @@ def estimate_table(
     places: dict[tuple[str, str], None] = {}
     lines: dict[Cell, dict[tuple[str, str], Cell]] = {}
     for one in estimates:
-        heading, place = _as_cell(rows(one)), columns(one)
+        place = columns(one)
         places.setdefault(place)
-        line = lines.setdefault(heading, {})
+        line = lines.setdefault(_as_cell(rows(one)), {})
         if place not in line:
             line[place] = _as_cell(cell(one))
     known = [place for place in dict.fromkeys((*order, *places)) if place in places]
     overs = dict.fromkeys(over for over, _ in known)
     ordered = [place for over in overs for place in known if place[0] == over]
-    headings = [
-        Heading(
-            shortened(over, 60), sum(p[0] == over for p in ordered), (under or {}).get(over, "")
-        )
-        for over in overs
-    ]
+    spans = [(over, sum(place[0] == over for place in ordered)) for over in overs]
+    below_it = under or {}
+    headings = [Heading(shortened(o, 60), span, below_it.get(o, "")) for o, span in spans]
     return Grid(
         caption,
         (Column(first), *(Column(shortened(name, 60), True) for _, name in ordered)),
@@ -104,10 +101,11 @@ def change_text(change: Difference, metric: str) -> str:
 
 def change_limits(change: Difference, metric: str) -> str:
     """Return a change's limits for these runs and for further ones, a line each."""
-    lines = []
-    if change.low is not None and change.high is not None:
-        lines.append(f"({span(change.low, change.high, metric)})")
-    further = change.further
-    if further is not None and further.low is not None and further.high is not None:
-        lines.append(f"further runs {span(further.low, further.high, metric)}")
-    return below(*lines)
+    own, further = _limits(change, metric), _limits(change.further, metric)
+    return below(f"({own})" * bool(own), f"further runs {further}" * bool(further))
+
+
+def _limits(change: Difference | Interval | None, metric: str) -> str:
+    if change is None or change.low is None or change.high is None:
+        return ""
+    return span(change.low, change.high, metric)

@@ -8,7 +8,7 @@ from fedaudit.report import words
 from fedaudit.report.evidence import checks_of, distinct, grouped
 from fedaudit.report.grid import Cell, Filled, Grid, Tone, below, named, shortened, tabled
 from fedaudit.report.tables.cells import estimate_table
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.metrics import GENERALISATION_GAP, TEST_ACCURACY, TRAIN_ACCURACY
 from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Record
 
@@ -65,19 +65,14 @@ def _rank(results: list[ControlResult]) -> int:
 def _failure(one: ControlResult) -> str:
     value = words.MISSING if one.value is None else words.number(one.value)
     limits = words.interval(one.low, one.high, AUC)
-    said = f"{value} ({limits})" if limits else value
-    where = _where(one)
-    return f"failed: {f'{where}: ' if where else ''}{said}"
-
-
-def _where(control: ControlResult) -> str:
-    parts = [
-        shortened(control.attack),
-        "" if control.defense == "none" else shortened(control.defense),
-        "" if control.target is None else words.client_name(control.target),
-        "" if control.seed is None else f"seed {control.seed}",
-    ]
-    return " · ".join(part for part in parts if part)
+    parts = (
+        shortened(one.attack),
+        "" if one.defense == NO_DEFENSE else shortened(one.defense),
+        "" if one.target is None else words.client_name(one.target),
+        "" if one.seed is None else f"seed {one.seed}",
+    )
+    where = " · ".join(filter(None, parts))
+    return f"failed: {where}{': ' * bool(where)}{value}" + f" ({limits})" * bool(limits)
 
 
 _UTILITY = {
@@ -90,8 +85,7 @@ _UTILITY = {
 def utility_table(record: Record) -> Grid:
     """Return the utility of the trained models seed by seed, and the mean of several seeds."""
     figures = record.where(topic="utility")
-    accuracies = [one for one in figures if one.metric in _UTILITY]
-    shown = accuracies or figures
+    shown = [one for one in figures if one.metric in _UTILITY] or figures
     rows: list[Estimate] = []
     for own in grouped(shown, lambda one: one.defense).values():
         rows += own
@@ -99,23 +93,21 @@ def utility_table(record: Record) -> Grid:
             rows += [_mean(same)] if len({one.seed for one in same}) > 1 else []
     several = len({one.defense for one in shown}) > 1
     methods = words.listed(distinct(one.method for one in shown if one.method))
+    of_means = "; of a mean, the lowest and highest seed" * any(one.seed is None for one in rows)
+
+    def heading(one: Estimate) -> str:
+        run = one.note if one.seed is None else f"seed {one.seed}"
+        return f"{shortened(words.defense_name(one.defense))} · {run}" if several else run
+
     return estimate_table(
         "Utility of the trained model",
         rows,
-        rows=lambda one: Cell(
-            " · ".join(
-                [shortened(words.defense_name(one.defense))] * several
-                + [one.note if one.seed is None else f"seed {one.seed}"]
-            )
-        ),
+        rows=heading,
         columns=lambda one: ("", _UTILITY.get(one.metric, words.capital(one.metric))),
         cell=lambda one: Cell(words.shown(one.number, one.metric), words.interval_of(one)),
         first="Run",
-        remark=f"Intervals: {methods}{_OF_MEANS * any(one.seed is None for one in rows)}.",
+        remark=f"Intervals: {methods}{of_means}.",
     )
-
-
-_OF_MEANS = "; of a mean, the lowest and highest seed"
 
 
 def _mean(runs: list[Estimate]) -> Estimate:
