@@ -300,11 +300,12 @@ def _clients(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
     ]
     if not rest:
         return rows, None
+    held = [sizes[client] for client in rest]
     return rows, OtherClients(
         clients=len(rest),
-        samples=sum(sizes[client] for client in rest),
-        fewest=min(sizes[client] for client in rest),
-        most=max(sizes[client] for client in rest),
+        samples=sum(held),
+        fewest=min(held),
+        most=max(held),
         audited=sum(audited[client] for client in rest),
         class_counts=[
             sum(column) for column in zip_longest(*(counts[c] for c in rest), fillvalue=0)
@@ -399,11 +400,11 @@ def _content_hash(
 def _usage_rows(run: Setup, place: Path, stored: Sequence[Stored]) -> Iterator[UsageRow]:
     """Yield uses of each client's samples, and the cost of its defense, if a run kept them."""
     usage = read_usage(place, run_key(run.study, run.seed, measured_on(stored)))
-    clients = () if usage is None else usage.clients
-    for at, client in enumerate(clients):
-        if usage is None or not (
-            len(clients) <= _MOST_CLIENTS or client in run.study.audit.targets
-        ):
+    if usage is None:
+        return
+    targets, is_large = run.study.audit.targets, len(usage.clients) > _MOST_CLIENTS
+    for at, client in enumerate(usage.clients):
+        if is_large and client not in targets:
             continue
         cosines = usage.filter_cosine[:, at]
         cosines = cosines[~cosines.isnan()]
