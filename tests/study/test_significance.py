@@ -4,7 +4,8 @@ import pytest
 from fedaudit.gate.sample_size import more_seeds
 from fedaudit.metrics import auc_interval, clopper_pearson, counted_limits, held_together
 from fedaudit.results.aggregate import Value, further_runs, over_gaps
-from fedaudit.results.estimate import Estimate, Test
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import Test as GuessingTest
 from fedaudit.study.figures.truth import Findings
 from fedaudit.study.running.record import corrected
 from tests.estimates import estimate
@@ -53,7 +54,7 @@ def test_a_mean_says_of_how_many_seeds_it_is() -> None:
 
 def test_a_seed_that_refused_a_figure_takes_nothing_from_the_one_that_gave_it() -> None:
     """Two seeds would otherwise say less than one: neither figure nor test was left."""
-    one = figure(1, 0.1).model_copy(update={"tests": [Test(p_value=1e-4)]})
+    one = figure(1, 0.1).model_copy(update={"tests": [GuessingTest(p_value=1e-4)]})
     mean = mean_of(one, figure(2, None, "too few members"))
     assert (mean.value, mean.significant) == (0.1, True)
     assert (mean.low, mean.high) == pytest.approx(clopper_pearson(10, 100))

@@ -65,7 +65,7 @@ _APART = (
     *("name", "about", "hours", "seeds", "defense", "attacks", "attack_set", "shadow"),
     "references",
 )
-"""Settings that do not tell studies apart."""
+"""Settings that do not distinguish studies."""
 
 _COMPARABLE = ("evaluation", "nobody_is_a_member")
 """Of the settings of figures, those that must agree for figures to be compared."""
@@ -76,7 +76,7 @@ NO_SHARED_RUN = "no run has every attack that counts, so that there is no averag
 
 
 class _AttackFigures(NamedTuple):
-    """All that a row's record says of one attack, contrast and metric.
+    """Figures of a row's record on one attack, contrast and metric.
 
     Attributes:
         values: Figures by seed and target, those over the record's runs under the seed None.
@@ -109,7 +109,7 @@ def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison
         paths: Where the records are, relative to where the comparison will be; may be left out.
 
     Raises:
-        BadInput: Fewer than two records, one of security games, or people beside samples.
+        BadInput: Fewer than two records, one of security games, or of people and of samples.
     """
     games = next((record for record in records if record.kind == "games"), None)
     if games is not None:
@@ -322,7 +322,7 @@ def _lacks(values: Values, known: _RowFigures, base: Values | None) -> Iterator[
 
 
 def rows_of(records: Sequence[Record]) -> list[Row]:
-    """A row for each record and each defense in it, in the order given.
+    """Return a row for each record and each defense in it, in the order given.
 
     A row with a defense is compared with the undefended row of the same other settings, and with
     the first row where there is none; a row without a defense with the first row.
@@ -342,7 +342,7 @@ def rows_of(records: Sequence[Record]) -> list[Row]:
 
 
 def defenses_of(record: Record) -> list[str]:
-    """Names of the defenses that a record has figures of, no defense first."""
+    """Return names of the defenses that a record has figures of, no defense first."""
     named = [figure.defense for figure in record.findings if _is_compared(figure)]
     named += [one.defense for one in record.where(topic="utility")]
     found = list(dict.fromkeys(name or NONE for name in named))
@@ -350,7 +350,7 @@ def defenses_of(record: Record) -> list[str]:
 
 
 def defended(study: Study) -> tuple[int, ...] | None:
-    """The clients that use a defense; None where that is all of them, or none of them."""
+    """Return the clients that use a defense; None if all do, or none."""
     clients = study.partition.clients
     used = [group.clients for group in study.defense.groups(clients) if group.parts]
     users = {client for group in used for client in group}
@@ -371,7 +371,7 @@ def _row(place: int, defense: str, study: Study | None, settings: dict[str, str]
 
 
 def _in_words(study: Study) -> str:
-    """All defenses with their settings: "gradient-noise (sigma 0.01) + mixup"."""
+    """Return all defenses with their settings: "gradient-noise (sigma 0.01) + mixup"."""
     groups = study.defense.groups(study.partition.clients)
     parts = [" + ".join(_part(part) for part in group.parts) for group in groups]
     named = ", ".join(dict.fromkeys(part for part in parts if part))
@@ -406,7 +406,7 @@ def _base(rows: Sequence[Row], at: int) -> int | None:
 
 
 def _study(record: Record) -> Study | None:
-    """The study behind a record; None for one whose settings are not this program's."""
+    """Return the study of a record; None if its settings are not this program's."""
     try:
         return study_from(settled(record.config))
     except BadInput:
@@ -414,7 +414,7 @@ def _study(record: Record) -> Study | None:
 
 
 def _apart(record: Record, study: Study | None) -> dict[str, object]:
-    """Settings that tell studies apart: not words, seeds, attacks, nor what is compared."""
+    """Return settings that distinguish studies, without words, seeds, attacks and defenses."""
     values = dict(record.config) if study is None else study.model_dump(mode="json")
     figures = values.get("figures")
     if isinstance(figures, dict):
@@ -427,7 +427,7 @@ def _apart(record: Record, study: Study | None) -> dict[str, object]:
 
 
 def _leaves(value: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:
-    """Settings by dotted name, as short texts."""
+    """Yield settings by dotted name, as short texts."""
     for name, part in value.items():
         if isinstance(part, dict) and part:
             yield from _leaves(part, f"{above}{name}.")

@@ -1,7 +1,7 @@
 """Controls: checks that the figures of a run mean what they say.
 
-Members are permuted, inputs classified without a model, models attacked that nobody trained, and
-a small twin of the run has a leak that every attack must find.
+Members are permuted, inputs classified without a model, untrained models attacked, and a small
+twin of the run has a leak that every attack must find.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -79,7 +79,7 @@ _GENTLY = LocalTraining(epochs=2, batch_size=16, lr=0.1)
 def controls(
     setup: Setup, findings: Findings, device: torch.device = CPU, progress: Progress = quiet
 ) -> Iterator[ControlResult]:
-    """All controls of one run that need no further training.
+    """Yield all controls of one run that need no further training.
 
     Args:
         setup: The run.
@@ -279,7 +279,7 @@ def _of_inputs(
 
 
 def _as_columns(features: Tensor) -> Tensor:
-    """Inputs as a classifier takes them: numbers side by side, tokens as how often each occurs."""
+    """Return inputs as columns of numbers; of tokens, how often each occurs."""
     flat = features.flatten(1)
     if flat.is_floating_point():
         return flat
@@ -369,7 +369,7 @@ def untrained_rounds(
     device: torch.device = CPU,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[MeasuredRound, ...]:
-    """One untrained round with every signal, and a second with those that cost little, if any.
+    """Measure an untrained round with every signal, and a second one with those that cost little.
 
     Args:
         setup: The run.
@@ -390,12 +390,12 @@ def untrained_rounds(
 
 
 def _repetitions(setup: Setup) -> int:
-    """Number of times that a study makes each control: once a target and seed."""
+    """Return how often a study makes each control: once a target and seed."""
     return len(setup.study.audit.targets) * len(setup.study.seeds)
 
 
 def _untrained_round(setup: Setup, index: int) -> Round:
-    """A round in which every client's change is a random direction."""
+    """Return a round in which every client's change is a random direction."""
     # The first round's draws are named as they were when there was no second.
     draw = () if index == 1 else (index,)
     base = setup.algorithm.architecture.initial(seed_for(setup.seed, "untrained"))
@@ -423,7 +423,7 @@ def _untrained_round(setup: Setup, index: int) -> Round:
 
 
 def _untrained_clients(setup: Setup) -> list[ClientId]:
-    """The clients of an untrained round: all, or as many as a round of a large federation needs.
+    """Return the clients of an untrained round: all, or as many as a large federation needs.
 
     Those under audit and those that audited samples are of are among them.
     """
@@ -487,11 +487,11 @@ def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlR
 def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
     """Train a small federation whose target memorises mislabelled samples, and attack it.
 
-    Without a control of this kind "AUC 0.51" cannot be told from a broken attack. Half of the
+    Without a control of this kind "AUC 0.51" may be a broken attack. Half of the
     canaries, samples with wrong labels drawn at random, are trained on by the target, several
     times over, so that the global model memorises them too and even attacks that look at it
     alone can find them; no client trains on the other half. No defense is in force, and the
-    twin trains gently, by federated averaging and settings of its own: a run that has converged or
+    twin trains gently, by federated averaging with fixed settings: a run that has converged or
     jumps about leaves updates in which no attack on gradients finds anything.
 
     Args:
@@ -539,7 +539,7 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
 def _measured_twin(
     setup: Setup, canaries: Samples, is_member: np.ndarray, work: Work, reference: int = 0
 ) -> dict[str, Measurements]:
-    """The canaries in every round of the twin but the first.
+    """Measure the canaries in every round of the twin but the first.
 
     In one of its reference federations the target holds the first samples of another client.
     """
@@ -568,23 +568,20 @@ def _measured_twin(
 
 
 def _gently(sizes: Sequence[int]) -> LocalTraining:
-    """The twin's training, in batches none of which is of one sample.
-
-    Batch normalisation cannot be trained on one.
-    """
+    """Return the twin's training, without batches of one sample for batch normalisation."""
     batch = next(one for one in count(_GENTLY.batch_size) if all(size % one != 1 for size in sizes))
     return replace(_GENTLY, batch_size=batch)
 
 
 def _view(setup: Setup) -> View:
-    """The adversary of the run; where it attacks several clients as one, so it does in the twin."""
+    """Return the adversary of the run, which attacks as many clients of the twin as one."""
     merged = len(setup.study.audit.merge)
     together = range(min(merged, _OTHERS - 1))
     return as_one(view_named(setup.study.audit.view), together) if merged else setup.view
 
 
 def _canaries(setup: Setup) -> tuple[Samples, np.ndarray]:
-    """Unseen audited samples with wrong labels, and which of them the twin's target holds."""
+    """Return unseen samples with wrong labels, and which of them the twin's target holds."""
     audit = setup.deal.audit
     pool = audit.samples.take(torch.from_numpy(audit.owner < 0))
     rng = seeded(setup.seed, "canaries")

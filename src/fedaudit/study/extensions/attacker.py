@@ -97,7 +97,7 @@ class Attacker(Extension):
 
     @classmethod
     def informed(cls, study: Study, attack: Attack) -> Attack:
-        """Tell an attack on poisoned rounds which rounds these are."""
+        """Give an attack on poisoned rounds the numbers of these."""
         if not isinstance(attack.rule, Recovery) or study.attacker is None:
             return attack
         rule = replace(attack.rule, first=study.attacker.first, every=study.attacker.every)

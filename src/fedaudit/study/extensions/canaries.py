@@ -113,7 +113,7 @@ class Canaries(Extension):
     def joined(self, everybody: TurnContext) -> TurnContext:
         """Add the canaries, under the defense that the others share.
 
-        They are counted with data of the others' size: a sample of some client's, which none reads.
+        They are counted with data of the others' size: copies of one sample, which are never read.
         """
         one = next(iter(everybody.data.values())).take(slice(0, 1))
         held = one.each(lambda part: part.expand(self.size, *part.shape[1:]))
@@ -154,8 +154,8 @@ class Canaries(Extension):
     def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
         """Return bounds on the epsilon of one client's update, the claim, and whether it holds.
 
-        Of each run, and of all canaries of several runs together: each is a coin of its own, and of
-        five bounds at 95 % one in four times one is wrong.
+        The bounds are those of each run, and of all canaries of several runs together: coins are
+        independent, and of five bounds at 95 % one in four times one is wrong.
         """
         runs = [_measured(one) for one in found]
         figures = [figure for one in runs for figure in _one_update([one], one.run.seed)]
@@ -241,7 +241,7 @@ def refuse_several_models(run: Setup, table: str) -> None:
 
 
 def client_dp_of(defenses: Mapping[ClientId, Defense]) -> "ClientDP | None":
-    """The one defense of all clients that bounds what a client contributes; None for another."""
+    """Return the one defense of all clients that bounds contributions; None for another."""
     if not defenses:
         return None
     from fedaudit.defenses.clip import ClientDP  # with all other defenses
@@ -252,11 +252,11 @@ def client_dp_of(defenses: Mapping[ClientId, Defense]) -> "ClientDP | None":
 
 
 def _claimed(study: Study, seed: int, sizes: Mapping[ClientId, int], private: "ClientDP") -> float:
-    """Epsilon of one client's update to who sees every global model, without amplification.
+    """Return epsilon of one client's update for an adversary that sees every global model.
 
-    Adjacency: the update or zero in its place, while the client's weight and noise stay. Each
-    client's noise goes into the average with the client's share. The least noise of all rounds
-    counts, beside the largest share of a client.
+    There is no amplification by sampling. Adjacency: the update or zero in its place, while the
+    client's weight and noise stay. Each client's noise goes into the average with the client's
+    share. The least noise of all rounds counts, and the largest share of a client.
     """
     largest, least = max(sizes.values()), math.inf
     share, root = study.training.participation, seed_for(seed, "federation")

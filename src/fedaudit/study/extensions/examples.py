@@ -52,10 +52,39 @@ _SHADOW = "shadow"
 _LARGEST_SEED = 10**9
 
 
-def own_seed(seed: int, what: str) -> int:
-    """Return the seed of a federation that is trained next to a run."""
+def own_study(run: Setup, what: str, audit: Mapping[str, object], **changes: object) -> Study:
+    """Return the settings of a federation that is trained next to a run.
+
+    Args:
+        run: The audited one.
+        what: Name of the federation; two names give two seeds.
+        audit: Settings of the table [audit] that differ from the run's.
+        changes: Other settings that do.
+    """
     # Beyond the seeds that a study can name: no run of a study draws as these do.
-    return _LARGEST_SEED + 1 + seed_for(seed, what) % _LARGEST_SEED
+    seed = _LARGEST_SEED + 1 + seed_for(run.seed, what) % _LARGEST_SEED
+    own = run.study.audit.model_copy(update={"keep": "signals", **audit})
+    update = {**dict.fromkeys(OPTIONAL), "seeds": (seed,), "audit": own, **changes}
+    return run.study.model_copy(update=update)
+
+
+def own_setup(run: Setup, study: Study, kind: str) -> Setup:
+    """Return the parts of a federation next to a run, as far as these are the run's.
+
+    Args:
+        run: The audited one.
+        study: By :func:`own_study`.
+        kind: What a refusal calls the federation.
+    """
+    return replace(
+        run,
+        study=study,
+        seed=study.seeds[0],
+        extensions=(),
+        is_shadow=True,
+        refused={},
+        title=f"the {kind} federation of seed {run.seed}",
+    )
 
 
 class OwnPlan(NamedTuple):
@@ -221,7 +250,7 @@ class KnownSplit(LearnedFrom):
     unlike: tuple[ClientId, ...] = ()
 
     def untested(self) -> str:
-        """A sentence on audited clients that are not defended as the known one is."""
+        """Return a sentence on audited clients that are not defended as the known one is."""
         if not self.unlike:
             return ""
         return (
@@ -378,7 +407,7 @@ def own_federation(
     """Return a federation that the adversary trains, on data that the run does not touch, as dealt.
 
     All its clients train, so that a coalition works together there too. What is random follows from
-    a seed of its own: the audited clients' random choices stay unknown.
+    a separate seed: the audited clients' random choices stay unknown.
 
     Args:
         run: The audited one.
@@ -392,30 +421,11 @@ def own_federation(
     Raises:
         BadInput: Too few samples are left.
     """
-    seed = own_seed(run.seed, what)
-    audit = run.study.audit
-    study = run.study.model_copy(
-        update={
-            "seeds": (seed,),
-            "defense": plan.defense,
-            "server": ServerSection(),
-            **dict.fromkeys(OPTIONAL),
-            "audit": audit.model_copy(
-                update={
-                    "draw": "fair",
-                    "targets": plan.targets,
-                    "fair": audited,
-                    "extra_other": 0,
-                    "extra_unseen": 0,
-                    "sources": 0,
-                    "options": {},
-                    "keep": "signals",
-                }
-            ),
-        }
-    )
+    audit = {"draw": "fair", "targets": plan.targets, "fair": audited, "options": {}}
+    audit |= dict.fromkeys(("extra_other", "extra_unseen", "sources"), 0)
+    study = own_study(run, what, audit, defense=plan.defense, server=ServerSection())
     assert run.parts is not None
-    partition = run.parts.partition
+    partition, seed = run.parts.partition, study.seeds[0]
     deal = shadow_deal(dataset, run.deal, lambda rest: dealt(study, partition, rest, seed))
     world = grouped(study, dataset, deal, seed)
     algorithm = run.algorithm
@@ -423,18 +433,12 @@ def own_federation(
         # The run's own server may have samples that the shadow's clients train on.
         algorithm = replace(algorithm, risk=server_risk(study, world, seed, besides=run.deal))
     return replace(
-        run,
-        study=study,
-        seed=seed,
+        own_setup(run, study, what),
         dataset=world.dataset,
         deal=world.deal,
         algorithm=algorithm,
         groups=world.groups,
-        extensions=(),
-        is_shadow=True,
-        title=f"the {what} federation of seed {run.seed}",
         defenses=defenses_of(study),
         server=HONEST,
         attacks=attacks,
-        refused={},
     )

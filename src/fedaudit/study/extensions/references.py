@@ -123,10 +123,10 @@ class References(OwnFederations):
 
 
 def _section(study: Study, view: View) -> ReferencesSection | None:
-    """Reference federations as the study says, or those that its attacks need without a table.
+    """Return reference federations as the study has them, or those that its attacks need.
 
     Where no attack is named, attacks that need references run by default in a view that shows no
-    client's uploads: little else tells members from others there.
+    client's uploads: little else distinguishes members there.
     """
     named = any(attack_named(name).needs_references for name in study.attacks)
     default = not study.attacks and Sees.UPLOADS not in view.offers
@@ -139,10 +139,7 @@ def _section(study: Study, view: View) -> ReferencesSection | None:
 def _trained_on(
     given: ReferencesSection, audit: AuditSet, seed: int
 ) -> Bool[ndarray, "references samples"]:
-    """The samples that each reference trains on: each in half of the references, or in none.
-
-    Of a person all samples are in the same ones.
-    """
+    """Return the samples that each reference trains on: each sample, or person, in half of them."""
     if not given.online:
         return np.zeros((given.count, len(audit)), dtype=bool)
     unit = np.arange(len(audit))
@@ -156,7 +153,7 @@ def _trained_on(
 def _reference(
     run: Setup, dataset: Dataset, plan: OwnPlan, index: int, trained_on: Bool[ndarray, " samples"]
 ) -> Setup:
-    """One reference, whose audited samples are the run's."""
+    """Return one reference, whose audited samples are the run's."""
     # Its own draw audits nothing: all that it is dealt is trained on, but for these.
     reference = own_federation(
         run,
@@ -200,7 +197,7 @@ def _with_tuning(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
 
 
 def _measured_on(reference: Setup, more: Samples) -> Setup:
-    """One reference with further samples among those that it is measured on."""
+    """Return one reference with further samples among those that it is measured on."""
     owner = np.full(len(more), NOBODY, dtype=np.int64)
     for client, left in left_to_train(reference.deal.clients, reference.holdout).items():
         owner[np.isin(more.ids.numpy(), left.ids.numpy())] = client
@@ -216,7 +213,7 @@ def _measured_on(reference: Setup, more: Samples) -> Setup:
 def _with_some_in(
     deal: Deal, samples: Samples, chosen: Bool[ndarray, " samples"], seed: int
 ) -> tuple[dict[ClientId, Samples], ndarray]:
-    """The clients' samples with some others in the place of as many of their own, and whose."""
+    """Replace some of the clients' samples by others, and return these others' owners too."""
     rng = seeded_numpy(seed, "in their place")
     places = np.repeat(list(deal.sizes), list(deal.sizes.values()))
     wanted = np.flatnonzero(chosen)

@@ -236,7 +236,7 @@ def _weighted(
 
 
 def _read(one: MeasuredRun) -> dict[ClientId, SumFound]:
-    """The bounds that a run has left, by audited client."""
+    """Return the bounds that a run has left, by audited client."""
     targets = one.run.study.audit.targets
     left = one.left(SUMS_FILE, {"bounds": (len(targets), len(SumFound._fields))})
     rows = zip(targets, left["bounds"].tolist(), strict=True)

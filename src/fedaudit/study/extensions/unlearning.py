@@ -45,11 +45,11 @@ from fedaudit.results.estimate import Estimate, Test
 from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY
 from fedaudit.results.record import ControlResult
 from fedaudit.results.unlearning import AFTER, BEFORE, BOTH, RETRAINED, UNLEARNING, of_point
-from fedaudit.study.extensions.examples import own_seed
+from fedaudit.study.extensions.examples import own_setup, own_study
 from fedaudit.study.figures.accuracy import utility
 from fedaudit.study.figures.analysis import analyse
 from fedaudit.study.figures.truth import Findings, run_coordinates, target_truth, view_coordinates
-from fedaudit.study.settings.optional import OPTIONAL, UnlearningSection
+from fedaudit.study.settings.optional import UnlearningSection
 from fedaudit.study.settings.sections import ServerSection, Study
 from fedaudit.study.setup.parts import Conclusion, Extension, Means, MeasuredRun, Scores, Setup
 
@@ -133,11 +133,11 @@ class Unlearning(Extension):
 
 
 def without_members(deal: Deal, targets: Collection[ClientId]) -> Deal:
-    """The same deal without the audited samples that some clients train on; nobody has these.
+    """Return the deal without the audited samples that some clients train on.
 
     Args:
         deal: Who trains on what.
-        targets: The clients that give them up; one that is left without samples is no more in it.
+        targets: The clients that give them up. One that has no other samples is left out.
     """
     gone = np.isin(deal.audit.owner, list(targets))
     ids = deal.audit.samples.ids[torch.from_numpy(gone)]
@@ -151,7 +151,7 @@ def without_members(deal: Deal, targets: Collection[ClientId]) -> Deal:
 
 
 def _name_of(study: Study, given: UnlearningSection) -> str:
-    """Names what is trained after a run, by all settings that its own study does not hold."""
+    """Return a name with all settings that the study of what is trained does not hold."""
     if given.method not in _TRAINS_ON:
         return f"unlearning by {given.method}"
     of_method = given.model_dump(mode="json", exclude={"margin"})
@@ -159,27 +159,13 @@ def _name_of(study: Study, given: UnlearningSection) -> str:
 
 
 def _beside(run: Setup, deal: Deal, what: str, rounds: int, kind: str) -> Setup:
-    """Return a federation with the run's settings on what is left of its data."""
-    seed = own_seed(run.seed, what)
-    study = run.study.model_copy(
-        update={
-            **dict.fromkeys(OPTIONAL),
-            "seeds": (seed,),
-            "training": run.study.training.model_copy(update={"rounds": rounds}),
-            "audit": run.study.audit.model_copy(update={"keep": "signals", "every": 0}),
-        }
-    )
+    """Return a federation with the run's settings on the rest of its data."""
+    training = run.study.training.model_copy(update={"rounds": rounds})
     return replace(
-        run,
-        study=study,
-        seed=seed,
+        own_setup(run, own_study(run, what, {"every": 0}, training=training), kind),
         deal=deal,
         defenses={client: one for client, one in run.defenses.items() if client in deal.clients},
         measured_rounds=(rounds,),
-        extensions=(),
-        is_shadow=True,
-        refused={},
-        title=f"the {kind} federation of seed {run.seed}",
     )
 
 
@@ -214,12 +200,7 @@ def _refuse_unfit(run: Setup, given: UnlearningSection) -> None:
 
 
 def _begun(run: Setup, after: Setup, folder: Path) -> Setup:
-    """The federation that unlearning trains, with the model that it begins with.
-
-    Raises:
-        BadInput: The released model is not there any more.
-        Damaged: It cannot be read.
-    """
+    """Return the federation that unlearning trains, with the model that it begins with."""
     given = run.study.unlearning
     assert given is not None
     if given.method not in _TRAINS_ON:
@@ -233,7 +214,7 @@ def _begun(run: Setup, after: Setup, folder: Path) -> Setup:
 
 
 def _released(run: Setup, folder: Path) -> Model:
-    """The run's final model, as its checkpoint has it."""
+    """Return the run's final model from its checkpoint."""
     path = folder / "checkpoint.safetensors"
     if not path.is_file():
         raise BadInput(
@@ -252,7 +233,7 @@ def _released(run: Setup, folder: Path) -> Model:
 
 
 def _beginning_with(architecture: Architecture, model: Model) -> Architecture:
-    """The architecture with a model in the place of what is drawn."""
+    """Return the architecture with a model in place of random initial values."""
     digest = sha256()
     for name, value in sorted(model.tensors().items()):
         digest.update(name.encode() + value.contiguous().numpy().tobytes())
@@ -271,13 +252,13 @@ class _Filled:
     tensors: Params = field(compare=False, repr=False)
 
     def __call__(self) -> nn.Module:
-        """A module with the values in place."""
+        """Build a module with the values in place."""
         model = Model.from_tensors(self.architecture, self.tensors)
         return model.load_into(self.architecture.build())
 
 
 def _climbed(run: Setup, released: Model) -> Model:
-    """The released model after each owner, in turn, has climbed the loss of its forgotten samples.
+    """Return the released model after each owner, in turn, has climbed its forgotten samples' loss.
 
     Source: Halimi et al. 2022, Federated Unlearning: How to Erase a Client in FL?
         (projected gradient ascent).
@@ -300,7 +281,7 @@ def _climbed(run: Setup, released: Model) -> Model:
 def try_ascent(run: Setup) -> None:
     """Take one step of ascent on the smallest and the largest batch of forgotten samples.
 
-    A new model stands for the released one, and nothing of the run is changed.
+    A freshly initialised model takes the place of the released one.
 
     Args:
         run: Whose audited samples are to be forgotten; nothing is tried unless by ascent.
@@ -348,7 +329,7 @@ def _ascent(
     around: Model,
     radius: float,
 ) -> Model:
-    """Steps up the mean loss, each brought back into a ball of parameters around a model."""
+    """Take steps up the mean loss, each projected onto a ball of parameters around a model."""
     module = loaded(model, "ascent").train()
     named = {name: value for name, value in module.named_parameters() if value.requires_grad}
     task = model.architecture.task

@@ -84,10 +84,9 @@ def accuracy_notes(
 ) -> dict[str, str]:
     """Return counts of correct predictions by the models of a round; of other tasks the means.
 
-    The server's models are tried on everybody's samples; those that clients keep, where there
-    are such, on their client's own; where clients choose a model, that one on samples like the
-    client's. In the last measured round the models of single clients, those that they keep or
-    else those that they sent, are tried too: how much better they are on their own samples.
+    The server's models are evaluated on samples of all clients, models that clients keep on their
+    client's own, and models that clients choose on samples like the client's. In the last measured
+    round the models of single clients are compared on their own and on test samples.
 
     Args:
         run: The run.
@@ -219,7 +218,7 @@ def _mean_count(notes: Mapping[str, str], part: str) -> float:
 def _served(
     run: Setup, given: EvaluationSplit, round: Round, device: torch.device
 ) -> dict[str, str]:
-    """Counts of correct predictions by the models that clients chose."""
+    """Return counts of correct predictions by the models that clients chose."""
     right = {
         part: int((outputs.argmax(1) == samples.labels).sum())
         for part, samples in ((_TEST, given.test), (_TRAIN, given.everybody))
@@ -232,7 +231,7 @@ def _served(
 def _means(
     model: Model, test: Samples, trained_on: Samples, device: torch.device
 ) -> dict[str, str]:
-    """Mean and spread of the utility of a model whose task counts no right answers."""
+    """Return mean and spread of the utility of a model whose task has no accuracy."""
     values = [_utilities(model, samples, device) for samples in (test, trained_on)]
     return {
         f"{_TEST}{MEAN}": repr(float(values[0].mean())),
@@ -268,7 +267,7 @@ def _correct(model: Model, samples: Samples, device: torch.device) -> int:
 
 
 def _utilities(model: Model, samples: Samples, device: torch.device) -> Float[Tensor, " samples"]:
-    """The utility of a model on each sample, by its task's measure."""
+    """Return the utility of a model on each sample, by its task's measure."""
     values: list[Tensor] = []
     for part in chunks(len(samples), _AT_ONCE):
         outputs = outputs_of(model, samples.features[part], device)

@@ -469,7 +469,7 @@ def trainable_by_round(
 
 
 def _cohort(m: Measurements, row: int) -> tuple[ClientId, ...]:
-    """The clients that were there in a round, as far as the adversary can tell them apart."""
+    """Return the clients of a round, those that are seen in a sum among them."""
     there = [c for c, base in zip(m.clients, m.bases[row].tolist(), strict=True) if base >= 0]
     groups: Mapping[ClientId, ClientId] = m.stands_for[row] if m.stands_for else {}
     return tuple(sorted({*there, *groups}))

@@ -114,7 +114,7 @@ class AtTheEnd(Part):
 
 
 class _Seen(NamedTuple):
-    """A round, and what its models say of the test part, each sample by its place's model.
+    """A round, and the outputs of its models for the test part, each sample by its place's model.
 
     Attributes:
         run: The run.
@@ -134,14 +134,14 @@ class _Seen(NamedTuple):
 
 
 def is_clustered(run: Setup) -> bool:
-    """True if clients choose among several models."""
+    """Return True if clients choose among several models."""
     return isinstance(run.algorithm, ChoosesModels)
 
 
 def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[str, str]:
-    """A round's models and their clients, as text; nothing where clients do not choose.
+    """Return a round's models and their clients as text; nothing if clients do not choose.
 
-    Nor is anything noted of a shadow federation, which nobody is told about.
+    Nothing is noted of a shadow federation, which no record shows.
 
     Args:
         run: The run.
@@ -240,7 +240,7 @@ def _real_risk(
 
 
 def _service(seen: _Seen, clients: Sequence[ClientId]) -> dict[str, float]:
-    """Loss and accuracy of a model on test samples like its clients'."""
+    """Return loss and accuracy of a model on test samples like its clients'."""
     mine = torch.isin(seen.place, torch.tensor(clients, dtype=torch.int64))
     if not bool(mine.any()):
         return {}
@@ -400,7 +400,7 @@ def _result(run: Setup, rounds: Sequence[ClusterRound], end: AtTheEnd) -> Cluste
 
 
 def cluster_figures(run: ClusterResult, served: Sequence[Estimate]) -> list[Estimate]:
-    """Every figure of clustered learning in one run.
+    """Return every figure of clustered learning in one run.
 
     - Accuracy of each group's clients with their own models, and of everybody's.
     - True and estimated risk of the model that stands for each group
@@ -412,7 +412,7 @@ def cluster_figures(run: ClusterResult, served: Sequence[Estimate]) -> list[Esti
     - How stable clusters are: the adjusted Rand index between models chosen and groups (1: the
       groups themselves; 0: as by chance), clients with their group's model, and clients that
       changed model between measured rounds. Clients of different seeds have different data, so
-      that choices of two runs are not held against each other.
+      that choices of two runs are not compared.
 
     Args:
         run: Who trained which model.
@@ -440,7 +440,7 @@ def served_figure(
     group: str = EVERYBODY,
     samples: int = 0,
 ) -> Estimate:
-    """Accuracy of a group of clients in one run, or a fairness gap between groups.
+    """Return accuracy of a group of clients in one run, or a fairness gap between groups.
 
     Args:
         run: Who trained which model.
@@ -470,13 +470,13 @@ def _figure(run: ClusterResult, metric: str, group: str, value: float, **more: o
 
 
 def _groups(run: ClusterResult) -> dict[int | None, str]:
-    """Names of the groups, largest first, and of all clients together where there are several."""
+    """Return names of the groups, largest first, and of all clients if there are several."""
     names: dict[int | None, str] = {group: run.group_names[group] for group in groups_by_size(run)}
     return names if len(names) == 1 else {None: EVERYBODY, **names}
 
 
 def _of_models(run: ClusterResult) -> Iterator[Estimate]:
-    """Of the model that stands for each group."""
+    """Yield figures of the model that stands for each group."""
     for group, model in models_of_groups(run).items():
         name = run.group_names[group]
         if model is None:
@@ -553,7 +553,7 @@ def _violations(run: ClusterResult) -> Iterator[Estimate]:
 
 
 def _by_chance(run: ClusterResult) -> float | None:
-    """The noise floor of violations; None where no model's risk was measured on counted samples."""
+    """Return the noise floor of violations; None if no risk was measured on counted samples."""
     used = choices(run)
     models = [
         ModelRisk(

@@ -39,8 +39,8 @@ def accounted(
 def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
     """Return the epsilon of the whole training, and of one round in which a client takes part.
 
-    That of a round is what papers often print. It says nothing of somebody who sees more rounds:
-    the budget of the training is what holds for the server.
+    That of a round is what papers often print. It does not hold for an adversary that sees more
+    rounds: the budget of the training is what holds for the server.
 
     Args:
         runs: Of one study. Each figure is that of the client that is protected least.

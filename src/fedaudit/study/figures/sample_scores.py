@@ -1,6 +1,6 @@
 """Scores of audited samples, kept next to the record for paired differences.
 
-A record has no scores, so that it can be shown to anybody. ``scores.safetensors`` in the folder of
+A record has no scores, so that it can be shared. ``scores.safetensors`` in the folder of
 a study holds them: for each run and target the samples' ids and origins, and each attack's scores.
 """
 

@@ -123,7 +123,7 @@ def _audited_queries(run: Setup) -> SourceQueries | None:
 def at_queries(
     attack: Attack, measured: Mapping[str, Measurements], samples: SourceQueries
 ) -> dict[str, Measurements]:
-    """The signals of an attack at the samples whose owner is asked for."""
+    """Return the signals of an attack at the samples whose owner is asked for."""
     kept, names = torch.from_numpy(samples.kept), {signal.name for signal in attack.signals}
     return {
         name: replace(m, values=m.values[:, :, kept])
@@ -135,7 +135,7 @@ def at_queries(
 def posteriors(
     run: Setup, attack: Attack, cubes: Mapping[str, Measurements], samples: SourceQueries
 ) -> Float[ndarray, "clients samples"]:
-    """Chances of all clients, in their order; none for who was never measured."""
+    """Return chances of all clients, in their order; zero for one that was never measured."""
     found = attack.posterior(cubes, run.deal.sizes).numpy()
     clients = cubes[attack.signals[0].name].clients
     chances = np.zeros((len(samples.clients), len(samples.kept)))
@@ -146,7 +146,7 @@ def posteriors(
 def round_by_round(
     attack: Attack, cubes: Mapping[str, Measurements]
 ) -> list[dict[str, Measurements]]:
-    """The measurements of each round alone, for an attack that needs no more."""
+    """Return the measurements of each round alone, for an attack that needs no more."""
     if Sees.ROUNDS in attack.needs:
         return []
     rows = range(len(next(iter(cubes.values())).rounds))
@@ -376,7 +376,7 @@ def source_figures(
     baseline: Baseline | None,
     draw: str = OWN,
 ) -> list[Estimate]:
-    """The figures of one attack in one run: its success, and what label distributions leave of it.
+    """Return success of one attack in one run, and what label distributions leave of it.
 
     Args:
         found: The answers.

@@ -205,7 +205,7 @@ class Findings:
     Attributes:
         limits: For rates at a false-positive rate, by their place in ``figures``, their limits at
             any confidence: a mean over runs cannot be bounded from those of one confidence.
-        failed: For attacks that could not be carried out, by run and target, the reason.
+        failed: For attacks that failed, by run and target, the reason.
         uncovered: The same where the target took part in too few rounds.
         alone: The same where it took part with too few others.
     """
@@ -235,8 +235,8 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
 
     Where a shift makes clients differ, other clients' samples are left out: the shift
     alone distinguishes them from the target's. So are a malicious client's own, which it knows and
-    does not train on in every round. Where the study asks what an evaluation finds when nobody is
-    a member, only unseen samples are kept, and a random half is called members.
+    does not train on in every round. Where the study asks what an evaluation finds without
+    members, only unseen samples are kept, and a random half is called members.
     """
     audit, study = setup.deal.audit, setup.study
     origin = origin_of(setup, target)

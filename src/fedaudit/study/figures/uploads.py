@@ -260,7 +260,7 @@ def _measured(
 
 
 def _read(stored: Stored, client: ClientId) -> Comparison | None:
-    """The comparison of a client in one round; None where the note is missing or malformed."""
+    """Return the comparison of a client in one round; None if its note is missing or malformed."""
     try:
         reported, samples, loss, error, correct = json.loads(stored.notes[f"{_REPORT}{client}"])
         numbers = [float(samples), float(loss), float(error), float(correct or 0)]

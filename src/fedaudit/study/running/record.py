@@ -69,7 +69,7 @@ def conclude(
     notes: Sequence[str] = (),
     check: Callable[[], object] = lambda: None,
 ) -> Record:
-    """Makes figures, controls and record from what was measured, and writes record and scores.
+    """Make figures, controls and record from what was measured, and write record and scores.
 
     Args:
         runs: The runs of one study.
@@ -79,7 +79,7 @@ def conclude(
         clock: For the record's times.
         log: Takes lines of text for the user.
         places: Folder of each run, by seed.
-        notes: Sentences on what was not tested, or not as in a run of its own.
+        notes: Sentences on what was not tested, or not as in a separate run.
         check: Called before anything is written, with the folder kept to this process. It raises
             if a record would be lost that another process has written in the meantime.
     """
@@ -147,7 +147,7 @@ def assembled(
     besides: Sequence[Estimate] = (),
     notes: Sequence[str] = (),
 ) -> Record:
-    """The record of runs of one study."""
+    """Assemble the record of the runs of one study."""
     first, study, recorded = runs[0], runs[0].study, runs[0].recorded
     measured = list(zip(runs, stored, strict=True))
     clusters = [found for run, rounds in measured if (found := cluster_result(run, rounds))]
@@ -288,7 +288,7 @@ def _names(sees: Sees) -> list[str]:
 
 
 def _clients(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
-    """A row for each of so many clients, the targets first among them, and one for all others."""
+    """Return rows of the targets and of as many other clients as fit, and one of all others."""
     counts, audited = run.deal.class_counts(run.dataset.classes), run.deal.audited
     sizes = run.deal.sizes
     first = sorted(sizes, key=lambda c: (c not in run.study.audit.targets, -audited[c], c))
@@ -300,11 +300,12 @@ def _clients(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
     ]
     if not rest:
         return rows, None
+    held = [sizes[client] for client in rest]
     return rows, OtherClients(
         clients=len(rest),
-        samples=sum(sizes[client] for client in rest),
-        fewest=min(sizes[client] for client in rest),
-        most=max(sizes[client] for client in rest),
+        samples=sum(held),
+        fewest=min(held),
+        most=max(held),
         audited=sum(audited[client] for client in rest),
         class_counts=[
             sum(column) for column in zip_longest(*(counts[c] for c in rest), fillvalue=0)
@@ -355,10 +356,10 @@ def _untested(run: Setup) -> list[str]:
 
 
 def _adapted(run: Setup) -> bool:
-    """True if an attack uses the defense.
+    """Return True if an attack uses the defense.
 
-    So it does where the coalition is attacked as one, where it knows which classes are dealt out,
-    and where models to learn from or to compare with are trained with the defense.
+    It attacks the coalition as one, knows which classes are dealt out, or uses models that were
+    trained with the defense.
     """
     audit = run.study.audit
     assigned = any(assigns_classes(run.defenses.get(c)) for c in (*audit.targets, *audit.merge))
@@ -372,10 +373,10 @@ def _adapted(run: Setup) -> bool:
 def _content_hash(
     run: Setup, stored: Sequence[Sequence[Stored]], figures: Sequence[Estimate | SourceResult]
 ) -> str:
-    """Over what was measured: settings, rounds and figures.
+    """Return a hash over what was measured: settings, rounds and figures.
 
-    Of a recorded federation, its name and the random key of its recording are left out, so that two
-    recordings of one run have the same.
+    Of a recorded federation, its name and the random key of its recording are left out, so
+    that two recordings of one run have the same.
     """
     study = run.study.model_copy(update={"name": ""}) if run.recorded else run.study
     apart = {"run"} if run.recorded else set()
