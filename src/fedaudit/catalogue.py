@@ -171,7 +171,8 @@ def _attacks() -> list[CatalogueEntry]:
 def _attack(name: str, attack: Attack) -> CatalogueEntry:
     rule = CatalogueEntry("rule", type(attack.rule).__name__, doc_of(attack.rule))
     parts = (*(_signal(signal) for signal in attack.signals), rule)
-    meanings = {key: text for part in parts for key, text in part.doc.named.items()}
+    measured = [type(part) for part in (*attack.signals, attack.rule)]
+    meanings = {key: text for kind in measured for key, text in _meanings_of(kind).items()}
     return CatalogueEntry(
         "attack",
         name,

@@ -89,7 +89,6 @@ class SourceAtLast(Bayes):
     over_rounds = "last"
 
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
-        """See :class:`Bayes`."""
         latest = torch.full_like(m.values[0], torch.nan)
         for values in m.values:
             latest = torch.where(torch.isnan(values), latest, values)
@@ -115,7 +114,6 @@ class SourceOnAverage(Bayes):
     needs = Sees.UPLOADS | Sees.ROUNDS
 
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
-        """See :class:`Bayes`."""
         return m.values.double().nanmean(0)
 
 
@@ -137,7 +135,6 @@ class SourceByProduct(Bayes):
     needs = Sees.UPLOADS | Sees.ROUNDS
 
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
-        """See :class:`Bayes`."""
         values = m.values.double()
         there = ~torch.isnan(values).any(2)
         alone = values.masked_fill(torch.isnan(values), -torch.inf).log_softmax(1)

@@ -471,9 +471,6 @@ def record_at(path: Path) -> Path:
 
     The record of a live recording is that of the attacks on it.
 
-    Args:
-        path: A file or a folder.
-
     Raises:
         BadInput: The folder holds a live recording that was not attacked, or whose folder of
             attacks is a link.
@@ -531,11 +528,7 @@ class Lock:
         return self._file.fileno()
 
     def taken(self, *, wait: bool = False) -> bool:
-        """Takes the folder; says whether it could.
-
-        Args:
-            wait: Until another process lets it go.
-        """
+        """Takes the folder; says whether it could."""
         if fcntl is None:
             return True
         try:

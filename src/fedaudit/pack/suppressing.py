@@ -385,9 +385,6 @@ def least_suppressed(record: Record) -> Mapping[str, int]:
     """Numbers of entries of some lists that must have been suppressed, as what is left shows.
 
     What is gone as a whole leaves no trace, so that no count but that of findings is exact.
-
-    Args:
-        record: As it is packed.
     """
     blank = [figure for figure in record.findings if is_suppressed(figure)]
     drawn = {(one.attack, one.defense, one.target, one.seed) for one in record.curves}
@@ -409,12 +406,7 @@ def least_suppressed(record: Record) -> Mapping[str, int]:
 
 
 def counted(counts: Mapping[str, int], packed: Record) -> dict[str, int]:
-    """The counts of a manifest: a record that was suppressed before shows that some are gone.
-
-    Args:
-        counts: Of :func:`suppressed`.
-        packed: What it left.
-    """
+    """The counts of a manifest: a record that was suppressed before shows that some are gone."""
     least = least_suppressed(packed)
     return {name: max(count, least.get(name, 0)) for name, count in counts.items()}
 

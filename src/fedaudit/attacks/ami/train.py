@@ -298,7 +298,6 @@ class Batches:
         self._kept, self._room = dict[int, Labelled](), _KEPT
 
     def __len__(self) -> int:
-        """Number of batches."""
         return self._count
 
     def batch(self, number: int) -> Labelled:

@@ -217,7 +217,6 @@ class FittedReader:
     needs = SequenceReader.needs
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """See :class:`fedaudit.attacks.base.Rule`."""
         sequences = (_sequences(measurements, target) - self.scaling.mean) / self.scaling.spread
         reader = _initial(sequences.shape[2], self.hidden, 0).double()
         scores = torch.zeros(len(sequences), dtype=torch.float64)

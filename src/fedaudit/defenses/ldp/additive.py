@@ -9,7 +9,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.defenses.ldp.mechanism import UNIT, LocalDP, by_parts, refuse_no_budget
+from fedaudit.defenses.ldp import UNIT, LocalDP, by_parts, refuse_no_budget
 from fedaudit.fl.hooks import Guarantee, Workload
 
 LEAST_DELTA = 1e-12

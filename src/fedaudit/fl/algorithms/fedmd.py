@@ -294,15 +294,12 @@ class Students(Mapping[ClientId, Exposed]):
         self._algorithm, self._uploads, self._seed = algorithm, uploads, seed
 
     def __getitem__(self, client: ClientId) -> Exposed:
-        """The student in place of the client's model."""
         return self._all[client]
 
     def __iter__(self) -> Iterator[ClientId]:
-        """Clients, ascending."""
         return iter(sorted(self._uploads))
 
     def __len__(self) -> int:
-        """Number of clients."""
         return len(self._uploads)
 
     @cached_property

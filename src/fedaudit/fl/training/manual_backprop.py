@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fedaudit.core.modules import runs_foreign_code
 from fedaudit.core.values import Batch
 from fedaudit.fl.hooks import Objective
-from fedaudit.signals.kernels.base import product
+from fedaudit.signals.kernels import product
 
 Slope: TypeAlias = Callable[[Tensor], Tensor]
 """From a network's outputs to the derivative by them of the loss that is summed over a batch."""
