@@ -235,10 +235,6 @@ PAGE_SUFFIXES = (".html", ".htm")
 def read_text(path: Path, *, max_bytes: int) -> str:
     """The UTF-8 text of a regular file that is not too large.
 
-    Args:
-        path: Of the file.
-        max_bytes: Of the largest that is read at all.
-
     Raises:
         TooLarge: It is larger than that.
         OSError: It is not there, cannot be read or is no regular file, such as a pipe.

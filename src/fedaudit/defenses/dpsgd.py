@@ -365,10 +365,7 @@ class _Watched:
 
 
 def refuse_mixing(module: nn.Module) -> None:
-    """Refuses a network in which one sample changes what another one's gradient is.
-
-    Args:
-        module: In the mode in which it is trained.
+    """Refuses a network in which one sample changes another one's gradient, in its present mode.
 
     Raises:
         Unsupported: It has such a layer.

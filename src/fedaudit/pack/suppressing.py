@@ -150,10 +150,6 @@ def _mixed_of(hidden: Iterable[Place]) -> set[Place]:
 
 
 def _hidden_clients(rows: Sequence[ClientRow], targets: Collection[int], smallest: int) -> set[int]:
-    """Return clients whose number of audited samples must be hidden.
-
-    The number over all clients is known from the figures, and so is that of each target.
-    """
     sizes = {
         row.client: Size(row.audited, row.audited)
         for row in rows
@@ -477,6 +473,5 @@ def _source(one: SourceResult, smallest: int) -> SourceResult:
 
 
 def _touched(before: Sequence[object], after: Sequence[object]) -> int:
-    """Entries that are no longer there as they were."""
     kept = set(map(id, after))
     return sum(id(entry) not in kept for entry in before)

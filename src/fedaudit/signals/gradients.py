@@ -198,7 +198,6 @@ def products_centred_in_tail(
 
 
 def _centred(base: Model, update: Params, last: int) -> Params:
-    """The update without the mean of its last entries there."""
     own = {name: update[name] for name in base.params}
     mean = tail_of(own, last).double().mean()
     return plus_tail(own, -mean.expand(last))
@@ -443,7 +442,7 @@ def _near(found: Tensor, truth: Tensor, slack: Tensor) -> bool:
 
 
 def _length(base: Model, update: Params) -> float:
-    """Euclidean length, parameter by parameter: joining them would copy them."""
+    # Parameter by parameter: joining them would copy them.
     parts = [
         torch.linalg.vector_norm(update[name].detach(), dtype=torch.float64) for name in base.params
     ]

@@ -374,7 +374,6 @@ def train_neurons(
 
 
 def _has_both(given: Labelled | Batches) -> bool:
-    """True if every neuron has rows of its target, and others."""
     if isinstance(given, Batches):
         return min(len(given), given.targets, given.others) > 0
     return bool((given.is_target.any(1) & ~given.is_target.all(1)).all())
@@ -429,7 +428,6 @@ def _train_together(
 
 
 def _all_at_once(data: "_Data") -> Iterator["_Data"]:
-    """Yield the one step of an epoch."""
     yield data
 
 

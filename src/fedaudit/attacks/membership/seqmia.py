@@ -262,7 +262,6 @@ def _initial(signals: int, hidden: int, seed: int) -> _Reader:
 def _sequences(
     measurements: tuple[Measurements, ...], target: ClientId
 ) -> Float[Tensor, "samples rounds signals"]:
-    """The target's signals in the rounds in which it was measured."""
     each = [m.of(target) for m in measurements]
     there = measured_rounds(each[0], target)
     return torch.stack([values[there].double() for values in each], 2).transpose(0, 1).contiguous()

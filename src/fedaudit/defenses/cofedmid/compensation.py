@@ -431,6 +431,5 @@ class Compensation(ClassGuided):
 
 
 def _some(positions: Int[Tensor, " _"], most: int, turn: Turn) -> Int[Tensor, " _"]:
-    """At most so many of the positions, at random and ascending."""
     order = torch.randperm(len(positions), generator=turn.rng("recycling"))[:most]
     return positions[order.sort().values.to(positions.device)]

@@ -102,12 +102,10 @@ class _InBall(LocalDP):
 
     @property
     def nominal(self) -> float:
-        """The epsilon that the settings name."""
         return self.epsilon
 
     @property
     def off(self) -> bool:
-        """True if features are left as they are."""
         return self.epsilon == self.clip == inf
 
     def actual_epsilon(self, features: int) -> float:

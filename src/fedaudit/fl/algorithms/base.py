@@ -347,7 +347,6 @@ def made_of(
 
 
 def _size(upload: Upload) -> int:
-    """Bytes of an upload's tensors."""
     tensors: list[Tensor] = [*upload.values.values()]
     if isinstance(upload, Update | Gradient):
         tensors += upload.buffers.values()

@@ -258,5 +258,4 @@ def blocked(
 
 
 def _together(like: Tensor) -> int:
-    """Samples in a block."""
     return by_kind(like.device, cpu=BLOCK_SAMPLES, gpu=SAMPLES_ON_GPU)
