@@ -39,11 +39,11 @@ class ReferenceCalibrated:
 
     Attributes:
         rounds: "last" for the last measured round alone, "mean" for the mean over all of them.
-        references: What the adversary's own federations give; None as long as there are none.
     """
 
     rounds: str = "last"
     references: tuple[Reference, ...] | None = field(default=None, repr=False, compare=False)
+    """What the adversary's own federations give; None as long as there are none."""
 
     over_clients = "against reference models"
 
