@@ -23,7 +23,7 @@ from fedaudit.core.values import Params
 from fedaudit.metrics.roc import auc
 from fedaudit.models import architecture
 from fedaudit.signals.gradients import cosine, gradient_products
-from fedaudit.signals.kernels.base import product
+from fedaudit.signals.kernels import product
 
 CLIENTS, OWN, OTHERS, CLASSES, BITS = 10, 100, 1000, 100, 600
 EPOCHS, RATE = 30, 0.1
@@ -74,7 +74,7 @@ def main() -> None:
     features = torch.cat([part[0] for part in (*parts, others)])
     labels = torch.cat([part[1] for part in (*parts, others)])
     exact = gradient_products(model, updates, features, labels)
-    with patch("fedaudit.signals.kernels.base.product", in_halves):
+    with patch("fedaudit.signals.kernels.product", in_halves):
         rounded = gradient_products(model, updates, features, labels)
     print("| signal | error / spread | AUC | AUC in halves |")
     print("|---|---|---|---|")

@@ -5,7 +5,7 @@ import traceback
 from contextlib import suppress
 
 from fedaudit.core.errors import FAULT
-from fedaudit.core.starting import importing
+from fedaudit.core.progress import importing
 
 
 def main() -> None:

@@ -13,12 +13,9 @@ from dataclasses import dataclass, fields, replace
 from inspect import signature
 from typing import ClassVar
 
-import torch
-
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import named
 from fedaudit.core.naming import AlgorithmPart, changed_fields
-from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Samples
 from fedaudit.fl.algorithms import fedavg, fedmd, fedsgd, ifca, ifca_mir
 from fedaudit.fl.algorithms.base import Algorithm
@@ -312,8 +309,15 @@ class FedMD(FederatedAlgorithm):
             )
         how = task.training
         return fedmd.FedMD(
-            nets=_nets(task, self.nets) or task.nets or (task.architecture,),
-            public=_public(task, self.public, self.public_samples),
+            nets=fedmd.networks(self.nets, task.model) or task.nets or (task.architecture,),
+            public=fedmd.public_samples(
+                task.public(self.public),
+                self.public_samples,
+                name=self.public,
+                shape=task.shape,
+                first_class=task.first_class,
+                seed=task.seed,
+            ),
             first_public=replace(how, epochs=self.public_epochs),
             first_private=replace(how, epochs=self.private_epochs),
             digest=replace(how, epochs=self.digest_epochs, batch_size=self.digest_batch),
@@ -480,31 +484,3 @@ def algorithm_named(name: str) -> Callable[..., Algorithm]:
         "'task', to an algorithm",
         fits=lambda found: callable(found) and "task" in signature(found).parameters,
     )
-
-
-def _nets(task: FederatedTask, channels: str) -> tuple[Architecture, ...]:
-    named = [part.strip() for part in channels.split(";") if part.strip()]
-    return tuple(task.model("cnn", channels=part, kernel=3, padding=1) for part in named)
-
-
-def _public(task: FederatedTask, name: str, count: int) -> Samples:
-    found = task.public(name)
-    shape, classes = tuple(found.features.shape[1:]), int(found.labels.max()) + 1
-    if shape != task.shape:
-        raise BadInput(
-            f"the public set {name!r} has samples of shape {shape} and the clients' have "
-            f"{task.shape}; take one of the same shape"
-        )
-    if task.first_class < classes:
-        raise BadInput(
-            f"the public set {name!r} has the classes 0 to {classes - 1}, and the clients' own "
-            f"begin at {task.first_class}; set data.first_class to {classes}"
-        )
-    if not 1 <= count <= len(found):
-        raise BadInput(
-            f"public_samples lies between 1 and the {len(found)} training samples of {name!r}, "
-            f"got {count}"
-        )
-    chosen = torch.randperm(len(found), generator=seeded(task.seed, "public"))[:count]
-    some = found.take(chosen.sort().values)
-    return Samples(some.features, some.labels, torch.arange(count))

@@ -77,15 +77,11 @@ class _Doc:
 
 
 def doc_of(thing: object) -> _Doc:
-    """The docstring of a class or function; of an instance, that of its class."""
-    return parsed(inspect.getdoc(thing) or "")
-
-
-def _meanings_of(make: object) -> dict[str, str]:
-    """Meaning of each setting; of an inherited one, where it is inherited from."""
-    above = make.__mro__[:0:-1] if inspect.isclass(make) else ()
-    inherited = [parsed(each.__doc__ or "").named for each in above]
-    return dict(ChainMap(doc_of(make).named, *reversed(inherited)))
+    """The docstring of a class or function, with the meaning of inherited settings."""
+    doc = parsed(inspect.getdoc(thing) or "")
+    above = thing.__mro__[1:] if inspect.isclass(thing) else ()
+    inherited = [parsed(kind.__doc__ or "").named for kind in above]
+    return replace(doc, named=dict(ChainMap(doc.named, *inherited)))
 
 
 def parsed(text: str) -> _Doc:
@@ -169,7 +165,7 @@ def _attacks() -> list[CatalogueEntry]:
 
 
 def _attack(name: str, attack: Attack) -> CatalogueEntry:
-    rule = CatalogueEntry("rule", type(attack.rule).__name__, doc_of(attack.rule))
+    rule = CatalogueEntry("rule", type(attack.rule).__name__, doc_of(type(attack.rule)))
     parts = (*(_signal(signal) for signal in attack.signals), rule)
     meanings = {key: text for part in parts for key, text in part.doc.named.items()}
     return CatalogueEntry(
@@ -271,7 +267,7 @@ def _made(kind: str, catalogue: Mapping[str, Callable[..., object]]) -> list[Cat
 
 def _settings(make: Callable[..., object]) -> Iterator[Option]:
     """The keyword settings of a class or function, without what a study gives elsewhere."""
-    meanings = _meanings_of(make)
+    meanings = doc_of(make).named
     for parameter in inspect.signature(make).parameters.values():
         # A function's positional arguments are what it works on; a class has settings only.
         is_setting = inspect.isclass(make) or parameter.kind is parameter.KEYWORD_ONLY

@@ -20,9 +20,7 @@ class _Audited(Protocol):
     """Whatever has a record: a run."""
 
     @property
-    def record(self) -> "Record":
-        """All that was found."""
-        ...
+    def record(self) -> "Record": ...
 
 
 def roc(

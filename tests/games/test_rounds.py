@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from fedaudit.attacks.ami.game import Contest, Pools, Rules
-from fedaudit.attacks.ami.plant import Neurons
-from fedaudit.attacks.ami.score import reading, summed
+from fedaudit.attacks.ami.plant import Neurons, reading, summed
 from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.core.errors import FedauditError, NotVisible
 from fedaudit.core.files import RECORD_FILE

@@ -20,8 +20,7 @@ from fedaudit.signals.gradients import (
     products_centred_in_tail,
     products_without_tail,
 )
-from fedaudit.signals.kernels import plan
-from fedaudit.signals.kernels.base import Layer, LayerKernel, LayerProducts
+from fedaudit.signals.kernels import Layer, LayerKernel, LayerProducts, plan
 from tests.networks import CASES, CLASSES, FAST, GENERIC, WHOLE, Case, Twice
 from tests.rounding import RoundedByPlace
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedaudit.signals.kernels import base, conv
-from fedaudit.signals.kernels.base import Layer, LayerKernel
+from fedaudit.signals import kernels
+from fedaudit.signals.kernels import Layer, LayerKernel, conv
 from fedaudit.signals.kernels.plan import linear_kernel
 
 ROUTES: dict[str, Callable[[Layer, conv.Geometry], LayerKernel]] = {
@@ -120,16 +120,16 @@ def test_gradients_in_blocks_are_those_written_out_at_once(
     u = torch.randn(clients, outputs, inner, generator=generator)
     whole = torch.einsum("nto,ntd->nod", b, a)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "BLOCK_BYTES", 1)  # the narrowest blocks
-        (blocks,) = base.packed_blocks(u, (clients, outputs, inner), u)
-        share = base.blocked(a, b.transpose(1, 2), blocks, norms=True)
+        patch.setattr(kernels, "BLOCK_BYTES", 1)  # the narrowest blocks
+        (blocks,) = kernels.packed_blocks(u, (clients, outputs, inner), u)
+        share = kernels.blocked(a, b.transpose(1, 2), blocks, norms=True)
     expected = torch.einsum("nod,kod->nk", whole, u)
     torch.testing.assert_close(share.dots, expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(share.squared_norms, whole.square().sum((1, 2)))
-    forward = base.forward_dots(a.flatten(0, 1), u, b.flatten(0, 1))
+    forward = kernels.forward_dots(a.flatten(0, 1), u, b.flatten(0, 1))
     pushed = forward.view(samples, places, clients).sum(1)
     torch.testing.assert_close(pushed, expected, rtol=1e-4, atol=1e-4)
-    pairs = base.gram_norms(a @ a.transpose(1, 2), b)
+    pairs = kernels.gram_norms(a @ a.transpose(1, 2), b)
     torch.testing.assert_close(pairs, share.squared_norms, rtol=1e-4, atol=1e-4)
 
 

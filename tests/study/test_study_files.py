@@ -13,7 +13,7 @@ from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import NOBODY
 from fedaudit.datasets.dataset import Dataset, numbered, of_task, some_classes
 from fedaudit.datasets.partitions.feature_shift import SHIFTS
-from fedaudit.defenses.ldp.mechanism import LocalDP
+from fedaudit.defenses.ldp import LocalDP
 from fedaudit.study.extensions.examples import KnownSplit
 from fedaudit.study.settings.file import read_studies
 from fedaudit.study.setup.build import setup

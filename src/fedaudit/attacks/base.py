@@ -35,19 +35,13 @@ class _Described(Protocol):
     """
 
     @property
-    def over_clients(self) -> str:
-        """See the class."""
-        ...
+    def over_clients(self) -> str: ...
 
     @property
-    def over_rounds(self) -> str:
-        """See the class."""
-        ...
+    def over_rounds(self) -> str: ...
 
     @property
-    def needs(self) -> Sees:
-        """See the class."""
-        ...
+    def needs(self) -> Sees: ...
 
 
 @runtime_checkable
@@ -127,21 +121,17 @@ class PerClient:
 
     @property
     def over_clients(self) -> str:
-        """See :class:`Rule`."""
         return self._any.over_clients
 
     @property
     def over_rounds(self) -> str:
-        """See :class:`Rule`."""
         return self._any.over_rounds
 
     @property
     def needs(self) -> Sees:
-        """See :class:`Rule`."""
         return self._any.needs
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """See :class:`Rule`."""
         return self.rules.get(target, self._any)(*measurements, target=target)
 
     @property

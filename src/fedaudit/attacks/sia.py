@@ -77,10 +77,6 @@ class Bayes:
 class SourceAtLast(Bayes):
     """The client whose model has the least loss in the last round in which it was measured.
 
-    Attributes:
-        temperature: gamma, from 1e-6 to 1e6; the smaller, the surer of the answer.
-        prior: "equal", or "size" for one in proportion to the clients' data.
-
     Source: SIA, Algorithm 2 (one round) and Eqs. (14)-(17). The models of Eq. (15), which were not
         trained on the sample, are the other clients', each with its share of the prior; what
         comes out is a softmax over the clients.
@@ -89,7 +85,6 @@ class SourceAtLast(Bayes):
     over_rounds = "last"
 
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
-        """See :class:`Bayes`."""
         latest = torch.full_like(m.values[0], torch.nan)
         for values in m.values:
             latest = torch.where(torch.isnan(values), latest, values)
@@ -104,10 +99,6 @@ class SourceOnAverage(Bayes):
     all rounds, the product names the same client, and is as sure as this with a temperature as
     many times smaller as there are rounds.
 
-    Attributes:
-        temperature: gamma, from 1e-6 to 1e6; the smaller, the surer of the answer.
-        prior: "equal", or "size" for one in proportion to the clients' data.
-
     Source: SIA, section 5 (several rounds, left for future work).
     """
 
@@ -115,7 +106,6 @@ class SourceOnAverage(Bayes):
     needs = Sees.UPLOADS | Sees.ROUNDS
 
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
-        """See :class:`Bayes`."""
         return m.values.double().nanmean(0)
 
 
@@ -126,10 +116,6 @@ class SourceByProduct(Bayes):
     Each round's losses are seen against those of the clients that took part in it, so that a
     client is not blamed for having been asked in early rounds only, when all losses were high.
 
-    Attributes:
-        temperature: gamma, from 1e-6 to 1e6; the smaller, the surer of the answer.
-        prior: "equal", or "size" for one in proportion to the clients' data.
-
     Source: SIA, section 5 (several rounds, left for future work).
     """
 
@@ -137,7 +123,6 @@ class SourceByProduct(Bayes):
     needs = Sees.UPLOADS | Sees.ROUNDS
 
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
-        """See :class:`Bayes`."""
         values = m.values.double()
         there = ~torch.isnan(values).any(2)
         alone = values.masked_fill(torch.isnan(values), -torch.inf).log_softmax(1)
@@ -157,8 +142,6 @@ class SourceByTail(Bayes):
 
     Attributes:
         rule: Scores are minus such a probability, as FedMIA's are.
-        temperature: From 1e-6 to 1e6; the smaller, the surer of the answer.
-        prior: "equal", or "size" for one in proportion to the clients' data.
 
     Source: FedMIA, Eqs. (9)-(12), read as a source posterior.
     """

@@ -28,7 +28,7 @@ from fedaudit.cli.showing import compare, refuse_other_comparison
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, own_place
 from fedaudit.core.importing import code_named_in, line_of
-from fedaudit.core.starting import importing
+from fedaudit.core.progress import importing
 from fedaudit.study.settings.toml import parsed_toml, refuse_many_dots
 
 if TYPE_CHECKING:

@@ -101,7 +101,6 @@ class _Source:
 
     @cached_property
     def imports(self) -> frozenset[_Name]:
-        """Imports, wherever within."""
         return frozenset(one for node in self.body or () for one in _imports(node, self.package))
 
     @cached_property
@@ -116,12 +115,10 @@ class _Source:
 
     @cached_property
     def statements(self) -> list[_Statement]:
-        """Statements, imports by name."""
         return [one for node in self.body or () for one in _split(node, self)]
 
     @cached_property
     def classes(self) -> dict[str, ast.ClassDef]:
-        """Classes by their names."""
         return {node.name: node for node in self.body or () if isinstance(node, ast.ClassDef)}
 
     @cached_property

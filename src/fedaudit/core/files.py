@@ -235,10 +235,6 @@ PAGE_SUFFIXES = (".html", ".htm")
 def read_text(path: Path, *, max_bytes: int) -> str:
     """The UTF-8 text of a regular file that is not too large.
 
-    Args:
-        path: Of the file.
-        max_bytes: Of the largest that is read at all.
-
     Raises:
         TooLarge: It is larger than that.
         OSError: It is not there, cannot be read or is no regular file, such as a pipe.
@@ -471,9 +467,6 @@ def record_at(path: Path) -> Path:
 
     The record of a live recording is that of the attacks on it.
 
-    Args:
-        path: A file or a folder.
-
     Raises:
         BadInput: The folder holds a live recording that was not attacked, or whose folder of
             attacks is a link.
@@ -531,11 +524,7 @@ class Lock:
         return self._file.fileno()
 
     def taken(self, *, wait: bool = False) -> bool:
-        """Takes the folder; says whether it could.
-
-        Args:
-            wait: Until another process lets it go.
-        """
+        """Takes the folder; says whether it could."""
         if fcntl is None:
             return True
         try:

@@ -198,11 +198,6 @@ def as_catalogued(kind: str, name: str, catalogue: Iterable[str]) -> str:
 
     Hyphens and underscores, and upper and lower case, are taken for each other; a name that is
     of nothing there, or of several things, stays as it is.
-
-    Args:
-        kind: What it is wanted as.
-        name: As somebody typed it.
-        catalogue: The catalogue's names.
     """
     known = {*catalogue, *installed(kind)}
     if name in known or is_own(name):
@@ -212,13 +207,7 @@ def as_catalogued(kind: str, name: str, catalogue: Iterable[str]) -> str:
 
 
 def unknown_part(kind: str, name: str, catalogue: Iterable[str]) -> BadInput:
-    """A refusal for a name that neither a catalogue nor an installed package has.
-
-    Args:
-        kind: What it is wanted as.
-        name: As it is spelt.
-        catalogue: The catalogue's names.
-    """
+    """A refusal for a name that neither a catalogue nor an installed package has."""
     refusal = unknown_name(kind, name, [*catalogue, *installed(kind)])
     strange = stray_groups()
     return BadInput("; ".join([f"{refusal}; one of your own is named as {OWN}", *strange[:1]]))
@@ -298,13 +287,6 @@ def called(
     kind: str, name: str, make: Callable[..., object], /, *given: object, **settings: object
 ) -> object:
     """The result of a part of the user's own; a failure is told with the place in its file.
-
-    Args:
-        kind: What it is, for the message.
-        name: As the study has it.
-        make: To be called.
-        given: Passed on.
-        settings: Passed on.
 
     Raises:
         FedauditError: It says so itself.

@@ -103,9 +103,6 @@ def frozen_digest(architectures: Iterable[Architecture]) -> str:
     """A digest of all values that nobody trains; empty where there are none.
 
     Names and settings do not tell one pretrained file from another.
-
-    Args:
-        architectures: Of the networks that clients train.
     """
     digest, found = hashlib.blake2b(digest_size=16), False
     for one in dict.fromkeys(architectures):
@@ -198,12 +195,6 @@ def outputs_tried(
     module: nn.Module, name: str, features: Tensor, task: Task = CLASSIFICATION
 ) -> object:
     """Whatever a module makes of a few samples in evaluation mode.
-
-    Args:
-        module: To be run.
-        name: For messages.
-        features: Left as they are.
-        task: By which inputs lie in the features.
 
     Raises:
         BadInput: It cannot be run on them.

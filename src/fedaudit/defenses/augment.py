@@ -117,7 +117,7 @@ class Augmentation(ConfiguredDefense):
         return Batch((seen * span + black).to(batch.x.dtype), batch.y, batch.ids)
 
     def _steps(self, images: Float[Tensor, "samples channels height width"]) -> nn.Sequential:
-        """The parts that act, in the order of the published code."""
+        # In the order of the published code.
         kornia = _kornia()
         size = (images.shape[2], images.shape[3])
         parts: list[nn.Module] = []

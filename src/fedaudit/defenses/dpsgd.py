@@ -26,7 +26,7 @@ from fedaudit.core.values import Batch, Params, Samples, chunks
 from fedaudit.fl.accounting import gaussian_epsilon
 from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, Objective, Plan, Turn, Workload
 from fedaudit.fl.training.manual_backprop import dense_clipped_sum, dense_layers, shortening
-from fedaudit.signals.kernels.base import LayerKernel
+from fedaudit.signals.kernels import LayerKernel
 from fedaudit.signals.kernels.capture import (
     CapturedCall,
     Owner,
@@ -365,10 +365,7 @@ class _Watched:
 
 
 def refuse_mixing(module: nn.Module) -> None:
-    """Refuses a network in which one sample changes what another one's gradient is.
-
-    Args:
-        module: In the mode in which it is trained.
+    """Refuses a network in which one sample changes another one's gradient, in its present mode.
 
     Raises:
         Unsupported: It has such a layer.

@@ -3,7 +3,7 @@
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-from fedaudit.core.starting import importing
+from fedaudit.core.progress import importing
 
 
 def begin(pipe: Connection) -> NoReturn:

@@ -22,7 +22,7 @@ import torch
 
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.importing import refusing_exits
-from fedaudit.core.starting import importing
+from fedaudit.core.progress import importing
 from fedaudit.engines import begin
 from fedaudit.engines.base import packed
 

@@ -202,7 +202,6 @@ def _move_test(small: Arrays, large: Arrays, claim: Claim) -> Finding:
 
 
 def _noisy(draws: Arrays) -> Arrays:
-    """Entries that change from call to call; arrays with others among them as a plain list."""
     found = {}
     for name, value in draws.items():
         changing = (value != value[0]).any(0)
@@ -284,7 +283,6 @@ def _differences(draws: np.ndarray) -> np.ndarray:
 
 
 def _matrix(*draws: np.ndarray) -> np.ndarray:
-    """The entries of all arrays, a call a row."""
     return np.concatenate([value.reshape(len(value), -1) for value in draws], axis=1)
 
 
@@ -442,7 +440,6 @@ def _checks(replay: Replay, calls: int) -> Iterator[FilterCheck]:
 
 
 def _named(given: object, kind: str) -> tuple[str, object]:
-    """An object with its name, imported if the name is given."""
     if isinstance(given, str):
         return given, named(kind, given, {}, wanted="any object", fits=lambda _: True)
     return str(getattr(given, "__qualname__", type(given).__qualname__)), given

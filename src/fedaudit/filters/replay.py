@@ -337,7 +337,6 @@ def _places(function: types.FunctionType) -> Iterator[tuple[object, _Put]]:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """Names that a function's code uses, with those of functions within it."""
     inner = [_names(one) for one in code.co_consts if isinstance(one, types.CodeType)]
     return {*code.co_names}.union(*inner)
 

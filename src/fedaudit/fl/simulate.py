@@ -53,8 +53,6 @@ class Standing:
 
 
 class _Plan(NamedTuple):
-    """Settings of every round."""
-
     rounds: int
     seed: int
     participation: float
@@ -226,7 +224,6 @@ def _trained(algorithm: Algorithm, state: Params) -> Mapping[str, int]:
 
 
 def _beginning(given: TurnContext, plan: _Plan) -> Standing:
-    """State of a run before its first round."""
     start = given.algorithm.start(seed_for(plan.seed, "initial model"))
     states = {client: defense.state() for client, defense in given.defenses.items()}
     return Standing(0, start, defenses=states)
@@ -260,7 +257,6 @@ def _asked(
 
 
 def _jobs(asked: _Asked, plan: _Plan, standing: Standing, index: int) -> list[Job]:
-    """Inputs of each client's turn, wherever it is taken."""
     return [
         Job(
             asked.sent[client],

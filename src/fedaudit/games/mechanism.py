@@ -8,8 +8,8 @@ from fedaudit.attacks.ami.game import NONE, Randomisers
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import named
 from fedaudit.defenses import DEFENSES
+from fedaudit.defenses.ldp import FixedPoint, LocalDP
 from fedaudit.defenses.ldp.bit_mechanisms import BitMechanism
-from fedaudit.defenses.ldp.mechanism import FixedPoint, LocalDP
 from fedaudit.study.settings.games import MechanismSection
 from fedaudit.study.settings.options import check_options
 
@@ -55,7 +55,7 @@ def given(section: MechanismSection, features: int) -> Given:
         "mechanism",
         section.name,
         known,
-        wanted="a class derived from fedaudit.defenses.ldp.mechanism.LocalDP",
+        wanted="a class derived from fedaudit.defenses.ldp.LocalDP",
         fits=_is_local,
     )
     check_options("mechanism", section.name, make, section.options)

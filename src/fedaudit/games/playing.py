@@ -12,8 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fedaudit.attacks.ami.game import Contest, Played, Pools, Rules, shared_out
-from fedaudit.attacks.ami.plant import Neurons
-from fedaudit.attacks.ami.score import range_over_box
+from fedaudit.attacks.ami.plant import Neurons, range_over_box
 from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.core.errors import BadInput
 from fedaudit.core.progress import Progress

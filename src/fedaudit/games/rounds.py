@@ -11,8 +11,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedaudit.attacks.ami.game import Contest
-from fedaudit.attacks.ami.plant import Neurons, Planted, alone, best_shift, louder, plant, repeated
-from fedaudit.attacks.ami.score import NeuronReading, dead, reading, summed
+from fedaudit.attacks.ami.plant import (
+    NeuronReading,
+    Neurons,
+    Planted,
+    alone,
+    best_shift,
+    dead,
+    louder,
+    plant,
+    reading,
+    repeated,
+    summed,
+)
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Model, Samples
@@ -20,7 +31,7 @@ from fedaudit.defenses import defense_named, made
 from fedaudit.defenses.clip import ClientDP
 from fedaudit.defenses.cofedmid.partition import CoalitionDefense
 from fedaudit.defenses.dpsgd import DPSGD
-from fedaudit.defenses.ldp.mechanism import LocalDP
+from fedaudit.defenses.ldp import LocalDP
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.fl.algorithms.base import Tampering
 from fedaudit.fl.algorithms.fedsgd import FedSGD, received_gradient

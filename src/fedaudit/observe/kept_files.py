@@ -92,10 +92,6 @@ def _models(tensors: Params, part: str, architecture: Architecture) -> dict[str,
 def refuse_misfit(model: Model, initial: Model) -> None:
     """Raise if a model that was read is none of an architecture, some tensors left out.
 
-    Args:
-        model: As it was read.
-        initial: Of the architecture.
-
     Raises:
         ValueError: Its tensors have other names or shapes, or hold no floating-point numbers.
     """
@@ -151,10 +147,6 @@ def _peak(value: Tensor) -> float:
 
 def read_rounds(folder: Path, architecture: Architecture) -> Iterator[Round]:
     """The kept rounds of a run in which every update was kept, ascending.
-
-    Args:
-        folder: The run's folder.
-        architecture: What the clients train.
 
     Raises:
         BadInput: The updates of a round were not kept.

@@ -156,25 +156,20 @@ class LazyByClient(Mapping[ClientId, Value]):
         self._clients, self._make = dict.fromkeys(clients), make
 
     def __getitem__(self, client: ClientId) -> Value:
-        """Make the value of a client."""
         if client not in self._clients:
             raise KeyError(client)
         return self._make(client)
 
     def __contains__(self, client: object) -> bool:
-        """Return whether there is such a client; makes nothing."""
         return client in self._clients
 
     def __iter__(self) -> Iterator[ClientId]:
-        """Iterate over clients in their order."""
         return iter(self._clients)
 
     def __len__(self) -> int:
-        """Number of clients."""
         return len(self._clients)
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[dict[ClientId, Value]]]:
-        """Pickle as a dictionary of all values."""
         return dict, (dict(self),)
 
 

@@ -35,16 +35,7 @@ _ROUND = re.compile(r"round-(\d{6})(\.safetensors)?")
 def estimated_bytes(
     *, keep: Keep, rounds: int, clients: int, samples: int, signals: int, parameters: int
 ) -> int:
-    """About how much disk a run will take.
-
-    Args:
-        keep: What is kept.
-        rounds: Number of measured rounds.
-        clients: Clients a round.
-        samples: Audited samples.
-        signals: Number of signals.
-        parameters: Of one model.
-    """
+    """About how much disk a run will take."""
     values = clients * samples * signals
     total = rounds * round_bytes(keep=keep, clients=clients, values=values, parameters=parameters)
     # The checkpoint, and room for its successor while both are there.
@@ -52,14 +43,7 @@ def estimated_bytes(
 
 
 def round_bytes(*, keep: Keep, clients: int, values: int, parameters: int) -> int:
-    """About how much disk one measured round takes.
-
-    Args:
-        keep: What is kept.
-        clients: In the round.
-        values: Of all signals, clients and samples.
-        parameters: Of one model.
-    """
+    """About how much disk one measured round takes."""
     total = values * 8
     if keep != "signals":
         total += 2 * parameters * 4
@@ -102,10 +86,6 @@ def numbers_of(tensor: Tensor) -> tuple[ClientId, ...]:
 
 def groups_of(pairs: Tensor, clients: Collection[ClientId]) -> dict[ClientId, ClientId]:
     """For each merged client the one that its group is named after, which alone is still there.
-
-    Args:
-        pairs: Of :func:`pairs`, as they were read.
-        clients: All that are still there.
 
     Raises:
         ValueError: No clients can be grouped so.

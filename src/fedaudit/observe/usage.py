@@ -174,10 +174,6 @@ def _write(usage: Usage, folder: Path, run: str) -> None:
 def read_usage(folder: Path, run: str) -> Usage | None:
     """Usage in a run's folder; None where it was never kept.
 
-    Args:
-        folder: The run's.
-        run: Names the run.
-
     Raises:
         Damaged: The file is another run's, or not one that fedaudit wrote.
     """

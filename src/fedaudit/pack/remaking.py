@@ -134,12 +134,6 @@ def made_again(
 ) -> Record:
     """Return the whole record that the run gives with the attacks and figures of a packed one.
 
-    Args:
-        record: As it is packed.
-        recording: The folder of the study's run, or of a live recording.
-        data_dir: Folder with data sets.
-        trust: Import code that the recording names.
-
     Raises:
         BadInput: The record is of games, whose content hash needs no recording.
         FedauditError: The folder is no recording, or is damaged.
@@ -185,7 +179,6 @@ def _faults(
 
 
 def _other_verdicts(found: Verified, made: Record) -> Iterator[str]:
-    """Yield each policy whose verdict rests on what the pack suppresses."""
     policies = {"the packed": found.policy, "your": found.own_policy}
     for whose, policy in policies.items():
         if policy is not None and found.record is not None:
@@ -203,12 +196,7 @@ def _unmeasured(record: Record, recording: Path) -> str:
 
 
 def not_shown(record: Record, recording: Path) -> Iterator[str]:
-    """Statements of a packed record that its recording does not show, in words.
-
-    Args:
-        record: As it is packed.
-        recording: The folder of the study's run, or of a live recording.
-    """
+    """Statements of a packed record that its recording does not show, in words."""
     own, place = _own_record(record, recording), made_where(record)
     if own is None:
         yield f"{place}: the folder has no record of just this content to compare with"

@@ -150,10 +150,6 @@ def _mixed_of(hidden: Iterable[Place]) -> set[Place]:
 
 
 def _hidden_clients(rows: Sequence[ClientRow], targets: Collection[int], smallest: int) -> set[int]:
-    """Return clients whose number of audited samples must be hidden.
-
-    The number over all clients is known from the figures, and so is that of each target.
-    """
     sizes = {
         row.client: Size(row.audited, row.audited)
         for row in rows
@@ -385,9 +381,6 @@ def least_suppressed(record: Record) -> Mapping[str, int]:
     """Numbers of entries of some lists that must have been suppressed, as what is left shows.
 
     What is gone as a whole leaves no trace, so that no count but that of findings is exact.
-
-    Args:
-        record: As it is packed.
     """
     blank = [figure for figure in record.findings if is_suppressed(figure)]
     drawn = {(one.attack, one.defense, one.target, one.seed) for one in record.curves}
@@ -409,12 +402,7 @@ def least_suppressed(record: Record) -> Mapping[str, int]:
 
 
 def counted(counts: Mapping[str, int], packed: Record) -> dict[str, int]:
-    """The counts of a manifest: a record that was suppressed before shows that some are gone.
-
-    Args:
-        counts: Of :func:`suppressed`.
-        packed: What it left.
-    """
+    """The counts of a manifest: a record that was suppressed before shows that some are gone."""
     least = least_suppressed(packed)
     return {name: max(count, least.get(name, 0)) for name, count in counts.items()}
 
@@ -485,6 +473,5 @@ def _source(one: SourceResult, smallest: int) -> SourceResult:
 
 
 def _touched(before: Sequence[object], after: Sequence[object]) -> int:
-    """Entries that are no longer there as they were."""
     kept = set(map(id, after))
     return sum(id(entry) not in kept for entry in before)

@@ -358,7 +358,6 @@ def _unsigned(folder: Path, key: "Ed25519PublicKey") -> str:
 
 
 def _manifest(path: Path) -> Manifest | str:
-    """The manifest, or what is wrong with it."""
     try:
         text = read_text(path, max_bytes=LONGEST_SETTINGS)
         refuse_many_values(text)

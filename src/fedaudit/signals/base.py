@@ -233,14 +233,10 @@ class Signal(Protocol):
     """
 
     @property
-    def name(self) -> str:
-        """See the class."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def needs(self) -> Sees:
-        """See the class."""
-        ...
+    def needs(self) -> Sees: ...
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
         """Measures; refuses when a part that it needs is hidden."""

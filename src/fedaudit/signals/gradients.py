@@ -23,7 +23,7 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.modules import as_taken
 from fedaudit.core.values import Model, Params, chunks, plus_tail, tail_of, tail_size
 from fedaudit.engines.local import one_thread
-from fedaudit.signals.kernels.base import LayerProducts
+from fedaudit.signals.kernels import LayerProducts
 from fedaudit.signals.kernels.capture import (
     VMAP_CHUNK,
     Capture,
@@ -160,17 +160,7 @@ def products_without_tail(
     workers: int = 1,
     device: torch.device = CPU,
 ) -> GradientProducts:
-    """As :func:`gradient_products`, of all but the last parameters.
-
-    Args:
-        base: See there.
-        updates: See there.
-        features: See there.
-        labels: See there.
-        tail: Share of the parameters that is left out.
-        workers: See there.
-        device: See there.
-    """
+    """As :func:`gradient_products`, without the share ``tail`` of the parameters, the last ones."""
     last = tail_size(base.params, tail)
     return gradient_products(
         base, updates, features, labels, workers=workers, device=device, without=last
@@ -191,16 +181,8 @@ def products_centred_in_tail(
 
     With 1 the vector that is one in the n last entries and zero elsewhere, gradients and updates
     are both projected: P v = v - <1, v> / n * 1. Of gradients, whose entries are never all
-    there, <P u, P g> = <P u, g> and |P g|^2 = |g|^2 - <1, g>^2 / n say the same.
-
-    Args:
-        base: See there.
-        updates: See there.
-        features: See there.
-        labels: See there.
-        tail: Share of the parameters that are the last ones.
-        workers: See there.
-        device: See there.
+    there, <P u, P g> = <P u, g> and |P g|^2 = |g|^2 - <1, g>^2 / n say the same. ``tail`` is the
+    share of the parameters that are the last ones.
     """
     last = tail_size(base.params, tail)
     if not last:
@@ -216,7 +198,6 @@ def products_centred_in_tail(
 
 
 def _centred(base: Model, update: Params, last: int) -> Params:
-    """The update without the mean of its last entries there."""
     own = {name: update[name] for name in base.params}
     mean = tail_of(own, last).double().mean()
     return plus_tail(own, -mean.expand(last))
@@ -461,7 +442,7 @@ def _near(found: Tensor, truth: Tensor, slack: Tensor) -> bool:
 
 
 def _length(base: Model, update: Params) -> float:
-    """Euclidean length, parameter by parameter: joining them would copy them."""
+    # Parameter by parameter: joining them would copy them.
     parts = [
         torch.linalg.vector_norm(update[name].detach(), dtype=torch.float64) for name in base.params
     ]

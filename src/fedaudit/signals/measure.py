@@ -198,7 +198,6 @@ def _measure_block(job: _Job, block: _Block) -> MeasuredRound:
 
 
 def _joined(parts: Sequence[MeasuredRound]) -> MeasuredRound:
-    """The blocks of one round, sample after sample."""
     first = parts[0]
     signals = {
         name: torch.cat([part.signals[name] for part in parts], dim=1) for name in first.signals

@@ -28,11 +28,10 @@ _LARGEST_LOGIT = 1e6
 
 @dataclass(frozen=True)
 class OutputSignal:
-    """A signal that needs a model's outputs and the label alone, sample by sample.
+    """A signal of a model's outputs after training and of the label alone, sample by sample.
 
     Attributes:
-        snapshot: Whose model after training is looked at: "local" for each client's own,
-            "global" for the one that the server makes of them, the same for all clients.
+        snapshot: "local" for each client's own model, "global" for the server's.
     """
 
     snapshot: str = "local"
@@ -58,7 +57,6 @@ class OutputSignal:
         return self.kind if self.snapshot == "local" else f"global_{self.kind}"
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
-        """See :class:`fedaudit.signals.base.Signal`."""
         targets = seen.samples.targets
         if self.snapshot == "global":
             values = self.of(seen.global_model, seen.global_outputs, targets)
@@ -79,9 +77,6 @@ class OutputSignal:
 class Loss(OutputSignal):
     """Minus the loss of the client's model after training.
 
-    Attributes:
-        snapshot: "local" for each client's own model, "global" for the server's.
-
     Source: Yeom et al. 2018 (threshold on the loss); FedMIA section 3.2 takes it as one of its
         two measurements.
     """
@@ -90,7 +85,6 @@ class Loss(OutputSignal):
     reads = Reading.NOTHING
 
     def of(self, model: Model, outputs: Outputs, targets: Targets) -> Values:
-        """See :class:`OutputSignal`."""
         return -model.architecture.loss(outputs, targets).double()
 
 
@@ -98,16 +92,12 @@ class Loss(OutputSignal):
 class Confidence(OutputSignal):
     """Probability that the client's model after training gives to the true class.
 
-    Attributes:
-        snapshot: "local" for each client's own model, "global" for the server's.
-
     Source: CoFedMID section 5.1 (FTA-C follows it over rounds).
     """
 
     kind = "confidence"
 
     def of(self, model: Model, outputs: Outputs, targets: Classes) -> Values:
-        """See :class:`OutputSignal`."""
         return outputs.double().softmax(1).gather(1, targets[:, None]).squeeze(1)
 
 
@@ -117,16 +107,12 @@ class ScaledLogit(OutputSignal):
 
     Over models that were trained alike it is nearly normal, as the loss is not.
 
-    Attributes:
-        snapshot: "local" for each client's own model, "global" for the server's.
-
     Source: Carlini et al. 2022 (LiRA), section V-B; from logits, as in section VI-A.
     """
 
     kind = "scaled_logit"
 
     def of(self, model: Model, outputs: Outputs, targets: Classes) -> Values:
-        """See :class:`OutputSignal`."""
         logits = outputs.double()
         true = logits.gather(1, targets[:, None])
         others = logits.scatter(1, targets[:, None], -torch.inf)
@@ -137,16 +123,12 @@ class ScaledLogit(OutputSignal):
 class MaxPosterior(OutputSignal):
     """Largest probability that the client's model after training gives to any class.
 
-    Attributes:
-        snapshot: "local" for each client's own model, "global" for the server's.
-
     Source: SeqMIA, second of the five metrics (Salem et al. 2019).
     """
 
     kind = "max_posterior"
 
     def of(self, model: Model, outputs: Outputs, targets: Classes) -> Values:
-        """See :class:`OutputSignal`."""
         return outputs.double().softmax(1).amax(1)
 
 
@@ -154,25 +136,18 @@ class MaxPosterior(OutputSignal):
 class PosteriorSpread(OutputSignal):
     """Standard deviation over the classes of the probabilities that the client's model gives.
 
-    Attributes:
-        snapshot: "local" for each client's own model, "global" for the server's.
-
     Source: SeqMIA, third of the five metrics (population standard deviation).
     """
 
     kind = "posterior_std"
 
     def of(self, model: Model, outputs: Outputs, targets: Classes) -> Values:
-        """See :class:`OutputSignal`."""
         return outputs.double().softmax(1).std(1, correction=0)
 
 
 @dataclass(frozen=True)
 class Entropy(OutputSignal):
     """Minus the entropy, in nats, of the probabilities that the client's model gives.
-
-    Attributes:
-        snapshot: "local" for each client's own model, "global" for the server's.
 
     Source: SeqMIA, fourth of the five metrics.
     Differs: Sign turned, so that it is larger for members.
@@ -181,7 +156,6 @@ class Entropy(OutputSignal):
     kind = "minus_entropy"
 
     def of(self, model: Model, outputs: Outputs, targets: Classes) -> Values:
-        """See :class:`OutputSignal`."""
         log_p = outputs.double().log_softmax(1)
         return (log_p.exp() * log_p).sum(1)
 
@@ -194,9 +168,6 @@ class ModifiedEntropy(OutputSignal):
     -p log(1 - p): nothing for a model that is sure and right, much for one that is sure and
     wrong.
 
-    Attributes:
-        snapshot: "local" for each client's own model, "global" for the server's.
-
     Source: Song & Mittal 2021, section 3.2; SeqMIA, last of the five metrics.
     Differs: Sign turned, so that it is larger for members.
     """
@@ -204,7 +175,6 @@ class ModifiedEntropy(OutputSignal):
     kind = "minus_modified_entropy"
 
     def of(self, model: Model, outputs: Outputs, targets: Classes) -> Values:
-        """See :class:`OutputSignal`."""
         p = outputs.double().softmax(1)
         true = p.gather(1, targets[:, None]).squeeze(1)
         # What is left to the other classes, summed: 1 - p would round to 0 for a sure model.
@@ -236,7 +206,6 @@ class _LeastLikely(OutputSignal):
         return f"{super().name}_{self.share:g}"
 
     def of(self, model: Model, outputs: Outputs, targets: Tensor) -> Values:
-        """See :class:`fedaudit.signals.outputs.OutputSignal`."""
         task = model.architecture.task
         if task.tokens is None:
             raise NotVisible(f"the task {task.name!r} has no tokens, which {self.name!r} needs")
@@ -253,10 +222,6 @@ class _LeastLikely(OutputSignal):
 @dataclass(frozen=True)
 class MinK(_LeastLikely):
     """Mean log-probability of the least likely tokens: Min-K%.
-
-    Attributes:
-        snapshot: "local" for each client's own model, "global" for the server's.
-        share: Of a sequence's tokens, in (0, 1]; at least one token is taken.
 
     Source: Shi et al. 2024, Eq. (1) (k = 20 %).
     """
@@ -275,10 +240,6 @@ class MinKPlusPlus(_LeastLikely):
 
     A token's log-probability is taken less the mean, and over the spread, of the log-probability
     of a token that the model itself draws there.
-
-    Attributes:
-        snapshot: "local" for each client's own model, "global" for the server's.
-        share: Of a sequence's tokens, in (0, 1]; at least one token is taken.
 
     Source: Zhang et al. 2025, Eqs. (3) and (4).
     Differs: A spread of 0, where the model is certain, counts as the smallest number.

@@ -80,7 +80,6 @@ class ProjectionResidual:
         self._layer_of(model)
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
-        """See :class:`fedaudit.signals.base.Signal`."""
         features, bases = seen.samples.features, seen.bases.tolist()
         # Each distinct model is run once, wherever the clients that were sent it stand.
         entered: dict[int, tuple[_Linear, list[Tensor]]] = {}

@@ -31,7 +31,6 @@ class GradientCosine:
     needs = Sees.GLOBAL_MODEL | Sees.UPDATE
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
-        """See :class:`fedaudit.signals.base.Signal`."""
         return _cosines(seen.against_updates)
 
 
@@ -63,7 +62,6 @@ class CentredTailCosine:
         return f"gradient-cosine-centred-tail-{self.tail:g}"
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
-        """See :class:`fedaudit.signals.base.Signal`."""
         products = partial(products_centred_in_tail, tail=self.tail)
         return _cosines(seen.against_updates_by(products))
 
@@ -97,7 +95,6 @@ class WithoutTailCosine:
         return f"gradient-cosine-without-tail-{self.tail:g}"
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
-        """See :class:`fedaudit.signals.base.Signal`."""
         return _cosines(seen.against_updates_by(partial(products_without_tail, tail=self.tail)))
 
 
@@ -122,7 +119,6 @@ class GradientNorm:
     needs = Sees.GLOBAL_MODEL
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
-        """See :class:`fedaudit.signals.base.Signal`."""
         return -seen.gradient_norms.square()
 
 

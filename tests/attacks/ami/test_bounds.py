@@ -7,8 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.attacks.ami.plant import Neurons
-from fedaudit.attacks.ami.score import range_over_box
+from fedaudit.attacks.ami.plant import Neurons, range_over_box
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 

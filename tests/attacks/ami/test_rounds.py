@@ -3,8 +3,18 @@
 import pytest
 import torch
 
-from fedaudit.attacks.ami.plant import Neurons, Place, alone, louder, plant, repeated
-from fedaudit.attacks.ami.score import NeuronReading, dead, reading, summed
+from fedaudit.attacks.ami.plant import (
+    NeuronReading,
+    Neurons,
+    Place,
+    alone,
+    dead,
+    louder,
+    plant,
+    reading,
+    repeated,
+    summed,
+)
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Params, Samples

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
+from fedaudit.defenses.ldp import Mechanism
 from fedaudit.defenses.ldp.additive import (
     LdpGaussian,
     LdpLaplace,
@@ -19,7 +20,6 @@ from fedaudit.defenses.ldp.additive import (
     noise_of_gaussian,
     within_ball,
 )
-from fedaudit.defenses.ldp.mechanism import Mechanism
 
 INF = float("inf")
 EACH = [LdpLaplace(epsilon=1.5, clip=2.0), LdpGaussian(epsilon=1.5, clip=2.0)]

@@ -9,9 +9,9 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Samples
 from fedaudit.defenses.augment import Augmentation
 from fedaudit.defenses.dpsgd import DPSGD
+from fedaudit.defenses.ldp import LocalDP
 from fedaudit.defenses.ldp.additive import LdpGaussian, LdpLaplace
 from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished, BitwiseRR, OmePublished
-from fedaudit.defenses.ldp.mechanism import LocalDP
 from fedaudit.fl.hooks import Chain, Defense, Guarantee, Plan, Visit, Workload
 
 WORK = Workload(rounds=3, epochs=1, batch_size=4, samples=40, features=12)

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
+from fedaudit.defenses.ldp import NUMBERS_AT_ONCE, FixedPoint, Mechanism
 from fedaudit.defenses.ldp.bit_mechanisms import (
     BitMechanism,
     BitRandPublished,
     BitwiseRR,
     OmePublished,
 )
-from fedaudit.defenses.ldp.mechanism import NUMBERS_AT_ONCE, FixedPoint, Mechanism
 
 EACH = [BitRandPublished(5.0), OmePublished(5.0), BitwiseRR(20.0), BitwiseRR(20.0, split="linear")]
 every = pytest.mark.parametrize("mechanism", EACH, ids=repr)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
+from fedaudit.defenses.ldp import packed, unpacked
 from fedaudit.defenses.ldp.bit_mechanisms import (
     BitFlips,
     flipped,
@@ -16,7 +17,6 @@ from fedaudit.defenses.ldp.bit_mechanisms import (
     random_words,
     really_drawn,
 )
-from fedaudit.defenses.ldp.mechanism import packed, unpacked
 
 chances = st.floats(0, 1)
 SOME = [0.0, 1.0, 0.5, 0.3, 1e-3, 1 - 1e-3, 2**-9, 0.7, 0.123, 0.996]

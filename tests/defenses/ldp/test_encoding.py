@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.defenses.ldp.mechanism import FixedPoint, packed, unpacked
+from fedaudit.defenses.ldp import FixedPoint, packed, unpacked
 
 layouts = st.integers(2, 16).flatmap(
     lambda bits: st.builds(FixedPoint, st.just(bits), st.integers(0, bits - 1))

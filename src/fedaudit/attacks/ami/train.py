@@ -298,7 +298,6 @@ class Batches:
         self._kept, self._room = dict[int, Labelled](), _KEPT
 
     def __len__(self) -> int:
-        """Number of batches."""
         return self._count
 
     def batch(self, number: int) -> Labelled:
@@ -375,7 +374,6 @@ def train_neurons(
 
 
 def _has_both(given: Labelled | Batches) -> bool:
-    """True if every neuron has rows of its target, and others."""
     if isinstance(given, Batches):
         return min(len(given), given.targets, given.others) > 0
     return bool((given.is_target.any(1) & ~given.is_target.all(1)).all())
@@ -430,7 +428,6 @@ def _train_together(
 
 
 def _all_at_once(data: "_Data") -> Iterator["_Data"]:
-    """Yield the one step of an epoch."""
     yield data
 
 

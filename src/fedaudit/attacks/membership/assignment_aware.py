@@ -38,23 +38,19 @@ class WhereAssigned:
 
     @property
     def over_clients(self) -> str:
-        """See :class:`fedaudit.attacks.base.Rule`."""
         return self.rule.over_clients
 
     @property
     def over_rounds(self) -> str:
-        """See :class:`fedaudit.attacks.base.Rule`."""
         return f"{self.rule.over_rounds}, where assigned"
 
     @property
     def needs(self) -> Sees:
-        """See :class:`fedaudit.attacks.base.Rule`."""
         return self.rule.needs | Sees.ROUNDS
 
     def with_side_information(
         self, used: Mapping[int, Bool[Tensor, "*samples"]]
     ) -> "WhereAssigned":
-        """See :class:`fedaudit.attacks.base.SideInformationRule`."""
         return replace(self, used=dict(used))
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:

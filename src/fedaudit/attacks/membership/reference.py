@@ -39,11 +39,11 @@ class ReferenceCalibrated:
 
     Attributes:
         rounds: "last" for the last measured round alone, "mean" for the mean over all of them.
-        references: What the adversary's own federations give; None as long as there are none.
     """
 
     rounds: str = "last"
     references: tuple[Reference, ...] | None = field(default=None, repr=False, compare=False)
+    """What the adversary's own federations give; None as long as there are none."""
 
     over_clients = "against reference models"
 
@@ -53,21 +53,17 @@ class ReferenceCalibrated:
 
     @property
     def over_rounds(self) -> str:
-        """See :class:`fedaudit.attacks.base.Rule`."""
         return self.rounds
 
     @property
     def needs(self) -> Sees:
-        """See :class:`fedaudit.attacks.base.Rule`."""
         several = Sees.ROUNDS if self.rounds == "mean" else Sees.NOTHING
         return Sees.REFERENCE_MODELS | several
 
     def with_references(self: Kind, references: Sequence[Reference]) -> Kind:
-        """See :class:`fedaudit.attacks.base.ReferenceRule`."""
         return replace(self, references=tuple(references))
 
     def on_samples(self: Kind, chosen: Tensor) -> Kind:
-        """See :class:`fedaudit.attacks.base.ReferenceRule`."""
         return replace(self, references=tuple(one.on_samples(chosen) for one in self._given()))
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
@@ -158,7 +154,6 @@ class RelativeLikelihood(ReferenceCalibrated):
             )
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """See :class:`ReferenceCalibrated`."""
         if self.offline >= 0:
             return super().__call__(*measurements, target=target)
         slope = self.chosen_slope(target)
@@ -211,7 +206,6 @@ class RelativeLikelihood(ReferenceCalibrated):
     def compared(
         self, own: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
     ) -> Float[Tensor, " samples"]:
-        """See :class:`ReferenceCalibrated`."""
         mask = trained_on.numpy()
         with_it = _log_mean_exp(others.numpy(), mask)
         without = _log_mean_exp(others.numpy(), ~mask)
@@ -285,7 +279,6 @@ class LikelihoodRatio(ReferenceCalibrated):
         return densities / 2 + (spread / wide).log()
 
     def refuse_few(self, trained_on: TrainedOn) -> None:
-        """See :class:`ReferenceCalibrated`."""
         self._refuse_few(~trained_on)
         if bool(trained_on.any()):
             self._refuse_few(trained_on)

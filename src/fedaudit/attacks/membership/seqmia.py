@@ -217,7 +217,6 @@ class FittedReader:
     needs = SequenceReader.needs
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """See :class:`fedaudit.attacks.base.Rule`."""
         sequences = (_sequences(measurements, target) - self.scaling.mean) / self.scaling.spread
         reader = _initial(sequences.shape[2], self.hidden, 0).double()
         scores = torch.zeros(len(sequences), dtype=torch.float64)
@@ -263,7 +262,6 @@ def _initial(signals: int, hidden: int, seed: int) -> _Reader:
 def _sequences(
     measurements: tuple[Measurements, ...], target: ClientId
 ) -> Float[Tensor, "samples rounds signals"]:
-    """The target's signals in the rounds in which it was measured."""
     each = [m.of(target) for m in measurements]
     there = measured_rounds(each[0], target)
     return torch.stack([values[there].double() for values in each], 2).transpose(0, 1).contiguous()

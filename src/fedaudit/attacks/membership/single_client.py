@@ -21,7 +21,6 @@ class Last:
     needs = Sees.NOTHING
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """See :class:`fedaudit.attacks.base.Rule`."""
         (m,) = measurements
         values = m.of(target)
         return values[measured_rounds(values, target)][-1].double()
@@ -36,7 +35,6 @@ class Mean:
     needs = Sees.ROUNDS
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """See :class:`fedaudit.attacks.base.Rule`."""
         (m,) = measurements
         values = m.of(target)
         return values[measured_rounds(values, target)].double().mean(0)

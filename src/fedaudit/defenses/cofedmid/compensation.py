@@ -69,9 +69,6 @@ def rewarded(
 def normalised(history: Float[Tensor, " rewards"]) -> float:
     """The last reward on the scale of all so far: -1 at their 20th percentile, 1 at the 80th.
 
-    Args:
-        history: Raw rewards, the one in question last.
-
     Returns:
         In [-1, 1]; 0 before there are five, or where the percentiles are equal.
 
@@ -434,6 +431,5 @@ class Compensation(ClassGuided):
 
 
 def _some(positions: Int[Tensor, " _"], most: int, turn: Turn) -> Int[Tensor, " _"]:
-    """At most so many of the positions, at random and ascending."""
     order = torch.randperm(len(positions), generator=turn.rng("recycling"))[:most]
     return positions[order.sort().values.to(positions.device)]

@@ -9,7 +9,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.defenses.ldp.mechanism import UNIT, LocalDP, by_parts, refuse_no_budget
+from fedaudit.defenses.ldp import UNIT, LocalDP, by_parts, refuse_no_budget
 from fedaudit.fl.hooks import Guarantee, Workload
 
 LEAST_DELTA = 1e-12
@@ -102,12 +102,10 @@ class _InBall(LocalDP):
 
     @property
     def nominal(self) -> float:
-        """The epsilon that the settings name."""
         return self.epsilon
 
     @property
     def off(self) -> bool:
-        """True if features are left as they are."""
         return self.epsilon == self.clip == inf
 
     def actual_epsilon(self, features: int) -> float:

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Float64, Int16
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, unknown_name
-from fedaudit.defenses.ldp.mechanism import (
+from fedaudit.defenses.ldp import (
     FixedPoint,
     LocalDP,
     by_parts,
@@ -145,11 +145,6 @@ def flipped(
     A coin is tossed for every binary digit of a probability: the first heads says which digit
     decides, so that a bit is turned with exactly that probability and a few coins mostly do.
     The coins of a feature's bits are one random word.
-
-    Args:
-        words: Features as :meth:`~fedaudit.defenses.ldp.mechanism.FixedPoint.words` has them.
-        flips: Of as many features.
-        rng: Of the draws.
     """
     words = words.contiguous()
     open = torch.full_like(words, -1 if flips.bits == 16 else (1 << flips.bits) - 1)
@@ -170,11 +165,6 @@ def flipped_alike(
     """Turns bits by one draw for each bit of a feature, the same for all records.
 
     Whoever knows one of the records knows the mask of all others: nothing is hidden.
-
-    Args:
-        words: As for :func:`flipped`.
-        flips: Of as many features.
-        rng: Of the draws.
 
     Source: AMI, published code (one mask, broadcast over the batch).
     """
@@ -234,11 +224,7 @@ class BitMechanism(LocalDP):
         FixedPoint(self.bits, self.integer_bits)
 
     def flips(self, features: int) -> BitFlips:
-        """Probability that each bit of a record is turned.
-
-        Args:
-            features: How many a record has.
-        """
+        """Probability that each bit of a record is turned."""
         raise NotImplementedError
 
     @property
@@ -326,11 +312,7 @@ class BitwiseRR(BitMechanism):
         return self.epsilon
 
     def budgets(self, features: int) -> Float64[Tensor, "features bits"]:
-        """The epsilon of every bit.
-
-        Args:
-            features: How many a record has.
-        """
+        """The epsilon of every bit."""
         falling = torch.arange(self.bits, 0, -1).double()
         weights = falling if self.split == "linear" else torch.ones_like(falling)
         return (self.epsilon / features * weights / weights.sum()).expand(features, -1)
@@ -374,11 +356,7 @@ class BitRandPublished(BitMechanism):
         return self.nominal_epsilon
 
     def log_alpha(self, features: int) -> float:
-        """The logarithm of the temperature: its published upper bound.
-
-        Args:
-            features: How many a record has.
-        """
+        """The logarithm of the temperature: its published upper bound."""
         weight = self.nominal_epsilon / self.bits * torch.arange(self.bits).double()
         total = float((2 * weight).logsumexp(0))
         return (log(self.nominal_epsilon + features * self.bits) - log(2 * features) - total) / 2

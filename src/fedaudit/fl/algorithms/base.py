@@ -299,7 +299,6 @@ class StoredUploads(Mapping[ClientId, Upload]):
         return not self._places
 
     def __getitem__(self, client: ClientId) -> Upload:
-        """Return a client's upload, from memory or from the file."""
         if client in self._held:
             return self._held[client]
         start, size = self._places[client]
@@ -314,20 +313,16 @@ class StoredUploads(Mapping[ClientId, Upload]):
         return upload
 
     def __contains__(self, client: object) -> bool:
-        """Return whether a client's upload is there; reads nothing."""
         return client in self._held or client in self._places
 
     def __iter__(self) -> Iterator[ClientId]:
-        """Iterate over clients in the order in which they were added."""
         yield from self._held
         yield from self._places
 
     def __len__(self) -> int:
-        """Number of clients."""
         return len(self._held) + len(self._places)
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[dict[ClientId, Upload]]]:
-        """Pickle as a dictionary of all uploads."""
         return dict, (dict(self),)
 
     def settled(self) -> Mapping[ClientId, Upload]:
@@ -352,7 +347,6 @@ def made_of(
 
 
 def _size(upload: Upload) -> int:
-    """Bytes of an upload's tensors."""
     tensors: list[Tensor] = [*upload.values.values()]
     if isinstance(upload, Update | Gradient):
         tensors += upload.buffers.values()

@@ -108,8 +108,6 @@ class FedProx(FedAvg):
     """Adds mu / 2 times the squared distance from the received model to every client's loss.
 
     Attributes:
-        architecture: Of the one global model.
-        training: Each client's local training.
         mu: How hard clients are held, at least 0; at 0 it is FedAvg, bit for bit.
 
     Source: Li et al. 2020 ("Federated Optimization in Heterogeneous Networks"), Algorithm 2.
@@ -135,8 +133,6 @@ class FedAdam(FedAvg):
     """Averages the clients' updates and moves by Adam's rule along the average.
 
     Attributes:
-        architecture: Of the one global model.
-        training: Each client's local training.
         server_lr: eta, the server's learning rate, above 0.
         beta1: Share of the last mean change that is kept, in [0, 1).
         beta2: Share of the last mean square that is kept, in [0, 1).

@@ -1,6 +1,6 @@
 """FedMD: clients keep nets of their own and share these nets' outputs on a public set."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -294,15 +294,12 @@ class Students(Mapping[ClientId, Exposed]):
         self._algorithm, self._uploads, self._seed = algorithm, uploads, seed
 
     def __getitem__(self, client: ClientId) -> Exposed:
-        """The student in place of the client's model."""
         return self._all[client]
 
     def __iter__(self) -> Iterator[ClientId]:
-        """Clients, ascending."""
         return iter(sorted(self._uploads))
 
     def __len__(self) -> int:
-        """Number of clients."""
         return len(self._uploads)
 
     @cached_property
@@ -316,3 +313,51 @@ class Students(Mapping[ClientId, Exposed]):
             rng=seeded(self._seed, "students' order"),
         )
         return {client: Exposed(local=model) for client, model in models.items()}
+
+
+def networks(channels: str, model: Callable[..., Architecture]) -> tuple[Architecture, ...]:
+    """CNNs with 3x3 windows, by their channels.
+
+    Args:
+        channels: Such as "16,32; 16,16,32", a network each; empty for none.
+        model: Builds a model of the catalogue, by name and settings.
+    """
+    each = [part.strip() for part in channels.split(";") if part.strip()]
+    return tuple(model("cnn", channels=part, kernel=3, padding=1) for part in each)
+
+
+def public_samples(
+    samples: Samples, count: int, *, name: str, shape: tuple[int, ...], first_class: int, seed: int
+) -> Samples:
+    """Some samples of a public set, drawn at random, with their rows as ids.
+
+    Args:
+        samples: The whole set.
+        count: How many are drawn.
+        name: Of the set, for refusals.
+        shape: Of the clients' samples.
+        first_class: Number of the first class that clients have samples of.
+        seed: Of the draw.
+
+    Raises:
+        BadInput: The set does not fit the clients' samples, or has too few.
+    """
+    its_shape, classes = tuple(samples.features.shape[1:]), int(samples.labels.max()) + 1
+    if its_shape != shape:
+        raise BadInput(
+            f"the public set {name!r} has samples of shape {its_shape} and the clients' have "
+            f"{shape}; take one of the same shape"
+        )
+    if first_class < classes:
+        raise BadInput(
+            f"the public set {name!r} has the classes 0 to {classes - 1}, and the clients' own "
+            f"begin at {first_class}; set data.first_class to {classes}"
+        )
+    if not 1 <= count <= len(samples):
+        raise BadInput(
+            f"public_samples lies between 1 and the {len(samples)} training samples of {name!r}, "
+            f"got {count}"
+        )
+    drawn = torch.randperm(len(samples), generator=seeded(seed, "public"))[:count]
+    some = samples.take(drawn.sort().values)
+    return Samples(some.features, some.labels, torch.arange(count))

@@ -191,12 +191,6 @@ class Ifca:
 def remembered(memory: Params, name: str, kind: torch.dtype, client: ClientId) -> Tensor | None:
     """The one number that a client remembers under a name; None if it remembers none.
 
-    Args:
-        memory: The client's.
-        name: Of the number.
-        kind: Of the number.
-        client: Whose memory it is.
-
     Raises:
         Damaged: It is not one number of that kind.
     """

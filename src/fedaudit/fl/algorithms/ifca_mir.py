@@ -58,12 +58,7 @@ class Preference:
             )
 
     def threshold(self, seed: int, client: ClientId) -> float:
-        """The highest risk that a client accepts.
-
-        Args:
-            seed: Of the federation.
-            client: Whose it is.
-        """
+        """The highest risk that a client accepts."""
         drawn = torch.rand((), generator=seeded(seed, "risk threshold", client))
         low, high = self.accepted
         return low + (high - low) * float(drawn)
@@ -107,11 +102,6 @@ class Preference:
         """Return the model that a client would take if every model had the same accepted risk.
 
         With a weight of 0 for the loss that is the model with the least loss, as in IFCA.
-
-        Args:
-            loss: As for :meth:`choose`.
-            threshold: As for :meth:`choose`.
-            bonus: As for :meth:`choose`.
         """
         alpha = 1.0 if self.way == "hard" else self.weight(threshold)
         return int((alpha * loss - bonus).argmin() if alpha else loss.argmin())
@@ -150,12 +140,7 @@ class Risk(Protocol):
     """A server's measure of its models' membership risk; a frozen dataclass."""
 
     def __call__(self, clusters: Sequence[Cluster], *, seed: int) -> list[float]:
-        """Membership risk of each model: balanced accuracy of an attack, a share.
-
-        Args:
-            clusters: The models.
-            seed: Of all random choices.
-        """
+        """Membership risk of each model: balanced accuracy of an attack, a share."""
         ...
 
 

@@ -392,7 +392,6 @@ def objective_of(module: nn.Module, defense: Defense, turn: Turn) -> Objective:
 
 
 def _seed(seed: int, device: torch.device) -> None:
-    """The global generators of CPU and device."""
     if device.type == "cpu":
         # torch.manual_seed also leaves word for every kind of accelerator there might be, with a
         # stack trace each: 0.2 ms, half a step of a small network.

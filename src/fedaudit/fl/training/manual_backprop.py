@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fedaudit.core.modules import runs_foreign_code
 from fedaudit.core.values import Batch
 from fedaudit.fl.hooks import Objective
-from fedaudit.signals.kernels.base import product
+from fedaudit.signals.kernels import product
 
 Slope: TypeAlias = Callable[[Tensor], Tensor]
 """From a network's outputs to the derivative by them of the loss that is summed over a batch."""
@@ -236,13 +236,7 @@ def split(module: nn.Module) -> SplitNetwork | None:
 def split_gradients(
     network: SplitNetwork, x: Shaped[Tensor, "samples ..."], slope: Slope
 ) -> list[Tensor]:
-    """Gradients of the mean loss of a batch, in the order of the parameters.
-
-    Args:
-        network: See :func:`split`.
-        x: Features.
-        slope: Of the loss, such as :func:`cross_entropy_slope` with its classes.
-    """
+    """Gradients of the mean loss of a batch, in the order of the parameters."""
     hidden = network.front(x)
     with torch.no_grad():
         passed = _backward(network.tail_params, hidden, slope)
@@ -257,14 +251,7 @@ def split_gradients(
 def descend_split(
     network: SplitNetwork, x: Shaped[Tensor, "samples ..."], slope: Slope, *, lr: float
 ) -> None:
-    """One step of plain gradient descent on the mean loss of a batch, in place.
-
-    Args:
-        network: See :func:`split`.
-        x: Features.
-        slope: Of the loss, such as :func:`cross_entropy_slope` with its classes.
-        lr: Learning rate.
-    """
+    """One step of plain gradient descent on the mean loss of a batch, in place."""
     hidden = network.front(x)
     with torch.no_grad():
         passed = _backward(network.tail_params, hidden, slope)

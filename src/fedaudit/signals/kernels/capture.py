@@ -16,7 +16,7 @@ from torch.func import functional_call, grad, vjp, vmap
 
 from fedaudit.core.tasks import Task
 from fedaudit.core.values import Model, Params
-from fedaudit.signals.kernels.base import Layer, LayerKernel, LayerProducts, direct
+from fedaudit.signals.kernels import Layer, LayerKernel, LayerProducts, direct
 
 
 class Uncapturable(Exception):

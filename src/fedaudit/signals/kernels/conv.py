@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedaudit.core.devices import by_kind
-from fedaudit.signals.kernels.base import (
+from fedaudit.signals.kernels import (
     BYTES_ON_GPU,
     Layer,
     LayerKernel,

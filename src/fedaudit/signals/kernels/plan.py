@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from fedaudit.core.devices import by_kind
 from fedaudit.core.values import Model, Params
-from fedaudit.signals.kernels.base import (
+from fedaudit.signals.kernels import (
     KernelMaker,
     Layer,
     LayerKernel,
