@@ -10,6 +10,8 @@ from fedaudit.core.metric_names import (
 )
 from fedaudit.report import words
 from fedaudit.report.clusters import Clustered, clustered_of, group_names, label_of, risk_size
+from fedaudit.report.comparison.tables import attacks_of
+from fedaudit.report.comparison.tradeoffs import clients_of, labels_of, strongest_entry, tradeoffs
 from fedaudit.report.deciding.clients import are_several, name_of
 from fedaudit.report.evidence import (
     by_contrast,
@@ -41,8 +43,6 @@ from fedaudit.report.figures.forest import (
 )
 from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.sources import Named, labels_of_named, look_of_source, on_sources
-from fedaudit.report.tables.comparison import attacks_of
-from fedaudit.report.text.comparison import clients_of, labels_of, strongest_entry, tradeoffs
 from fedaudit.report.text.points import ShownPoint, contradicted, epsilon, families, shown_points
 from fedaudit.report.verdict import canary_bound, figures_by_side
 from fedaudit.results.clusters import EVERYBODY
@@ -461,30 +461,40 @@ def _family_line(name: str, inside: Sequence[ShownPoint]) -> Line:
 
 
 def comparison_picture(comparison: Comparison) -> Picture:
-    """Rows side by side for comparisons without a front: of sources, else of models' risk."""
+    """Return rows side by side for comparisons without a front: membership, sources, clusters."""
     labels = labels_of(comparison)
-    best: dict[int, Named] = {}
-    for row in range(len(comparison.rows)):
-        for one in attacks_of(comparison, row):
-            if row not in best or one.success.number > best[row].success.number:
-                best[row] = one
-    if best:
-        lines = [
-            _source_line(
-                shortened(labels[row], 60), f"{labels[row]}, {one.success.attack}", one, PLAIN
-            )
-            for row, one in best.items()
-        ]
-        guess = max(one.chance for one in best.values())
-        return _alone(
-            "Source inference, row by row",
-            "success",
-            "Success of the strongest attack of each row, with 95% intervals; the dashed line is "
-            "guessing.",
-            (percent_track("Attack success rate", _reached(lines), guess=guess),),
-            lines,
-            {"strongest attack": PLAIN, _LABELS_ALONE: BASELINE},
-        )
+    return (
+        *membership_rows(comparison),
+        *_source_rows(comparison, labels),
+        *_cluster_rows(comparison, labels),
+    )
+
+
+def _source_rows(comparison: Comparison, labels: Sequence[str]) -> Picture:
+    best = {
+        row: max(attacks, key=lambda one: one.success.number)
+        for row in range(len(labels))
+        if (attacks := attacks_of(comparison, row))
+    }
+    if not best:
+        return ()
+    lines = [
+        _source_line(shortened(labels[row], 60), f"{labels[row]}, {one.success.attack}", one, PLAIN)
+        for row, one in best.items()
+    ]
+    guess = max(one.chance for one in best.values())
+    return _alone(
+        "Source inference, row by row",
+        "success",
+        "Success of the strongest attack of each row, with 95% intervals; the dashed line is "
+        "guessing.",
+        (percent_track("Attack success rate", _reached(lines), guess=guess),),
+        lines,
+        {"strongest attack": PLAIN, _LABELS_ALONE: BASELINE},
+    )
+
+
+def _cluster_rows(comparison: Comparison, labels: Sequence[str]) -> Picture:
     lines = []
     for entry in comparison.on("clusters", MODEL_RISK):
         risk = entry.figure
@@ -509,56 +519,54 @@ COMPARED = "rows of a comparison"
 
 
 def membership_rows(comparison: Comparison) -> Picture:
-    """Defense, strongest AUC and test accuracy of every row, for a terminal; none without AUCs."""
-    found = [
+    """Return strongest AUC and test accuracy of every row; empty without AUCs."""
+    strongest = [
         one
         for one in comparison.entries
         if (one.part, one.metric, one.attack) == ("inside", AUC, STRONGEST_ATTACK)
         and one.value is not None
     ]
-    if not found:
+    if not strongest:
         return ()
     fell = tradeoffs(comparison)
-    contrast = fell[0].contrast if fell else max(found, key=lambda one: one.value or 0.0).contrast
+    largest = max(strongest, key=lambda one: one.value or 0.0)
+    contrast = fell[0].contrast if fell else largest.contrast
     accuracies = {one.row: one.figure for one in comparison.on("utility", TEST_ACCURACY)}
-    lines = []
-    # The undefended row on the clients that defend, as in the picture, if these are the same.
-    defending = {clients_of(e) for e in found if comparison.rows[e.row].family != NO_DEFENSE}
+    # The undefended row on the clients that defend, as in the front, if these are the same.
+    defending = {clients_of(e) for e in strongest if comparison.rows[e.row].family != NO_DEFENSE}
     clients = defending.pop() if len(defending) == 1 else None
+    lines = []
     for row, label in enumerate(labels_of(comparison)):
-        best = strongest_entry(comparison, row, contrast, clients)
-        right = accuracies.get(row)
-        none = ("—", "")
-        cells = (
-            (
-                f"{'▲ ' * bool(best.above)}{words.shown(best.value, AUC)}",
-                words.interval(best.low, best.high, AUC),
-            )
-            if best is not None
-            else none,
-            (words.value_of(right), words.interval_of(right)) if right is not None else none,
-        )
+        best, right = strongest_entry(comparison, row, contrast, clients), accuracies.get(row)
+        auc, limits, accuracy = words.MISSING, "", words.MISSING
+        if best is not None:
+            auc = f"{'▲ ' * bool(best.above)}{words.shown(best.value, AUC)}"
+            limits = words.interval(best.low, best.high, AUC)
+        if right is not None:
+            accuracy = words.value_of(right)
         lines.append(
             Line(
                 label,
-                ((), ()),
-                tuple(value for value, _ in cells),
-                tuple(limits for _, limits in cells),
+                (
+                    (_mark(best, PLAIN, f"{label}: AUC {auc} ({limits})"),) if best else (),
+                    (_mark(right, PLAIN, f"{label}: accuracy {accuracy}"),) if right else (),
+                ),
+                (auc, accuracy),
+                (limits, words.interval_of(right) if right else ""),
             )
         )
-    title = f"Rows, members {words.against(contrast)}"
-    tracks = (
-        half_track("Strongest AUC", [0.5], shares=False),
-        percent_track("Test accuracy", [1.0], guess=None),
+    left = len(lines) - MOST_LINES
+    return _alone(
+        f"Rows, members {words.against(contrast)}",
+        COMPARED,
+        "Strongest attack of each row and test accuracy, with 95% intervals; dashed: guessing; ▲ "
+        "above it." + f" {left} more rows are in the tables." * (left > 0),
+        (
+            half_track("Strongest AUC", _reached(lines), shares=False),
+            percent_track("Test accuracy", [1.0], guess=None),
+        ),
+        lines,
     )
-    most = lines if len(lines) <= MOST_COMPARED else lines[: MOST_COMPARED - 1]
-    left = len(lines) - len(most)
-    told = f"{title}; {left} more in the report" if left else title
-    return (Forest(told, COMPARED, "", tracks, tuple(most)),)
-
-
-MOST_COMPARED = 10
-"""Rows of a comparison in a terminal."""
 
 
 def _alone(

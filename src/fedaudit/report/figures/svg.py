@@ -244,6 +244,8 @@ def _level(kind: str, at: str) -> Markup:
 
 Spot = tuple[float, float]
 """Shares of a panel from its upper left corner."""
+Box = tuple[float, float, float, float]
+"""Left, upper, right and lower end."""
 
 
 def _trace(one: drawing.Drawn, x: Axis, y: Axis) -> Markup:
@@ -324,22 +326,26 @@ def _line(places: Sequence[Spot | None], one: drawing.Series) -> Markup:
 
 
 def _whiskers(one: drawing.Series, x: Axis, y: Axis) -> Iterator[Markup]:
-    """Lines from the lower to the upper limit of each value; none where there are no limits."""
-    for a, b, figure in zip(one.x, one.y, one.limits, strict=False):
-        if b is None or (figure.low is None and figure.high is None):
-            continue
-        middle = a if one.across else b
-        low, high = (_number(middle if end is None else end) for end in (figure.low, figure.high))
-        if low == high:
-            continue
-        form = '<line x1="{}%" x2="{}%" y1="{}%" y2="{}%" stroke="{}" stroke-width="{}"/>'
-        if one.across:
-            up = _percent(1 - y.at(b))
-            ends = (_percent(x.at(low)), _percent(x.at(high)), up, up)
-        else:
-            at = _percent(x.at(a))
-            ends = (at, at, _percent(1 - y.at(low)), _percent(1 - y.at(high)))
-        yield Markup(form).format(*ends, one.look.color, 2 if one.across else 1.5)
+    form = '<line x1="{}%" x2="{}%" y1="{}%" y2="{}%" stroke="{}" stroke-width="{}"/>'
+    for at, look, (left, top, right, foot) in _intervals(one, x, y):
+        ends = map(_percent, (left, right, top, foot))
+        yield Markup(form).format(*ends, look.color, 2 if at else 1.5)
+
+
+def _intervals(one: drawing.Series, x: Axis, y: Axis) -> Iterator[tuple[bool, drawing.Style, Box]]:
+    """Yield whether an interval lies across, its style, and the shares of the panel it takes."""
+    for across, limits in ((False, one.limits), (True, one.limits_across)):
+        for at, (a, b, figure) in enumerate(zip(one.x, one.y, limits, strict=False)):
+            if b is None or (figure.low is None and figure.high is None):
+                continue
+            middle, axis = (a, x) if across else (b, y)
+            ends = [axis.at(middle if end is None else end) for end in (figure.low, figure.high)]
+            if ends[0] == ends[1]:
+                continue
+            left, right = ends if across else [x.at(a)] * 2
+            foot, top = [y.at(b)] * 2 if across else ends
+            look = one.looks[at] if one.looks else one.look
+            yield across, look, (left, 1 - top, right, 1 - foot)
 
 
 def _marks(one: drawing.Series, places: Sequence[Spot | None]) -> Iterator[Markup]:
@@ -364,14 +370,17 @@ def mark(symbol: str, color: str, place: Spot, size: drawing.Number = 8) -> Mark
     ).format(_percent(place[0]), _percent(place[1]), base, look.format(color), size / 8)
 
 
-_SIDES = (("start", 8, -6), ("start", 9, 4), ("end", -9, 4), ("middle", 0, -10), ("middle", 0, 19))
+_SIDES = (
+    *(("start", 8, -6), ("start", 9, 4), ("end", -9, 4), ("middle", 0, -10), ("middle", 0, 19)),
+    *(("end", -8, -6), ("start", 8, 16), ("end", -8, 16), ("start", 8, -20), ("end", -8, -20)),
+    *(("start", 8, 29), ("end", -8, 29)),
+)
 """Where a name may stand beside its mark: how it is set, and by how many pixels it is moved."""
 
 _WIDTHS = {"wide": 780, "phone": 290}
 """Pixels that a panel's area is wide, about, on a screen of each kind."""
 _HIGH = 330
-
-Box = tuple[float, float, float, float]
+"""Pixels that it is high, unless a panel has its own height."""
 
 
 def _names(panel: drawing.Panel, x: Axis, y: Axis) -> Iterator[Markup]:
@@ -387,12 +396,18 @@ def _names(panel: drawing.Panel, x: Axis, y: Axis) -> Iterator[Markup]:
         for name, place in zip(one.names, spots, strict=False)
         if name and place
     ]
+    shares = [shares for one in dots for _, _, shares in _intervals(one, x, y)]
+    high = panel.height - _BELOW if panel.height else _HIGH
     for screen, wide in _WIDTHS.items():
         spots = [place for found in places for place in found if place]
-        taken = [(a * wide - 5, b * _HIGH - 5, a * wide + 5, b * _HIGH + 5) for a, b in spots]
+        taken = [(a * wide - 5, b * high - 5, a * wide + 5, b * high + 5) for a, b in spots]
+        lines = [(a * wide, b * high, c * wide, d * high) for a, b, c, d in shares]
         for one, name, place in named:
-            boxes = {side: _box_of(name, place, side, wide) for side in _SIDES}
-            side = next((side for side, box in boxes.items() if _free(box, wide, taken)), None)
+            boxes = {side: _box_of(name, place, side, wide, high) for side in _SIDES}
+            free = [side for side, box in boxes.items() if _free(box, wide, high, taken)]
+            # A name across an interval is hard to read, so it is the last resort.
+            clear = [side for side in free if _free(boxes[side], wide, high, lines)]
+            side = next(iter((*clear, *free)), None)
             if side is not None:
                 taken.append(boxes[side])
                 kind = f"name {screen}" + " muted" * (one.look.color == drawing.MUTED)
@@ -405,16 +420,16 @@ def _names(panel: drawing.Panel, x: Axis, y: Axis) -> Iterator[Markup]:
                 )
 
 
-def _box_of(name: str, place: Spot, side: tuple[str, int, int], wide: int) -> Box:
+def _box_of(name: str, place: Spot, side: tuple[str, int, int], wide: int, high: int) -> Box:
     length = _LETTER * len(name)
     left = place[0] * wide + side[1] - length * {"start": 0, "end": 1, "middle": 0.5}[side[0]]
-    foot = place[1] * _HIGH + side[2] + 2
+    foot = place[1] * high + side[2] + 2
     return left, foot - 12, left + length, foot
 
 
-def _free(box: Box, wide: int, taken: Sequence[Box]) -> bool:
+def _free(box: Box, wide: int, high: int, taken: Sequence[Box]) -> bool:
     left, top, right, foot = box
-    inside = left >= 0 and right <= wide and top >= 0 and foot <= _HIGH
+    inside = left >= 0 and right <= wide and top >= 0 and foot <= high
     return inside and not any(
         left < other[2] and other[0] < right and top < other[3] and other[1] < foot
         for other in taken
