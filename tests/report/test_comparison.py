@@ -314,10 +314,10 @@ def test_use_of_data_is_that_of_the_clients_that_defend() -> None:
     both = compared([plain, weak])
     table = must(usage_table(both, [plain, weak]))
     texts = [[cell.text for cell in row[1:]] for row in table.rows]
-    assert texts[0] == ["100%", "2.000", "0%", "0", "2 s"]
-    # Rounds of 5 and 3 of 10; 4 + 2 x 2 uses of 10; one of these 8 brought back; 40 in two rounds.
-    assert texts[1] == ["40.0%", "0.800", "12.5%", "20", "3 s"]
-    assert table.rows[1][5].detail == "1.50 times"
+    assert texts[0] == ["100%", "2.000", "0", "2 s"]
+    # Rounds of 5 and 3 of 10; 4 + 2 x 2 uses of 10; 40 bytes in two rounds.
+    assert texts[1] == ["40.0%", "0.800", "20", "3 s"]
+    assert table.rows[1][4].detail == "1.50 times"
 
 
 def test_records_without_usage_have_no_section_of_it() -> None:

@@ -485,7 +485,7 @@ def _source_rows(comparison: Comparison, labels: Sequence[str]) -> Picture:
     guess = max(one.chance for one in best.values())
     return _alone(
         "Source inference, row by row",
-        "success",
+        "source inference, row by row",
         "Success of the strongest attack of each row, with 95% intervals; the dashed line is "
         "guessing.",
         (percent_track("Attack success rate", _reached(lines), guess=guess),),
@@ -506,7 +506,7 @@ def _cluster_rows(comparison: Comparison, labels: Sequence[str]) -> Picture:
         return ()
     return _alone(
         "Membership risk by model, row by row",
-        "risk",
+        "risk by model, row by row",
         "Balanced accuracy of membership inference on each group’s model, with 95% intervals; the "
         "dashed line is guessing.",
         (half_track("Risk of the model", _reached(lines), shares=True),),
@@ -514,7 +514,7 @@ def _cluster_rows(comparison: Comparison, labels: Sequence[str]) -> Picture:
     )
 
 
-COMPARED = "rows of a comparison"
+COMPARED = "membership, row by row"
 """Label of the rows of a comparison on membership."""
 
 

@@ -183,20 +183,18 @@ SOURCE_HEADLINES: Mapping[evidence.Status, str] = {
     "no leak shown": "No leak of sources shown by the attacks that were run",
 }
 
-_DO_NOT_PROMISE = "do not promise that sources stay hidden."
 _MEANINGS: Mapping[evidence.Status, str] = {
     "strong leak": "An adversary with this view names the client of many training samples, where "
     "label distributions alone would not reveal it. Treat the source of a sample as disclosed.",
-    "clear leak": "An adversary with this view names the client of a training sample clearly more "
-    f"often than label distributions allow: {_DO_NOT_PROMISE}",
-    "weak leak": "An adversary with this view names a few owners that label distributions alone "
-    f"would not reveal: {_DO_NOT_PROMISE}",
-    "trace of a leak": "Barely any owner is named that label distributions alone would not reveal. "
-    f"It is a leak all the same: {_DO_NOT_PROMISE}",
+    **dict.fromkeys(
+        ("clear leak", "weak leak", "trace of a leak"),
+        "An adversary with this view names owners that label distributions alone would not reveal. "
+        "Do not promise that sources stay hidden.",
+    ),
     "above guessing": "The classes that a client holds may be all that identifies its samples. "
     "Where these are a secret, it is a leak all the same.",
-    "inconclusive": "The intervals on sources are too wide to tell a leak from none. That is not a "
-    "sign of safety. More audited samples of each client narrow them, and more seeds.",
+    "inconclusive": "The intervals on sources are too wide to distinguish a leak from none. That "
+    "is not a sign of safety. More audited samples of each client narrow them, and more seeds.",
     "no leak shown": "These attacks do not name owners more often than guessing here.",
 }
 

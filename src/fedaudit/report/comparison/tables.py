@@ -55,7 +55,7 @@ from fedaudit.results.comparison import (
     Row,
 )
 from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
-from fedaudit.results.record import Record, UsageRow
+from fedaudit.results.record import Record
 
 STAR = "* the interval of the change excludes 0, without correction for the number of cells."
 
@@ -153,20 +153,20 @@ def _area(front: Front) -> Cell:
 
 
 def attack_tables(comparison: Comparison, part: str = "inside") -> dict[str, list[Grid]]:
-    """Return for each contrast a table of defenses by attacks for every metric.
+    """Return for each contrast a table of defenses by attacks for every metric with figures.
 
     Args:
         comparison: The comparison.
         part: "inside" for the clients that defend, "outside" for the others.
     """
     entries = [entry for entry in comparison.entries if entry.part == part]
-    tables = {}
+    order = evidence.distinct((*metric_names.HEADLINE_METRICS, *(one.metric for one in entries)))
+    tables: dict[str, list[Grid]] = {}
     for contrast, inside in evidence.by_contrast(entries).items():
-        by_metric = evidence.grouped(inside, lambda entry: entry.metric)
-        order = evidence.distinct((*metric_names.HEADLINE_METRICS, *by_metric))
-        tables[contrast] = [
-            _attack_table(comparison, by_metric[metric]) for metric in order if metric in by_metric
-        ]
+        for metric in order:
+            same = [one for one in inside if one.metric == metric]
+            if any(one.value is not None for one in same):
+                tables.setdefault(contrast, []).append(_attack_table(comparison, same))
     return tables
 
 
@@ -269,11 +269,9 @@ def _about_changes(comparison: Comparison, changes: Iterable[Difference | None])
     if not how:
         return ""
     bases = {row.base for row in comparison.rows if row.base is not None}
-    base = "the undefended row of the same settings, or else the first row"
-    if bases == {0}:
-        base = "the first row"
-    elif len(bases) > 1 and all(comparison.rows[at].family == NO_DEFENSE for at in bases):
-        base = "the undefended row of the same settings (the first row, for undefended ones)"
+    base = "the first row"
+    if bases != {0}:
+        base = "the undefended row of the same settings, or else the first row"
     return f"Δ: change against {base} ({listed(how[:3])}), on the same clients and seeds. {STAR}"
 
 
@@ -445,32 +443,30 @@ def cluster_comparison(comparison: Comparison) -> Grid | None:
 def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
     """Return use of data and cost of a defending client, against a client of the row's base."""
     headings, rows = headings_of(comparison), list[Filled]()
-    usage = {
-        place: [one for one in records[row.source].usage if one.defense == row.family]
-        for place, row in enumerate(comparison.rows)
-    }
-    for at, parts in usage.items():
+    usage = [
+        [one for one in records[row.source].usage if one.defense == row.family]
+        for row in comparison.rows
+    ]
+    for at, parts in enumerate(usage):
         mine = [one for one in parts if one.defended or one.defense == NO_DEFENSE]
         if not mine:
             continue
-        base = comparison.rows[at].base
-        clients = {(one.seed, one.client) for one in mine}
-        others = () if base is None else usage.get(base, ())
+        base, clients = comparison.rows[at].base, {(one.seed, one.client) for one in mine}
+        others = [] if base is None else usage[base]
         same = [one.seconds for one in others if (one.seed, one.client) in clients]
-        seconds, uses = fmean(one.seconds for one in mine), sum(_uses(o.times_used) for o in mine)
-        again = sum(_uses(one.times_recycled) for one in mine)
-        rounds = sum(1 for one in mine for samples in one.distinct if samples)
+        seconds, samples = fmean(one.seconds for one in mine), sum(one.samples for one in mine)
+        uses = sum(times * count for one in mine for times, count in enumerate(one.times_used))
+        # Rounds in which a client takes part, and of these the share of its samples.
+        shares = [count / one.samples for one in mine for count in one.distinct if count]
+        slower = f"{seconds / fmean(same):.2f} times" if same and fmean(same) else ""
+        extra = sum(one.extra_bytes for one in mine) / max(len(shares), 1)
         rows.append(
             {
                 "Defense": headings[at],
-                "Samples used in a round": percent(fmean(_shares_by_round(mine))),
-                "Times a sample is used": number(uses / max(sum(o.samples for o in mine), 1)),
-                "Brought back": percent(again / uses) if uses else MISSING,
-                "Extra bytes a round": f"{sum(o.extra_bytes for o in mine) / max(rounds, 1):,.0f}",
-                "Local time": Cell(
-                    f"{seconds:.3g} s",
-                    f"{seconds / fmean(same):.2f} times" if same and fmean(same) else "",
-                ),
+                "Samples used in a round": percent(fmean(shares) if shares else 0.0),
+                "Times a sample is used": number(uses / max(samples, 1)),
+                "Extra bytes a round": f"{extra:,.0f}",
+                "Local time": Cell(f"{seconds:.3g} s", slower),
             }
         )
     if not rows:
@@ -478,21 +474,7 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
     return tabled(
         "Use of training data and cost to a client",
         rows,
-        remark="Means over the clients that defend and over seeds. Brought back: of all uses, "
-        "those of samples that the defense had left out before. Extra bytes: in addition to model "
-        "and upload. Local time: seconds of training, and in multiples of the undefended row; not "
-        "comparable between machines.",
+        remark="Means over the clients that defend and over seeds. Extra bytes: in addition to "
+        "model and upload. Local time: seconds of training, and in multiples of the undefended "
+        "row; not comparable between machines.",
     )
-
-
-def _shares_by_round(parts: Sequence[UsageRow]) -> list[float]:
-    """Return the share of its samples that a client trains on, round by round."""
-    shares = []
-    for at in range(min(len(one.distinct) for one in parts)):
-        used = [one.distinct[at] / one.samples for one in parts if one.distinct[at]]
-        shares.append(fmean(used) if used else 0.0)
-    return shares
-
-
-def _uses(times: Sequence[int]) -> int:
-    return sum(at * samples for at, samples in enumerate(times))

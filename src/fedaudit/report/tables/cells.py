@@ -3,7 +3,17 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from fedaudit.report.evidence import Kept, Look
-from fedaudit.report.grid import EMPTY, Cell, Column, Footnotes, Grid, Heading, below, shortened
+from fedaudit.report.grid import (
+    EMPTY,
+    Cell,
+    Column,
+    Footnotes,
+    Grid,
+    Heading,
+    as_cell,
+    below,
+    shortened,
+)
 from fedaudit.report.words import further_of, interval_of, is_share, signed, span, value_of
 from fedaudit.results.comparison import Difference
 from fedaudit.results.estimate import Estimate
@@ -39,11 +49,11 @@ def estimate_table(
     places: dict[tuple[str, str], None] = {}
     lines: dict[Cell, dict[tuple[str, str], Cell]] = {}
     for one in estimates:
-        heading, place = _as_cell(rows(one)), columns(one)
+        heading, place = as_cell(rows(one)), columns(one)
         places.setdefault(place)
         line = lines.setdefault(heading, {})
         if place not in line:
-            line[place] = _as_cell(cell(one))
+            line[place] = as_cell(cell(one))
     known = [place for place in dict.fromkeys((*order, *places)) if place in places]
     overs = dict.fromkeys(over for over, _ in known)
     ordered = [place for over in overs for place in known if place[0] == over]
@@ -61,10 +71,6 @@ def estimate_table(
         notes=notes.listed() if notes else (),
         remark=remark.strip(),
     )
-
-
-def _as_cell(value: Cell | str | None) -> Cell:
-    return EMPTY if value is None else Cell(value) if isinstance(value, str) else value
 
 
 def measured(
