@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fedaudit.report import evidence, words
 from fedaudit.report.figures import drawing
-from fedaudit.report.grid import Footnotes, Grid, named, shortened
+from fedaudit.report.grid import Cell, Footnotes, Grid, named, shortened
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.results import metrics
 from fedaudit.results.clusters import (
@@ -213,38 +213,27 @@ _VIOLATED = evidence.Look(tone="raised")
 def cluster_table(record: Record) -> Grid:
     """Return every figure by group, and by study if there are several."""
     studies, notes = clustered_of(record), Footnotes()
-    labels = {(one.algorithm, one.defense): label_of(one, studies) for one in studies}
-    groups = {
-        (one.algorithm, one.defense): [EVERYBODY, *names] if len(names) > 1 else names
-        for one in studies
-        for names in [group_names(one)]
-    }
-    means = [
-        mean
-        for one in studies
-        for mean in one.means.values()
-        if mean.group in groups[mean.algorithm, mean.defense]
-    ]
-    order = evidence.distinct((*FIGURES, *(mean.metric for mean in means)))
+    figures = [(label_of(one, studies), mean) for one in studies for mean in one.means.values()]
+    order = evidence.distinct((*FIGURES, *(mean.metric for _, mean in figures)))
+    groups = [(one, name) for one in studies for name in (EVERYBODY, *group_names(one))]
     runs = max((len(one.runs) for one in studies), default=1)
+
+    def cell(mean: Estimate) -> Cell | None:
+        violated = mean.metric == metrics.VIOLATIONS and mean.value
+        look = _VIOLATED if violated else evidence.Look()
+        return measured(mean, look, mark=notes.mark(mean.note), unbounded="")
+
     return estimate_table(
         "Figures by group",
-        sorted(means, key=lambda mean: order.index(mean.metric)),
-        rows=lambda mean: named(FIGURES.get(mean.metric, words.capital(mean.metric))),
-        columns=lambda mean: (labels[mean.algorithm, mean.defense], group_heading(mean.group)),
-        cell=lambda mean: measured(
-            mean,
-            evidence.Look(
-                tone="raised" if mean.metric == metrics.VIOLATIONS and mean.value else ""
-            ),
-            mark=notes.mark(mean.note),
-            unbounded="",
-        ),
-        order=[(labels[key], group_heading(name)) for key in labels for name in groups[key]],
+        sorted(figures, key=lambda figure: order.index(figure[1].metric)),
+        rows=lambda figure: named(FIGURES.get(figure[1].metric, words.capital(figure[1].metric))),
+        columns=lambda figure: (figure[0], group_heading(figure[1].group)),
+        cell=lambda figure: cell(figure[1]),
+        order=[(label_of(one, studies), group_heading(name)) for one, name in groups],
         first="Figure",
         notes=notes,
         remark=_REMARK.format(over_runs=f" over these {runs} runs" if runs > 1 else "")
-        + words.about_runs(mean.further for mean in means),
+        + words.about_runs(mean.further for _, mean in figures),
     )
 
 

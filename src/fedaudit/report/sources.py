@@ -348,7 +348,7 @@ def source_table(record: Record) -> Grid:
         "Source inference: all attacks",
         figures,
         rows=lambda one: named(one.label, limit=80),
-        columns=lambda one: ("", one.heading),
+        columns=lambda one: one.heading,
         cell=lambda one: measured(
             one.figure,
             look_of_source(one.attack) if one.figure is one.attack.success else evidence.Look(),

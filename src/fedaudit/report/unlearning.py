@@ -60,13 +60,13 @@ def unlearning_section(record: Record) -> UnlearningSection | None:
         f"AUC of forgotten against unseen {_units(record)}, and utility",
         cells,
         rows=lambda cell: heading(cell[1]),
-        columns=lambda cell: ("", cell[0]),
+        columns=lambda cell: cell[0],
         cell=lambda cell: (
             unlearning_row_verdict(record, cell[1].note)
             if cell[0] == _VERDICT
             else measured(cell[1], Look(), unbounded="")
         ),
-        order=[("", name) for name in ("Before", "After", "Retrained", _EXCESS, _VERDICT)],
+        order=("Before", "After", "Retrained", _EXCESS, _VERDICT),
         remark="The yardstick is a federation with the same settings that never had the forgotten "
         "samples. After less retrained: paired on the same samples, with a 90% interval, which is "
         "two one-sided tests at 5% each. Both models: the score before less the score after, for "

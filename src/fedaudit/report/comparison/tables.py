@@ -27,7 +27,7 @@ from fedaudit.report.grid import (
     tabled,
 )
 from fedaudit.report.sources import Named, look_of_source, named_in
-from fedaudit.report.tables.cells import change_limits, change_text, estimate_table, measured
+from fedaudit.report.tables.cells import Place, change_limits, change_text, estimate_table, measured
 from fedaudit.report.words import (
     MISSING,
     about_runs,
@@ -186,9 +186,9 @@ def _attack_table(comparison: Comparison, entries: Sequence[AttackEntry]) -> Gri
         f"{metric_name(entries[0].metric)}: members {against(entries[0].contrast)}",
         [one for one in _in_blocks(comparison, entries) if one.attack in attacks],
         rows=heading,
-        columns=lambda one: ("", _attack_name(one.attack)),
+        columns=lambda one: _attack_name(one.attack),
         cell=lambda one: _attack_cell(one, notes),
-        order=[("", _attack_name(attack)) for attack in (*OF_SEVERAL, *attacks)],
+        order=[_attack_name(attack) for attack in (*OF_SEVERAL, *attacks)],
         first="Defense",
         notes=notes,
         remark=_remark(comparison, entries),
@@ -286,7 +286,7 @@ def _figures_table(
     entries: Sequence[FigureEntry],
     *,
     rows: Callable[[FigureEntry], Cell],
-    columns: Callable[[FigureEntry], tuple[str, str]],
+    columns: Callable[[FigureEntry], Place],
     look: Callable[[FigureEntry], evidence.Look] = lambda one: evidence.Look(),
     line: Callable[[FigureEntry], str] = lambda one: "",
     first: str = "Defense",
@@ -324,7 +324,7 @@ def utility_table(comparison: Comparison) -> Grid:
         "Utility",
         comparison.on("utility"),
         rows=lambda one: headings[one.row],
-        columns=lambda one: ("", capital(metric_name(one.figure.metric))),
+        columns=lambda one: capital(metric_name(one.figure.metric)),
     )
 
 
@@ -351,7 +351,7 @@ def source_comparison(comparison: Comparison) -> Grid | None:
         "Attack success rate",
         entries,
         rows=lambda one: headings[one.row],
-        columns=lambda one: ("", one.figure.attack),
+        columns=lambda one: one.figure.attack,
         look=lambda one: look_of_source(attacks[one.row, one.figure.attack]),
         line=lambda one: f"labels {percent(attacks[one.row, one.figure.attack].mixes)}",
         remark="▲ above label distributions, ▷ above guessing; the word is the size of what is "
@@ -390,7 +390,7 @@ def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Gri
         "Epsilon",
         figures,
         rows=lambda one: headings[one[0]],
-        columns=lambda one: ("", _EPSILONS[one[1].metric]),
+        columns=lambda one: _EPSILONS[one[1].metric],
         cell=lambda one: (
             number(one[1].value)
             if one[1].value is not None
@@ -398,7 +398,7 @@ def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Gri
             if one[1].metric in _FORMAL
             else MISSING
         ),
-        order=[("", name) for name in _EPSILONS.values()],
+        order=_EPSILONS.values(),
         first="Defense",
         remark="Formal: proven for the training, against an adversary who sees all rounds; for one "
         "round, against one who sees that round's upload and no other"

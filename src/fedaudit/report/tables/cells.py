@@ -18,15 +18,18 @@ from fedaudit.report.words import further_of, interval_of, is_share, signed, spa
 from fedaudit.results.comparison import Difference
 from fedaudit.results.estimate import Estimate
 
+Place = str | tuple[str, str]
+"""A column by its heading, or by a heading over several columns and its own."""
+
 
 def estimate_table(
     caption: str,
     estimates: Iterable[Kept],
     *,
     rows: Callable[[Kept], Cell | str],
-    columns: Callable[[Kept], tuple[str, str]],
+    columns: Callable[[Kept], Place],
     cell: Callable[[Kept], Cell | str | None],
-    order: Iterable[tuple[str, str]] = (),
+    order: Iterable[Place] = (),
     first: str = "Attack",
     under: Mapping[str, str] | None = None,
     notes: Footnotes | None = None,
@@ -38,7 +41,7 @@ def estimate_table(
         caption: What the table shows.
         estimates: The figures; the first of a place fills it.
         rows: Returns the heading of a figure's row.
-        columns: Returns the heading over a figure's column, "" for none, and that of the column.
+        columns: Returns the heading of a figure's column, or the heading over several and that.
         cell: Returns a figure's cell; None leaves a dash.
         order: Columns that come first, in this order, if a figure has them.
         first: Heading of the first column.
@@ -49,12 +52,12 @@ def estimate_table(
     places: dict[tuple[str, str], None] = {}
     lines: dict[Cell, dict[tuple[str, str], Cell]] = {}
     for one in estimates:
-        heading, place = as_cell(rows(one)), columns(one)
+        heading, place = as_cell(rows(one)), _with_over(columns(one))
         places.setdefault(place)
         line = lines.setdefault(heading, {})
         if place not in line:
             line[place] = as_cell(cell(one))
-    known = [place for place in dict.fromkeys((*order, *places)) if place in places]
+    known = [p for p in dict.fromkeys((*map(_with_over, order), *places)) if p in places]
     overs = dict.fromkeys(over for over, _ in known)
     ordered = [place for over in overs for place in known if place[0] == over]
     headings = [
@@ -71,6 +74,10 @@ def estimate_table(
         notes=notes.listed() if notes else (),
         remark=remark.strip(),
     )
+
+
+def _with_over(place: Place) -> tuple[str, str]:
+    return ("", place) if isinstance(place, str) else place
 
 
 def measured(
