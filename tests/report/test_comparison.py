@@ -22,6 +22,7 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.results.comparison import NOT_SET, STRONGEST_ATTACK, Comparison, Row, Source
 from fedaudit.study.comparing import compared
 from tests.estimates import changed
+from tests.gate.parts import control
 from tests.report.records import used
 from tests.report.seen import must, of_kind
 from tests.report.test_browser import BROWSER, dom, is_sound, notes_of, on_phones
@@ -204,7 +205,7 @@ def test_nothing_ranks_rows_where_no_undefended_attack_is_above_guessing() -> No
         given("y", {"a": {1: {0: 0.52}}}, {1: 0.7}, reach=0.06, defense=noise(0.2)),
     ]
     figure = must(front_figure(compared(quiet)))
-    assert "no row is shown to leak less than another" in figure.caption
+    assert "no row is shown to leak less" in figure.caption
     assert "is good" not in figure.caption
     for choice in figure.choices:
         for panel in choice.panels:
@@ -221,6 +222,18 @@ def test_no_row_is_called_best_where_the_headline_shows_no_trade_off() -> None:
     assert "No defense is shown to take away more leakage than it costs" in figure.caption
     (marks,) = of_kind(figure.choices[0].panels[0], Series)
     assert [name for name in marks.names if name] == ["gradient-noise"]
+
+
+def test_a_failed_control_takes_the_best_trade_off_back() -> None:
+    failing = changed(PLAIN, controls=[control("untrained model", passed=False)])
+    records = [failing, WEAK, STRONG]
+    whole = compared(records)
+    said = first_of_comparison(whole, records, [verdict(one) for one in records])
+    assert (said.look, said.status, said.numbers) == ("control failed", "control failed", ())
+    assert said.headline == "A control failed, so that no trade-off is concluded"
+    page = comparison_html(whole, records)
+    assert "best: " not in page
+    assert "Low and to the left is good" not in page
 
 
 def test_table_terminal_picture_and_headline_show_one_strongest_attack() -> None:

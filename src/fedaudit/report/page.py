@@ -227,13 +227,14 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
         [words.cleaned(one, speak) for one in records],
     )
     verdicts = [verdict(record) for record in records]
-    front = front_figure(comparison)
+    first = first_of_comparison(comparison, records, verdicts)
+    front = front_figure(comparison, ranked=first.look != "control failed")
     named_ = [(record.name, said) for record, said in zip(records, verdicts, strict=True)]
     return rendered(
         "comparison.html.j2",
         title=f"Comparison of {words.plural(len(records), 'audit')}",
         running=(f"Comparison of {words.plural(len(records), 'audit')}", ""),
-        first=first_of_comparison(comparison, records, verdicts),
+        first=first,
         figures={front.ident: front} if front else {},
         front=front,
         verdicts=named_ if len(records) <= MOST_VERDICTS else [],

@@ -63,7 +63,7 @@ def first_of_comparison(
         nothing = nothing_to_lower(comparison)
     rows, best = tradeoffs(comparison), best_tradeoff(comparison)
     shown = best or least_cost([row for row in rows if row.lowers]) or least_cost(rows)
-    look: evidence.Status = "control failed" if failed else "inconclusive"
+    look: evidence.Status = "inconclusive"
     steps: tuple[str, ...] = (
         "Choose by the picture: low leakage at a low test error, where intervals are apart."
         if comparison.fronts
@@ -86,7 +86,7 @@ def first_of_comparison(
         status, grave = "side by side", evidence.gravest([said.status for said in verdicts])
         text = f"{len(comparison.rows)} rows side by side; the gravest verdict is “{grave}”"
     elif best is not None:
-        status, look = "best trade-off", look if failed else "no leak shown"
+        status, look = "best trade-off", "no leak shown"
         text = f"{shortened(best.name, 80)}: {_bargain(best)}"
     else:
         status = "no trade-off"
@@ -102,7 +102,8 @@ def first_of_comparison(
             "Rely on no defense here until then.",
         )
     if failed:
-        status = "control failed"
+        status, look, shown = "control failed", "control failed", None
+        text = "A control failed, so that no trade-off is concluded" if held else text
         steps = ("Repeat the records whose controls failed before any conclusion.",)
     return First(
         look,
@@ -177,33 +178,32 @@ def _interval(change: drawing.Limits | None) -> str:
     return f"95% interval {words.points(change.low)} to {words.points(change.high)}"
 
 
-def front_figure(comparison: Comparison) -> drawing.Figures | None:
+def front_figure(comparison: Comparison, *, ranked: bool = True) -> drawing.Figures | None:
     """Return leakage to the strongest attack against test error; None without a defended row.
 
-    A mark is a strength of a defense, with its intervals on both axes. A name says which is best
-    only if the headline does.
+    A mark is a strength of a defense, with its intervals on both axes.
+
+    Args:
+        comparison: The comparison.
+        ranked: False if a control failed: no row is called best.
     """
     defended = _drawn_fronts(comparison)
     if not defended:
         return None
-    best = best_tradeoff(comparison)
-    # The non-members that members are distinguished from best undefended come first.
-    leakage = {
-        contrast: max(0.0, *(front.points[0].leakage for front in fronts))
-        for contrast, fronts in evidence.by_contrast(
-            [one for one in comparison.fronts if one.metric == AUC and one.gain is not None]
-        ).items()
-    }
+    best = best_tradeoff(comparison) if ranked else None
+    undefended: dict[str, float] = {}
+    for front in comparison.fronts:
+        if front.metric == AUC and front.gain is not None:
+            leakage = front.points[0].leakage
+            undefended[front.contrast] = max(undefended.get(front.contrast, 0.0), leakage)
+
+    def place(front: Front) -> tuple[int, bool, float]:
+        # The non-members that members are distinguished from best undefended come first.
+        is_best = best is not None and front.contrast == best.contrast
+        return front_order(front)[1], not is_best, -undefended.get(front.contrast, 0.0)
+
     by_panel = evidence.grouped(
-        sorted(
-            defended,
-            key=lambda front: (
-                front_order(front)[1],
-                best is None or front.contrast != best.contrast,
-                -leakage.get(front.contrast, 0.0),
-            ),
-        ),
-        lambda front: (front.metric, front.contrast),
+        sorted(defended, key=place), lambda front: (front.metric, front.contrast)
     )
     looks, labels = _looks(defended), labels_of(comparison)
     choices = tuple(
@@ -223,18 +223,17 @@ def front_figure(comparison: Comparison) -> drawing.Figures | None:
     )
     families = {front.family: looks[front_name(front)] for front in defended}
     cases = {case_name(front): looks[front_name(front)] for front in defended}
-    reading = "No defense is shown to take away more leakage than it costs."
+    reading = ""
     if best:
-        reading = "Low and to the left is good."
+        reading = " Low and to the left is good."
     elif nothing_to_lower(comparison):
-        reading = (
-            "No undefended attack is above guessing, so that no row is shown to leak less than "
-            "another."
-        )
+        reading = " No undefended attack is above guessing, so that no row is shown to leak less."
+    elif ranked and holds_defenses(comparison):
+        reading = " No defense is shown to take away more leakage than it costs."
     return drawing.Figures(
         "fronts",
         "Leakage against test error, one mark per strength of a defense, each a mean over seeds "
-        f"with its 95% intervals. {reading} One colour per defense"
+        f"with its 95% intervals.{reading} One colour per defense"
         + ", grey the others" * (len(families) > MOST_COLOURED)
         + ", one shape per group of clients that uses it.",
         choices,
@@ -303,15 +302,13 @@ def _panel(
         _marks(front, name, looks[front_name(front)], labels, best) for front, name in ordered
     ]
     title, leakage = f"Members {words.against(fronts[0].contrast)}", leakage_name(fronts[0].metric)
-    areas = [f"{front_name(one)} {words.number(one.hypervolume)}" for one in fronts[:8]]
     across = [float(value) for one in series for value in one.reach(across=True)]
     most = max(float(value) for one in series for value in one.reach(across=False))
     span = max(across) - min(across)
     margin = max(span / 10, (LEAST_SPANS["error"] - span) / 2)
     return drawing.Panel(
         title,
-        f"{title}: {leakage} against test error, strongest attack. Hypervolumes: "
-        f"{words.listed(areas)}.",
+        f"{title}: {leakage} against test error, strongest attack.",
         drawing.Scale("Test error", "%", (min(across) - margin, max(across) + margin), count=6),
         # From guessing on, so that a large picture is a large leak.
         drawing.Scale(leakage, "%", (-most / 40, max(1.1 * most, LEAST_SPANS["leakage"])), count=6),
