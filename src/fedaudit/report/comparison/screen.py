@@ -45,21 +45,21 @@ def first_of_comparison(
     comparison: Comparison, records: Sequence[Record], verdicts: Sequence[PlainVerdict]
 ) -> First:
     """Return the first screen of a comparison: its best trade-off in front."""
-    failed = any(said.status == "void" for said in verdicts)
-    failed = failed or any(evidence.checks_of(one.controls).failed for one in records)
+    failed = any(verdict.status == "void" for verdict in verdicts)
+    failed = failed or any(evidence.checks_of(record.controls).failed for record in records)
     undefended = [
-        said
-        for one, said in zip(records, verdicts, strict=True)
-        if {figure.defense for figure in one.findings} == {NO_DEFENSE}
+        verdict
+        for record, verdict in zip(records, verdicts, strict=True)
+        if {figure.defense for figure in record.findings} == {NO_DEFENSE}
     ]
-    held = holds_defenses(comparison)
-    plain: list[evidence.Status] = [said.status for said in undefended]
+    compared = holds_defenses(comparison)
+    plain: list[evidence.Status] = [verdict.status for verdict in undefended]
     leaks = (*evidence.LEAKS.values(), "above guessing")
     nothing = bool(plain) and not any(status in leaks for status in plain)
-    if held:
+    if compared:
         # Of membership alone: that sources are named is no leak that its front could show lower.
-        topics = [dict(said.topics) for said in undefended]
-        plain = [of["membership"] for of in topics if "membership" in of]
+        topics = [dict(verdict.topics) for verdict in undefended]
+        plain = [by_topic["membership"] for by_topic in topics if "membership" in by_topic]
         nothing = nothing_to_lower(comparison)
     rows, best = tradeoffs(comparison), best_tradeoff(comparison)
     shown = best or least_cost([row for row in rows if row.lowers]) or least_cost(rows)
@@ -71,10 +71,10 @@ def first_of_comparison(
         "Repeat the chosen row with more seeds, then hold it: fedaudit gate.",
     )
     if nothing and not failed:
-        verdict = f"“{evidence.gravest(plain)}”" if plain else ""
-        reason = f"the verdict is {verdict}"
-        if held:
-            reason = f"no membership attack is above guessing{f' ({verdict})' if verdict else ''}"
+        grave = f"“{evidence.gravest(plain)}”" if plain else ""
+        reason = f"the verdict is {grave}"
+        if compared:
+            reason = f"no membership attack is above guessing{f' ({grave})' if grave else ''}"
         status, shown = "nothing to lower", None
         text = f"Undefended {reason}: which defense lowers a leak cannot be said here"
         steps = (
@@ -82,8 +82,9 @@ def first_of_comparison(
             "training data, until an attack is above guessing.",
             "Then compare again.",
         )
-    elif not held:
-        status, grave = "side by side", evidence.gravest([said.status for said in verdicts])
+    elif not compared:
+        status = "side by side"
+        grave = evidence.gravest([verdict.status for verdict in verdicts])
         text = f"{len(comparison.rows)} rows side by side; the gravest verdict is “{grave}”"
     elif best is not None:
         status, look = "best trade-off", "no leak shown"
@@ -103,7 +104,7 @@ def first_of_comparison(
         )
     if failed:
         status, look, shown = "control failed", "control failed", None
-        text = "A control failed, so that no trade-off is concluded" if held else text
+        text = "A control failed, so that no trade-off is concluded" if compared else text
         steps = ("Repeat the records whose controls failed before any conclusion.",)
     return First(
         look,
@@ -149,7 +150,7 @@ def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
     picked = f", not corrected for picking one of {count} rows" if count > 1 else ""
     left = words.percent(max(row.undefended + row.leakage, 0.0))
     accuracies = comparison.on("utility", TEST_ACCURACY)
-    change = next((one.change for one in accuracies if one.row == row.row), None)
+    change = next((entry.change for entry in accuracies if entry.row == row.row), None)
     cost = ("against no defense, same clients", _interval(change), _price(row))
     return (
         Tile(
@@ -265,7 +266,9 @@ def _drawn_fronts(comparison: Comparison) -> list[Front]:
 def _looks(fronts: Sequence[Front]) -> dict[str, drawing.Style]:
     """Return styles by name: defenses of the least cost have colours, groups of users shapes."""
     kind = (fronts[0].metric, fronts[0].contrast)
-    by_cost = sorted(fronts, key=lambda one: ((one.metric, one.contrast) != kind, _least_cost(one)))
+    by_cost = sorted(
+        fronts, key=lambda front: ((front.metric, front.contrast) != kind, _least_cost(front))
+    )
     ranked = evidence.distinct(front.family for front in by_cost)
     colours = dict(zip(ranked, drawing.OKABE_ITO[:MOST_COLOURED], strict=False))
     cases = evidence.distinct(map(case_name, fronts))
@@ -302,8 +305,8 @@ def _panel(
         _marks(front, name, looks[front_name(front)], labels, best) for front, name in ordered
     ]
     title, leakage = f"Members {words.against(fronts[0].contrast)}", leakage_name(fronts[0].metric)
-    across = [float(value) for one in series for value in one.reach(across=True)]
-    most = max(float(value) for one in series for value in one.reach(across=False))
+    across = [float(value) for drawn in series for value in drawn.reach(across=True)]
+    most = max(float(value) for drawn in series for value in drawn.reach(across=False))
     span = max(across) - min(across)
     margin = max(span / 10, (LEAST_SPANS["error"] - span) / 2)
     return drawing.Panel(

@@ -160,12 +160,14 @@ def attack_tables(comparison: Comparison, part: str = "inside") -> dict[str, lis
         part: "inside" for the clients that defend, "outside" for the others.
     """
     entries = [entry for entry in comparison.entries if entry.part == part]
-    order = evidence.distinct((*metric_names.HEADLINE_METRICS, *(one.metric for one in entries)))
+    order = evidence.distinct(
+        (*metric_names.HEADLINE_METRICS, *(entry.metric for entry in entries))
+    )
     tables: dict[str, list[Grid]] = {}
     for contrast, inside in evidence.by_contrast(entries).items():
         for metric in order:
-            same = [one for one in inside if one.metric == metric]
-            if any(one.value is not None for one in same):
+            same = [entry for entry in inside if entry.metric == metric]
+            if any(entry.value is not None for entry in same):
                 tables.setdefault(contrast, []).append(_attack_table(comparison, same))
     return tables
 
@@ -184,10 +186,10 @@ def _attack_table(comparison: Comparison, entries: Sequence[AttackEntry]) -> Gri
 
     return estimate_table(
         f"{metric_name(entries[0].metric)}: members {against(entries[0].contrast)}",
-        [one for one in _in_blocks(comparison, entries) if one.attack in attacks],
+        [entry for entry in _in_blocks(comparison, entries) if entry.attack in attacks],
         rows=heading,
-        columns=lambda one: _attack_name(one.attack),
-        cell=lambda one: _attack_cell(one, notes),
+        columns=lambda entry: _attack_name(entry.attack),
+        cell=lambda entry: _attack_cell(entry, notes),
         order=[_attack_name(attack) for attack in (*OF_SEVERAL, *attacks)],
         first="Defense",
         notes=notes,
@@ -265,7 +267,9 @@ def _remark(comparison: Comparison, entries: Sequence[AttackEntry]) -> str:
 
 def _about_changes(comparison: Comparison, changes: Iterable[Difference | None]) -> str:
     """Return what changes are against, and how their intervals were made; "" without changes."""
-    how = evidence.distinct(shortened(one.method, 80) for one in changes if one is not None)
+    how = evidence.distinct(
+        shortened(change.method, 80) for change in changes if change is not None
+    )
     if not how:
         return ""
     bases = {row.base for row in comparison.rows if row.base is not None}
@@ -287,28 +291,28 @@ def _figures_table(
     *,
     rows: Callable[[FigureEntry], Cell],
     columns: Callable[[FigureEntry], Place],
-    look: Callable[[FigureEntry], evidence.Look] = lambda one: evidence.Look(),
-    line: Callable[[FigureEntry], str] = lambda one: "",
+    look: Callable[[FigureEntry], evidence.Look] = lambda entry: evidence.Look(),
+    line: Callable[[FigureEntry], str] = lambda entry: "",
     first: str = "Defense",
     remark: str = "",
 ) -> Grid:
     """Return a table of figures on one topic, each with its change against the row's base."""
     parts = [
         remark,
-        _methods(one.figure.method for one in entries),
-        _about_changes(comparison, (one.change for one in entries)),
-        about_runs(one.figure.further for one in entries).strip(),
+        _methods(entry.figure.method for entry in entries),
+        _about_changes(comparison, (entry.change for entry in entries)),
+        about_runs(entry.figure.further for entry in entries).strip(),
     ]
     return estimate_table(
         caption,
         entries,
         rows=rows,
         columns=columns,
-        cell=lambda one: measured(
-            one.figure,
-            look(one),
-            line(one),
-            *_change(one.change, one.figure.metric),
+        cell=lambda entry: measured(
+            entry.figure,
+            look(entry),
+            line(entry),
+            *_change(entry.change, entry.figure.metric),
             unbounded="",
         ),
         first=first,
@@ -323,15 +327,17 @@ def utility_table(comparison: Comparison) -> Grid:
         comparison,
         "Utility",
         comparison.on("utility"),
-        rows=lambda one: headings[one.row],
-        columns=lambda one: capital(metric_name(one.figure.metric)),
+        rows=lambda entry: headings[entry.row],
+        columns=lambda entry: capital(metric_name(entry.figure.metric)),
     )
 
 
 def attacks_of(comparison: Comparison, row: int) -> list[Named]:
     """Return the source attacks that a row of a comparison has."""
     return named_in(
-        one.figure for one in comparison.figures if one.row == row and one.figure.topic == "source"
+        entry.figure
+        for entry in comparison.figures
+        if entry.row == row and entry.figure.topic == "source"
     )
 
 
@@ -339,21 +345,23 @@ def source_comparison(comparison: Comparison) -> Grid | None:
     """Return the success of each source attack, row by row; None if no record has any."""
     headings = headings_of(comparison)
     attacks = {
-        (row, one.success.attack): one
+        (row, entry.success.attack): entry
         for row in range(len(comparison.rows))
-        for one in attacks_of(comparison, row)
+        for entry in attacks_of(comparison, row)
     }
-    entries = [one for one in comparison.on("source") if (one.row, one.figure.attack) in attacks]
+    entries = [
+        entry for entry in comparison.on("source") if (entry.row, entry.figure.attack) in attacks
+    ]
     if not entries:
         return None
     return _figures_table(
         comparison,
         "Attack success rate",
         entries,
-        rows=lambda one: headings[one.row],
-        columns=lambda one: one.figure.attack,
-        look=lambda one: look_of_source(attacks[one.row, one.figure.attack]),
-        line=lambda one: f"labels {percent(attacks[one.row, one.figure.attack].mixes)}",
+        rows=lambda entry: headings[entry.row],
+        columns=lambda entry: entry.figure.attack,
+        look=lambda entry: look_of_source(attacks[entry.row, entry.figure.attack]),
+        line=lambda entry: f"labels {percent(attacks[entry.row, entry.figure.attack].mixes)}",
         remark="▲ above label distributions, ▷ above guessing; the word is the size of what is "
         "beyond label distributions, which alone explain the share given below.",
     )
@@ -374,28 +382,28 @@ def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Gri
     """Return proven, claimed and measured epsilons, row by row; None if no record has any."""
     headings = headings_of(comparison)
     figures = [
-        (at, sorted(same, key=lambda one: one.seed is not None)[0])
-        for at, row in enumerate(comparison.rows)
+        (place, sorted(same, key=lambda figure: figure.seed is not None)[0])
+        for place, row in enumerate(comparison.rows)
         for metric in _EPSILONS
         if (same := [o for o in records[row.source].where(metric=metric) if _is_of(o.defense, row)])
     ]
     if not figures:
         return None
     notes = [
-        f"{shortened(one.method, 60)}; {shortened(one.note, 100)}"
-        for _, one in figures
-        if one.metric in _FORMAL and one.method
+        f"{shortened(figure.method, 60)}; {shortened(figure.note, 100)}"
+        for _, figure in figures
+        if figure.metric in _FORMAL and figure.method
     ]
     return estimate_table(
         "Epsilon",
         figures,
-        rows=lambda one: headings[one[0]],
-        columns=lambda one: _EPSILONS[one[1].metric],
-        cell=lambda one: (
-            number(one[1].value)
-            if one[1].value is not None
+        rows=lambda entry: headings[entry[0]],
+        columns=lambda entry: _EPSILONS[entry[1].metric],
+        cell=lambda entry: (
+            number(entry[1].value)
+            if entry[1].value is not None
             else "none proven"
-            if one[1].metric in _FORMAL
+            if entry[1].metric in _FORMAL
             else MISSING
         ),
         order=_EPSILONS.values(),
@@ -419,22 +427,22 @@ def cluster_comparison(comparison: Comparison) -> Grid | None:
     if not entries:
         return None
     labels = labels_of(comparison)
-    order = evidence.distinct((*FIGURES, *(one.figure.metric for one in entries)))
+    order = evidence.distinct((*FIGURES, *(entry.figure.metric for entry in entries)))
 
-    def place(one: FigureEntry) -> tuple[int, bool, str]:
-        group = one.figure.group
-        return order.index(one.figure.metric), group != EVERYBODY, group
+    def place(entry: FigureEntry) -> tuple[int, bool, str]:
+        group = entry.figure.group
+        return order.index(entry.figure.metric), group != EVERYBODY, group
 
-    notes = evidence.distinct(one.figure.note for one in entries if one.figure.note)
+    notes = evidence.distinct(entry.figure.note for entry in entries if entry.figure.note)
     return _figures_table(
         comparison,
         "Clustered learning",
         sorted(entries, key=place),
-        rows=lambda one: named(
-            FIGURES.get(one.figure.metric, capital(one.figure.metric)),
-            group_heading(one.figure.group),
+        rows=lambda entry: named(
+            FIGURES.get(entry.figure.metric, capital(entry.figure.metric)),
+            group_heading(entry.figure.group),
         ),
-        columns=lambda one: (labels[one.row], one.figure.algorithm),
+        columns=lambda entry: (labels[entry.row], entry.figure.algorithm),
         first="Figure and group",
         remark=" ".join(f"{capital(shortened(note, 200))}." for note in notes[:3]),
     )
@@ -444,25 +452,25 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
     """Return use of data and cost of a defending client, against a client of the row's base."""
     headings, rows = headings_of(comparison), list[Filled]()
     usage = [
-        [one for one in records[row.source].usage if one.defense == row.family]
+        [use for use in records[row.source].usage if use.defense == row.family]
         for row in comparison.rows
     ]
-    for at, parts in enumerate(usage):
-        mine = [one for one in parts if one.defended or one.defense == NO_DEFENSE]
+    for place, parts in enumerate(usage):
+        mine = [use for use in parts if use.defended or use.defense == NO_DEFENSE]
         if not mine:
             continue
-        base, clients = comparison.rows[at].base, {(one.seed, one.client) for one in mine}
+        base, clients = comparison.rows[place].base, {(use.seed, use.client) for use in mine}
         others = [] if base is None else usage[base]
-        same = [one.seconds for one in others if (one.seed, one.client) in clients]
-        seconds, samples = fmean(one.seconds for one in mine), sum(one.samples for one in mine)
-        uses = sum(times * count for one in mine for times, count in enumerate(one.times_used))
+        same = [use.seconds for use in others if (use.seed, use.client) in clients]
+        seconds, samples = fmean(use.seconds for use in mine), sum(use.samples for use in mine)
+        uses = sum(times * count for use in mine for times, count in enumerate(use.times_used))
         # Rounds in which a client takes part, and of these the share of its samples.
-        shares = [count / one.samples for one in mine for count in one.distinct if count]
+        shares = [count / use.samples for use in mine for count in use.distinct if count]
         slower = f"{seconds / fmean(same):.2f} times" if same and fmean(same) else ""
-        extra = sum(one.extra_bytes for one in mine) / max(len(shares), 1)
+        extra = sum(use.extra_bytes for use in mine) / max(len(shares), 1)
         rows.append(
             {
-                "Defense": headings[at],
+                "Defense": headings[place],
                 "Samples used in a round": percent(fmean(shares) if shares else 0.0),
                 "Times a sample is used": number(uses / max(samples, 1)),
                 "Extra bytes a round": f"{extra:,.0f}",

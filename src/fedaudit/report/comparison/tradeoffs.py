@@ -128,31 +128,31 @@ def sizes_differ(records: Sequence[Record]) -> bool:
 
 def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
     """Return differences that make records hard to compare, except those of sizes."""
-    said = [
+    texts = [
         f"{shortened(record.name, 60)} was evaluated with the published code's flawed redraw of "
         "non-members: its figures mean nothing about leakage."
         for record in records
         if record.evaluation == "redraw"
     ]
     failed = [record for record in records if checks_of(record.controls).failed]
-    said += [
+    texts += [
         f"A control failed in {shortened(record.name, 60)}: its figures cannot be relied on yet."
         for record in failed[:5]
     ]
     if len(failed) > 5:
-        said.append(f"A control failed in {plural(len(failed) - 5, 'further record')}.")
+        texts.append(f"A control failed in {plural(len(failed) - 5, 'further record')}.")
     warnings = [(record.name, learning_warning(record)) for record in records]
-    said += [f"{shortened(name, 60)}: {warning}" for name, warning in warnings if warning][:5]
+    texts += [f"{shortened(name, 60)}: {warning}" for name, warning in warnings if warning][:5]
     if len({record.view.name for record in records}) > 1:
-        said.append("The adversaries differ: the records were made under different views.")
+        texts.append("The adversaries differ: the records were made under different views.")
     if len({tuple(sorted(record.seeds)) for record in records}) > 1:
-        said.append("The seeds differ: a change is taken over the seeds that two rows share.")
+        texts.append("The seeds differ: a change is taken over the seeds that two rows share.")
     families = {row.family for row in comparison.rows}
     if families != {NO_DEFENSE} and not any("dp-sgd" in family for family in families):
-        said.append(
+        texts.append(
             "Tuned DP-SGD is not among the defenses: whether these beat the usual one is not shown."
         )
-    return said
+    return texts
 
 
 class TradeOff(NamedTuple):
@@ -216,12 +216,12 @@ def best_tradeoff(comparison: Comparison) -> TradeOff | None:
     strongest attack, and the part of the undefended model's accuracy above guessing that is lost.
     Their sum is a convention of this report; the front shows all rows.
     """
-    return least_cost([one for one in tradeoffs(comparison) if one.pays])
+    return least_cost([row for row in tradeoffs(comparison) if row.pays])
 
 
 def least_cost(rows: Sequence[TradeOff]) -> TradeOff | None:
     """Return the trade-off with the least cost; None of none."""
-    return min(rows, key=lambda one: one.cost, default=None)
+    return min(rows, key=lambda row: row.cost, default=None)
 
 
 def tradeoffs(comparison: Comparison) -> list[TradeOff]:
@@ -260,7 +260,7 @@ def tradeoffs(comparison: Comparison) -> list[TradeOff]:
 
 def nothing_to_lower(comparison: Comparison) -> bool:
     """Return True if rows are defended, and no undefended one has an attack above chance."""
-    bare = {at for at, row in enumerate(comparison.rows) if row.family == NO_DEFENSE}
+    bare = {place for place, row in enumerate(comparison.rows) if row.family == NO_DEFENSE}
     return holds_defenses(comparison) and not any(
         entry.above for entry in comparison.entries if entry.row in bare
     )
@@ -295,8 +295,10 @@ def strongest_entry(
         and entry.part in ("inside", "reference")
         and entry.value is not None
     ]
-    same = [one for one in entries if clients is not None and clients_of(one) == tuple(clients)]
-    inside = [one for one in entries if one.part == "inside"]
+    same = [
+        entry for entry in entries if clients is not None and clients_of(entry) == tuple(clients)
+    ]
+    inside = [entry for entry in entries if entry.part == "inside"]
     return next(iter([*same, *inside]), None)
 
 
