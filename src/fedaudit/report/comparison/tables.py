@@ -155,6 +155,9 @@ def _area(front: Front) -> Cell:
 def attack_tables(comparison: Comparison, part: str = "inside") -> dict[str, list[Grid]]:
     """Return for each contrast a table of defenses by attacks for every metric with figures.
 
+    The first table has every attack. The others have what several attacks show together, since
+    all figures of many attacks would take dozens of pages.
+
     Args:
         comparison: The comparison.
         part: "inside" for the clients that defend, "outside" for the others.
@@ -168,15 +171,21 @@ def attack_tables(comparison: Comparison, part: str = "inside") -> dict[str, lis
         for metric in order:
             same = [entry for entry in inside if entry.metric == metric]
             if any(entry.value is not None for entry in same):
-                tables.setdefault(contrast, []).append(_attack_table(comparison, same))
+                table = _attack_table(comparison, same, every_attack=not tables)
+                tables.setdefault(contrast, []).append(table)
     return tables
 
 
-def _attack_table(comparison: Comparison, entries: Sequence[AttackEntry]) -> Grid:
+def _attack_table(
+    comparison: Comparison, entries: Sequence[AttackEntry], *, every_attack: bool
+) -> Grid:
     attacks = evidence.distinct(entry.attack for entry in entries)
-    if sum(attack not in OF_SEVERAL for attack in attacks) < 2:
+    singles = [attack for attack in attacks if attack not in OF_SEVERAL]
+    if len(singles) < 2:
         # The strongest of one attack is that attack.
-        attacks = [attack for attack in attacks if attack not in OF_SEVERAL]
+        attacks = singles
+    elif not every_attack:
+        attacks = list(OF_SEVERAL)
     headings, notes = headings_of(comparison), Footnotes()
 
     def heading(entry: AttackEntry) -> Cell:
@@ -193,7 +202,8 @@ def _attack_table(comparison: Comparison, entries: Sequence[AttackEntry]) -> Gri
         order=[_attack_name(attack) for attack in (*OF_SEVERAL, *attacks)],
         first="Defense",
         notes=notes,
-        remark=_remark(comparison, entries),
+        remark=_remark(comparison, entries)
+        + " Single attacks: comparison.json." * (not every_attack and len(singles) > 1),
     )
 
 
