@@ -11,9 +11,9 @@ from fedaudit.core.metric_names import (
     FORMAL_EPSILON,
 )
 from fedaudit.report.clauses import CAVEAT, ROWS, UNCHECKED, clause_summary, clauses_json
+from fedaudit.report.comparison.tables import epsilon_comparison
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.page import report_html
-from fedaudit.report.tables.comparison import client_comparison
 from fedaudit.report.text import answers
 from fedaudit.report.text.answers import Answer, predictive_value
 from fedaudit.report.text.games import game_verdict
@@ -405,14 +405,14 @@ def test_the_verdict_names_what_canary_clients_measured_beside_the_claim(
     assert "1.000 if the mechanism is Gaussian" in verdict(found(auc(0.4, 0.6), gauss)).headline
 
 
-def test_a_comparison_has_the_bounds_on_one_update_row_by_row() -> None:
+def test_a_comparison_has_claimed_and_measured_epsilons_row_by_row() -> None:
     first = found(auc(0.4, 0.6), epsilon(CLIENT_EPSILON, 1.5), epsilon(CLAIMED_CLIENT_EPSILON, 2.0))
     second = found(auc(0.4, 0.6))
-    grid = must(client_comparison(compared([first, second]), [first, second]))
+    grid = must(epsilon_comparison(compared([first, second]), [first, second]))
     (row,) = grid.rows
     shown = dict(zip((c.text for c in grid.columns), (c.text for c in row), strict=True))
     assert (shown["ε claimed"], shown["ε at least, from coins"]) == ("2.000", "1.500")
-    assert client_comparison(compared([second, second]), [second, second]) is None
+    assert epsilon_comparison(compared([second, second]), [second, second]) is None
 
 
 def test_the_claim_without_canaries_is_the_one_of_what_is_deployed() -> None:

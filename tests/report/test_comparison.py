@@ -6,18 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.report.figures.comparison import front_figure, hypervolume_tables
+from fedaudit.report.comparison.screen import first_of_comparison, front_figure
+from fedaudit.report.comparison.tables import (
+    attack_tables,
+    hypervolume_table,
+    rows_table,
+    usage_table,
+)
+from fedaudit.report.comparison.tradeoffs import case_of, cautions, labels_of, tradeoffs
 from fedaudit.report.figures.drawing import Series
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, write_comparison
 from fedaudit.report.pictures import membership_rows
-from fedaudit.report.tables.comparison import attack_tables, rows_table
-from fedaudit.report.tables.usage import usage_table
-from fedaudit.report.text.comparison import case_of, cautions, labels_of, tradeoffs
-from fedaudit.report.words import MISSING
+from fedaudit.report.text.verdict import verdict
 from fedaudit.results.comparison import NOT_SET, STRONGEST_ATTACK, Comparison, Row, Source
 from fedaudit.study.comparing import compared
 from tests.estimates import changed
+from tests.gate.parts import control
 from tests.report.records import used
 from tests.report.seen import must, of_kind
 from tests.report.test_browser import BROWSER, dom, is_sound, notes_of, on_phones
@@ -175,7 +180,7 @@ def test_a_comparison_of_defenses_asks_for_tuned_dp_sgd() -> None:
     assert not any(said in caution for caution in cautions(compared([PLAIN] * 2), [PLAIN] * 2))
 
 
-def test_the_front_draws_the_line_over_points_that_are_not_beaten() -> None:
+def test_the_front_draws_every_row_with_intervals_on_both_axes() -> None:
     worse = given(
         "worse",
         {"a": {1: {0: 0.9}, 2: {0: 0.9}}},
@@ -183,15 +188,14 @@ def test_the_front_draws_the_line_over_points_that_are_not_beaten() -> None:
         defense=noise(0.2, 0, 1),
     )
     figure = must(front_figure(compared([*RECORDS, worse])))
-    first = "Advantage, strongest attack, v. unseen"
-    assert figure.choices[0].label == first
-    *whiskers, line, marks = of_kind(figure.choices[1].panels[0], Series)
-    assert {one.across for one in whiskers} == {False, True}
-    assert sum(len(one.limits) for one in whiskers) == 2 * len(marks.x)
-    assert line.x == pytest.approx([0.10, 0.29])
-    assert [look.symbol for look in marks.looks] == ["cross", "circle", "circle", "circle-open"]
-    assert len({look.color for look in marks.looks}) == 2
+    assert [choice.label for choice in figure.choices] == ["Advantage, strongest attack, v. unseen"]
+    (marks,) = of_kind(figure.choices[0].panels[0], Series)
+    assert len(marks.limits) == len(marks.limits_across) == len(marks.x) == 4
+    assert all(one.low is not None for one in (*marks.limits, *marks.limits_across))
+    assert not marks.joined
+    assert [look.symbol for look in marks.looks] == ["cross", "circle", "circle", "circle"]
     assert len({look.color for look in marks.looks[1:]}) == 1
+    assert [name for name in marks.names if name] == ["best: gradient-noise"]
 
 
 def test_nothing_ranks_rows_where_no_undefended_attack_is_above_guessing() -> None:
@@ -201,17 +205,35 @@ def test_nothing_ranks_rows_where_no_undefended_attack_is_above_guessing() -> No
         given("y", {"a": {1: {0: 0.52}}}, {1: 0.7}, reach=0.06, defense=noise(0.2)),
     ]
     figure = must(front_figure(compared(quiet)))
-    assert "no row is shown to leak less than another" in figure.caption
-    assert "hollow" not in figure.caption
+    assert "no row is shown to leak less" in figure.caption
+    assert "is good" not in figure.caption
     for choice in figure.choices:
         for panel in choice.panels:
             drawn = of_kind(panel, Series)
-            assert not any(one.joined and one.x for one in drawn), "no line joins a front"
-            symbols = [look.symbol for one in drawn for look in one.looks]
-            assert symbols
-            assert not any(symbol.endswith("-open") for symbol in symbols)
+            assert not any(one.joined for one in drawn), "no line joins a front"
             assert not any(name.startswith("best") for one in drawn for name in one.names)
             assert must(panel.y.ends)[1] - must(panel.y.ends)[0] >= 0.2
+
+
+def test_no_row_is_called_best_where_the_headline_shows_no_trade_off() -> None:
+    plain = given("plain", {"a": {1: {0: 0.80}}}, {1: 0.9}, reach=0.1)
+    less = given("less", {"a": {1: {0: 0.78}}}, {1: 0.9}, reach=0.1, defense=noise(0.1))
+    figure = must(front_figure(compared([plain, less])))
+    assert "No defense is shown to take away more leakage than it costs" in figure.caption
+    (marks,) = of_kind(figure.choices[0].panels[0], Series)
+    assert [name for name in marks.names if name] == ["gradient-noise"]
+
+
+def test_a_failed_control_takes_the_best_trade_off_back() -> None:
+    failing = changed(PLAIN, controls=[control("untrained model", passed=False)])
+    records = [failing, WEAK, STRONG]
+    whole = compared(records)
+    said = first_of_comparison(whole, records, [verdict(one) for one in records])
+    assert (said.look, said.status, said.numbers) == ("control failed", "control failed", ())
+    assert said.headline == "A control failed, so that no trade-off is concluded"
+    page = comparison_html(whole, records)
+    assert "best: " not in page
+    assert "Low and to the left is good" not in page
 
 
 def test_table_terminal_picture_and_headline_show_one_strongest_attack() -> None:
@@ -272,12 +294,24 @@ def test_a_front_of_nearly_equal_points_does_not_fill_the_picture() -> None:
 
 
 def test_hypervolumes_stand_with_what_the_defense_adds() -> None:
-    table = hypervolume_tables(THREE)[0]
+    table = must(hypervolume_table(THREE))
     assert [row[0].text for row in table.rows] == [
         "no defense",
         "gradient-noise · pair: clients 0, 1 of 6",
     ]
-    assert "gain 0.4" in table.rows[1][2].detail
+    assert "gain 0.4" in table.rows[1][1].detail
+
+
+def test_rows_without_a_defense_have_leakage_and_accuracy_with_intervals() -> None:
+    long = given("long", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=30)
+    whole = compared([PLAIN, long])
+    assert front_figure(whole) is None
+    said = first_of_comparison(whole, [PLAIN, long], [verdict(PLAIN), verdict(long)])
+    (forest,) = said.picture
+    assert [line.label for line in forest.lines] == ["rounds 10", "rounds 30"]
+    marks = [mark for line in forest.lines for track in line.marks for mark in track]
+    assert len(marks) == 4
+    assert all(mark.low is not None and mark.high is not None for mark in marks)
 
 
 NOISE = "gradient-noise"
@@ -293,21 +327,10 @@ def test_use_of_data_is_that_of_the_clients_that_defend() -> None:
     both = compared([plain, weak])
     table = must(usage_table(both, [plain, weak]))
     texts = [[cell.text for cell in row[1:]] for row in table.rows]
-    assert texts[0] == ["100%", "2.000", "0%", "0", "2 s"]
-    # Rounds of 5 and 3 of 10; 4 + 2 x 2 uses of 10; one of these 8 brought back; 40 in two rounds.
-    assert texts[1] == ["40.0%", "0.800", "12.5%", "20", "3 s"]
-    assert table.rows[1][5].detail == "1.50 times"
-
-
-def test_a_filters_cosine_has_a_column_where_there_is_a_filter() -> None:
-    rows = [changed(LESS, filter_cosine=c, client=k) for k, c in ((0, 0.5), (1, 1.0))]
-    plain = changed(PLAIN, usage=[changed(LESS, defense="none")])
-    weak = changed(WEAK, usage=rows)
-    table = must(usage_table(compared([plain, weak]), [plain, weak]))
-    assert [column.text for column in table.columns][-1] == "Cosine with the raw update"
-    assert "Cosine: between" in table.remark
-    found = [(cells[-1].text, cells[-1].detail) for cells in table.rows]
-    assert found == [(MISSING, ""), ("0.750", "0.500 to 1.000")]
+    assert texts[0] == ["100%", "2.000", "0", "2 s"]
+    # Rounds of 5 and 3 of 10; 4 + 2 x 2 uses of 10; 40 bytes in two rounds.
+    assert texts[1] == ["40.0%", "0.800", "20", "3 s"]
+    assert table.rows[1][4].detail == "1.50 times"
 
 
 def test_records_without_usage_have_no_section_of_it() -> None:

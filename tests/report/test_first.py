@@ -7,12 +7,12 @@ import pytest
 
 import fedaudit
 from fedaudit.core.errors import BadInput
+from fedaudit.report.comparison.screen import first_of_comparison, front_figure
+from fedaudit.report.comparison.tradeoffs import SIZES_DIFFER, best_tradeoff, tradeoffs
 from fedaudit.report.evidence import LEAKS
-from fedaudit.report.figures.comparison import front_figure
-from fedaudit.report.first import First, first_of_comparison, first_screen
+from fedaudit.report.first import First, first_screen
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.sources import on_sources
-from fedaudit.report.text.comparison import SIZES_DIFFER, best_tradeoff, tradeoffs
 from fedaudit.report.text.games import first_of_games, game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.words import percent

@@ -62,7 +62,7 @@ def test_every_drawing_of_a_page_is_well_formed_and_none_holds_a_number_that_is_
     drawings = re.findall(
         r'<div class="area">(<svg.*?</svg>)(?:<span|</div>)', page(name), re.DOTALL
     )
-    assert len(drawings) > 1
+    assert drawings
     for drawing in drawings:
         ElementTree.fromstring(drawing)
         assert not re.search(
@@ -100,7 +100,7 @@ def test_a_step_goes_across_before_it_goes_up() -> None:
 def test_limits_reach_from_the_lower_to_the_upper_one() -> None:
     line = Series("one", [5], [5], LOOK, marks=1, limits=[Rate(5.0, 4.0, 7.0, 1)])
     axis = Scale(ends=(0, 10))
-    assert 'x1="50%" x2="50%" y1="60%" y2="30%"' in drawn(panel(line, x=axis, y=axis))
+    assert 'x1="50%" x2="50%" y1="30%" y2="60%"' in drawn(panel(line, x=axis, y=axis))
 
 
 def test_ticks_have_as_many_decimals_as_their_step_needs() -> None:
@@ -143,9 +143,7 @@ def test_what_has_no_drawing_is_refused(line: Series, wrong: str) -> None:
 
 def test_a_name_beside_a_mark_stays_off_the_lines_of_intervals() -> None:
     line = Series("one", [5], [5], LOOK, joined=False, names=["here"])
-    across = Series(
-        "one", [5], [5], LOOK, joined=False, limits=[Rate(5.0, 0.5, 9.5, 1)], across=True
-    )
+    across = Series("one", [5], [5], LOOK, joined=False, limits_across=[Rate(5.0, 0.5, 9.5, 1)])
     axis = Scale(ends=(0, 10))
     markup = drawn(panel(line, across, x=axis, y=axis))
     feet = re.findall(r'<text class="name \w+"[^>]* y="(-?\d+)"', markup)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fedaudit.report import evidence, words
 from fedaudit.report.figures import drawing
-from fedaudit.report.grid import Footnotes, Grid, named, shortened
+from fedaudit.report.grid import Cell, Footnotes, Grid, named, shortened
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.results import metrics
 from fedaudit.results.clusters import (
@@ -59,7 +59,9 @@ class Clustered:
     @cached_property
     def means(self) -> Mapping[tuple[str, str], Estimate]:
         """Figures over the runs, by name and group."""
-        return {(one.metric, one.group): one for one in self.figures if one.seed is None}
+        return {
+            (figure.metric, figure.group): figure for figure in self.figures if figure.seed is None
+        }
 
     def mean(self, figure: str, group: str = EVERYBODY) -> Estimate | None:
         """Return a figure over the runs; None if no run has it."""
@@ -79,15 +81,15 @@ def clustered_of(record: Record) -> tuple[Clustered, ...]:
     )
 
 
-def group_names(one: Clustered) -> list[str]:
+def group_names(study: Clustered) -> list[str]:
     """Return the groups, largest first, as the record has them."""
-    run = one.runs[0]
+    run = study.runs[0]
     return [run.group_names[group] for group in groups_by_size(run)]
 
 
-def label_of(one: Clustered, many: Sequence[Clustered]) -> str:
-    """Return a label that distinguishes a study from others; empty if it is the only one."""
-    parts = (one.algorithm, words.defense_name(one.defense))
+def label_of(study: Clustered, many: Sequence[Clustered]) -> str:
+    """Return a label that distinguishes a study from others; empty if it is the only study."""
+    parts = (study.algorithm, words.defense_name(study.defense))
     return " · ".join(shortened(part, 40) for part in parts) if len(many) > 1 else ""
 
 
@@ -99,9 +101,9 @@ def risk_size(mean: Estimate | None) -> evidence.Size | None:
     return None if mean is None else evidence.size_reached_by(2 * evidence.least_of(mean) - 1)
 
 
-def riskiest(one: Clustered) -> Estimate | None:
+def riskiest(study: Clustered) -> Estimate | None:
     """Return the risk of the riskiest group's model, by its lower limit; None without any."""
-    risks = [mean for name in group_names(one) if (mean := one.mean(metrics.MODEL_RISK, name))]
+    risks = [mean for name in group_names(study) if (mean := study.mean(metrics.MODEL_RISK, name))]
     return max(risks, key=lambda mean: (evidence.least_of(mean), mean.number), default=None)
 
 
@@ -113,57 +115,57 @@ def in_words(mean: Estimate) -> str:
 
 def cluster_sentence(record: Record) -> str:
     """Return the sentence of the section on clusters: what qualifies its figures."""
-    said = []
-    for one in clustered_of(record):
-        if one.mean(metrics.ESTIMATE_ERROR) is None:
-            said.append("The server estimated no risk, so that no client could have been warned.")
+    texts = []
+    for study in clustered_of(record):
+        if study.mean(metrics.ESTIMATE_ERROR) is None:
+            texts.append("The server estimated no risk, so that no client could have been warned.")
         smaller = [
             f"{words.count(model.shadow_samples)} for {words.count(model.samples)}"
-            for model in one.runs[0].rounds[-1].models
+            for model in study.runs[0].rounds[-1].models
             if 0 < model.shadow_samples < model.samples
         ]
         if smaller:
-            said.append(
+            texts.append(
                 "The server has too few samples: its shadow models are trained on "
                 f"{words.listed(smaller)} samples, and small ones overstate the risk."
             )
-        most = max(choices(run).count(None) for run in one.runs)
+        most = max(choices(run).count(None) for run in study.runs)
         if most:
-            said.append(
-                f"{'Up to ' * (len(one.runs) > 1)}{words.count(most)} of "
-                f"{words.count(len(one.runs[0].clients))} took part in no round and count among "
+            texts.append(
+                f"{'Up to ' * (len(study.runs) > 1)}{words.count(most)} of "
+                f"{words.count(len(study.runs[0].clients))} took part in no round and count among "
                 "no model’s clients."
             )
-        risks = [one.mean(metrics.MODEL_RISK, name) for name in group_names(one)]
-        said += [words.capital(words.sentence(risk.note)) for risk in risks if risk and risk.note]
-        said += [
+        risks = [study.mean(metrics.MODEL_RISK, name) for name in group_names(study)]
+        texts += [words.capital(words.sentence(risk.note)) for risk in risks if risk and risk.note]
+        texts += [
             f"No fairness gaps: {words.sentence(shortened(run.fairness_note, 300))}"
-            for run in one.runs
+            for run in study.runs
             if run.fairness_note
         ]
-    return " ".join(evidence.distinct(said))
+    return " ".join(evidence.distinct(texts))
 
 
 def cluster_headline(studies: Sequence[Clustered]) -> str:
     """Return the violations, as the verdict's headline has them."""
     parts = []
-    for one in studies:
-        violations, floor = one.mean(metrics.VIOLATIONS), one.mean(metrics.CHANCE_VIOLATIONS)
+    for study in studies:
+        violations, floor = study.mean(metrics.VIOLATIONS), study.mean(metrics.CHANCE_VIOLATIONS)
         if violations is not None:
             chance = "" if floor is None else f"{words.amount(floor.number)} by chance"
-            notes = "; ".join(filter(None, (label_of(one, studies), chance)))
-            clients = f"{words.count(len(one.runs[0].clients))} clients"
-            said = f" ({notes})" if notes else ""
-            parts.append(f"{words.amount(violations.number)} of {clients}{said}")
+            notes = "; ".join(filter(None, (label_of(study, studies), chance)))
+            clients = f"{words.count(len(study.runs[0].clients))} clients"
+            remark = f" ({notes})" if notes else ""
+            parts.append(f"{words.amount(violations.number)} of {clients}{remark}")
     if not parts:
         return "No model’s membership risk was measured"
-    average = "On average " * any(len(one.runs) > 1 for one in studies)
+    average = "On average " * any(len(study.runs) > 1 for study in studies)
     return f"{average}{words.listed(parts)} use a model riskier than they accept"
 
 
 def cluster_status(studies: Sequence[Clustered]) -> evidence.Status:
     """Return the verdict on the models' risk alone."""
-    risks = [mean for one in studies if (mean := riskiest(one))]
+    risks = [mean for study in studies if (mean := riskiest(study))]
     return evidence.status_between(
         (2 * evidence.least_of(risk) - 1 for risk in risks),
         (2 * evidence.highest_of(risk) - 1 for risk in risks),
@@ -172,7 +174,7 @@ def cluster_status(studies: Sequence[Clustered]) -> evidence.Status:
 
 def cluster_meaning(studies: Sequence[Clustered]) -> str:
     """Return what follows from the models' risk, and what does not."""
-    sizes = [size for one in studies if (size := risk_size(riskiest(one)))]
+    sizes = [size for study in studies if (size := risk_size(riskiest(study)))]
     size = evidence.largest(sizes)
     if size is None:
         return "No group’s model is shown to reveal its members. Another attack may do better."
@@ -202,38 +204,29 @@ _VIOLATED = evidence.Look(tone="raised")
 def cluster_table(record: Record) -> Grid:
     """Return every figure by group, and by study if there are several."""
     studies, notes = clustered_of(record), Footnotes()
-    labels = {(one.algorithm, one.defense): label_of(one, studies) for one in studies}
-    groups = {
-        (one.algorithm, one.defense): [EVERYBODY, *names] if len(names) > 1 else names
-        for one in studies
-        for names in [group_names(one)]
-    }
-    means = [
-        mean
-        for one in studies
-        for mean in one.means.values()
-        if mean.group in groups[mean.algorithm, mean.defense]
+    figures = [
+        (label_of(study, studies), mean) for study in studies for mean in study.means.values()
     ]
-    order = evidence.distinct((*FIGURES, *(mean.metric for mean in means)))
-    runs = max((len(one.runs) for one in studies), default=1)
+    order = evidence.distinct((*FIGURES, *(mean.metric for _, mean in figures)))
+    groups = [(study, name) for study in studies for name in (EVERYBODY, *group_names(study))]
+    runs = max((len(study.runs) for study in studies), default=1)
+
+    def cell(mean: Estimate) -> Cell | None:
+        violated = mean.metric == metrics.VIOLATIONS and mean.value
+        look = _VIOLATED if violated else evidence.Look()
+        return measured(mean, look, mark=notes.mark(mean.note), unbounded="")
+
     return estimate_table(
         "Figures by group",
-        sorted(means, key=lambda mean: order.index(mean.metric)),
-        rows=lambda mean: named(FIGURES.get(mean.metric, words.capital(mean.metric))),
-        columns=lambda mean: (labels[mean.algorithm, mean.defense], group_heading(mean.group)),
-        cell=lambda mean: measured(
-            mean,
-            evidence.Look(
-                tone="raised" if mean.metric == metrics.VIOLATIONS and mean.value else ""
-            ),
-            mark=notes.mark(mean.note),
-            unbounded="",
-        ),
-        order=[(labels[key], group_heading(name)) for key in labels for name in groups[key]],
+        sorted(figures, key=lambda figure: order.index(figure[1].metric)),
+        rows=lambda figure: named(FIGURES.get(figure[1].metric, words.capital(figure[1].metric))),
+        columns=lambda figure: (figure[0], group_heading(figure[1].group)),
+        cell=lambda figure: cell(figure[1]),
+        order=[(label_of(study, studies), group_heading(name)) for study, name in groups],
         first="Figure",
         notes=notes,
         remark=_REMARK.format(over_runs=f" over these {runs} runs" if runs > 1 else "")
-        + words.about_runs(mean.further for mean in means),
+        + words.about_runs(mean.further for _, mean in figures),
     )
 
 
@@ -263,14 +256,14 @@ def shown_models(run: ClusterResult) -> list[ShownModel]:
         if model is not None:
             label = f"{group_heading(run.group_names[group])}’s model"
             # Long names may be cut to one, and each model has a line with its own label.
-            own = len(set(run.group)) > 1 and _most_frequent_group(run, model) == group
+            represents = len(set(run.group)) > 1 and _most_frequent_group(run, model) == group
             taken = label in labels.values()
-            labels[model] = label if own and not taken else f"Model {model + 1}"
+            labels[model] = label if represents and not taken else f"Model {model + 1}"
     for model in range(len(run.rounds[-1].models)):
         labels.setdefault(model, f"Model {model + 1}")
     return [
-        ShownModel(model, label, drawing.style(at))
-        for at, (model, label) in enumerate(labels.items())
+        ShownModel(model, label, drawing.style(place))
+        for place, (model, label) in enumerate(labels.items())
     ]
 
 
@@ -293,7 +286,7 @@ def cluster_figures(record: Record) -> list[drawing.Figures]:
     """Return the charts of clustered learning: clients by model, and the models' risk, by round."""
     if not record.clusters:
         return []
-    models = [one for run in record.clusters for one in shown_models(run)]
+    models = [model for run in record.clusters for model in shown_models(run)]
     late = any(run.joined for run in record.clusters)
     charts = [
         _figure(
@@ -302,11 +295,11 @@ def cluster_figures(record: Record) -> list[drawing.Figures]:
             + " Clients that have not taken part yet are not counted." * late,
             record,
             lambda run: [_choices_panel(run, group) for group in groups_by_size(run)],
-            drawing.legend({one.label: one.look for one in models}),
+            drawing.legend({model.label: model.look for model in models}),
         )
     ]
-    states = [state for run in record.clusters for one in run.rounds for state in one.models]
-    known = {name for one in states for name, risk in _risks(one).items() if risk is not None}
+    states = [state for run in record.clusters for after in run.rounds for state in after.models]
+    known = {name for state in states for name, risk in _risks(state).items() if risk is not None}
     if "True risk" in known:
         looks = {name: look for name, look in _RISKS.items() if name in known}
         charts.append(
@@ -330,7 +323,7 @@ def _figure(
     panels: Callable[[ClusterResult], Sequence[drawing.Panel]],
     keys: tuple[drawing.LegendEntry, ...],
 ) -> drawing.Figures:
-    made = drawing.choices_of(
+    by_run = drawing.choices_of(
         record.clusters,
         lambda run: (
             shortened(run.algorithm),
@@ -339,29 +332,32 @@ def _figure(
         ),
         lambda inside: panels(inside[0]),
     )
-    return drawing.Figures(f"clusters-{name}", caption, made, keys)
+    return drawing.Figures(f"clusters-{name}", caption, by_run, keys)
 
 
 def _line(
     run: ClusterResult, name: str, values: Iterable[float | None], look: drawing.Style, hover: str
 ) -> drawing.Series:
-    rounds = [one.round for one in run.rounds]
+    rounds = [after.round for after in run.rounds]
     return drawing.Series(name, rounds, list(values), look, f"{hover} in round %{{x}}", marks=12)
 
 
 def _choices_panel(run: ClusterResult, group: int) -> drawing.Panel:
     places, shown = clients_of(run, group), shown_models(run)
-    used = [Counter(choices(run, one)[at] for at in places) for one in run.rounds]
+    used = [Counter(choices(run, after)[client] for client in places) for after in run.rounds]
     name, most = words.capital(shortened(run.group_names[group], 40)), len(places)
-    last = ", ".join(f"{one.label} {words.count(used[-1][one.model])}" for one in shown)
+    last = ", ".join(f"{model.label} {words.count(used[-1][model.model])}" for model in shown)
     return drawing.Panel(
         f"{name}: {words.plural(most, 'client')}",
         f"Clients of {name} by model, round by round; at the end: {last}.",
-        drawing.round_scale([one.round for one in run.rounds]),
+        drawing.round_scale([after.round for after in run.rounds]),
         drawing.Scale(
             "Clients", ends=(-0.02 * most, 1.02 * most), step=1 if most <= 5 else None, count=6
         ),
-        [_line(run, one.label, (c[one.model] for c in used), one.look, "%{y}") for one in shown],
+        [
+            _line(run, model.label, (c[model.model] for c in used), model.look, "%{y}")
+            for model in shown
+        ],
     )
 
 
@@ -372,9 +368,9 @@ def _risks(state: ModelState) -> dict[str, float | None]:
 def _risk_panel(
     run: ClusterResult, shown: ShownModel, looks: Mapping[str, drawing.Style]
 ) -> drawing.Panel:
-    rounds = [one.round for one in run.rounds]
-    states = [one.models[shown.model] for one in run.rounds]
-    every = [state for one in run.rounds for state in one.models]
+    rounds = [after.round for after in run.rounds]
+    states = [after.models[shown.model] for after in run.rounds]
+    every = [state for after in run.rounds for state in after.models]
     reached = [v for s in every for v in (*_risks(s).values(), s.low, s.high) if v is not None]
     last = [words.percent(state.risk) for state in states if state.risk is not None][-1:]
     lines = [

@@ -1,25 +1,15 @@
 """The first screen of a report: verdict, picture, three numbers, controls, what to do next."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from fedaudit.report import evidence, words
+from fedaudit.report import evidence
 from fedaudit.report.advice import Advice, advice
 from fedaudit.report.deciding.acting import idle_parts
 from fedaudit.report.deciding.findings import LEAKS
 from fedaudit.report.figures.forest import Picture
-from fedaudit.report.grid import Tile, shortened
-from fedaudit.report.pictures import comparison_picture, first_picture
-from fedaudit.report.text.comparison import (
-    SIZES_DIFFER,
-    TradeOff,
-    best_tradeoff,
-    holds_defenses,
-    least_cost,
-    nothing_to_lower,
-    sizes_differ,
-    tradeoffs,
-)
+from fedaudit.report.grid import Tile
+from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.verdict import PlainVerdict
 from fedaudit.report.tiles import tiles_of
 from fedaudit.report.verdict import (
@@ -30,9 +20,6 @@ from fedaudit.report.verdict import (
     range_headline,
     wrong_sign,
 )
-from fedaudit.results.comparison import Comparison
-from fedaudit.results.estimate import NO_DEFENSE
-from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
 
 
@@ -235,155 +222,3 @@ def _three(record: Record, said: PlainVerdict) -> tuple[Tile, ...]:
     # A study of canary clients or of unlearning was made for what these tell.
     special = [*made["epsilon"], *made["deletion"]]
     return (*found[: max(2 - len(special), 0)], *special, *made["utility"])[:3]
-
-
-def first_of_comparison(
-    comparison: Comparison, records: Sequence[Record], verdicts: Sequence[PlainVerdict]
-) -> First:
-    """Return the first screen of a comparison: its best trade-off in front."""
-    failed = any(said.status == "void" for said in verdicts)
-    failed = failed or any(evidence.checks_of(one.controls).failed for one in records)
-    nothing = "" if failed else _nothing_leaks(comparison, records, verdicts)
-    found, best = tradeoffs(comparison), best_tradeoff(comparison)
-    shown = best or least_cost([one for one in found if one.lowers]) or least_cost(found)
-    status, text = _best(comparison, verdicts, best, shown)
-    if nothing:
-        status, text, shown = "nothing to lower", nothing, None
-    return First(
-        "control failed" if failed else "no leak shown" if status == "best trade-off" else _OPEN,
-        "control failed" if failed else status,
-        text,
-        "",
-        () if comparison.fronts else comparison_picture(comparison),
-        _numbers_of(shown, comparison) if shown else (),
-        controls_line(records),
-        controls_sign(records),
-        _STEPS_OF_COMPARISONS["control failed" if failed else status],
-        (SIZES_DIFFER,) if sizes_differ(records) else (),
-    )
-
-
-_OPEN: evidence.Status = "inconclusive"
-_REPEAT = "Repeat the chosen row with more seeds, then hold it: fedaudit gate."
-_STEPS_OF_COMPARISONS: Mapping[str, tuple[str, ...]] = {
-    "control failed": ("Repeat the records whose controls failed before any conclusion.",),
-    "nothing to lower": (
-        "Audit more samples and seeds of the undefended federation, or one that memorises its "
-        "training data, until an attack is above guessing.",
-        "Then compare again.",
-    ),
-    "no trade-off": (
-        "Audit more samples and seeds of the same rows until a change is shown, or try other "
-        "defenses and strengths.",
-        "Rely on no defense here until then.",
-    ),
-    "best trade-off": (
-        "Choose by the picture: low leakage at a low test error; a hollow mark is a row that "
-        "another one betters on both axes.",
-        _REPEAT,
-    ),
-    "side by side": (
-        "Choose by the table: low leakage and high test accuracy, with their intervals.",
-        _REPEAT,
-    ),
-}
-
-
-def _nothing_leaks(
-    comparison: Comparison, records: Sequence[Record], verdicts: Sequence[PlainVerdict]
-) -> str:
-    """Return the headline of a comparison whose undefended rows show no leak; empty elsewhere."""
-    bare = [
-        said
-        for one, said in zip(records, verdicts, strict=True)
-        if {figure.defense for figure in one.findings} == {NO_DEFENSE}
-    ]
-    cannot = "which defense lowers a leak cannot be said here"
-    if not holds_defenses(comparison):
-        statuses = [said.status for said in bare]
-        if not statuses or any(status in LEAKS for status in statuses):
-            return ""
-        return f"Undefended the verdict is “{evidence.gravest(statuses)}”: {cannot}"
-    if not nothing_to_lower(comparison):
-        return ""
-    # Of membership alone: that sources are named is no leak that its front could show lower.
-    statuses = [one for said in bare for topic, one in said.topics if topic == "membership"]
-    plain = f" (“{evidence.gravest(statuses)}”)" if statuses else ""
-    return f"Undefended no membership attack is above guessing{plain}: {cannot}"
-
-
-def _best(
-    comparison: Comparison,
-    verdicts: Sequence[PlainVerdict],
-    best: TradeOff | None,
-    shown: TradeOff | None,
-) -> tuple[str, str]:
-    """Return status and headline of a comparison."""
-    if not holds_defenses(comparison):
-        grave = evidence.gravest([said.status for said in verdicts])
-        rows = len(comparison.rows)
-        return "side by side", f"{rows} rows side by side; the gravest verdict is “{grave}”"
-    if best is not None:
-        return "best trade-off", f"{shortened(best.name, 80)}: {_bargain(best)}"
-    if shown is not None and shown.lowers:
-        return "no trade-off", (
-            "No defense is shown to take away more leakage than it costs. "
-            f"{shortened(shown.name, 60)}: {_bargain(shown)}"
-        )
-    return "no trade-off", "No defense is shown to lower the leakage to the strongest attack"
-
-
-def _bargain(one: TradeOff) -> str:
-    limits = ""
-    if one.low is not None and one.high is not None:
-        limits = f" (95% interval {-100 * one.high:.1f} to {-100 * one.low:.1f})"
-    points = f"{-100 * one.leakage:.1f} points less leakage{limits}"
-    return f"{points} to the strongest attack, {_price(one)}"
-
-
-def _price(one: TradeOff) -> str:
-    before, after = (
-        words.percent(1 - error)
-        for error in (one.undefended_error, one.undefended_error + one.error)
-    )
-    if one.error <= 0:
-        return f"at no cost in accuracy ({before} to {after})"
-    accuracy = f"accuracy {before} to {after}"
-    if one.lost is None:
-        return f"{accuracy}, where guessing does as well"
-    return f"{words.percent(one.lost)} of what was learned above guessing lost ({accuracy})"
-
-
-def _numbers_of(one: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
-    against, rows = words.against(one.contrast), len(tradeoffs(comparison))
-    picked = f", not corrected for picking one of {rows} rows" if rows > 1 else ""
-    limits = _limits(one.low, one.high) or "no interval"
-    left = words.percent(max(one.undefended + one.leakage, 0.0))
-    utility = comparison.on("utility", TEST_ACCURACY)
-    change = next((entry.change for entry in utility if entry.row == one.row), None)
-    spread = _limits(change.low, change.high) if change else ""
-    return (
-        Tile(
-            "Membership advantage (2 AUC − 1)",
-            f"{words.points(one.leakage)} points",
-            f"{shortened(one.name, 40)}, strongest attack {against}: {limits}{picked}; {left} left",
-            "good" if one.lowers else "",
-        ),
-        Tile(
-            "Test accuracy",
-            f"{words.points(-one.error)} points",
-            "; ".join(filter(None, ("against no defense, same clients", spread, _price(one)))),
-        ),
-        Tile(
-            "Membership advantage undefended",
-            words.percent(one.undefended),
-            f"strongest attack {against}, an AUC of {(one.undefended + 1) / 2:.3f}; "
-            "guessing has 0%",
-        ),
-    )
-
-
-def _limits(low: float | None, high: float | None) -> str:
-    if low is None or high is None:
-        return ""
-    return f"95% interval {words.points(low)} to {words.points(high)}"

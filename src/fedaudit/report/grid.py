@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -14,11 +14,11 @@ class Cell:
     """One entry of a table.
 
     Attributes:
-        text: What the entry says.
-        detail: A second, smaller line, such as the interval.
-        tone: How it is coloured; the text never relies on it alone.
+        text: The value or name.
+        detail: Smaller lines below it, such as the interval.
+        tone: The colour; the text never relies on it alone.
         mark: Footnote letter, empty without one.
-        full: The whole text, or much of it, where ``text`` is shortened.
+        full: The whole text, or much of it, if ``text`` is shortened.
     """
 
     text: str
@@ -72,14 +72,14 @@ class Footnotes:
     notes: dict[str, str] = field(default_factory=dict)
 
     def mark(self, note: str) -> str:
-        """The letter of a note, new if it was not seen before; none for an empty note."""
+        """Return the letter of a note, a new one for a new note; "" for an empty note."""
         note = shortened(note, 300)
         if not note:
             return ""
         return self.notes.setdefault(note, _letters(len(self.notes)))
 
     def listed(self) -> tuple[tuple[str, str], ...]:
-        """All notes as (letter, text), in the order of their letters."""
+        """Return all notes as (letter, text), in the order of their letters."""
         return tuple((letter, note) for note, letter in self.notes.items())
 
 
@@ -92,13 +92,13 @@ def _letters(number: int) -> str:
 
 
 def clean(text: str) -> str:
-    """Text on one line without control, direction or surrogate characters."""
+    """Return text on one line without control, direction or surrogate characters."""
     if text.isprintable():  # nearly every text: no such character, and no line end
         return text
     return _on_one_line(text)
 
 
-@lru_cache(maxsize=256)  # the same few names stand in thousands of places
+@lru_cache(maxsize=256)  # the same few names appear in thousands of places
 def _on_one_line(text: str) -> str:
     # Few characters are distinct, also of a long text.
     return text.translate({ord(char): _in_place_of(char) for char in set(text)})
@@ -111,13 +111,13 @@ def _in_place_of(char: str) -> str:
 
 
 def shortened(text: str, limit: int = 48) -> str:
-    """Clean text cut to a length, with an ellipsis in the cut's place."""
+    """Return clean text cut to a length, with an ellipsis at the cut."""
     text = clean(text)
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
 def cut_within(text: str, limit: int) -> str:
-    """Clean text cut to a length before its last third, since names differ at the end."""
+    """Return clean text cut to a length before its last third: names differ at the end."""
     text = clean(text)
     if len(text) <= limit:
         return text
@@ -126,55 +126,25 @@ def cut_within(text: str, limit: int) -> str:
 
 
 def named(text: str, detail: str = "", tone: Tone = "", *, limit: int = 48) -> Cell:
-    """A cell with a name from outside: cleaned, shortened, more of it kept beside it."""
+    """Return a cell with a name from outside: cleaned and shortened, more of it in ``full``."""
     short, whole = shortened(text, limit), shortened(text, MOST_KEPT)
     return Cell(short, detail, tone, full=whole if whole != short else "")
 
 
 MOST_KEPT = 400
-"""Characters of a name that are kept beside its short form."""
-
-
-def without_constants(grid: Grid, kept: Sequence[str]) -> Grid:
-    """The table without columns that say the same in every row; the remark says it once.
-
-    Args:
-        grid: A table without headings over its columns.
-        kept: Columns that stay whatever they hold; the first one always stays.
-    """
-    if len(grid.rows) < 2:
-        return grid
-    same = [
-        place > 0 and column.text not in kept and len({row[place].text for row in grid.rows}) == 1
-        for place, column in enumerate(grid.columns)
-    ]
-    told = [
-        _told(column.text.lower(), grid.rows[0][place].text)
-        for place, column in enumerate(grid.columns)
-        if same[place]
-    ]
-    remark = f"In every row: {', '.join(told)}. " if told else ""
-    return replace(
-        grid,
-        columns=tuple(c for c, drop in zip(grid.columns, same, strict=True) if not drop),
-        rows=tuple(
-            tuple(cell for cell, drop in zip(row, same, strict=True) if not drop)
-            for row in grid.rows
-        ),
-        remark=remark + grid.remark,
-    )
-
-
-def _told(column: str, text: str) -> str:
-    """ "seed 1"; a text that names its column, such as "no defense", stands alone."""
-    return text if column in text.split() else f"{column} {text}"
+"""Characters of a name that ``full`` holds."""
 
 
 EMPTY = Cell("–", tone="muted")
-"""Of what there is none of."""
+"""Placeholder for a missing value."""
 
 Filled = Mapping[str, Cell | str | None]
 """A row by the headings of its columns; None leaves a dash."""
+
+
+def as_cell(value: Cell | str | None) -> Cell:
+    """Return a text as a cell, and a dash for None."""
+    return EMPTY if value is None else Cell(value) if isinstance(value, str) else value
 
 
 def tabled(
@@ -187,42 +157,47 @@ def tabled(
     notes: Footnotes | None = None,
     remark: str = "",
 ) -> Grid:
-    """A table of rows that all have the same columns, in their order.
+    """Return a table of rows that all have the same columns, in their order.
 
     Args:
         caption: What the table shows.
         rows: The first column of each is its heading.
-        words: Columns without numbers, beside the first; the others are set flush right.
-        varying: Columns without numbers that stay only where they differ between rows; otherwise
-            the remark says once what they say.
+        words: Columns without numbers, except the first; the others are set flush right.
+        varying: Columns without numbers that are left out if they are the same in all of several
+            rows; the remark then says it once.
         headings: Headings above the columns.
         notes: Footnotes of the cells.
         remark: A sentence below the table.
     """
-    cells = [
-        {
-            name: EMPTY if one is None else Cell(one) if isinstance(one, str) else one
-            for name, one in row.items()
-        }
-        for row in rows
-    ]
+    cells = [{name: as_cell(one) for name, one in row.items()} for row in rows]
     names = list(cells[0]) if cells else []
-    grid = Grid(
+    constant = [
+        name for name in varying if len(cells) > 1 and len({row[name].text for row in cells}) == 1
+    ]
+    shown = [name for name in names if name not in constant]
+    if constant:
+        same = [_of_all(shortened(name, 60).lower(), cells[0][name].text) for name in constant]
+        remark = f"In every row: {', '.join(same)}. {remark}"
+    return Grid(
         caption,
         tuple(
             Column(shortened(name, 60), bool(place) and name not in (*words, *varying))
-            for place, name in enumerate(names)
+            for place, name in enumerate(shown)
         ),
-        tuple(tuple(row.values()) for row in cells),
+        tuple(tuple(row[name] for name in shown) for row in cells),
         headings=headings,
         notes=notes.listed() if notes else (),
         remark=remark,
     )
-    return without_constants(grid, [shortened(n, 60) for n in names if n not in varying])
+
+
+def _of_all(column: str, text: str) -> str:
+    """Return "seed 1"; a text that names its column, such as "no defense", is left as it is."""
+    return text if column in text.split() else f"{column} {text}"
 
 
 def below(*lines: str) -> str:
-    """Lines below a cell's text, without empty ones."""
+    """Return the lines of a cell below its text, without empty ones."""
     return "\n".join(line for line in lines if line)
 
 

@@ -26,18 +26,19 @@ from fedaudit.report import words
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clause_summary
 from fedaudit.report.clusters import cluster_figures, cluster_section
+from fedaudit.report.comparison.screen import first_of_comparison, front_figure
+from fedaudit.report.comparison.tables import comparison_section
+from fedaudit.report.comparison.tradeoffs import cautions
 from fedaudit.report.evidence import about_members, attacks_tried, says_nothing
-from fedaudit.report.figures.comparison import front_figure, hypervolume_tables, tradeoff_figure
 from fedaudit.report.figures.drawing import Figures
 from fedaudit.report.figures.forest import forest_drawn
 from fedaudit.report.figures.games import game_figures
 from fedaudit.report.figures.membership import roc_figure
 from fedaudit.report.figures.svg import drawn, hovering, symbols
-from fedaudit.report.first import first_of_comparison, first_screen
+from fedaudit.report.first import first_screen
 from fedaudit.report.grid import clean, shortened
 from fedaudit.report.reproducing import reproducing
 from fedaudit.report.sources import kind_of, source_figures, source_section
-from fedaudit.report.tables.comparison import comparison_section
 from fedaudit.report.tables.games import (
     certificates_table,
     detector_table,
@@ -46,8 +47,6 @@ from fedaudit.report.tables.games import (
 )
 from fedaudit.report.tables.membership import membership_section, targets_of
 from fedaudit.report.tables.run import run_section
-from fedaudit.report.tables.usage import usage_table
-from fedaudit.report.text.comparison import cautions
 from fedaudit.report.text.games import first_of_games, game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.unlearning import unlearning_section
@@ -200,17 +199,16 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     records = [words.cleaned(record, speak) for record in records]
     verdicts = [verdict(record) for record in records]
     pairs = list(zip(records, verdicts, strict=True))
-    figure = front_figure(comparison) or tradeoff_figure(comparison)
+    first = first_of_comparison(comparison, records, verdicts)
+    front = front_figure(comparison, ranked=first.look != "control failed")
     title = f"Comparison of {words.plural(len(records), 'audit')}"
     return _rendered(
         "comparison.html.j2",
         title,
-        {figure.ident: figure} if figure else {},
+        {front.ident: front} if front else {},
         running=(title, ""),
-        first=first_of_comparison(comparison, records, verdicts),
-        tradeoff=figure,
-        usage=usage_table(comparison, records),
-        hypervolumes=hypervolume_tables(comparison),
+        first=first,
+        front=front,
         verdicts=[(r.name, plain) for r, plain in pairs] if len(records) <= MOST_VERDICTS else [],
         **comparison_section(comparison, records, [plain.status for plain in verdicts]),
         defended=any(row.family != NO_DEFENSE for row in comparison.rows),

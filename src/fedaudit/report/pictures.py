@@ -9,6 +9,8 @@ from fedaudit.core.metric_names import (
 )
 from fedaudit.report import words
 from fedaudit.report.clusters import Clustered, clustered_of, group_names, label_of, risk_size
+from fedaudit.report.comparison.tables import attacks_of
+from fedaudit.report.comparison.tradeoffs import clients_of, labels_of, strongest_entry, tradeoffs
 from fedaudit.report.deciding.clients import are_several, name_of
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.evidence import (
@@ -37,11 +39,9 @@ from fedaudit.report.figures.forest import (
 )
 from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.sources import Named, labels_of_named, look_of_source, on_sources
-from fedaudit.report.tables.comparison import attacks_of
-from fedaudit.report.text.comparison import clients_of, labels_of, strongest_entry, tradeoffs
 from fedaudit.report.verdict import figures_by_side
 from fedaudit.results.clusters import EVERYBODY
-from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison
+from fedaudit.results.comparison import STRONGEST_ATTACK, AttackEntry, Comparison
 from fedaudit.results.doubts import NOT_RELIED_ON
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.metrics import MODEL_ESTIMATE, MODEL_RISK, TEST_ACCURACY, VIOLATIONS
@@ -71,6 +71,10 @@ def _mark(one: Estimate, look: Style, name: str) -> Mark:
     limits = words.interval_of(one)
     said = f"{name} {words.value_of(one)}" + f" ({limits})" * bool(limits)
     return Mark(one.value or 0.0, one.low, one.high, look, said)
+
+
+def _entry_mark(one: AttackEntry, text: str) -> Mark:
+    return Mark(one.value or 0.0, one.low, one.high, PLAIN, text)
 
 
 def _dot(value: float | None, look: Style, name: str, size: float = 9.0) -> tuple[Mark, ...]:
@@ -312,24 +316,38 @@ def _model_line(one: Clustered, name: str, study: str) -> Line | None:
 
 
 def comparison_picture(comparison: Comparison) -> Picture:
-    """Rows side by side for comparisons without a front: of sources, else of models' risk."""
+    """Return rows side by side for comparisons without a front: membership, sources, clusters."""
     labels = labels_of(comparison)
-    every = {row: attacks_of(comparison, row) for row in range(len(comparison.rows))}
-    best = {row: max(of, key=lambda one: one.success.number) for row, of in every.items() if of}
-    if best:
-        lines = [
-            _source_line(
-                shortened(labels[row], 60), f"{labels[row]}, {one.success.attack}", one, PLAIN
-            )
-            for row, one in best.items()
-        ]
-        track = Track("Attack success rate", "%", max(one.chance for one in best.values()))
-        caption = (
-            "Success of the strongest attack of each row, with 95% intervals; the dashed line is "
-            "guessing."
-        )
-        looks = {"strongest attack": PLAIN, _LABELS_ALONE: BASELINE}
-        return (forest("Source inference, row by row", "success", caption, (track,), lines, looks),)
+    return (
+        *membership_rows(comparison),
+        *_source_rows(comparison, labels),
+        *_cluster_rows(comparison, labels),
+    )
+
+
+def _source_rows(comparison: Comparison, labels: Sequence[str]) -> Picture:
+    best = {
+        row: max(attacks, key=lambda one: one.success.number)
+        for row in range(len(labels))
+        if (attacks := attacks_of(comparison, row))
+    }
+    if not best:
+        return ()
+    lines = [
+        _source_line(shortened(labels[row], 60), f"{labels[row]}, {one.success.attack}", one, PLAIN)
+        for row, one in best.items()
+    ]
+    track = Track("Attack success rate", "%", max(one.chance for one in best.values()))
+    title, label = "Source inference, row by row", "source inference, row by row"
+    caption = (
+        "Success of the strongest attack of each row, with 95% intervals; the dashed line is "
+        "guessing."
+    )
+    looks = {"strongest attack": PLAIN, _LABELS_ALONE: BASELINE}
+    return (forest(title, label, caption, (track,), lines, looks),)
+
+
+def _cluster_rows(comparison: Comparison, labels: Sequence[str]) -> Picture:
     lines = []
     for entry in comparison.on("clusters", MODEL_RISK):
         risk = entry.figure
@@ -342,43 +360,50 @@ def comparison_picture(comparison: Comparison) -> Picture:
         "dashed line is guessing."
     )
     title = "Membership risk by model, row by row"
-    return (forest(title, "risk", caption, (_RISK,), lines),) if lines else ()
+    label = "risk by model, row by row"
+    return (forest(title, label, caption, (_RISK,), lines),) if lines else ()
 
 
-COMPARED = "rows of a comparison"
+COMPARED = "membership, row by row"
 """Label of the rows of a comparison on membership."""
-MOST_COMPARED = 10
-"""Rows of a comparison in a terminal."""
 
 
 def membership_rows(comparison: Comparison) -> Picture:
-    """Defense, strongest AUC and test accuracy of every row, for a terminal; none without AUCs."""
-    found = [
+    """Return strongest AUC and test accuracy of every row; empty without AUCs."""
+    strongest = [
         one
         for one in comparison.entries
         if (one.part, one.metric, one.attack) == ("inside", AUC, STRONGEST_ATTACK)
         and one.value is not None
     ]
-    if not found:
+    if not strongest:
         return ()
     fell = tradeoffs(comparison)
-    contrast = fell[0].contrast if fell else max(found, key=lambda one: one.value or 0.0).contrast
+    largest = max(strongest, key=lambda one: one.value or 0.0)
+    contrast = fell[0].contrast if fell else largest.contrast
     accuracies = {one.row: one.figure for one in comparison.on("utility", TEST_ACCURACY)}
-    # The undefended row on the clients that defend, as in the picture, if these are the same.
-    defending = {clients_of(e) for e in found if comparison.rows[e.row].family != NO_DEFENSE}
+    # The undefended row on the clients that defend, as in the front, if these are the same.
+    defending = {clients_of(e) for e in strongest if comparison.rows[e.row].family != NO_DEFENSE}
     clients = defending.pop() if len(defending) == 1 else None
     lines = []
     for row, label in enumerate(labels_of(comparison)):
-        values, limits = [words.MISSING] * 2, [""] * 2
-        if best := strongest_entry(comparison, row, contrast, clients):
-            values[0] = f"{'▲ ' * bool(best.above)}{words.shown(best.value, AUC)}"
-            limits[0] = words.interval(best.low, best.high, AUC)
-        if right := accuracies.get(row):
-            values[1], limits[1] = words.value_of(right), words.interval_of(right)
-        lines.append(Line(label, ((), ()), tuple(values), tuple(limits)))
-    title = f"Rows, members {words.against(contrast)}"
-    if len(lines) > MOST_COMPARED:
-        title += f"; {len(lines) - MOST_COMPARED + 1} more in the report"
-        lines = lines[: MOST_COMPARED - 1]
+        best, right = strongest_entry(comparison, row, contrast, clients), accuracies.get(row)
+        auc, limits, accuracy = words.MISSING, "", words.MISSING
+        if best is not None:
+            auc = f"{'▲ ' * bool(best.above)}{words.shown(best.value, AUC)}"
+            limits = words.interval(best.low, best.high, AUC)
+        if right is not None:
+            accuracy = words.value_of(right)
+        marks = (
+            () if best is None else (_entry_mark(best, f"{label}: AUC {auc} ({limits})"),),
+            () if right is None else (_mark(right, PLAIN, f"{label}: accuracy"),),
+        )
+        ranges = (limits, words.interval_of(right) if right else "")
+        lines.append(Line(label, marks, (auc, accuracy), ranges))
+    caption = (
+        "Strongest attack of each row and test accuracy, with 95% intervals; dashed: guessing; ▲ "
+        "above it."
+    )
     tracks = (Track("Strongest AUC", guess=0.5), Track("Test accuracy", "%", high=1.0))
-    return (forest(title, COMPARED, "", tracks, lines),)
+    title = f"Rows, members {words.against(contrast)}"
+    return (forest(title, COMPARED, caption, tracks, lines),)

@@ -80,38 +80,40 @@ class Named(NamedTuple):
 
 def on_sources(record: Record) -> tuple[Named, ...]:
     """Return every source attack of a record, those without a defense first."""
-    figures = [one for one in record.on_sources if one.seed is None]
+    figures = [figure for figure in record.on_sources if figure.seed is None]
     fair = {
-        _key(one): one for one in record.on_fair_sources if one.seed is None and not one.against
+        _key(figure): figure
+        for figure in record.on_fair_sources
+        if figure.seed is None and not figure.against
     }
     attacks = [
-        one._replace(on_fair_draw=fair.get(_key(one.success)))
-        for one in named_in(figures, record.sources)
+        attack._replace(on_fair_draw=fair.get(_key(attack.success)))
+        for attack in named_in(figures, record.sources)
     ]
-    return tuple(sorted(attacks, key=lambda one: one.success.defense not in ("", NO_DEFENSE)))
+    return tuple(sorted(attacks, key=lambda attack: attack.success.defense not in ("", NO_DEFENSE)))
 
 
 def named_in(figures: Iterable[Estimate], results: Sequence[SourceResult] = ()) -> list[Named]:
     """Return the attacks that figures are of, with their results in each run."""
     by_attack = {
-        key: {one.against: one for one in same}
+        key: {figure.against: figure for figure in same}
         for key, same in evidence.grouped(figures, _key).items()
     }
     runs = evidence.grouped(results, _key)
     return [
-        Named(one[""], one[LABELS], one.get(LABEL_BASELINE), tuple(runs.get(key, ())))
-        for key, one in by_attack.items()
-        if {"", LABELS} <= one.keys()
+        Named(parts[""], parts[LABELS], parts.get(LABEL_BASELINE), tuple(runs.get(key, ())))
+        for key, parts in by_attack.items()
+        if {"", LABELS} <= parts.keys()
     ]
 
 
-def _key(one: Estimate | SourceResult) -> tuple[str, str, str]:
-    return one.attack, one.defense, one.view
+def _key(result: Estimate | SourceResult) -> tuple[str, str, str]:
+    return result.attack, result.defense, result.view
 
 
 def labels_of_named(attacks: Sequence[Named]) -> list[str]:
     """Return a label for each attack: its name, and its defense and view if these differ."""
-    parts = [_setting(one.success, 60) for one in attacks]
+    parts = [_setting(attack.success, 60) for attack in attacks]
     varies = [place == 0 or len({part[place] for part in parts}) > 1 for place in range(3)]
     return [
         " · ".join(text for text, differs in zip(part, varies, strict=True) if differs)
@@ -119,23 +121,23 @@ def labels_of_named(attacks: Sequence[Named]) -> list[str]:
     ]
 
 
-def _setting(one: Estimate | SourceResult, limit: int = 48) -> tuple[str, str, str]:
+def _setting(result: Estimate | SourceResult, limit: int = 48) -> tuple[str, str, str]:
     return (
-        shortened(one.attack, limit),
-        shortened(words.defense_name(one.defense), limit),
-        f"view: {shortened(one.view)}",
+        shortened(result.attack, limit),
+        shortened(words.defense_name(result.defense), limit),
+        f"view: {shortened(result.view)}",
     )
 
 
 def strongest_on_sources(attacks: Sequence[Named]) -> Named | None:
     """Return the attack with the largest excess by its lower limit, else the highest success."""
 
-    def shown(one: Named) -> tuple[bool, bool, float]:
-        excess = beyond(evidence.least_of(one.excess), one.mixes)
+    def shown(attack: Named) -> tuple[bool, bool, float]:
+        excess = beyond(evidence.least_of(attack.excess), attack.mixes)
         return (
-            one.above_mixes,
-            one.above_guessing,
-            excess if one.above_mixes else one.success.number,
+            attack.above_mixes,
+            attack.above_guessing,
+            excess if attack.above_mixes else attack.success.number,
         )
 
     return max(attacks, key=shown, default=None)
@@ -183,42 +185,42 @@ SOURCE_HEADLINES: Mapping[evidence.Status, str] = {
     "no leak shown": "No leak of sources shown by the attacks that were run",
 }
 
-_DO_NOT_PROMISE = "do not promise that sources stay hidden."
 _MEANINGS: Mapping[evidence.Status, str] = {
     "strong leak": "An adversary with this view names the client of many training samples, where "
     "label distributions alone would not reveal it. Treat the source of a sample as disclosed.",
-    "clear leak": "An adversary with this view names the client of a training sample clearly more "
-    f"often than label distributions allow: {_DO_NOT_PROMISE}",
-    "weak leak": "An adversary with this view names a few owners that label distributions alone "
-    f"would not reveal: {_DO_NOT_PROMISE}",
-    "trace of a leak": "Barely any owner is named that label distributions alone would not reveal. "
-    f"It is a leak all the same: {_DO_NOT_PROMISE}",
+    **dict.fromkeys(
+        ("clear leak", "weak leak", "trace of a leak"),
+        "An adversary with this view names owners that label distributions alone would not reveal. "
+        "Do not promise that sources stay hidden.",
+    ),
     "above guessing": "The classes that a client holds may be all that identifies its samples. "
     "Where these are a secret, it is a leak all the same.",
-    "inconclusive": "The intervals on sources are too wide to tell a leak from none. That is not a "
-    "sign of safety. More audited samples of each client narrow them, and more seeds.",
+    "inconclusive": "The intervals on sources are too wide to distinguish a leak from none. That "
+    "is not a sign of safety. More audited samples of each client narrow them, and more seeds.",
     "no leak shown": "These attacks do not name owners more often than guessing here.",
 }
 
 
 def wrong_side(attacks: Sequence[Named]) -> list[Named]:
     """Return attacks that are right less often than a guess: their scores may be inverted."""
-    return [one for one in attacks if evidence.highest_of(one.success) < one.chance]
+    return [attack for attack in attacks if evidence.highest_of(attack.success) < attack.chance]
 
 
 def source_status(attacks: Sequence[Named]) -> evidence.Status:
     """Return the verdict on sources alone."""
-    size = evidence.largest([size for one in attacks if (size := excess_size(one))])
+    size = evidence.largest([size for attack in attacks if (size := excess_size(attack))])
     if size is not None:
         return evidence.LEAKS[size]
-    if any(one.above_guessing for one in attacks):
+    if any(attack.above_guessing for attack in attacks):
         return "above guessing"
     # Against guessing and not label distributions, so that "no leak shown" covers both. A test
     # that finds something, in one seed of several, is no sign of none.
     open_still = any(
-        one.success.significant
-        or evidence.leaves_doubt(beyond(evidence.highest_of(one.success) - one.chance, one.chance))
-        for one in attacks
+        attack.success.significant
+        or evidence.leaves_doubt(
+            beyond(evidence.highest_of(attack.success) - attack.chance, attack.chance)
+        )
+        for attack in attacks
     )
     return "inconclusive" if open_still or wrong_side(attacks) else "no leak shown"
 
@@ -227,7 +229,7 @@ def source_meaning(status: evidence.Status, attacks: Sequence[Named]) -> str:
     """Return what follows from the verdict on sources, and what does not."""
     if status != "no leak shown":
         return _MEANINGS[status]
-    most = max(evidence.highest_of(one.success) for one in attacks)
+    most = max(evidence.highest_of(attack.success) for attack in attacks)
     return (
         f"{_MEANINGS[status]} What could still be hidden: owners named in up to "
         f"{words.percent(most)} of cases. This is a measurement, not a proof."
@@ -239,7 +241,7 @@ def source_question(record: Record) -> str:
     samples = words.from_to([run.samples for run in record.sources], "–")
     each = words.from_to([run.samples // len(run.clients) for run in record.sources], "–")
     clients = words.from_to([len(run.clients) for run in record.sources], "–")
-    draw = f", {SAME_LABELS}" * any(one.contrast == FAIR for one in record.on_sources)
+    draw = f", {SAME_LABELS}" * any(figure.contrast == FAIR for figure in record.on_sources)
     return f"{samples} samples, {each} of each of {clients} clients{draw}"
 
 
@@ -254,7 +256,9 @@ def source_sentence(record: Record) -> str:
             "In these samples classes reveal no client. Of random samples of each client's own "
             "data more may be named (audit.sources)."
         )
-    absent = max((len(run.absent) for one in on_sources(record) for run in one.runs), default=0)
+    absent = max(
+        (len(run.absent) for attack in on_sources(record) for run in attack.runs), default=0
+    )
     if absent:
         parts.append(
             f"No measured round shows a model of {words.plural(absent, 'client')}, whose samples "
@@ -307,35 +311,37 @@ def source_table(record: Record) -> Grid:
     """Return all source attacks: success, and how far it is above guessing and baselines."""
     attacks = on_sources(record)
     figures = [
-        _Column(one, label, heading, figure)
-        for one, label in zip(attacks, labels_of_named(attacks), strict=True)
+        _Column(attack, label, heading, figure)
+        for attack, label in zip(attacks, labels_of_named(attacks), strict=True)
         for heading, figure in {
-            "Attack success rate": one.success,
-            "On the fair draw": one.on_fair_draw,
-            "Over label distributions": one.excess,
-            "Over the label baseline": one.over_baseline,
+            "Attack success rate": attack.success,
+            "On the fair draw": attack.on_fair_draw,
+            "Over label distributions": attack.excess,
+            "Over the label baseline": attack.over_baseline,
         }.items()
         if figure is not None
     ]
-    methods = ", ".join(evidence.distinct(one.success.method for one in attacks))
+    methods = ", ".join(evidence.distinct(attack.success.method for attack in attacks))
     parts = [
         f"Intervals: {methods}.",
         "Means over seeds; p-values combined by Fisher's method."
-        * any(len(one.runs) > 1 for one in attacks),
-        words.about_runs(one.success.further for one in attacks).strip(),
-        f"Fair draw: samples {SAME_LABELS}." * any(one.on_fair_draw for one in attacks),
-        *evidence.distinct(one.older_level for one in attacks),
+        * any(len(attack.runs) > 1 for attack in attacks),
+        words.about_runs(attack.success.further for attack in attacks).strip(),
+        f"Fair draw: samples {SAME_LABELS}." * any(attack.on_fair_draw for attack in attacks),
+        *evidence.distinct(attack.older_level for attack in attacks),
         _SIGNS.format(share=words.percent(alpha_of(record)), rows=len(attacks)),
     ]
     return estimate_table(
         "Source inference: all attacks",
         figures,
-        rows=lambda one: named(one.label, limit=80),
-        columns=lambda one: ("", one.heading),
-        cell=lambda one: measured(
-            one.figure,
-            look_of_source(one.attack) if one.figure is one.attack.success else evidence.Look(),
-            *_lines(one.figure),
+        rows=lambda entry: named(entry.label, limit=80),
+        columns=lambda entry: entry.heading,
+        cell=lambda entry: measured(
+            entry.figure,
+            look_of_source(entry.attack)
+            if entry.figure is entry.attack.success
+            else evidence.Look(),
+            *_lines(entry.figure),
         ),
         remark=" ".join(filter(None, parts)),
     )
@@ -369,11 +375,15 @@ def source_figures(record: Record) -> list[drawing.Figures]:
     """
     attacks = on_sources(record)
     best = strongest_on_sources(attacks)
-    runs = [run for one in sorted(attacks, key=lambda one: one is not best) for run in one.runs]
+    runs = [
+        run
+        for attack in sorted(attacks, key=lambda attack: attack is not best)
+        for run in attack.runs
+    ]
     in_rounds = [run for run in runs if run.by_round]
     seeds = evidence.distinct(f"Seed {run.seed}" for run in in_rounds)
     looks = {seed: drawing.style(place) for place, seed in enumerate(seeds)}
-    explained = {_key(one.success): one.mixes for one in attacks}
+    explained = {_key(attack.success): attack.mixes for attack in attacks}
     charts = []
     if in_rounds:
         charts.append(

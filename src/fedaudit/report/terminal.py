@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from fedaudit.report.comparison.screen import first_of_comparison
 from fedaudit.report.figures.forest import Forest, Picture
-from fedaudit.report.first import First, first_of_comparison, first_screen
+from fedaudit.report.first import First, first_screen
 from fedaudit.report.grid import Tile, cut_within, shortened
 from fedaudit.report.pictures import COMPARED, membership_rows
 from fedaudit.report.text.games import first_of_games, fit_warnings, game_verdict

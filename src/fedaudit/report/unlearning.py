@@ -45,27 +45,31 @@ def unlearning_section(record: Record) -> UnlearningSection | None:
     if not rows:
         return None
     several = len({row.after.target for row in rows}) > 1
-    figures = [one for one in record.where(topic=UNLEARNING, seed=None) if one.attack or one.value]
-    cells = [(_EXCESS if one.against else _HEADINGS[one.point], one) for one in figures]
-    cells += [(_VERDICT, one) for one in figures if one.against]
+    figures = [
+        figure
+        for figure in record.where(topic=UNLEARNING, seed=None)
+        if figure.attack or figure.value
+    ]
+    cells = [(_EXCESS if figure.against else _HEADINGS[figure.point], figure) for figure in figures]
+    cells += [(_VERDICT, figure) for figure in figures if figure.against]
 
-    def heading(one: Estimate) -> Cell:
-        if not one.attack:
-            return Cell(words.capital(words.metric_name(one.metric)))
-        target = "all" if one.target is None else words.client_name(one.target)
-        return named(one.attack, target * several)
+    def heading(figure: Estimate) -> Cell:
+        if not figure.attack:
+            return Cell(words.capital(words.metric_name(figure.metric)))
+        target = "all" if figure.target is None else words.client_name(figure.target)
+        return named(figure.attack, target * several)
 
     table = estimate_table(
         f"AUC of forgotten against unseen {_units(record)}, and utility",
         cells,
         rows=lambda cell: heading(cell[1]),
-        columns=lambda cell: ("", cell[0]),
+        columns=lambda cell: cell[0],
         cell=lambda cell: (
             unlearning_verdict(record, cell[1].note)
             if cell[0] == _VERDICT
             else measured(cell[1], Look(), unbounded="")
         ),
-        order=[("", name) for name in ("Before", "After", "Retrained", _EXCESS, _VERDICT)],
+        order=("Before", "After", "Retrained", _EXCESS, _VERDICT),
         remark="The yardstick is a federation with the same settings that never had the forgotten "
         "samples. After less retrained: paired on the same samples, with a 90% interval, which is "
         "two one-sided tests at 5% each. Both models: the score before less the score after, for "
@@ -80,17 +84,21 @@ def unlearning_tile(record: Record) -> list[Tile]:
     if not rows:
         return []
     verdict, most = unlearning_verdict(record), most_left(rows)
-    both = max((row.both for row in rows), key=lambda one: one.number)
+    both = max((row.both for row in rows), key=lambda figure: figure.number)
     aucs = ", ".join(
-        f"{name} {words.value_of(one)}"
-        for name, one in ((BEFORE, most.before), (AFTER, most.after), (RETRAINED, most.retrained))
+        f"{name} {words.value_of(figure)}"
+        for name, figure in (
+            (BEFORE, most.before),
+            (AFTER, most.after),
+            (RETRAINED, most.retrained),
+        )
     )
-    found = record.where(topic=UNLEARNING, seed=None, metric=TEST_ACCURACY)
+    utilities = record.where(topic=UNLEARNING, seed=None, metric=TEST_ACCURACY)
     accuracies = ", ".join(
-        f"{one.point} {words.shown(one.value, TEST_ACCURACY)}"
+        f"{figure.point} {words.shown(figure.value, TEST_ACCURACY)}"
         for name in (BEFORE, AFTER, RETRAINED)
-        for one in found
-        if one.point == name
+        for figure in utilities
+        if figure.point == name
     )
     detail = f"{most.after.attack}, AUC {aucs}; "
     detail += f"adversary with both models {words.value_of(both)} ({both.attack})"

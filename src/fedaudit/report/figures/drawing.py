@@ -114,23 +114,27 @@ Place = Number | str
 """A number, or a name of an axis that has names."""
 
 
+class Limits(Protocol):
+    """An interval; a limit may be missing."""
+
+    @property
+    def low(self) -> float | None:
+        """The lower limit."""
+        ...
+
+    @property
+    def high(self) -> float | None:
+        """The upper limit."""
+        ...
+
+
 @runtime_checkable
-class WithLimits(Protocol):
+class WithLimits(Limits, Protocol):
     """A figure that may have limits."""
 
     @property
     def value(self) -> float | None:
         """The figure."""
-        ...
-
-    @property
-    def low(self) -> float | None:
-        """Its lower limit."""
-        ...
-
-    @property
-    def high(self) -> float | None:
-        """Its upper limit."""
         ...
 
 
@@ -190,8 +194,8 @@ class Series:
         looks: Styles of single marks, where they differ.
         texts: What "%{text}" stands for, one a place.
         names: Words beside marks, one a place; what would cover another is left out.
-        limits: Figures whose intervals are drawn, one a place.
-        across: Whether these lie along the horizontal axis.
+        limits: Intervals of the values, one a place.
+        limits_across: Intervals of the places, likewise.
         opacity: Of everything.
     """
 
@@ -208,14 +212,14 @@ class Series:
     looks: Sequence[Style] = ()
     texts: Sequence[str] = ()
     names: Sequence[str] = ()
-    limits: Sequence[WithLimits] = ()
-    across: bool = False
+    limits: Sequence[Limits] = ()
+    limits_across: Sequence[Limits] = ()
     opacity: float = 1.0
 
     def reach(self, across: bool) -> Iterator[Number]:
         """Every value that an axis has to hold."""
         yield from (one for one in (self.x if across else self.y) if isinstance(one, float | int))
-        for one in self.limits if self.across == across else ():
+        for one in self.limits_across if across else self.limits:
             yield from (limit for limit in (one.low, one.high) if limit is not None)
 
 

@@ -27,6 +27,8 @@ grounds."""
 
 Spot = tuple[float, float]
 """Shares of a panel from its upper left corner."""
+Box = tuple[float, float, float, float]
+"""Left, upper, right and lower end."""
 
 
 class Axis(NamedTuple):
@@ -246,8 +248,8 @@ def _values(one: drawing.Series, x: Axis, y: Axis) -> Iterator[Markup]:
     places = _spots(one, x, y)
     if one.joined:
         yield _line(places, one)
-    for start, end in _whiskers(one, x, y):
-        yield segment(start, end, one.look.color, 2 if one.across else 1.5)
+    for across, look, (left, top, right, foot) in _intervals(one, x, y):
+        yield segment((left, top), (right, foot), look.color, 2 if across else 1.5)
     if one.size and (one.marks or not one.joined):
         yield from _marks(one, places)
 
@@ -305,18 +307,20 @@ def _line(places: Sequence[Spot | None], one: drawing.Series) -> Markup:
     )
 
 
-def _whiskers(one: drawing.Series, x: Axis, y: Axis) -> Iterator[tuple[Spot, Spot]]:
-    """Ends of lines from limit to limit of each value; none where there are no limits."""
-    for a, b, figure in zip(one.x, one.y, one.limits, strict=False):
-        if b is None or (figure.low is None and figure.high is None):
-            continue
-        middle = a if one.across else b
-        low, high = (_number(middle if end is None else end) for end in (figure.low, figure.high))
-        if low == high:
-            continue
-        ends = [(low, b), (high, b)] if one.across else [(a, low), (a, high)]
-        start, end = ((x.at(right), 1 - y.at(up)) for right, up in ends)
-        yield start, end
+def _intervals(one: drawing.Series, x: Axis, y: Axis) -> Iterator[tuple[bool, drawing.Style, Box]]:
+    """Yield whether an interval lies across, its style, and the shares of the panel it takes."""
+    for across, limits in ((False, one.limits), (True, one.limits_across)):
+        for at, (a, b, figure) in enumerate(zip(one.x, one.y, limits, strict=False)):
+            if b is None or (figure.low is None and figure.high is None):
+                continue
+            middle, axis = (a, x) if across else (b, y)
+            ends = [axis.at(middle if end is None else end) for end in (figure.low, figure.high)]
+            if ends[0] == ends[1]:
+                continue
+            left, right = ends if across else [x.at(a)] * 2
+            foot, top = [y.at(b)] * 2 if across else ends
+            look = one.looks[at] if one.looks else one.look
+            yield across, look, (left, 1 - top, right, 1 - foot)
 
 
 def _marks(one: drawing.Series, places: Sequence[Spot | None]) -> Iterator[Markup]:
@@ -342,16 +346,16 @@ def mark(symbol: str, color: str, place: Spot, size: drawing.Number = 8) -> Mark
 
 
 _SIDES = (
-    *(("start", 8, -6), ("end", -8, -6), ("start", 8, 15), ("end", -8, 15)),
-    *(("start", 9, 4), ("end", -9, 4), ("middle", 0, -10), ("middle", 0, 19)),
+    *(("start", 8, -6), ("start", 9, 4), ("end", -9, 4), ("middle", 0, -10), ("middle", 0, 19)),
+    *(("end", -8, -6), ("start", 8, 16), ("end", -8, 16), ("start", 8, -20), ("end", -8, -20)),
+    *(("start", 8, 29), ("end", -8, 29)),
 )
-"""Sides of a mark that its name may stand at: how it is set, and by how many pixels it is moved."""
+"""Where a name may stand beside its mark: how it is set, and by how many pixels it is moved."""
 
 _WIDTHS = {"wide": 780, "phone": 290}
 """Pixels that a panel's area is wide, about, on a screen of each kind."""
 _HIGH = 330
-
-Box = tuple[float, float, float, float]
+"""Pixels that it is high, unless a panel has its own height."""
 
 
 def _names(panel: drawing.Panel, x: Axis, y: Axis) -> Iterator[Markup]:
@@ -364,23 +368,18 @@ def _names(panel: drawing.Panel, x: Axis, y: Axis) -> Iterator[Markup]:
         for name, place in zip(one.names, places, strict=False)
         if name and place
     ]
-    lines = [ends for one in dots for ends in _whiskers(one, x, y)] if named else []
-    high = _HIGH if panel.height is None else panel.height - _BELOW
+    shares = [shares for one in dots for _, _, shares in _intervals(one, x, y)]
+    high = panel.height - _BELOW if panel.height else _HIGH
     for screen, wide in _WIDTHS.items():
-        taken = [_box_about(place, place, wide, high, 5) for _, s in spots for place in s if place]
-        crossed = [_box_about(start, end, wide, high, 1) for start, end in lines]
+        marked = [place for _, places in spots for place in places if place]
+        taken = [(a * wide - 5, b * high - 5, a * wide + 5, b * high + 5) for a, b in marked]
+        lines = [(a * wide, b * high, c * wide, d * high) for a, b, c, d in shares]
         for one, name, place in named:
             boxes = {side: _box_of(name, place, side, wide, high) for side in _SIDES}
-            # A name on an interval's line is better than none.
-            side = next(
-                (
-                    side
-                    for others in (taken + crossed, taken)
-                    for side, box in boxes.items()
-                    if _free(box, wide, high, others)
-                ),
-                None,
-            )
+            free = [side for side, box in boxes.items() if _free(box, wide, high, taken)]
+            # A name across an interval is hard to read, so it is the last resort.
+            clear = [side for side in free if _free(boxes[side], wide, high, lines)]
+            side = next(iter((*clear, *free)), None)
             if side is not None:
                 taken.append(boxes[side])
                 kind = f"name {screen}" + " muted" * (one.look.color == drawing.MUTED)
@@ -391,11 +390,6 @@ def _names(panel: drawing.Panel, x: Axis, y: Axis) -> Iterator[Markup]:
                     *(drawing.series_name(one.name), *map(_percent, place), kind, *side),
                     *(one.look.color, name),
                 )
-
-
-def _box_about(start: Spot, end: Spot, wide: int, high: int, room: int) -> Box:
-    (left, right), (top, foot) = (sorted(pair) for pair in zip(start, end, strict=True))
-    return left * wide - room, top * high - room, right * wide + room, foot * high + room
 
 
 def _box_of(name: str, place: Spot, side: tuple[str, int, int], wide: int, high: int) -> Box:

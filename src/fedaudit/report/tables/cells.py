@@ -3,10 +3,23 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from fedaudit.report.evidence import Kept, Look
-from fedaudit.report.grid import EMPTY, Cell, Column, Footnotes, Grid, Heading, below, shortened
+from fedaudit.report.grid import (
+    EMPTY,
+    Cell,
+    Column,
+    Footnotes,
+    Grid,
+    Heading,
+    as_cell,
+    below,
+    shortened,
+)
 from fedaudit.report.words import further_of, interval_of, is_share, signed, span, value_of
 from fedaudit.results.comparison import Difference
 from fedaudit.results.estimate import Estimate, Interval
+
+Place = str | tuple[str, str]
+"""A column by its heading, or by a heading over several columns and its own."""
 
 
 def estimate_table(
@@ -14,9 +27,9 @@ def estimate_table(
     estimates: Iterable[Kept],
     *,
     rows: Callable[[Kept], Cell | str],
-    columns: Callable[[Kept], tuple[str, str]],
+    columns: Callable[[Kept], Place],
     cell: Callable[[Kept], Cell | str | None],
-    order: Iterable[tuple[str, str]] = (),
+    order: Iterable[Place] = (),
     first: str = "Attack",
     under: Mapping[str, str] | None = None,
     notes: Footnotes | None = None,
@@ -28,7 +41,7 @@ def estimate_table(
         caption: What the table shows.
         estimates: The figures; the first of a place fills it.
         rows: Returns the heading of a figure's row.
-        columns: Returns the heading over a figure's column, "" for none, and that of the column.
+        columns: Returns the heading of a figure's column, or the heading over several and that.
         cell: Returns a figure's cell; None leaves a dash.
         order: Columns that come first, in this order, if a figure has them.
         first: Heading of the first column.
@@ -39,12 +52,12 @@ def estimate_table(
     places: dict[tuple[str, str], None] = {}
     lines: dict[Cell, dict[tuple[str, str], Cell]] = {}
     for one in estimates:
-        place = columns(one)
+        place = _with_over(columns(one))
         places.setdefault(place)
-        line = lines.setdefault(_as_cell(rows(one)), {})
+        line = lines.setdefault(as_cell(rows(one)), {})
         if place not in line:
-            line[place] = _as_cell(cell(one))
-    known = [place for place in dict.fromkeys((*order, *places)) if place in places]
+            line[place] = as_cell(cell(one))
+    known = [p for p in dict.fromkeys((*map(_with_over, order), *places)) if p in places]
     overs = dict.fromkeys(over for over, _ in known)
     ordered = [place for over in overs for place in known if place[0] == over]
     spans = [(over, sum(place[0] == over for place in ordered)) for over in overs]
@@ -60,8 +73,8 @@ def estimate_table(
     )
 
 
-def _as_cell(value: Cell | str | None) -> Cell:
-    return EMPTY if value is None else Cell(value) if isinstance(value, str) else value
+def _with_over(place: Place) -> tuple[str, str]:
+    return ("", place) if isinstance(place, str) else place
 
 
 def measured(

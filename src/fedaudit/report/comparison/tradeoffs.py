@@ -1,4 +1,4 @@
-"""Records side by side in words: names of rows and fronts, cautions, and the best trade-off."""
+"""Rows of a comparison in words, cautions about them, and the best trade-off."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,65 +22,25 @@ from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.record import Record
 
 MOST_SETTINGS = 4
-"""Settings named in a row's heading; all of them stand in the table of rows."""
+"""Settings named in a row's heading; the table of rows has all of them."""
+MOST_LOST = 0.75
+"""Share of what was learned above guessing from which on a defense that lost it has no merit."""
+SIZES_DIFFER = "Rows audit different numbers of samples, and more samples show smaller leaks."
 
 
 def labels_of(comparison: Comparison) -> list[str]:
-    """A name for each row that no other row has, in one line."""
+    """Return a distinct label for each row: defense, its users, and settings that differ.
+
+    A label that two rows share is preceded by the study's name, and followed by a number if that
+    is not enough.
+    """
     any_defense = any(row.family != NO_DEFENSE for row in comparison.rows)
-    return _distinct([_label(row, any_defense=any_defense) for row in comparison.rows], comparison)
-
-
-def case_of(row: Row | Front) -> str:
-    """Clients that use its defense: "pair: clients 0 and 1 of 10"; empty if unknown."""
-    if row.family == NO_DEFENSE:
-        return ""
-    if row.coalition is None:
-        return f"all {row.clients} clients" if row.clients else ""
-    size = len(row.coalition)
-    name = "one client" if size == 1 else "pair" if size == 2 else f"{size} clients"
-    if row.clients == 2 * size and size > 2:
-        name = "half"
-    return f"{name}: {on_clients(row.coalition)} of {row.clients}"
-
-
-def settings_text(settings: Mapping[str, str]) -> str:
-    """Settings in a few words: the last part of each name, and of which part if there are two."""
-    # What is set in other rows alone says nothing of this one.
-    given = {name: value for name, value in settings.items() if value not in (NOT_SET, "{}")}
-    short = {name: _short_setting(name) for name in given}
-    twice = {last for last, count in Counter(short.values()).items() if count > 1}
-    full = {
-        n: f"{n.partition('.')[0]} {last}" if last in twice else last for n, last in short.items()
-    }
-    parts = [f"{full[name].replace('_', ' ')} {value}" for name, value in given.items()]
-    more = len(parts) - MOST_SETTINGS
-    told = [shortened(part, 32) for part in parts[:MOST_SETTINGS]]
-    return ", ".join([*told, f"and {more} more"] if more > 0 else told)
-
-
-def _short_setting(name: str) -> str:
-    """The last part of a setting's name; a catalogue's name is called after what it is of."""
-    above, _, last = name.rpartition(".")
-    return above if last in ("name", "scheme") and above else last
-
-
-def _clients(clients: Sequence[int]) -> str:
-    ordered = sorted(clients)
-    if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
-        return f"{ordered[0]}–{ordered[-1]}"
-    return shortened(", ".join(str(client) for client in ordered), 40)
-
-
-def _label(row: Row, *, any_defense: bool) -> str:
-    parts = [defense_name(row.defense), case_of(row), settings_text(row.settings)]
-    if row.family == NO_DEFENSE and not any_defense and parts[-1]:
-        parts = parts[1:]
-    return " · ".join(shortened(part, 80) for part in parts if part)
-
-
-def _distinct(labels: list[str], comparison: Comparison) -> list[str]:
-    """With the study's name where two rows say the same, and a number where that is not enough."""
+    labels = []
+    for row in comparison.rows:
+        parts = [defense_name(row.defense), case_of(row), settings_text(row.settings)]
+        if row.family == NO_DEFENSE and not any_defense and parts[-1]:
+            parts = parts[1:]
+        labels.append(_joined(parts, 80))
     names = [
         f"{shortened(comparison.sources[row.source].name, 60)} · {label}"
         if labels.count(label) > 1
@@ -93,9 +53,51 @@ def _distinct(labels: list[str], comparison: Comparison) -> list[str]:
     ]
 
 
+def headings_of(comparison: Comparison) -> list[Cell]:
+    """Return the labels of rows as cells: the defense, and the rest in a smaller line."""
+    parts = [label.partition(" · ") for label in labels_of(comparison)]
+    return [named(first, rest, limit=120) for first, _, rest in parts]
+
+
+def case_of(row: Row | Front) -> str:
+    """Return the users of a defense: "pair: clients 0 and 1 of 10"; empty if unknown."""
+    if row.family == NO_DEFENSE:
+        return ""
+    if row.coalition is None:
+        return f"all {row.clients} clients" if row.clients else ""
+    size = len(row.coalition)
+    name = "one client" if size == 1 else "pair" if size == 2 else f"{size} clients"
+    if row.clients == 2 * size and size > 2:
+        name = "half"
+    return f"{name}: {on_clients(row.coalition)} of {row.clients}"
+
+
+def settings_text(settings: Mapping[str, str]) -> str:
+    """Return settings in a few words: the last part of each name, and its section if ambiguous."""
+    # What is set in other rows alone says nothing about this one.
+    present = {name: value for name, value in settings.items() if value not in (NOT_SET, "{}")}
+    short = {name: _short_setting(name) for name in present}
+    counts = Counter(short.values())
+    parts = []
+    for name, value in present.items():
+        section = f"{name.partition('.')[0]} " if counts[short[name]] > 1 else ""
+        parts.append(shortened(f"{section}{short[name]} {value}".replace("_", " "), 32))
+    more = len(parts) - MOST_SETTINGS
+    return ", ".join(parts[:MOST_SETTINGS] + [f"and {more} more"] * (more > 0))
+
+
+def _short_setting(name: str) -> str:
+    above, _, last = name.rpartition(".")
+    return above if last in ("name", "scheme") and above else last
+
+
 def on_clients(targets: Sequence[int]) -> str:
-    """Clients in a few words: "client 3", "clients 0–4"."""
-    return f"client{'s' if len(targets) > 1 else ''} {_clients(targets)}"
+    """Return clients in a few words: "client 3", "clients 0–4"."""
+    ordered = sorted(targets)
+    text = shortened(", ".join(map(str, ordered)), 40)
+    if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
+        text = f"{ordered[0]}–{ordered[-1]}"
+    return f"client{'s' * (len(targets) > 1)} {text}"
 
 
 def clients_of(entry: AttackEntry) -> tuple[int, ...]:
@@ -103,73 +105,54 @@ def clients_of(entry: AttackEntry) -> tuple[int, ...]:
     return tuple(entry.clients or entry.targets)
 
 
-def heading_of(row: Row, label: str) -> Cell:
-    """The defense, and below it who uses it and what else differs."""
-    details = " · ".join(part for part in (case_of(row), settings_text(row.settings)) if part)
-    plain = defense_name(row.defense)
-    if label.startswith(plain[:20]):
-        return named(plain, details, limit=80)
-    return named(label, limit=120)
-
-
 def front_name(front: Front) -> str:
-    """A front as a reader sees it: defense, coalition, and settings that differ."""
+    """Return a front as a reader sees it: defense, its users, and settings that differ."""
     parts = [defense_name(front.family), case_of(front), settings_text(front.settings)]
-    return " · ".join(shortened(part, 60) for part in parts if part)
+    return _joined(parts, 60)
+
+
+def _joined(parts: Sequence[str], limit: int) -> str:
+    return " · ".join(shortened(part, limit) for part in parts if part)
 
 
 def case_name(front: Front) -> str:
-    """Users of a front's defense, in a word or two: "pair", "half", "all 10 clients"."""
+    """Return the users of a front's defense in a word or two: "pair", "all 10 clients"."""
     return case_of(front).partition(":")[0]
 
 
-SIZES_DIFFER = "Rows audit different numbers of samples, and more samples show smaller leaks."
-
-
 def sizes_differ(records: Sequence[Record]) -> bool:
-    """True where rows audit different numbers of samples, which qualifies any headline."""
+    """Return True if rows audit different numbers of samples, which qualifies any headline."""
     sizes = {frozenset((f.n_members, f.n_nonmembers) for f in headline(r)) for r in records}
     return len(sizes) > 1
 
 
 def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
-    """Differences that make records hard to compare, in plain words; sizes stand at the top."""
-    said = [
+    """Return differences that make records hard to compare, except those of sizes."""
+    texts = [
         f"{shortened(record.name, 60)} was evaluated with the published code's flawed redraw of "
         "non-members: its figures mean nothing about leakage."
         for record in records
         if record.evaluation == "redraw"
     ]
     failed = [record for record in records if checks_of(record.controls).failed]
-    said += [
+    texts += [
         f"A control failed in {shortened(record.name, 60)}: its figures cannot be relied on yet."
         for record in failed[:5]
     ]
     if len(failed) > 5:
-        said.append(f"A control failed in {plural(len(failed) - 5, 'further record')}.")
-    said += [
-        f"{shortened(record.name, 60)}: {warning}"
-        for record in records
-        if (warning := learning_warning(record))
-    ][:5]
+        texts.append(f"A control failed in {plural(len(failed) - 5, 'further record')}.")
+    warnings = [(record.name, learning_warning(record)) for record in records]
+    texts += [f"{shortened(name, 60)}: {warning}" for name, warning in warnings if warning][:5]
     if len({record.view.name for record in records}) > 1:
-        said.append("The adversaries differ: the records were made under different views.")
+        texts.append("The adversaries differ: the records were made under different views.")
     if len({tuple(sorted(record.seeds)) for record in records}) > 1:
-        said.append("The seeds differ: a change is taken over the seeds that two rows share.")
-    return said + _without_tuned(comparison)
-
-
-def _without_tuned(comparison: Comparison) -> list[str]:
-    families = [row.family for row in comparison.rows]
-    if all(family == NO_DEFENSE for family in families) or any("dp-sgd" in f for f in families):
-        return []
-    return [
-        "Tuned DP-SGD is not among the defenses: whether these beat the usual one is not shown."
-    ]
-
-
-MOST_LOST = 0.75
-"""Share of what was learned above guessing from which on a defense that lost it has no merit."""
+        texts.append("The seeds differ: a change is taken over the seeds that two rows share.")
+    families = {row.family for row in comparison.rows}
+    if families != {NO_DEFENSE} and not any("dp-sgd" in family for family in families):
+        texts.append(
+            "Tuned DP-SGD is not among the defenses: whether these beat the usual one is not shown."
+        )
+    return texts
 
 
 class TradeOff(NamedTuple):
@@ -177,16 +160,16 @@ class TradeOff(NamedTuple):
 
     Attributes:
         row: The row of the comparison.
-        name: The defense, with who uses it.
+        name: The defense, with its users.
         leakage: Change of the strongest attack's membership advantage, in shares.
         error: Change of the test error, in shares.
         lost: Share of what the undefended model has learned above guessing that this row lacks;
-            None where the undefended model is no better than guessing.
-        undefended: The advantage without it.
+            None if the undefended model is no better than guessing.
+        undefended: The advantage without the defense.
         undefended_error: The test error without it.
         contrast: The non-members that the leakage is against.
-        low: Lower limit of the change of leakage; None where there is none.
-        high: Upper limit, over all attacks of the row; None likewise.
+        low: Lower limit of the change of leakage; None if unknown.
+        high: Upper limit, over all attacks of the row; None if unknown.
     """
 
     row: int
@@ -202,17 +185,17 @@ class TradeOff(NamedTuple):
 
     @property
     def lowers(self) -> bool:
-        """True where the leakage is shown to be lower than undefended."""
+        """True if the leakage is shown to be lower than undefended."""
         return self.leakage < 0 and self.high is not None and self.high < 0
 
     @property
     def keeps(self) -> bool:
-        """True where less than three quarters of what was learned above guessing is lost."""
+        """True if less than three quarters of what was learned above guessing is lost."""
         return self.lost is not None and self.lost < MOST_LOST
 
     @property
     def pays(self) -> bool:
-        """True where leakage falls by more than the share of what was learned that is lost."""
+        """True if leakage falls by more than the share of what was learned that is lost."""
         return self.lowers and self.keeps and self.cost < 0
 
     @property
@@ -227,18 +210,18 @@ def point_cost(point: FrontPoint) -> float:
 
 
 def best_tradeoff(comparison: Comparison) -> TradeOff | None:
-    """Return the row with the least cost of those that pay; None where none does.
+    """Return the row with the least cost of those that pay; None if none does.
 
     Both sides are shares of what guessing leaves open: the membership advantage (2 AUC - 1) of the
     strongest attack, and the part of the undefended model's accuracy above guessing that is lost.
     Their sum is a convention of this report; the front shows all rows.
     """
-    return least_cost([one for one in tradeoffs(comparison) if one.pays])
+    return least_cost([row for row in tradeoffs(comparison) if row.pays])
 
 
-def least_cost(found: Sequence[TradeOff]) -> TradeOff | None:
+def least_cost(rows: Sequence[TradeOff]) -> TradeOff | None:
     """Return the trade-off with the least cost; None of none."""
-    return min(found, key=lambda one: one.cost, default=None)
+    return min(rows, key=lambda row: row.cost, default=None)
 
 
 def tradeoffs(comparison: Comparison) -> list[TradeOff]:
@@ -276,15 +259,15 @@ def tradeoffs(comparison: Comparison) -> list[TradeOff]:
 
 
 def nothing_to_lower(comparison: Comparison) -> bool:
-    """True where rows are defended, and no undefended one has a membership attack above chance."""
-    bare = {at for at, row in enumerate(comparison.rows) if row.family == NO_DEFENSE}
+    """Return True if rows are defended, and no undefended one has an attack above chance."""
+    bare = {place for place, row in enumerate(comparison.rows) if row.family == NO_DEFENSE}
     return holds_defenses(comparison) and not any(
         entry.above for entry in comparison.entries if entry.row in bare
     )
 
 
 def holds_defenses(comparison: Comparison) -> bool:
-    """True where membership in a defended row is held against an undefended one."""
+    """Return True if membership in a defended row is compared with an undefended one."""
     return any(front.gain is not None for front in comparison.fronts)
 
 
@@ -304,7 +287,7 @@ def strongest_entry(
         contrast: The non-members.
         clients: Of an undefended row the figure on these clients, if it has one.
     """
-    found = [
+    entries = [
         entry
         for entry in comparison.entries
         if (entry.row, entry.contrast, entry.metric) == (row, contrast, AUC)
@@ -312,8 +295,10 @@ def strongest_entry(
         and entry.part in ("inside", "reference")
         and entry.value is not None
     ]
-    same = [one for one in found if clients is not None and clients_of(one) == tuple(clients)]
-    inside = [one for one in found if one.part == "inside"]
+    same = [
+        entry for entry in entries if clients is not None and clients_of(entry) == tuple(clients)
+    ]
+    inside = [entry for entry in entries if entry.part == "inside"]
     return next(iter([*same, *inside]), None)
 
 

@@ -1,0 +1,498 @@
+"""Tables of records side by side: attacks, sources, epsilons, clusters, utility, use of data."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from fedaudit.core import metric_names
+from fedaudit.report import evidence
+from fedaudit.report.clusters import FIGURES, group_heading
+from fedaudit.report.comparison.tradeoffs import (
+    case_of,
+    clients_of,
+    front_name,
+    headings_of,
+    labels_of,
+    on_clients,
+)
+from fedaudit.report.grid import (
+    Cell,
+    Filled,
+    Footnotes,
+    Grid,
+    below,
+    clean,
+    named,
+    shortened,
+    tabled,
+)
+from fedaudit.report.sources import Named, look_of_source, named_in
+from fedaudit.report.tables.cells import Place, change_limits, change_text, estimate_table, measured
+from fedaudit.report.words import (
+    MISSING,
+    about_runs,
+    against,
+    capital,
+    contrast_order,
+    defense_name,
+    interval,
+    listed,
+    metric_name,
+    number,
+    percent,
+)
+from fedaudit.results.clusters import EVERYBODY
+from fedaudit.results.comparison import (
+    EVERY_ATTACK,
+    MIRRORED,
+    OF_SEVERAL,
+    STRONGEST_ATTACK,
+    AttackEntry,
+    Comparison,
+    Difference,
+    FigureEntry,
+    Front,
+    Row,
+)
+from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
+from fedaudit.results.record import Record
+
+STAR = "* the interval of the change excludes 0, without correction for the number of cells."
+
+
+def comparison_section(
+    comparison: Comparison, records: Sequence[Record], verdicts: Sequence[str]
+) -> dict[str, object]:
+    """Return the tables of a comparison; None or empty if it has nothing for one.
+
+    Args:
+        comparison: The comparison.
+        records: The records that it is of.
+        verdicts: Status of each record, in order.
+    """
+    return {
+        "rows": rows_table(comparison, verdicts),
+        "hypervolumes": hypervolume_table(comparison),
+        "tables": attack_tables(comparison),
+        "outside": attack_tables(comparison, "outside"),
+        "sources": source_comparison(comparison),
+        "epsilons": epsilon_comparison(comparison, records),
+        "clusters": cluster_comparison(comparison),
+        "utility": utility_table(comparison),
+        "usage": usage_table(comparison, records),
+    }
+
+
+def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
+    """Return the rows of a comparison: defense, its users, settings that differ, and verdict.
+
+    Args:
+        comparison: The comparison.
+        verdicts: Status of each record, in order.
+    """
+    names = evidence.distinct(name for row in comparison.rows for name in row.settings)
+    return tabled(
+        "What is compared",
+        [
+            {
+                "Defense and coalition": named(defense_name(row.defense), case_of(row), limit=120),
+                **{name: named(row.settings.get(name, MISSING), limit=32) for name in names},
+                "Verdict": verdicts[row.source],
+                "Record": named(comparison.sources[row.source].name, limit=60),
+            }
+            for row in comparison.rows
+        ],
+        words=(*names, "Verdict", "Record"),
+    )
+
+
+def hypervolume_table(comparison: Comparison) -> Grid | None:
+    """Return hypervolumes against the strongest attack; None without fronts."""
+    fronts = [front for front in comparison.fronts if front.attack == STRONGEST_ATTACK]
+    if not fronts:
+        return None
+    return estimate_table(
+        "Hypervolume",
+        sorted(fronts, key=front_order),
+        rows=lambda front: named(front_name(front), limit=120),
+        columns=lambda front: (f"Members {against(front.contrast)}", leakage_name(front.metric)),
+        cell=_area,
+        first="Defense and coalition",
+        remark="Share of the unit square of leakage and test error that the defense's strengths, "
+        "or not defending, are at least as good as; larger is better. Gain: what the defense adds "
+        "to not defending, on the same clients. The strongest attack has the largest figure over "
+        "the runs of a row, on each client, which errs upward. "
+        f"Intervals: {listed(evidence.distinct(front.method for front in fronts)[:3])}.",
+    )
+
+
+def front_order(front: Front) -> tuple[tuple[int, str], int]:
+    """Sort key of fronts: contrasts and metrics in the order of a report."""
+    known = list(metric_names.HEADLINE_METRICS)
+    place = known.index(front.metric) if front.metric in known else len(known)
+    return contrast_order(front.contrast), place
+
+
+def leakage_name(metric: str) -> str:
+    """Return the name of a front's leakage, for an axis."""
+    if metric == metric_names.AUC:
+        return "Membership advantage (2 AUC − 1)"
+    return metric_name(metric)
+
+
+def _area(front: Front) -> Cell:
+    lines = [interval(front.low, front.high, "hypervolume")]
+    if front.gain is not None:
+        low, high = (
+            None if limit is None else round(limit, 3)
+            for limit in (front.gain_low, front.gain_high)
+        )
+        limits = interval(low, high, "hypervolume")
+        lines += [f"gain {number(round(front.gain, 3))}", f"({limits})" if limits else ""]
+    return Cell(number(front.hypervolume), below(*lines))
+
+
+def attack_tables(comparison: Comparison, part: str = "inside") -> dict[str, list[Grid]]:
+    """Return for each contrast a table of defenses by attacks for every metric with figures.
+
+    The first table has every attack. The others have what several attacks show together, since
+    all figures of many attacks would take dozens of pages.
+
+    Args:
+        comparison: The comparison.
+        part: "inside" for the clients that defend, "outside" for the others.
+    """
+    entries = [entry for entry in comparison.entries if entry.part == part]
+    order = evidence.distinct(
+        (*metric_names.HEADLINE_METRICS, *(entry.metric for entry in entries))
+    )
+    tables: dict[str, list[Grid]] = {}
+    for contrast, inside in evidence.by_contrast(entries).items():
+        for metric in order:
+            same = [entry for entry in inside if entry.metric == metric]
+            if any(entry.value is not None for entry in same):
+                table = _attack_table(comparison, same, every_attack=not tables)
+                tables.setdefault(contrast, []).append(table)
+    return tables
+
+
+def _attack_table(
+    comparison: Comparison, entries: Sequence[AttackEntry], *, every_attack: bool
+) -> Grid:
+    attacks = evidence.distinct(entry.attack for entry in entries)
+    singles = [attack for attack in attacks if attack not in OF_SEVERAL]
+    if len(singles) < 2:
+        # The strongest of one attack is that attack.
+        attacks = singles
+    elif not every_attack:
+        attacks = list(OF_SEVERAL)
+    headings, notes = headings_of(comparison), Footnotes()
+
+    def heading(entry: AttackEntry) -> Cell:
+        if entry.part == "reference":
+            return replace(headings[entry.row], detail=f"on {on_clients(clients_of(entry))}")
+        return headings[entry.row]
+
+    return estimate_table(
+        f"{metric_name(entries[0].metric)}: members {against(entries[0].contrast)}",
+        [entry for entry in _in_blocks(comparison, entries) if entry.attack in attacks],
+        rows=heading,
+        columns=lambda entry: _attack_name(entry.attack),
+        cell=lambda entry: _attack_cell(entry, notes),
+        order=[_attack_name(attack) for attack in (*OF_SEVERAL, *attacks)],
+        first="Defense",
+        notes=notes,
+        remark=_remark(comparison, entries)
+        + " Single attacks: comparison.json." * (not every_attack and len(singles) > 1),
+    )
+
+
+def _attack_name(attack: str) -> str:
+    return attack.capitalize() if attack in OF_SEVERAL else attack
+
+
+def _in_blocks(comparison: Comparison, entries: Sequence[AttackEntry]) -> list[AttackEntry]:
+    """Return rows in blocks of the same clients, led by the undefended row on these clients."""
+    kind = (entries[0].contrast, entries[0].metric)
+    references = evidence.grouped(
+        (e for e in comparison.entries if e.part == "reference" and (e.contrast, e.metric) == kind),
+        lambda entry: (entry.row, clients_of(entry)),
+    )
+    blocks: dict[tuple[int, tuple[int, ...]], list[AttackEntry]] = {}
+    for entry in entries:
+        row = comparison.rows[entry.row]
+        leads = row.base is None or row.family == NO_DEFENSE
+        place = (entry.row if leads or row.base is None else row.base, clients_of(entry))
+        blocks.setdefault(place, [] if leads else list(references.get(place, ()))).append(entry)
+    return [entry for block in blocks.values() for entry in block]
+
+
+def _attack_cell(entry: AttackEntry, notes: Footnotes) -> Cell | None:
+    if entry.value is None:
+        return Cell(MISSING, "not given", "muted", notes.mark(entry.note), clean(entry.note))
+    figure = Estimate(
+        metric=entry.metric,
+        value=entry.value,
+        low=entry.low,
+        high=entry.high,
+        further=entry.further,
+        # Without a test the interval alone would mark a figure, also the largest of several.
+        tests=tests_of(entry.by_test if entry.attack not in OF_SEVERAL else False),
+    )
+    lines = []
+    if entry.clients and entry.targets != entry.clients:
+        lines.append(f"on {on_clients(entry.targets)} alone")
+    if entry.attack == STRONGEST_ATTACK:
+        lines.append(shortened(listed(entry.attacks), 60))
+    lines += _change(entry.change, entry.metric)
+    return measured(figure, evidence.look_of(figure), *lines, mark=notes.mark(entry.note))
+
+
+def _change(change: Difference | None, metric: str) -> tuple[str, ...]:
+    if change is None:
+        return ()
+    return (f"Δ {change_text(change, metric)}", change_limits(change, metric))
+
+
+def _remark(comparison: Comparison, entries: Sequence[AttackEntry]) -> str:
+    behind = evidence.distinct(n for e in entries if e.attack == EVERY_ATTACK for n in e.attacks)
+    mirrored = any(name.endswith(f", {MIRRORED}") for e in entries for name in e.attacks)
+    several = len({entry.attack for entry in entries} - set(OF_SEVERAL)) > 1
+    parts = [
+        "▲ above chance for at least one audited client by the corrected test and the interval, △ "
+        "by the test alone; the word is the size of the leak.",
+        f"Mean: over the attacks that find something undefended ({listed(behind)}), client by "
+        "client."
+        if behind
+        else "",
+        "Mirrored: undefended below 0.5 beyond chance, so read as 1 − AUC." * mirrored,
+        "Strongest attack: the largest figure of a row on each client, with the largest upper "
+        "limit of all attacks." * several,
+        _about_changes(comparison, (entry.change for entry in entries)),
+        _methods(entry.method for entry in entries),
+        about_runs(entry.further for entry in entries).strip(),
+    ]
+    return " ".join(filter(None, parts))
+
+
+def _about_changes(comparison: Comparison, changes: Iterable[Difference | None]) -> str:
+    """Return what changes are against, and how their intervals were made; "" without changes."""
+    how = evidence.distinct(
+        shortened(change.method, 80) for change in changes if change is not None
+    )
+    if not how:
+        return ""
+    bases = {row.base for row in comparison.rows if row.base is not None}
+    base = "the first row"
+    if bases != {0}:
+        base = "the undefended row of the same settings, or else the first row"
+    return f"Δ: change against {base} ({listed(how[:3])}), on the same clients and seeds. {STAR}"
+
+
+def _methods(methods: Iterable[str]) -> str:
+    distinct = evidence.distinct(shortened(method, 80) for method in methods if method)
+    return f"Intervals: {listed(distinct[:3])}." if distinct else ""
+
+
+def _figures_table(
+    comparison: Comparison,
+    caption: str,
+    entries: Sequence[FigureEntry],
+    *,
+    rows: Callable[[FigureEntry], Cell],
+    columns: Callable[[FigureEntry], Place],
+    look: Callable[[FigureEntry], evidence.Look] = lambda entry: evidence.Look(),
+    line: Callable[[FigureEntry], str] = lambda entry: "",
+    first: str = "Defense",
+    remark: str = "",
+) -> Grid:
+    """Return a table of figures on one topic, each with its change against the row's base."""
+    parts = [
+        remark,
+        _methods(entry.figure.method for entry in entries),
+        _about_changes(comparison, (entry.change for entry in entries)),
+        about_runs(entry.figure.further for entry in entries).strip(),
+    ]
+    return estimate_table(
+        caption,
+        entries,
+        rows=rows,
+        columns=columns,
+        cell=lambda entry: measured(
+            entry.figure,
+            look(entry),
+            line(entry),
+            *_change(entry.change, entry.figure.metric),
+            unbounded="",
+        ),
+        first=first,
+        remark=" ".join(filter(None, parts)),
+    )
+
+
+def utility_table(comparison: Comparison) -> Grid:
+    """Return the test accuracy of each row, with the change against its base."""
+    headings = headings_of(comparison)
+    return _figures_table(
+        comparison,
+        "Utility",
+        comparison.on("utility"),
+        rows=lambda entry: headings[entry.row],
+        columns=lambda entry: capital(metric_name(entry.figure.metric)),
+    )
+
+
+def attacks_of(comparison: Comparison, row: int) -> list[Named]:
+    """Return the source attacks that a row of a comparison has."""
+    return named_in(
+        entry.figure
+        for entry in comparison.figures
+        if entry.row == row and entry.figure.topic == "source"
+    )
+
+
+def source_comparison(comparison: Comparison) -> Grid | None:
+    """Return the success of each source attack, row by row; None if no record has any."""
+    headings = headings_of(comparison)
+    attacks = {
+        (row, entry.success.attack): entry
+        for row in range(len(comparison.rows))
+        for entry in attacks_of(comparison, row)
+    }
+    entries = [
+        entry for entry in comparison.on("source") if (entry.row, entry.figure.attack) in attacks
+    ]
+    if not entries:
+        return None
+    return _figures_table(
+        comparison,
+        "Attack success rate",
+        entries,
+        rows=lambda entry: headings[entry.row],
+        columns=lambda entry: entry.figure.attack,
+        look=lambda entry: look_of_source(attacks[entry.row, entry.figure.attack]),
+        line=lambda entry: f"labels {percent(attacks[entry.row, entry.figure.attack].mixes)}",
+        remark="▲ above label distributions, ▷ above guessing; the word is the size of what is "
+        "beyond label distributions, which alone explain the share given below.",
+    )
+
+
+_EPSILONS = {
+    metric_names.FORMAL_EPSILON: "Formal ε, training",
+    metric_names.FORMAL_EPSILON_OF_A_ROUND: "Formal ε, one round",
+    metric_names.CLAIMED_CLIENT_EPSILON: "ε claimed",
+    metric_names.CLAIMED_CLIENT_EPSILON_ALONE: "Claimed without canaries",
+    metric_names.CLIENT_EPSILON_IF_GAUSSIAN: "ε at least, if Gaussian",
+    metric_names.CLIENT_EPSILON: "ε at least, from coins",
+}
+_FORMAL = list(_EPSILONS)[:2]
+
+
+def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
+    """Return proven, claimed and measured epsilons, row by row; None if no record has any."""
+    headings = headings_of(comparison)
+    figures = [
+        (place, sorted(same, key=lambda figure: figure.seed is not None)[0])
+        for place, row in enumerate(comparison.rows)
+        for metric in _EPSILONS
+        if (same := [o for o in records[row.source].where(metric=metric) if _is_of(o.defense, row)])
+    ]
+    if not figures:
+        return None
+    notes = [
+        f"{shortened(figure.method, 60)}; {shortened(figure.note, 100)}"
+        for _, figure in figures
+        if figure.metric in _FORMAL and figure.method
+    ]
+    return estimate_table(
+        "Epsilon",
+        figures,
+        rows=lambda entry: headings[entry[0]],
+        columns=lambda entry: _EPSILONS[entry[1].metric],
+        cell=lambda entry: (
+            number(entry[1].value)
+            if entry[1].value is not None
+            else "none proven"
+            if entry[1].metric in _FORMAL
+            else MISSING
+        ),
+        order=_EPSILONS.values(),
+        first="Defense",
+        remark="Formal: proven for the training, against an adversary who sees all rounds; for one "
+        "round, against one who sees that round's upload and no other"
+        + (f" ({', '.join(evidence.distinct(notes)[:4])})" if notes else "")
+        + ". Claimed and measured: for one client's update or zero in its place, against an "
+        "adversary with the first and the last global model. Measured ones are 95% lower limits: "
+        "one above the claim refutes it.",
+    )
+
+
+def _is_of(defense: str, row: Row) -> bool:
+    return (defense or NO_DEFENSE) == row.family
+
+
+def cluster_comparison(comparison: Comparison) -> Grid | None:
+    """Return figures of clustered learning by group, a column for each row of the comparison."""
+    entries = comparison.on("clusters")
+    if not entries:
+        return None
+    labels = labels_of(comparison)
+    order = evidence.distinct((*FIGURES, *(entry.figure.metric for entry in entries)))
+
+    def place(entry: FigureEntry) -> tuple[int, bool, str]:
+        group = entry.figure.group
+        return order.index(entry.figure.metric), group != EVERYBODY, group
+
+    notes = evidence.distinct(entry.figure.note for entry in entries if entry.figure.note)
+    return _figures_table(
+        comparison,
+        "Clustered learning",
+        sorted(entries, key=place),
+        rows=lambda entry: named(
+            FIGURES.get(entry.figure.metric, capital(entry.figure.metric)),
+            group_heading(entry.figure.group),
+        ),
+        columns=lambda entry: (labels[entry.row], entry.figure.algorithm),
+        first="Figure and group",
+        remark=" ".join(f"{capital(shortened(note, 200))}." for note in notes[:3]),
+    )
+
+
+def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
+    """Return use of data and cost of a defending client, against a client of the row's base."""
+    headings, rows = headings_of(comparison), list[Filled]()
+    usage = [
+        [use for use in records[row.source].usage if use.defense == row.family]
+        for row in comparison.rows
+    ]
+    for place, parts in enumerate(usage):
+        mine = [use for use in parts if use.defended or use.defense == NO_DEFENSE]
+        if not mine:
+            continue
+        base, clients = comparison.rows[place].base, {(use.seed, use.client) for use in mine}
+        others = [] if base is None else usage[base]
+        same = [use.seconds for use in others if (use.seed, use.client) in clients]
+        seconds, samples = fmean(use.seconds for use in mine), sum(use.samples for use in mine)
+        uses = sum(times * count for use in mine for times, count in enumerate(use.times_used))
+        # Rounds in which a client takes part, and of these the share of its samples.
+        shares = [count / use.samples for use in mine for count in use.distinct if count]
+        slower = f"{seconds / fmean(same):.2f} times" if same and fmean(same) else ""
+        extra = sum(use.extra_bytes for use in mine) / max(len(shares), 1)
+        rows.append(
+            {
+                "Defense": headings[place],
+                "Samples used in a round": percent(fmean(shares) if shares else 0.0),
+                "Times a sample is used": number(uses / max(samples, 1)),
+                "Extra bytes a round": f"{extra:,.0f}",
+                "Local time": Cell(f"{seconds:.3g} s", slower),
+            }
+        )
+    if not rows:
+        return None
+    return tabled(
+        "Use of training data and cost to a client",
+        rows,
+        remark="Means over the clients that defend and over seeds. Extra bytes: in addition to "
+        "model and upload. Local time: seconds of training, and in multiples of the undefended "
+        "row; not comparable between machines.",
+    )
