@@ -29,11 +29,11 @@ from fedaudit.metrics.intervals import (
 from fedaudit.metrics.rate_limits import (
     limits_of_rate,
     lower_rank,
+    n_needed,
     n_to_bound,
     rate_limits,
     upper_rank,
 )
-from fedaudit.metrics.rates import n_needed
 from fedaudit.metrics.roc import allowed_false_positives, sides, tpr_at_fpr
 from fedaudit.metrics.stratified import stratified_auc
 

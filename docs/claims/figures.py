@@ -16,18 +16,18 @@ from fedaudit.metrics.intervals import clopper_pearson
 from fedaudit.results.aggregate import Value, Values, gap_between
 from fedaudit.results.averages import AttackKey, Direction, Directions, directions_of
 from fedaudit.results.clusters import ClusterResult, models_of_groups
-from fedaudit.results.detector import SIGN_AUC
-from fedaudit.results.doubts import with_doubts
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
     EPOCHS,
     HELD_OUT,
+    SIGN_AUC,
     SUCCESS,
     TRUE_NEGATIVES,
     TRUE_POSITIVES,
     PointPlayed,
     Spread,
 )
+from fedaudit.results.guessing import with_doubts
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, Trajectory, UsageRow
 from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult, has_older_level

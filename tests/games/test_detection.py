@@ -13,7 +13,8 @@ from fedaudit.core.values import Model
 from fedaudit.defenses.planted import SIGNS
 from fedaudit.games.detection import HONEST, SERVERS, Aim, Looked, detector_roc
 from fedaudit.games.run import read_points, run_games
-from fedaudit.results.detector import (
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.games import (
     DETECTED,
     FALSE_ALARMS,
     OTHERS_AUC,
@@ -23,7 +24,6 @@ from fedaudit.results.detector import (
     Outline,
     WeightSpread,
 )
-from fedaudit.results.estimate import Estimate
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from tests.report.games import detector, sign

@@ -16,7 +16,7 @@ from fedaudit.core.seeds import seeded
 from fedaudit.games import records
 from fedaudit.games.mechanism import given
 from fedaudit.games.run import played_key, read_points, run_games
-from fedaudit.metrics.rates import share
+from fedaudit.metrics.rate_limits import share
 from fedaudit.results.games import EPOCHS, FIT, HELD_OUT, SUCCESS, TRUE_POSITIVES
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record

@@ -9,8 +9,8 @@ from numpy import ndarray
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
+from fedaudit.metrics.canaries import SumBounds, secure_sum_bounds
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon, gaussian_shift
-from fedaudit.metrics.secure_sum import SumBounds, secure_sum_bounds
 
 DELTA = 1e-5
 

@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.metrics.rates import Share
+from fedaudit.metrics.rate_limits import Share
 from fedaudit.metrics.source import (
     ABSTAINED,
     beyond_labels,

@@ -6,31 +6,29 @@ from functools import partial
 
 from fedaudit.games.playing import counted, success_estimates
 from fedaudit.metrics.games import game_success, most_success
-from fedaudit.metrics.rates import share
-from fedaudit.results.detector import (
-    DETECTED,
-    DETECTOR,
-    FALSE_ALARMS,
-    OTHERS_AUC,
-    OWN_AUC,
-    SERVER_SUCCESS,
-    SIGN_AUC,
-    Detection,
-    Outline,
-    WeightSpread,
-)
+from fedaudit.metrics.rate_limits import share
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
     ACTUAL,
     CLAIMED,
     CLAIMED_SUCCESS,
+    DETECTED,
+    DETECTOR,
+    FALSE_ALARMS,
     FIRES_FOR_OTHERS,
     FIRES_FOR_TARGET,
     GAMES,
+    OTHERS_AUC,
+    OWN_AUC,
     PREDICTED_NEGATIVES,
+    SERVER_SUCCESS,
+    SIGN_AUC,
+    Detection,
+    Outline,
     PointPlayed,
     Spread,
     TargetCertificate,
+    WeightSpread,
 )
 from fedaudit.results.record import Environment, Record, games_record
 from tests.estimates import changed

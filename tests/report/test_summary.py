@@ -67,21 +67,20 @@ KINDS = {
         "200 of 200 controls hold",
     ),
     "canaries-mnist/canaries-mnist-count-100": (
-        "whether a given canary sample was among the training data",
+        "whether a given canary sample was in the training data of client 0?",
         "epsilon at least 1.193",
-        "One canary sample, epsilon at least | 1.193 | one run 99.5%",
+        "One canary sample, epsilon at least | 1.193 | 10.9 proven is not refuted",
         "at most 1.193 could be found",
-        "proven 10.9",
         "Ordinary samples, which leak less",
     ),
     "client-dp-mnist/client-dp-mnist-canaries-20": (
         "How much can the model reveal of the whole contribution of one client?",
-        "One client's contribution, epsilon at least | 1.435 |",
-        "claimed 2.572; 2.855 without canaries",
+        "One client's whole contribution, epsilon at least | 1.435 | if the mechanism is Gaussian",
+        "2.572 claimed (without canary clients, as deployed, 2.855) is not refuted",
     ),
     "secure-sum-mnist/secure-sum-mnist-clients-20-noise-1": (
         "How well does the sum of one round hide the update of one client?",
-        "One client's update in a round's sum, epsilon at least | 0.000 |",
+        "One client's update in one round's sum, epsilon at least | 0.000 |",
         "the server sees only the sum of the clients' uploads, under secure aggregation",
     ),
     "unlearning-location30/unlearning-location30-ascent-far": (
@@ -90,7 +89,7 @@ KINDS = {
         "not forgotten | rmia, AUC before 0.846, after 0.571, retrained 0.489",
     ),
     "sia-location30-defenses/sia-location30-defenses-alpha-1-dp-sgd": (
-        "can an adversary name the client that a sample is from?",
+        "Can the adversary find out which client a training sample is from?",
         "29.1% | above guessing (10.0%) · 27.8–30.4%",
         "Whether a sample was in any client's data: only whose it was.",
     ),
@@ -99,12 +98,12 @@ KINDS = {
         "11.8 of 20 clients (0.3 by chance) use a model riskier than they accept",
     ),
     "people-kjv/people-kjv": (
-        "whether a given person's samples were among the training data",
+        "whether a given person's data were in the training data of client 0?",
         "| 0.958 | a strong leak · 0.912–0.975",
         "people as members",
     ),
     "ami-digits/ami-digits": (
-        "A server that plants one neuron in the model",
+        "A server that plants a neuron in the model",
         "71.0% | bitrand",
         "95% interval 59.7–80.7%; guessing 50%",
         "Games have no controls but their own bounds.",

@@ -40,9 +40,9 @@ from fedaudit.metrics.delong import auc_over_runs, judged_on_others
 from fedaudit.metrics.games import expected_success
 from fedaudit.metrics.roc import auc
 from fedaudit.models import MLP
-from fedaudit.results import detector as figures
-from fedaudit.results.detector import Detection, Outline, WeightSpread
+from fedaudit.results import games as figures
 from fedaudit.results.estimate import Estimate
+from fedaudit.results.games import Detection, Outline, WeightSpread
 from fedaudit.study.settings.games import GameStudy
 
 HONEST = ""

@@ -33,11 +33,11 @@ from fedaudit.metrics.games import (
     signs_of_means,
 )
 from fedaudit.metrics.intervals import mean_of_units
-from fedaudit.metrics.rates import Share, share
+from fedaudit.metrics.rate_limits import Share, share
 from fedaudit.results import games as figures
-from fedaudit.results.detector import DETECTED
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
+    DETECTED,
     InRounds,
     NeuronMean,
     PointPlayed,

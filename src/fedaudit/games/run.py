@@ -18,8 +18,7 @@ from fedaudit.games.detection import detect
 from fedaudit.games.mechanism import given
 from fedaudit.games.playing import play_point, refuse_misfit, refuse_too_few, texts_of
 from fedaudit.games.records import Drawn, drawn
-from fedaudit.results.detector import Detection
-from fedaudit.results.games import FOR_PEOPLE, PointPlayed
+from fedaudit.results.games import FOR_PEOPLE, Detection, PointPlayed
 from fedaudit.results.record import Record, games_record, write_record
 from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.folder import claim, claim_record

@@ -17,7 +17,7 @@ from fedaudit.metrics.larger import (
     larger_rate,
     larger_share,
 )
-from fedaudit.metrics.rates import n_needed
+from fedaudit.metrics.rate_limits import n_needed
 from fedaudit.report.words import plural
 from fedaudit.results.aggregate import NO_NARROWER
 from fedaudit.results.estimate import Estimate, Interval

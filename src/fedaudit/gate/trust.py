@@ -19,8 +19,8 @@ from fedaudit.report.verdict import (
 )
 from fedaudit.report.words import against, client_name, defense_name, listed, percent, plural
 from fedaudit.results.coverage import Coverage
-from fedaudit.results.doubts import control_name
 from fedaudit.results.estimate import Estimate
+from fedaudit.results.guessing import control_name
 from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY
 from fedaudit.results.record import ControlResult, Record
 

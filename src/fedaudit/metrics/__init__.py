@@ -36,8 +36,7 @@ from fedaudit.metrics.epsilon import (
     one_run_gaussian_bound,
 )
 from fedaudit.metrics.evaluate import CONTRASTS, evaluate
-from fedaudit.metrics.family import Holm, above_chance, combined, holm, rate_above_chance
-from fedaudit.metrics.groups import (
+from fedaudit.metrics.fairness import (
     GroupAuc,
     SingledOut,
     above_nonmembers,
@@ -45,6 +44,7 @@ from fedaudit.metrics.groups import (
     auc_by_owner,
     most_exposed,
 )
+from fedaudit.metrics.family import Holm, above_chance, combined, holm, rate_above_chance
 from fedaudit.metrics.intervals import (
     ConfidenceLimits,
     Limited,
@@ -60,23 +60,21 @@ from fedaudit.metrics.intervals import (
     upper_limit,
 )
 from fedaudit.metrics.rate_limits import (
-    RateLimits,
-    limits_at_threshold,
-    limits_of_rate,
-    lower_rate_limit,
-    n_to_bound,
-    rate_limits,
-    upper_rate_limit,
-)
-from fedaudit.metrics.rates import (
     CalibratedTpr,
+    RateLimits,
     Share,
     calibrated_tpr,
     inconclusive,
+    limits_at_threshold,
+    limits_of_rate,
+    lower_rate_limit,
     n_needed,
+    n_to_bound,
     n_to_certify,
+    rate_limits,
     share,
     true_fpr_range,
+    upper_rate_limit,
 )
 from fedaudit.metrics.roc import Roc, TprAtFpr, auc, roc_curve, thin, tpr_at_fpr
 from fedaudit.metrics.stratified import (

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedaudit.metrics.intervals import IntervalEstimate, percent, require_confidence
-from fedaudit.metrics.rates import share
+from fedaudit.metrics.rate_limits import share
 from fedaudit.metrics.roc import SplitScores, halves, sides
 
 

@@ -25,7 +25,7 @@ from fedaudit.metrics.rare import (
     normal_reach,
     side_of,
 )
-from fedaudit.metrics.rates import Share, share
+from fedaudit.metrics.rate_limits import Share, share
 from fedaudit.metrics.roc import (
     SplitScores,
     allowed_false_positives,

@@ -19,7 +19,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.epsilon import Counts, EpsilonBound, clopper_pearson_epsilon
 from fedaudit.metrics.intervals import IntervalEstimate, Limits, percent, require_confidence
-from fedaudit.metrics.rates import Share, share
+from fedaudit.metrics.rate_limits import Share, share
 
 _MOST_ROUNDS = 10**9
 

@@ -10,7 +10,7 @@ from numpy import ndarray
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import Limited
-from fedaudit.metrics.rates import Share, share
+from fedaudit.metrics.rate_limits import Share, share
 
 _AT_ONCE = 100
 """Shuffles that are held in memory together."""

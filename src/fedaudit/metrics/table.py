@@ -20,8 +20,12 @@ from fedaudit.metrics.balanced import held_out_balanced_accuracy
 from fedaudit.metrics.delong import auc_interval
 from fedaudit.metrics.family import above_chance, rate_above_chance
 from fedaudit.metrics.intervals import Limits, percent
-from fedaudit.metrics.rate_limits import limits_at_threshold, rate_limits
-from fedaudit.metrics.rates import inconclusive, true_fpr_range
+from fedaudit.metrics.rate_limits import (
+    inconclusive,
+    limits_at_threshold,
+    rate_limits,
+    true_fpr_range,
+)
 from fedaudit.metrics.roc import allowed_false_positives, tpr_at_fpr
 from fedaudit.metrics.stratified import stratified_above_chance, stratified_auc
 

@@ -18,7 +18,7 @@ from fedaudit.metrics.intervals import (
     percent,
     require_confidence,
 )
-from fedaudit.metrics.rates import Share, share
+from fedaudit.metrics.rate_limits import Share, share
 
 
 @dataclass(frozen=True)

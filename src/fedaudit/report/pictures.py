@@ -42,8 +42,8 @@ from fedaudit.report.sources import Named, labels_of_named, look_of_source, on_s
 from fedaudit.report.verdict import figures_by_side
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import STRONGEST_ATTACK, AttackEntry, Comparison
-from fedaudit.results.doubts import NOT_RELIED_ON
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
+from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.metrics import MODEL_ESTIMATE, MODEL_RISK, TEST_ACCURACY, VIOLATIONS
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows

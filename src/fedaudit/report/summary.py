@@ -29,7 +29,7 @@ from fedaudit.report.text.games import first_of_games, game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.tiles import tiles_of
 from fedaudit.report.verdict import WITHHELD, clients_named, coverage_gaps, left_out, unit_of
-from fedaudit.results.doubts import NOT_RELIED_ON
+from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
 from fedaudit.results.text import without_commands
 
@@ -282,20 +282,11 @@ def _date(text: str) -> date | None:
         return None
 
 
-_ALSO_ASKED: Mapping[str, str] = {
-    "unlearning": "After samples were deleted from the model: does it still reveal them?",
-    "secure_sum": "How well does the sum of one round hide the update of one client?",
-    "canaries": "How much can the model reveal of the whole contribution of one client?",
-}
-"""Questions that a table of the study's settings adds."""
-
-
 def _question(record: Record, asked: str) -> Section:
     about = shortened(str(record.config.get("about") or ""), _LONG)
     return Section(
         "What was asked",
         paragraphs=(asked,),
-        items=tuple(text for table, text in _ALSO_ASKED.items() if record.config.get(table)),
         remarks=(f"Described by its author as: “{about}”",) if about else (),
     )
 

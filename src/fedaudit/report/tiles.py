@@ -17,9 +17,8 @@ from fedaudit.report.text.membership import rate_bounds
 from fedaudit.report.text.points import game_tiles
 from fedaudit.report.unlearning import unlearning_tile
 from fedaudit.report.verdict import figures_by_side
-from fedaudit.results.doubts import NOT_RELIED_ON, relied_on
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.guessing import above_chance
+from fedaudit.results.guessing import NOT_RELIED_ON, above_chance, relied_on
 from fedaudit.results.metrics import CHANCE_VIOLATIONS, TEST_ACCURACY, VIOLATIONS
 from fedaudit.results.record import Record
 

@@ -17,9 +17,14 @@ from fedaudit.core.metric_names import (
 )
 from fedaudit.report import evidence, words
 from fedaudit.report.grid import shortened
-from fedaudit.results.doubts import HIDES_LEAKS
 from fedaudit.results.estimate import NO_DEFENSE, PEOPLE_IGNORED, Estimate
-from fedaudit.results.guessing import LEAST_LEARNED, NearGuessing, above_chance, near_guessing
+from fedaudit.results.guessing import (
+    HIDES_LEAKS,
+    LEAST_LEARNED,
+    NearGuessing,
+    above_chance,
+    near_guessing,
+)
 from fedaudit.results.record import ControlResult, Record
 from fedaudit.results.unlearning import (
     is_destroyed,

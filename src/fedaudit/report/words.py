@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from fedaudit.core import metric_names
 from fedaudit.report.grid import clean, cut_within, shortened
-from fedaudit.results.doubts import with_doubts
 from fedaudit.results.estimate import AT_THRESHOLD, NO_DEFENSE, Estimate, Interval
+from fedaudit.results.guessing import with_doubts
 from fedaudit.results.metrics import AGREEMENT, COUNTS, range_of
 from fedaudit.results.record import Record
 

@@ -19,7 +19,6 @@ from pydantic import Field, field_serializer, field_validator, model_validator
 from fedaudit.core.files import LONGEST_RESULT, refuse_unreadable, write_whole
 from fedaudit.results.clusters import ClusterResult
 from fedaudit.results.coverage import Coverage
-from fedaudit.results.detector import Detection, Detector, detection
 from fedaudit.results.estimate import Coordinates, Estimate, Interval, compact, expanded
 from fedaudit.results.fields import (
     Change,
@@ -32,7 +31,15 @@ from fedaudit.results.fields import (
     refuse_disorder,
     refuse_ragged,
 )
-from fedaudit.results.games import FOR_PEOPLE, GamePoint, PointPlayed, points_played
+from fedaudit.results.games import (
+    FOR_PEOPLE,
+    Detection,
+    Detector,
+    GamePoint,
+    PointPlayed,
+    detection,
+    points_played,
+)
 from fedaudit.results.sealing import sealed_json
 from fedaudit.results.sources import LABELS, OWN, SourceResult
 

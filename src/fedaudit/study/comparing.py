@@ -46,10 +46,9 @@ from fedaudit.results.comparison import (
     Row,
     Source,
 )
-from fedaudit.results.doubts import with_doubts
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.fronts import fronts, undefended_base
-from fedaudit.results.guessing import above_chance, most_frequent_class
+from fedaudit.results.guessing import above_chance, most_frequent_class, with_doubts
 from fedaudit.results.metrics import TEST_ACCURACY, errors_cancel
 from fedaudit.results.older import settled
 from fedaudit.results.read import read_comparison

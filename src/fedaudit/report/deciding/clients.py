@@ -7,9 +7,8 @@ from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, words
 from fedaudit.report.deciding.membership import little_can_hide
 from fedaudit.report.verdict import clients_named
-from fedaudit.results.doubts import relied_on
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.guessing import above_chance
+from fedaudit.results.guessing import above_chance, relied_on
 from fedaudit.results.record import Record
 
 POOLED = "pooled clients"

@@ -16,8 +16,8 @@ from fedaudit.core.metric_names import (
 )
 from fedaudit.report import evidence, words
 from fedaudit.report.verdict import unit_of
-from fedaudit.results.doubts import HIDES_LEAKS, relied_on
 from fedaudit.results.estimate import Estimate
+from fedaudit.results.guessing import HIDES_LEAKS, relied_on
 from fedaudit.results.record import Record
 
 _GAUSSIAN = "if the mechanism is Gaussian"

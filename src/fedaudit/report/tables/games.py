@@ -16,16 +16,19 @@ from fedaudit.report.text.points import (
     times,
 )
 from fedaudit.report.words import count, from_to, given, interval, listed, number, percent, plural
-from fedaudit.results.detector import DETECTED, FALSE_ALARMS, SIGN_AUC, Detection
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
+    DETECTED,
     DISTANCE,
     EPOCHS,
     EXPECTED_SUCCESS,
+    FALSE_ALARMS,
     FIT,
     HELD_OUT,
     PLANTED_SHARE,
+    SIGN_AUC,
     SIGN_SUCCESS,
+    Detection,
     PointPlayed,
     Rate,
 )

@@ -23,8 +23,8 @@ from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.algorithms.base import Job, TurnContext, visited
 from fedaudit.fl.canary import CanaryUpload
 from fedaudit.fl.hooks import Chain, Defense, Visit
+from fedaudit.metrics.canaries import secure_sum_bounds
 from fedaudit.metrics.epsilon import bound_method
-from fedaudit.metrics.secure_sum import secure_sum_bounds
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.results.estimate import Estimate

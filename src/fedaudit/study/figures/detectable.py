@@ -7,9 +7,9 @@ import numpy as np
 
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.metrics.detectable import smallest_auc
 from fedaudit.metrics.evaluate import CONTRASTS
-from fedaudit.metrics.rates import inconclusive
+from fedaudit.metrics.larger import smallest_auc
+from fedaudit.metrics.rate_limits import inconclusive
 from fedaudit.study.figures.truth import UnitTruth, pooled, repeats, target_truth
 from fedaudit.study.setup.parts import Setup
 

@@ -12,7 +12,6 @@ from fedaudit.core.objects import stated
 from fedaudit.core.tasks import TASKS, Task, lacking, task_named
 from fedaudit.core.values import ClientId
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
-from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.fl.algorithms.base import Algorithm, Server
 from fedaudit.fl.hooks import Chain, Defense, Plan
 from fedaudit.study.settings.base import Settings
@@ -227,6 +226,7 @@ def noisy_tail(defense: Defense | None) -> float | None:
     """Share of the last parameters to which a client's defense adds noise that cancels, if any."""
     if defense is None:
         return None
+    from fedaudit.defenses.cofedmid.neutral import NeutralNoise  # loads all other defenses
 
     parts = defense.parts if isinstance(defense, Chain) else (defense,)
     noise = (part for part in parts if isinstance(part, NeutralNoise) and part.sigma > 0)
