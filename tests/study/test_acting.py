@@ -11,7 +11,7 @@ from fedaudit.defenses.relaxloss import RelaxLoss
 from fedaudit.fl.algorithms.ifca_mir import Preference
 from fedaudit.fl.hooks import Chain, Defense
 from fedaudit.observe.round import Update
-from fedaudit.report.deciding.acting import idle_parts
+from fedaudit.report.first import idle_parts
 from fedaudit.report.page import report_html
 from fedaudit.results.record import Record
 from fedaudit.study.running.run import run_study

@@ -11,13 +11,13 @@ from torch import nn
 
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.study.controls import _GENTLY, _gently
-from fedaudit.study.figures.detectable import smallest_leaks
 from fedaudit.study.running.observing import observe
 from fedaudit.study.running.preflight import (
     _better_batch_size,
     _planned_rounds,
     check_grid,
     check_run,
+    smallest_leaks,
 )
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
