@@ -134,6 +134,7 @@ class Summary(NamedTuple):
         kind: Kind of audit.
         digest: Content hash of the record.
         sections: All parts but signature and glossary.
+        signed: Statement that the signatures stand for: the finding, and the policy's outcome.
         valid_until: Until when the page may be relied on.
         glossary: Terms that the page uses, each with one line of explanation.
     """
@@ -142,6 +143,7 @@ class Summary(NamedTuple):
     kind: str
     digest: str
     sections: tuple[Section, ...]
+    signed: str
     valid_until: str
     glossary: tuple[tuple[str, str], ...]
 
@@ -254,7 +256,9 @@ def summary_of(
     kind = "Security games" if record.kind == "games" else kind_of(record)
     used = explained(" ".join(text for section in sections for text in section.texts()))
     name, digest = shortened(record.name, _SHORT), shortened(record.content_hash, 80)
-    return Summary(name, kind, digest, sections, until, used)
+    outcome = "no policy was applied" if policy is None else f"by the policy: {policy.outcome}"
+    signed = f"{name}: {first.status}; {outcome}"
+    return Summary(name, kind, digest, sections, signed, until, used)
 
 
 def _valid_until(record: Record, text: str) -> str:
@@ -381,7 +385,9 @@ def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...
         )
     elif numbers and not of_one_client and not checks_of(record.controls).failed:
         left = residual(record).text
-        texts.append(f"With 95% confidence each: {left[:1].lower()}{left[1:]}")
+        texts.append(
+            f"By the attacks tried here, with 95% confidence each: {left[:1].lower()}{left[1:]}"
+        )
     head = ("Figure", "Measured", "Range (95% unless stated), and what to compare it with")
     rows = tuple((one.label, one.value, one.detail) for one in numbers)
     return Section(
@@ -417,8 +423,9 @@ def _size_words() -> str:
     shares = words.listed([f"{one.share:.0%}" for one in named])
     return (
         f"The word for the size of a leak follows the lower end of the range: {sizes} from an AUC "
-        f"of {aucs}, or from {shares} of what guessing leaves open. The words are conventions of "
-        "this tool, not of law."
+        f"of {aucs}, or from {shares} of what guessing leaves open; a trace is less. The words are "
+        "conventions of this tool, not of law. Whether a figure is above guessing is decided with "
+        "a correction for the number of attacks, so its range alone may lie above guessing."
     )
 
 
