@@ -180,9 +180,12 @@ def compared(unit: Unit) -> str:
 
 def _distance(before: Value, now: Value | None) -> float:
     """The largest of the differences of value and limits; infinite if one is missing."""
-    if now is None or [one is None for one in before[:3]] != [one is None for one in now[:3]]:
+    if now is None:
         return math.inf
-    both = zip((before.value, before.low, before.high), (now.value, now.low, now.high), strict=True)
+    ends = (before.value, before.low, before.high), (now.value, now.low, now.high)
+    both = list(zip(*ends, strict=True))
+    if any((old is None) != (new is None) for old, new in both):
+        return math.inf
     return max(abs(old - new) for old, new in both if old is not None and new is not None)
 
 

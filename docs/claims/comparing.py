@@ -275,7 +275,7 @@ def _paired(regime: Regime, test: Test, other: Term) -> Found | None:
     return Found(pair.value, pair.low, pair.high, pair.method, len(pair.seeds), wide)
 
 
-def _signed(pair: Pair, direction: Direction) -> Limited:
+def _signed(pair: Pair, direction: Direction) -> Limited[float]:
     if direction > 0:
         return Limited(pair.value, pair.low, pair.high)
     return Limited(-pair.value, -pair.high, -pair.low)
