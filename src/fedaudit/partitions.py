@@ -27,6 +27,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def custom(
     clients: int,
     partition: str | Partition | type[Partition],

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
 __all__ = ["accuracy", "roc"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 _LEAST_RATE = 1e-4
 
 

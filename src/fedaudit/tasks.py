@@ -35,3 +35,7 @@ __all__ = [
     "of_loss",
     "regression",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -3,3 +3,7 @@
 from fedaudit.observe.views import VIEWS, View, seen_from, view_named
 
 __all__ = ["VIEWS", "View", "seen_from", "view_named"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -355,6 +355,10 @@ def test_what_was_found_is_at_hand(run: fa.Run, tmp_path: Path) -> None:
     assert len(rows) + len(run.record.mean_rows()) == len(run.record.estimates)
     assert {"attack", "metric", "value", "low", "high", "seed"} <= rows[0].keys()
     assert rows == run.record.frame() if find_spec("pandas") is None else True
+    frame = run.to_frame()
+    assert len(frame) == len(rows)  # type: ignore[arg-type]
+    if find_spec("pandas") is not None:
+        assert frame.notna().any().all()  # type: ignore[attr-defined]
     figure = fa.plots.roc(run, contrast="unseen")
     assert len(figure.axes[0].lines) == 3 * 2 + 1
     assert len(fa.plots.accuracy(run.record).axes[0].lines) == 2
@@ -651,3 +655,17 @@ def test_options_of_audits_of_federations_are_refused_for_games(
 def test_options_are_given_as_one_object(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"options is fedaudit.AuditOptions\(...\), got a dict"):
         ASKED(small(), options={"about": "mine"}, out=tmp_path)
+
+
+def test_an_attack_that_is_not_constructed_is_refused_with_its_call() -> None:
+    federation = fa.Federation("digits", clients=4)
+    with pytest.raises(BadInput, match=r"construct it: LossSeries\(\)$"):
+        fa.audit(federation, attacks=[fa.attacks.LossSeries])  # type: ignore[list-item]
+    with pytest.raises(BadInput, match=r"such as FedMIA2\(\); got a whole number$|got an? \w+"):
+        fa.audit(federation, attacks=[3])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("name", ["algorithms", "metrics", "partitions", "plots", "tasks", "views"])
+def test_completion_shows_public_names_only(name: str) -> None:
+    package = getattr(fa, name)
+    assert dir(package) == sorted(package.__all__)

@@ -187,3 +187,7 @@ __all__ = [
     "upper_limit",
     "upper_rate_limit",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

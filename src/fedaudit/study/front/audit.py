@@ -244,6 +244,14 @@ class Run:
             self._record = read_record(self.folder / RECORD_FILE)
         return self._record
 
+    def to_frame(self) -> object:
+        """Return one row for each figure of a run, as a pandas table or as a list without pandas.
+
+        Columns without any value are left out.
+        """
+        frame = self.record.frame()
+        return frame.dropna(axis=1, how="all") if hasattr(frame, "dropna") else frame
+
     def scores(
         self, attack: str, *, target: ClientId | None = None, seed: int | None = None
     ) -> Scores:
@@ -372,7 +380,7 @@ def audit(
     name: str = "",
     progress: bool = False,
 ) -> "Run":
-    """Audit a federation: train it, attack what the adversary sees, and write a report.
+    """Audit a federation: train it, attack what the adversary sees, and write a record.
 
     Security games are played instead if ``federation`` is a :class:`fedaudit.Games`.
 
@@ -397,7 +405,8 @@ def audit(
         progress: Whether to show progress.
 
     Returns:
-        The finished audit, with its record, scores and report.
+        The finished audit, with its record and scores. Its ``report`` and ``save_summary`` write
+        pages.
 
     Raises:
         FedauditError: A setting or object cannot work. Nothing has been trained then.

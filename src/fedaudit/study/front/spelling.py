@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
+from fedaudit import attacks
 from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, an, type_of
@@ -305,8 +306,11 @@ def _attack(given: object) -> Spelled:
     if isinstance(given, type) and issubclass(given, Attack):
         return spelled(given, {}, kind="attack")
     if not isinstance(given, Attack):
+        name = getattr(given, "__name__", "")
+        hint = f"; construct it: {name}()" if name in attacks.__all__ else ""
         raise BadInput(
-            "an attack is a catalogue's name, or fedaudit.attacks.Attack; got {type_of(given)}"
+            "an attack is a catalogue's name, or what fedaudit.attacks makes, such as FedMIA2(); "
+            f"got {type_of(given)}{hint}"
         )
     known = {**ATTACKS, **SOURCE_ATTACKS}.get(given.name)
     if known is not None:
