@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -482,13 +482,14 @@ def with_rule_settings(
         defaults: Settings of the rule that this attack sets to something else.
     """
     adapted: Callable[Settings, Rule | SourceRule] = partial(rule, *values, **defaults)
+    usual = Attack(signals, rule(*values, **defaults), source, about, name)
 
     def construct(*arguments: Settings.args, **settings: Settings.kwargs) -> Attack:
-        return Attack(signals, adapted(*arguments, **settings), source, about, name)
+        if _are_plain(usual, arguments, settings, rule):
+            return usual.with_settings(cast(Mapping[str, Setting], settings))
+        return replace(usual, rule=adapted(*arguments, **settings))
 
-    return _documented(
-        construct, name, rule, Attack(signals, rule(*values, **defaults), source, about, name)
-    )
+    return _documented(construct, name, rule, usual)
 
 
 def with_signal_settings(
@@ -513,12 +514,28 @@ def with_signal_settings(
         defaults: Settings of the signal that this attack sets to something else.
     """
     adapted: Callable[Settings, Signal] = partial(signal, *values, **defaults)
+    usual = Attack((signal(*values, **defaults),), rule, source, about, name)
 
     def construct(*arguments: Settings.args, **settings: Settings.kwargs) -> Attack:
-        return Attack((adapted(*arguments, **settings),), rule, source, about, name)
+        if _are_plain(usual, arguments, settings, signal):
+            return usual.with_settings(cast(Mapping[str, Setting], settings))
+        return replace(usual, signals=(adapted(*arguments, **settings),))
 
-    return _documented(
-        construct, name, signal, Attack((signal(*values, **defaults),), rule, source, about, name)
+    return _documented(construct, name, signal, usual)
+
+
+def _are_plain(
+    attack: Attack,
+    arguments: tuple[object, ...],
+    settings: Mapping[str, object],
+    part: Callable[..., object],
+) -> bool:
+    """Return True if the attack can check the settings itself.
+
+    It cannot check positional ones, nor those that only its part has, such as a rule in a rule.
+    """
+    return not arguments and not (
+        settings.keys() & inspect.signature(part).parameters.keys() - attack.settings().keys()
     )
 
 
