@@ -114,6 +114,7 @@ Place = Number | str
 """A number, or a name of an axis that has names."""
 
 
+@runtime_checkable
 class Limits(Protocol):
     """An interval; a limit may be missing."""
 
