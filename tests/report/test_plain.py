@@ -1,8 +1,11 @@
 import pytest
 
+from fedaudit.report.first import first_screen
 from fedaudit.report.page import report_html
 from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.verdict import PlainVerdict, verdict
+from fedaudit.report.tiles import tiles_of
+from fedaudit.results import estimate as estimates
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ClientRow, Record
 from tests.estimates import changed, estimate
@@ -270,3 +273,18 @@ def test_tile_badge_and_sentence_name_one_figure_and_the_largest_word_stands_fir
     few = only(auc(0.58, 0.52, 0.64, significant=True), rate(0.106, 0.062, 0.166, significant=True))
     said, first = verdict(few), tiles(few)[0]
     assert (said.status, first.value, first.tone) == ("clear leak", "10.6%", "clear")
+
+
+def test_without_controls_nothing_vouches_for_the_figures() -> None:
+    bare = none_found(controls=())
+    first = first_screen(bare, verdict(bare))
+    assert (first.sign, first.controls) == ("✗", "No control was run")
+
+
+def test_an_interval_above_guessing_that_the_correction_takes_back_says_so() -> None:
+    (tile, *_) = tiles_of(only(auc(0.58, 0.51, 0.65, tests=estimates.tests_of(False))))[
+        "membership"
+    ]
+    assert tile.detail.startswith("not shown above guessing after correction for multiple testing")
+    (tile, *_) = tiles_of(only(auc(0.52, 0.45, 0.6, tests=estimates.tests_of(False))))["membership"]
+    assert tile.detail.startswith("not shown above guessing · ")

@@ -163,25 +163,6 @@ _STEPS: Mapping[str, tuple[Step, ...]] = {
         Step("Or train on fewer samples a client, which are learned sooner.", ""),
     ),
 }
-_GAME_STEPS: Mapping[str, tuple[str, ...]] = {
-    "contradicted": (
-        "Do not rely on the claimed ε: correct the mechanism or its accounting.",
-        "Replace it by a mechanism whose actual ε is what it claims.",
-    ),
-    "far above": (
-        "Do not rely on the claimed ε: the actual ε, from the mechanism’s own probabilities, is "
-        "far above it.",
-        "Choose a mechanism by its actual ε, and by a success here that stays near 50%.",
-    ),
-    "no leak": (
-        "Play more games, targets or rounds: another neuron may do better.",
-        "Rely on the actual ε, not on a success near 50%.",
-    ),
-    "leak": (
-        "Let clients answer this server only behind a mechanism whose success stays near 50%.",
-        "Choose it by its actual ε, from the mechanism’s own probabilities.",
-    ),
-}
 
 
 def first_screen(record: Record, said: PlainVerdict) -> First:

@@ -424,8 +424,7 @@ def _size_words() -> str:
     return (
         f"The word for the size of a leak follows the lower end of the range: {sizes} from an AUC "
         f"of {aucs}, or from {shares} of what guessing leaves open; a trace is less. The words are "
-        "conventions of this tool, not of law. Whether a figure is above guessing is decided with "
-        "a correction for the number of attacks, so its range alone may lie above guessing."
+        "conventions of this tool, not of law."
     )
 
 

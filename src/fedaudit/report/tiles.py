@@ -18,7 +18,7 @@ from fedaudit.report.text.points import game_tiles
 from fedaudit.report.unlearning import unlearning_tile
 from fedaudit.report.verdict import figures_by_side
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.guessing import NOT_RELIED_ON, above_chance, relied_on
+from fedaudit.results.guessing import NOT_RELIED_ON, above_chance, by_interval_alone, relied_on
 from fedaudit.results.metrics import CHANCE_VIOLATIONS, TEST_ACCURACY, VIOLATIONS
 from fedaudit.results.record import Record
 
@@ -105,7 +105,7 @@ def _membership_tile(best: Estimate, figures: list[Estimate]) -> Tile:
         # Its size is not known: "a trace" would sound like one.
         size = "above guessing; to say by how much takes more non-members"
     elif not size:
-        size, tone = ("above guessing", "raised") if is_above else ("not shown above guessing", "")
+        size, tone = ("above guessing", "raised") if is_above else (_not_above(best), "")
     parts = (
         size,
         words.interval_of(best) or "no interval",
@@ -115,6 +115,12 @@ def _membership_tile(best: Estimate, figures: list[Estimate]) -> Tile:
     label = "Strongest attack" if is_above else "Highest"
     name = f"{label}{',' * is_above} {words.metric_name(best.metric)}"
     return Tile(name, words.value_of(best), " · ".join(filter(None, parts)), tone)
+
+
+def _not_above(figure: Estimate, guessing: str = "guessing") -> str:
+    """Return that a figure is not above guessing, and why not if its interval is."""
+    corrected = " after correction for multiple testing" * by_interval_alone(figure)
+    return f"not shown above {guessing}{corrected}"
 
 
 def _larger_limits(best: Estimate, figures: list[Estimate]) -> str:
@@ -135,10 +141,11 @@ def _source_tiles(record: Record) -> list[Tile]:
     if best is None:
         return []
     attack = labels_of_named(named)[named.index(best)]
-    found = "above guessing" if best.above_guessing else "not above guessing"
+    guessing = f"guessing ({words.percent(best.chance)})"
+    found = f"above {guessing}" if best.above_guessing else _not_above(best.success, guessing)
     found = NOT_RELIED_ON if best.success.doubt else found
     limits, tone = words.interval_of(best.success) or "no interval", "raised" * best.above_guessing
-    detail = f"{found} ({words.percent(best.chance)}) · {limits} · {shortened(attack, 60)}"
+    detail = f"{found} · {limits} · {shortened(attack, 60)}"
     said, look = _sized(excess_size(best), "not above them")
     level = f"label distributions alone {words.percent(best.mixes)}"
     level += ", which may be too high (earlier version)" * bool(best.older_level)

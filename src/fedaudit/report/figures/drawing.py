@@ -129,16 +129,6 @@ class Limits(Protocol):
         ...
 
 
-@runtime_checkable
-class WithLimits(Limits, Protocol):
-    """A figure that may have limits."""
-
-    @property
-    def value(self) -> float | None:
-        """The figure."""
-        ...
-
-
 @dataclass(frozen=True)
 class Scale:
     """An axis of a panel.
