@@ -482,3 +482,10 @@ def test_a_malicious_client_is_named_with_what_it_does() -> None:
     assert "a client that poisons what it sends" in said.more
     looks_on = changed(one, config={"attacker": {"kind": "none"}})
     assert asked("malicious client", looks_on).kind == "not tested"
+
+
+def test_numbers_that_a_failed_control_takes_back_are_no_figure() -> None:
+    whole = record(details=False, controls=(control("untrained model", passed=False),))
+    said = json.loads(clauses_json(whole))["clauses"][1]
+    assert said["kind"] == "inconclusive"
+    assert "not relied on: a control failed" in said["text"]

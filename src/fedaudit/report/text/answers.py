@@ -27,6 +27,7 @@ from fedaudit.report.verdict import (
     units_of,
 )
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
+from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows
@@ -147,7 +148,9 @@ def by_tiles(
         if not tiles:
             return unanswered(record, without, AUC if "membership" in topics else "")
         unit = _UNITS.get(unit_of(record), "") if "membership" in topics else ""
-        return Answer("figure", unit + "; ".join(map(_as_text, tiles)), more)
+        is_void = all(NOT_RELIED_ON in tile.detail for tile in tiles)
+        kind: Kind = "inconclusive" if is_void else "figure"
+        return Answer(kind, unit + "; ".join(map(_as_text, tiles)), more)
 
     return answer
 
