@@ -115,9 +115,9 @@ def smallest(folder: Path) -> None:
 
 PARTS = {
     "fedaudit/report/": "report",
-    "fedaudit/study/controls.py": "controls",
-    "fedaudit/study/figures/accuracy.py": "accuracy of the models",
-    "fedaudit/study/figures/": "attacks and figures",
+    "fedaudit/evaluation/controls.py": "controls",
+    "fedaudit/evaluation/accuracy.py": "accuracy of the models",
+    "fedaudit/evaluation/": "attacks and figures",
     "fedaudit/signals/": "measuring",
     "fedaudit/fl/": "training",
 }

@@ -13,14 +13,14 @@ import torch
 
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
+from fedaudit.evaluation.truth import target_truth
 from fedaudit.fl.simulate import simulate
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.views import seen_from
+from fedaudit.plan.values import study_from
 from fedaudit.signals.measure import measure_round
-from fedaudit.study.figures.truth import target_truth
-from fedaudit.study.settings.values import study_from
-from fedaudit.study.setup.build import setup
+from fedaudit.study.build import setup
 
 ATTACKS = ("blackbox-loss", "loss-series", "recovery")
 RUNS = 100

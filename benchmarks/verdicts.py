@@ -18,12 +18,12 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from fedaudit.core.metric_names import Origin
+from fedaudit.evaluation.analysis import AttackRun, add_figures
+from fedaudit.evaluation.truth import Findings, UnitTruth
 from fedaudit.report.evidence import LEAKS, headline, size_reached
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Environment, Record, ViewRow
-from fedaudit.study.figures.analysis import AttackRun, add_figures
-from fedaudit.study.figures.truth import Findings, UnitTruth
 from fedaudit.study.running.record import corrected
 
 AUCS = (0.5, 0.57, 0.65)

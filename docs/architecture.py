@@ -43,19 +43,25 @@ FLOORS: tuple[tuple[Room, ...], ...] = (
     (
         Room(
             "study, games",
-            (
-                "a plan from a file or from objects, carried out:",
-                "settings, setup, running, figures, controls",
-            ),
+            ("runs a plan, and writes its record",),
             0,
             2,
-            step=1,
         ),
         Room(
             "live, gate, pack, filters",
             ("a recorder for other people's loops;", "a policy's verdict; evidence; check-dp"),
             2,
         ),
+    ),
+    (
+        Room(
+            "plan, extensions",
+            ("settings, checked, and the parts of a run;", "canaries, unlearning, shadows ..."),
+            0,
+            2,
+            step=1,
+        ),
+        Room("evaluation", ("figures and controls from", "measurements and the truth"), 2),
     ),
     (
         Room(
@@ -118,7 +124,7 @@ def drawn() -> str:
         parts.append(_text(x, 28, wing, size=15, colour=QUIET, middle=True))
     for floor, rooms in enumerate(FLOORS):
         for room in rooms:
-            parts += _box(room, tops[floor], tops[floor + room.high] - GAP, above=floor < 2)
+            parts += _box(room, tops[floor], tops[floor + room.high] - GAP, above=floor < 3)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

@@ -16,8 +16,8 @@ from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.catalogue import CATALOGUES, CatalogueEntry, Option, doc_of
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.gate.policy import Policy
-from fedaudit.study.settings.games import GameStudy
-from fedaudit.study.settings.sections import Study
+from fedaudit.plan.games import GameStudy
+from fedaudit.plan.sections import Study
 
 DOCS = Path(__file__).parent
 

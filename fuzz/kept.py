@@ -16,6 +16,7 @@ from fedaudit.core.errors import Damaged
 from fedaudit.core.files import read_object
 from fedaudit.core.pretrained import pretrained
 from fedaudit.core.values import Params, Samples, plus
+from fedaudit.evaluation.sample_scores import read_scores
 from fedaudit.fl.simulate import Standing, resume_checkpoint, save_checkpoint
 from fedaudit.live.audited import join_audits
 from fedaudit.live.files import hand_over, read_waiting, waiting_entries
@@ -25,13 +26,12 @@ from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.observe.usage import USAGE_FILE, counted, keeping_usage, read_usage, unused
+from fedaudit.plan.parts import MeasuredRun, Setup
 from fedaudit.results.games import PointPlayed
 from fedaudit.results.read import read_record
-from fedaudit.study.figures.sample_scores import read_scores
 from fedaudit.study.running.folder import STUDY_FILE, growth_notes, recorded_growth, recorded_study
 from fedaudit.study.running.pool import RUN_FILE, RUNS_FILE, Identity, _identity_in, run_folder
 from fedaudit.study.running.record import usage_rows
-from fedaudit.study.setup.parts import MeasuredRun, Setup
 from fuzz.target import FOLDER, file
 from results.archives import unpacked
 

@@ -25,12 +25,12 @@ from fedaudit.observe.measurements import MeasuredRound, read_measured, write_me
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.verifying import verify
+from fedaudit.plan.file import read_studies
 from fedaudit.report.page import report_html
 from fedaudit.results.comparison import write_comparison_file
 from fedaudit.results.read import read_comparison, read_record
 from fedaudit.results.sealing import without_digest
 from fedaudit.study.comparing import compared
-from fedaudit.study.settings.file import read_studies
 from fuzz import kept, nodes
 from fuzz.target import FOLDER, Target, alone, file, header
 from results.archives import unpacked

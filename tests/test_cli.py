@@ -11,8 +11,8 @@ from fedaudit.catalogue import CATALOGUES
 from fedaudit.cli import running
 from fedaudit.core.errors import LISTED
 from fedaudit.gate.policy import DEFAULT_POLICY
+from fedaudit.plan.sections import Study
 from fedaudit.study.running import reattack
-from fedaudit.study.settings.sections import Study
 from tests.programs import exit_code
 
 STUDY = """

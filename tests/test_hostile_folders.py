@@ -12,8 +12,8 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.observe.tensors import read_notes, write_tensors
 from fedaudit.observe.usage import MOST_USES, counted, unused
+from fedaudit.plan.values import study_from
 from fedaudit.study.running.pretraining import _refuse_other
-from fedaudit.study.settings.values import study_from
 from fuzz import kept
 from fuzz.target import file
 

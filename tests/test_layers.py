@@ -41,22 +41,26 @@ FLOORS: dict[str, str] = {
     # A filter on the bench is called, and needs no training and no figures.
     "filters": "core fl.hooks observe.round",
     # Settings hold names, spelled as the catalogues have them.
-    "study.settings": "core observe.tensors observe.views results.older results.text "
+    "plan": "core observe.tensors observe.views results.older results.text "
     "attacks models fl.training.local algorithms defenses "
     "datasets.draws.fair datasets.partitions.schemes metrics.table risk.catalog",
-    "study.setup": EVERYTHING_BELOW,
-    "study.figures": EVERYTHING_BELOW,
+    # Parts of a run, which settings name.
+    "plan.dealing": EVERYTHING_BELOW,
+    "plan.parts": EVERYTHING_BELOW,
+    "plan.algorithm": EVERYTHING_BELOW,
+    "plan.named": EVERYTHING_BELOW,
+    "evaluation": EVERYTHING_BELOW,
     # Each optional table of a study, from set-up to figures.
-    "study.extensions": EVERYTHING_BELOW,
-    "study.controls": EVERYTHING_BELOW,
-    "study.setup.build": EVERYTHING_BELOW,
+    "extensions": EVERYTHING_BELOW,
+    "evaluation.controls": EVERYTHING_BELOW,
+    "study.build": EVERYTHING_BELOW,
     "study.running": EVERYTHING_BELOW,
     "games": EVERYTHING_BELOW,
     "study.front": EVERYTHING_BELOW,
-    "study": "core.errors core.metric_names results study.settings",
+    "study": "core.errors core.metric_names results plan",
     "live": EVERYTHING_BELOW,
-    "gate": "core.errors core.files core.metric_names metrics results report study.settings.toml "
-    "study.settings.values study.running.outputs",
+    "gate": "core.errors core.files core.metric_names metrics results report plan.toml "
+    "plan.values study.running.outputs",
     "pack": "core.errors core.files core.importing core.metric_names results report gate",
     "integrations": EVERYTHING_BELOW,
     "catalogue": EVERYTHING_BELOW,
@@ -76,7 +80,7 @@ EXCEPTIONS = {
         "pack.remaking",
         "study.running.reattack",
     ): "whose attacks are made again, and whose kept updates are measured again",
-    ("pack.remaking", "study.settings.sections"): "and a recording has the default figures",
+    ("pack.remaking", "plan.sections"): "and a recording has the default figures",
     ("study.front.audit", "gate.outputs"): "a run's summary has the outcome of a policy",
     ("pack.verifying", "attacks"): "names of attacks are those of the catalogue",
 }
@@ -166,7 +170,7 @@ def allowed(module: str, other: str) -> bool:
 def test_the_source_is_found() -> None:
     assert len(FILES) > 50
     assert "fedaudit.core.values" in ours("fedaudit.fl.algorithms.fedavg")
-    assert ("study.setup.algorithm", "algorithms") in set(arrows())
+    assert ("plan.algorithm", "algorithms") in set(arrows())
     assert ours("fedaudit.cli.running") > ours("fedaudit.cli.running", at_once=True)
 
 

@@ -25,8 +25,8 @@ from fedaudit.datasets.partitions.schemes import PARTITIONS
 from fedaudit.datasets.source import DataSource
 from fedaudit.defenses import DEFENSES
 from fedaudit.models import MODELS, ConfiguredModel
+from fedaudit.plan.sections import TrainingSection
 from fedaudit.study.front.spelling import attack_settings, defense_settings, registering
-from fedaudit.study.settings.sections import TrainingSection
 
 CALLS = Path(__file__).parent / "typed_calls"
 ROOT = CALLS.parents[1]

@@ -23,10 +23,10 @@ from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.pack import packing
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.verifying import verify
+from fedaudit.plan.values import study_from
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.study.running.folder import STUDY_FILE, claim, recorded_study
-from fedaudit.study.settings.values import study_from
 from tests.live.federation import recorder, rounds
 from tests.report.records import record
 from tests.study.compare_records import given

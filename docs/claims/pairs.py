@@ -9,8 +9,8 @@ from pydantic import TypeAdapter
 from docs.claims.data import CLAIMS, Part, Regime, Term, Test, named, papers, regimes, variant_of
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import SCORES_FILE, write_whole
+from fedaudit.evaluation.sample_scores import paired_auc, read_scores
 from fedaudit.results.aggregate import Value, over_gaps
-from fedaudit.study.figures.sample_scores import paired_auc, read_scores
 
 TAKEN = CLAIMS / "pairs"
 

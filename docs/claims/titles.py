@@ -9,10 +9,10 @@ from typing import Any
 
 from docs.claims.data import ROOT, Regime, Scale, is_of_games, regimes
 from docs.claims.figures import path_of
+from fedaudit.plan.file import read_studies
 from fedaudit.report.words import plural
 from fedaudit.results.clusters import ClusterResult, choices, clients_of, models_of_groups
 from fedaudit.results.read import read_record
-from fedaudit.study.settings.file import read_studies
 
 STUDIES = ROOT / "studies"
 DATA = {

@@ -39,6 +39,23 @@ if TYPE_CHECKING:
     from fedaudit.live.splitting import split_dataset
     from fedaudit.metrics.evaluate import evaluate
     from fedaudit.observe.views import seen_from
+    from fedaudit.plan.file import read_study
+    from fedaudit.plan.games import DetectorSection as Detector
+    from fedaudit.plan.games import GameSection as Game
+    from fedaudit.plan.games import NeuronSection as Neuron
+    from fedaudit.plan.games import RoundsSection as Rounds
+    from fedaudit.plan.optional import AttackerSection as Attacker
+    from fedaudit.plan.optional import CanariesSection as Canaries
+    from fedaudit.plan.optional import ReferencesSection as References
+    from fedaudit.plan.optional import SecureSumSection as SecureSum
+    from fedaudit.plan.optional import ShadowSection as Shadow
+    from fedaudit.plan.optional import UnlearningSection as Unlearning
+    from fedaudit.plan.sections import AuditSection as Audit
+    from fedaudit.plan.sections import FiguresSection as Figures
+    from fedaudit.plan.sections import RiskSection as Risk
+    from fedaudit.plan.sections import ShiftSection as Shift
+    from fedaudit.plan.sections import TrainingSection as Training
+    from fedaudit.plan.values import study_from
     from fedaudit.results.record import Record
     from fedaudit.signals.measure import measure
     from fedaudit.study.front.audit import AuditOptions, Run, audit
@@ -46,23 +63,6 @@ if TYPE_CHECKING:
     from fedaudit.study.front.games import Games
     from fedaudit.study.running.reattack import reattack
     from fedaudit.study.running.run import run_study
-    from fedaudit.study.settings.file import read_study
-    from fedaudit.study.settings.games import DetectorSection as Detector
-    from fedaudit.study.settings.games import GameSection as Game
-    from fedaudit.study.settings.games import NeuronSection as Neuron
-    from fedaudit.study.settings.games import RoundsSection as Rounds
-    from fedaudit.study.settings.optional import AttackerSection as Attacker
-    from fedaudit.study.settings.optional import CanariesSection as Canaries
-    from fedaudit.study.settings.optional import ReferencesSection as References
-    from fedaudit.study.settings.optional import SecureSumSection as SecureSum
-    from fedaudit.study.settings.optional import ShadowSection as Shadow
-    from fedaudit.study.settings.optional import UnlearningSection as Unlearning
-    from fedaudit.study.settings.sections import AuditSection as Audit
-    from fedaudit.study.settings.sections import FiguresSection as Figures
-    from fedaudit.study.settings.sections import RiskSection as Risk
-    from fedaudit.study.settings.sections import ShiftSection as Shift
-    from fedaudit.study.settings.sections import TrainingSection as Training
-    from fedaudit.study.settings.values import study_from
 
     def report(record: Record, path: Path | str) -> Path:
         """See :mod:`fedaudit.report`, a module that can be called."""
@@ -72,28 +72,28 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _DOORS = {
-    "Attacker": "fedaudit.study.settings.optional:AttackerSection",
-    "Audit": "fedaudit.study.settings.sections:AuditSection",
+    "Attacker": "fedaudit.plan.optional:AttackerSection",
+    "Audit": "fedaudit.plan.sections:AuditSection",
     "AuditOptions": "fedaudit.study.front.audit:AuditOptions",
-    "Canaries": "fedaudit.study.settings.optional:CanariesSection",
+    "Canaries": "fedaudit.plan.optional:CanariesSection",
     "CanaryClients": "fedaudit.live.models:CanaryClients",
-    "Detector": "fedaudit.study.settings.games:DetectorSection",
+    "Detector": "fedaudit.plan.games:DetectorSection",
     "Federation": "fedaudit.study.front.federation:Federation",
-    "Figures": "fedaudit.study.settings.sections:FiguresSection",
-    "Game": "fedaudit.study.settings.games:GameSection",
+    "Figures": "fedaudit.plan.sections:FiguresSection",
+    "Game": "fedaudit.plan.games:GameSection",
     "Games": "fedaudit.study.front.games:Games",
-    "Neuron": "fedaudit.study.settings.games:NeuronSection",
+    "Neuron": "fedaudit.plan.games:NeuronSection",
     "Origin": "fedaudit.core.metric_names:Origin",
-    "Risk": "fedaudit.study.settings.sections:RiskSection",
-    "Rounds": "fedaudit.study.settings.games:RoundsSection",
+    "Risk": "fedaudit.plan.sections:RiskSection",
+    "Rounds": "fedaudit.plan.games:RoundsSection",
     "Run": "fedaudit.study.front.audit:Run",
     "Samples": "fedaudit.core.values:Samples",
-    "References": "fedaudit.study.settings.optional:ReferencesSection",
-    "SecureSum": "fedaudit.study.settings.optional:SecureSumSection",
-    "Shadow": "fedaudit.study.settings.optional:ShadowSection",
-    "Shift": "fedaudit.study.settings.sections:ShiftSection",
-    "Training": "fedaudit.study.settings.sections:TrainingSection",
-    "Unlearning": "fedaudit.study.settings.optional:UnlearningSection",
+    "References": "fedaudit.plan.optional:ReferencesSection",
+    "SecureSum": "fedaudit.plan.optional:SecureSumSection",
+    "Shadow": "fedaudit.plan.optional:ShadowSection",
+    "Shift": "fedaudit.plan.sections:ShiftSection",
+    "Training": "fedaudit.plan.sections:TrainingSection",
+    "Unlearning": "fedaudit.plan.optional:UnlearningSection",
     "reattack": "fedaudit.study.running.reattack:reattack",
     "attack_recording": "fedaudit.live.attack:attack_recording",
     "audit": "fedaudit.study.front.audit:audit",
@@ -104,13 +104,13 @@ _DOORS = {
     "join_audits": "fedaudit.live.audited:join_audits",
     "measure": "fedaudit.signals.measure:measure",
     "named": "fedaudit.core.naming:named",
-    "read_study": "fedaudit.study.settings.file:read_study",
+    "read_study": "fedaudit.plan.file:read_study",
     "record": "fedaudit.live.recorder:record",
     "run_study": "fedaudit.study.running.run:run_study",
     "seen_from": "fedaudit.observe.views:seen_from",
     "split_dataset": "fedaudit.live.splitting:split_dataset",
     "simulate": "fedaudit.fl.simulate:simulate",
-    "study_from": "fedaudit.study.settings.values:study_from",
+    "study_from": "fedaudit.plan.values:study_from",
     "unlearning": "fedaudit.live.models:unlearning",
 }
 

@@ -28,12 +28,12 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload
 from fedaudit.observe.views import VIEWS, seen_from
+from fedaudit.plan.options import check_options
 from fedaudit.risk.base import ByLoss
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure
 from fedaudit.signals.outputs import Confidence, Loss
 from fedaudit.signals.updates import GradientCosine, GradientDifference, GradientNorm
-from fedaudit.study.settings.options import check_options
 from tests.crew import started
 
 PUBLIC_CLASSES, CLASSES = 2, 5

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Samples, flat
+from fedaudit.extensions.attacker import PoisonedUpload
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import architecture
 from fedaudit.observe.round import Sent
-from fedaudit.study.extensions.attacker import PoisonedUpload
 from tests.defenses.turns import turn
 
 NET = architecture("mlp", shape=(4,), classes=3, hidden="")

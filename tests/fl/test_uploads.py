@@ -18,6 +18,7 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Params, Samples, weighted_sum
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL, Workers
+from fedaudit.evaluation.uploads import update_notes
 from fedaudit.fl.algorithms import base as module
 from fedaudit.fl.algorithms.base import Algorithm, StoredUploads, made_of
 from fedaudit.fl.algorithms.fedavg import FedAvg
@@ -36,7 +37,6 @@ from fedaudit.signals.measure import measure_round
 from fedaudit.signals.outputs import Confidence, Loss
 from fedaudit.signals.residuals import ProjectionResidual
 from fedaudit.signals.updates import GradientCosine, GradientDifference, GradientNorm
-from fedaudit.study.figures.uploads import update_notes
 
 NET = Architecture("net", MLP(hidden="7").for_samples((6,), 3))
 TRAINING = LocalTraining(lr=0.1, batch_size=4)

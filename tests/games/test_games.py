@@ -17,10 +17,10 @@ from fedaudit.games import records
 from fedaudit.games.mechanism import given
 from fedaudit.games.run import played_key, read_points, run_games
 from fedaudit.metrics.rate_limits import share
+from fedaudit.plan.games import MechanismSection
 from fedaudit.results.games import EPOCHS, FIT, HELD_OUT, SUCCESS, TRUE_POSITIVES
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
-from fedaudit.study.settings.games import MechanismSection
 from tests.programs import exit_code
 
 STUDY = """

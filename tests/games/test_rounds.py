@@ -22,9 +22,9 @@ from fedaudit.games.rounds import Batches, PlayedInRounds, RoundGames
 from fedaudit.games.run import read_points, run_games
 from fedaudit.metrics.games import gaussian_success
 from fedaudit.observe.views import VIEWS
+from fedaudit.plan.games import RoundsSection
 from fedaudit.results.games import DISTANCE, EXPECTED_SUCCESS, FIT, SIGN_SUCCESS
 from fedaudit.results.read import read_record
-from fedaudit.study.settings.games import RoundsSection
 
 FEATURES, CLIENTS, SERVERS = 60, 120, 200
 RULES = Rules(

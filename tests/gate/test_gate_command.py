@@ -9,8 +9,8 @@ import pytest
 
 from fedaudit import cli
 from fedaudit.gate.policy import DEFAULT_POLICY
+from fedaudit.plan.values import study_from
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.values import study_from
 from tests.programs import exit_code
 
 POLICY = """

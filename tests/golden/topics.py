@@ -9,6 +9,7 @@ from fedaudit.games.run import read_points, run_games
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import policy_from
 from fedaudit.live.attack import attack_recording
+from fedaudit.plan.sections import Study
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.games import (
     EXPECTED_SUCCESS,
@@ -20,7 +21,6 @@ from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.sections import Study
 from tests.games.test_games import STUDY as SIGNS
 from tests.games.test_rounds import STUDY as ROUNDS
 from tests.live.test_recorder import recorded

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import fedaudit
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import Origin
+from fedaudit.evaluation.sample_scores import read_scores
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
@@ -18,7 +19,6 @@ from fedaudit.live.attack import attack_recording
 from fedaudit.metrics import auc
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.record import Record
-from fedaudit.study.figures.sample_scores import read_scores
 
 CLASSES, WIDTH = 10, 20
 Data = Mapping[str, tuple[Tensor, Tensor]]

@@ -14,6 +14,7 @@ from torch import nn
 import fedaudit
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.values import Architecture, Model
+from fedaudit.evaluation.uploads import metrics_in, reported_controls
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
@@ -25,7 +26,6 @@ from fedaudit.live.setup import recorded_run
 from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.report.terminal import print_record
 from fedaudit.results.record import ControlResult, Record
-from fedaudit.study.figures.uploads import metrics_in, reported_controls
 from tests.live.federation import NET, data, network, rounds
 
 AUDIT = data().split.audit

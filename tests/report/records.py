@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta, rankdata
 
 from fedaudit.core.seeds import seeded_numpy
+from fedaudit.evaluation.source import Baseline, SourceFound, source_figures
 from fedaudit.metrics import Limited, rate_limits
 from fedaudit.metrics.source import LabelExcess
 from fedaudit.results.aggregate import corrected, each_over_runs
@@ -30,7 +31,6 @@ from fedaudit.results.record import (
     ViewRow,
 )
 from fedaudit.results.sources import Answered, Chained, ClassSuccess, SourceResult
-from fedaudit.study.figures.source import Baseline, SourceFound, source_figures
 from tests.estimates import changed, estimate
 
 HOSTILE = "</script><script>document.documentElement.dataset.hacked='1'</script>"

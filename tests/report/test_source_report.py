@@ -2,6 +2,7 @@
 
 import pytest
 
+from fedaudit.evaluation.source import SourceFound
 from fedaudit.report.comparison.tables import epsilon_comparison, source_comparison
 from fedaudit.report.evidence import size_reached_by
 from fedaudit.report.figures.drawing import Heat
@@ -18,7 +19,6 @@ from fedaudit.results import estimate as estimates
 from fedaudit.results.record import Record
 from fedaudit.results.sources import LABELS, LABELS_METHOD, OLDER_LEVEL
 from fedaudit.study.comparing import compared
-from fedaudit.study.figures.source import SourceFound
 from tests.estimates import changed, estimate
 from tests.gate.parts import control
 from tests.report.records import source as found

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedaudit.plan.file import read_study
+from fedaudit.plan.sections import Study
 from fedaudit.report.reproducing import reproducing, study_file
-from fedaudit.study.settings.file import read_study
-from fedaudit.study.settings.sections import Study
 from tests.estimates import changed
 from tests.report.records import hostile, record
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from fedaudit.plan.values import study_from
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Environment, Record, UsageRow, ViewRow
-from fedaudit.study.settings.values import study_from
 from tests.estimates import estimate
 
 Values = Mapping[int, Mapping[int, float]]

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from fedaudit.plan.sections import Study
+from fedaudit.plan.values import study_from
 from fedaudit.results.record import Record
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.settings.values import study_from
 
 Sections = Mapping[str, Mapping[str, object]]
 

@@ -9,15 +9,15 @@ import fedaudit
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Sees, flat, norm
+from fedaudit.evaluation.truth import target_truth
+from fedaudit.extensions.attacker import Attacker, PoisonedUpload
 from fedaudit.fl.hooks import Chain
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Round
-from fedaudit.study.extensions.attacker import Attacker, PoisonedUpload
-from fedaudit.study.figures.truth import target_truth
+from fedaudit.plan.sections import Study
+from fedaudit.study.build import setup
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.build import setup
 from tests.study.studies import quick_study
 
 ALL: dict[str, object] = {"blackbox-loss": {}, "recovery": {}}

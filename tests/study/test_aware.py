@@ -7,12 +7,12 @@ import torch
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Setting
+from fedaudit.evaluation.analysis import trainable_by_round
 from fedaudit.observe.measurements import Measurements
 from fedaudit.observe.usage import read_usage
-from fedaudit.study.figures.analysis import trainable_by_round
+from fedaudit.study.build import attacks_of, setup
 from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.run import run_study
-from fedaudit.study.setup.build import attacks_of, setup
 from tests.study.studies import quick_study, small_study
 
 GUIDED = {"name": "class-guided", "clients": (0, 1), "options": {"m_max": 6, "m_min": 2}}

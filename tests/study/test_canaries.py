@@ -12,19 +12,19 @@ from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import flat, norm, plus
 from fedaudit.defenses.clip import ClientDP, clipped
+from fedaudit.extensions.canaries import Canaries
 from fedaudit.fl.accounting import gaussian_epsilon
 from fedaudit.fl.canary import CANARIES_FILE, canary_direction
 from fedaudit.fl.hooks import Turn
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Upload
+from fedaudit.plan.parts import Setup
+from fedaudit.plan.sections import Study
 from fedaudit.report.tiles import epsilon_tiles
 from fedaudit.results.record import Record
-from fedaudit.study.extensions.canaries import Canaries
+from fedaudit.study.build import setup
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.parts import Setup
 from tests.study.studies import quick_study
 
 

@@ -9,20 +9,20 @@ import pytest
 from fedaudit.core.errors import Unsupported
 from fedaudit.core.metric_names import Origin
 from fedaudit.defenses.dpsgd import DPSGD
+from fedaudit.evaluation import analysis
+from fedaudit.evaluation import truth as truth_module
+from fedaudit.extensions import canaries
+from fedaudit.extensions.canaries import CanaryRecords
 from fedaudit.fl.hooks import Guarantee, Workload
+from fedaudit.plan.parts import MeasuredRun, Setup
+from fedaudit.plan.sections import Study
 from fedaudit.report.text.answers import measured_epsilon
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.tiles import epsilon_tiles
 from fedaudit.report.words import number
 from fedaudit.results.record import ControlResult, Record
-from fedaudit.study.extensions import canaries
-from fedaudit.study.extensions.canaries import CanaryRecords
-from fedaudit.study.figures import analysis
-from fedaudit.study.figures import truth as truth_module
+from fedaudit.study.build import setup
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.parts import MeasuredRun, Setup
 from tests.estimates import changed
 from tests.study.studies import quick_study
 

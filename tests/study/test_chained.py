@@ -12,11 +12,11 @@ from torch import Tensor
 
 from fedaudit.attacks import attack_named
 from fedaudit.core.values import NOBODY
+from fedaudit.evaluation.source import SourceQueries, chained, source_queries
 from fedaudit.observe.measurements import Measurements
+from fedaudit.plan.parts import Setup
 from fedaudit.results.sources import Chained
-from fedaudit.study.figures.source import SourceQueries, chained, source_queries
-from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.parts import Setup
+from fedaudit.study.build import setup
 from tests.study.studies import small_study
 
 CLIENTS, EACH, STRANGERS = 4, 5, 100

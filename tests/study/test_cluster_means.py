@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from fedaudit.evaluation.clusters import cluster_figures, served_figure
 from fedaudit.results.aggregate import each_over_runs
 from fedaudit.results.clusters import (
     ClusterResult,
@@ -18,7 +19,6 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import ACCURACY
 from fedaudit.results.older import settled
 from fedaudit.study.comparing import figure_entries, paired_change
-from fedaudit.study.figures.clusters import cluster_figures, served_figure
 from tests.report.clustered import clustered, with_clusters
 
 GROUPS = [0, 0, 0, 0, 1, 1]

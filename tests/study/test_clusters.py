@@ -11,6 +11,13 @@ import torch
 
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, NotVisible, Unsupported
 from fedaudit.core.seeds import seed_for
+from fedaudit.evaluation.clusters import (
+    END,
+    STATE,
+    cluster_notes,
+    cluster_result,
+    thresholds,
+)
 from fedaudit.fl.algorithms.base import cohort_of
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir
@@ -18,22 +25,15 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.observe.round import Round
+from fedaudit.plan.algorithm import shadow_cost
+from fedaudit.plan.parts import Setup
+from fedaudit.plan.sections import RiskSection, Study
 from fedaudit.results.clusters import ClusterResult, ClusterRound
 from fedaudit.results.record import Record
 from fedaudit.risk.catalog import measure_named
 from fedaudit.risk.server import ServerRisk, shadow_sizes
-from fedaudit.study.figures.clusters import (
-    END,
-    STATE,
-    cluster_notes,
-    cluster_result,
-    thresholds,
-)
+from fedaudit.study.build import refuse_misfits, setup
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.sections import RiskSection, Study
-from fedaudit.study.setup.algorithm import shadow_cost
-from fedaudit.study.setup.build import refuse_misfits, setup
-from fedaudit.study.setup.parts import Setup
 from tests.study.studies import small_study
 
 CLIENTS = 6

@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 
 from fedaudit.core.errors import BadInput
-from fedaudit.study.settings.base import Section
-from fedaudit.study.settings.file import chosen_studies, read_studies
-from fedaudit.study.settings.games import GameStudy
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.settings.values import study_from
+from fedaudit.plan.base import Section
+from fedaudit.plan.file import chosen_studies, read_studies
+from fedaudit.plan.games import GameStudy
+from fedaudit.plan.sections import Study
+from fedaudit.plan.values import study_from
 
 TWO = """
 name = "sizes"

@@ -13,10 +13,10 @@ from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.quantize import GradientQuantization
 from fedaudit.defenses.sampling import DataSampling
 from fedaudit.fl.hooks import Chain, Defense
+from fedaudit.plan.file import read_studies
+from fedaudit.study.build import setup
 from fedaudit.study.running.identity import run_key, settings_of
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.file import read_studies
-from fedaudit.study.setup.build import setup
 from tests.study.studies import small_study
 
 NOISE = {"name": "gradient-noise", "options": {"sigma": 0.1}}

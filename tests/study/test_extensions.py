@@ -14,21 +14,21 @@ from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for
 from fedaudit.datasets.dataset import Dataset
+from fedaudit.extensions.secure_sum import SUMS_FILE
 from fedaudit.fl.canary import CANARIES_FILE
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.round import Round
 from fedaudit.observe.views import view_named
+from fedaudit.plan.optional import OPTIONAL
+from fedaudit.plan.parts import Conclusion, Extension, Means, MeasuredRun, Scores, Setup
+from fedaudit.plan.sections import Study
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult
-from fedaudit.study.extensions.secure_sum import SUMS_FILE
+from fedaudit.study import build
+from fedaudit.study.build import EXTENSIONS, setup
 from fedaudit.study.running.identity import run_key, with_code
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.optional import OPTIONAL
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup import build
-from fedaudit.study.setup.build import EXTENSIONS, setup
-from fedaudit.study.setup.parts import Conclusion, Extension, Means, MeasuredRun, Scores, Setup
 from tests.study.studies import quick_study
 
 NOISE = {"name": "client-dp", "options": {"clip": 0.5, "noise_multiplier": 1.0}}

@@ -33,12 +33,12 @@ from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import Defense, Turn
 from fedaudit.observe.round import Sent
+from fedaudit.plan.values import study_from
 from fedaudit.signals.outputs import Confidence
+from fedaudit.study.build import setup
 from fedaudit.study.front.audit import in_python
 from fedaudit.study.front.federation import Federation, Questions, plan_of
 from fedaudit.study.running.identity import study_key
-from fedaudit.study.settings.values import study_from
-from fedaudit.study.setup.build import setup
 
 FIGURES = fa.Figures(permutations=20, blind_classifier=False)
 FEW = fa.Audit(samples=60, every=2, background=0)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput
-from fedaudit.study.settings.file import MAX_POINTS, chosen_studies, grid_points, read_studies
+from fedaudit.plan.file import MAX_POINTS, chosen_studies, grid_points, read_studies
 
 FRONT = """
 name = "front"

@@ -11,13 +11,13 @@ import pytest
 import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import Lock
+from fedaudit.plan.file import read_studies
+from fedaudit.plan.sections import Study
 from fedaudit.report.page import write_report_beside
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.study.running.folder import Growth, growth_from, growth_of, more
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.file import read_studies
-from fedaudit.study.settings.sections import Study
 from tests.study.studies import Carried, quick_study
 
 MORE: dict[str, object] = {"loss-series": {}, "blackbox-loss": {}, "avg-cosine": {}}

@@ -6,11 +6,11 @@ import pytest
 
 from fedaudit.defenses.dpsgd import sample_epsilon
 from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished
+from fedaudit.evaluation.guarantees import formal_epsilons
 from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.results.estimate import Estimate
-from fedaudit.study.figures.guarantees import formal_epsilons
+from fedaudit.study.build import setup
 from fedaudit.study.running.run import run_study
-from fedaudit.study.setup.build import setup
 from tests.study.studies import small_study
 
 

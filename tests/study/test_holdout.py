@@ -13,15 +13,15 @@ from fedaudit.core.seeds import held_out, seed_for
 from fedaudit.core.values import NOBODY, Architecture, ClientId, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.defenses.cofedmid import CoFedMID
+from fedaudit.evaluation.accuracy import evaluation_split
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import IfcaMirOfClients
 from fedaudit.fl.hooks import Defense, Visit
 from fedaudit.fl.training.local import LocalTraining
+from fedaudit.plan.dealing import HoldOutRule, exclude_held_out
 from fedaudit.risk.base import ByLoss
-from fedaudit.study.figures.accuracy import evaluation_split
-from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.dealing import HoldOutRule, exclude_held_out
+from fedaudit.study.build import setup
 from tests.study.studies import small_study
 
 

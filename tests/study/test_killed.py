@@ -11,8 +11,8 @@ import pytest
 
 from fedaudit.core.errors import Damaged
 from fedaudit.observe.tensors import read_tensors
+from fedaudit.plan.file import read_studies
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.file import read_studies
 
 STUDY = """
 name = "killed"

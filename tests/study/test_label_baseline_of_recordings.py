@@ -6,9 +6,9 @@ from typing import cast
 import numpy as np
 
 from fedaudit.core.seeds import seeded_numpy
+from fedaudit.evaluation.source import SourceQueries, named_by_labels
 from fedaudit.metrics.source import by_label_distribution
-from fedaudit.study.figures.source import SourceQueries, named_by_labels
-from fedaudit.study.setup.parts import Setup
+from fedaudit.plan.parts import Setup
 
 
 def test_in_recordings_no_sample_counts_for_its_own_client() -> None:

@@ -16,28 +16,28 @@ from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Sees
 from fedaudit.datasets.draws.shadow import Known
-from fedaudit.metrics import auc_interval
-from fedaudit.observe.measurements import Measurements, Stored
-from fedaudit.observe.tensors import read_tensors
-from fedaudit.results.older import settled
-from fedaudit.results.record import Record
-from fedaudit.signals.outputs import Loss
-from fedaudit.study.extensions.examples import (
+from fedaudit.evaluation.truth import origin_of, target_truth
+from fedaudit.extensions.examples import (
     Examples,
     KnownSplit,
     LearnedFrom,
     Shadow,
     _fitted,
 )
-from fedaudit.study.figures.truth import origin_of, target_truth
+from fedaudit.metrics import auc_interval
+from fedaudit.observe.measurements import Measurements, Stored
+from fedaudit.observe.tensors import read_tensors
+from fedaudit.plan.dealing import left_to_train
+from fedaudit.plan.parts import Means, Setup
+from fedaudit.plan.sections import Study
+from fedaudit.plan.values import study_from
+from fedaudit.results.older import settled
+from fedaudit.results.record import Record
+from fedaudit.signals.outputs import Loss
+from fedaudit.study.build import setup
 from fedaudit.study.running.identity import run_key, settings_of
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.settings.values import study_from
-from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.dealing import left_to_train
-from fedaudit.study.setup.parts import Means, Setup
 from tests.study.studies import Carried, small_study
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from fedaudit.core.seeds import seed_for
+from fedaudit.evaluation import controls
 from fedaudit.fl.algorithms.base import cohort_of
 from fedaudit.observe.round import Round
 from fedaudit.results import guessing
-from fedaudit.study import controls
 from fedaudit.study.running import record as running_record
 from fedaudit.study.running.run import run_study
 from tests.study.studies import quick_study

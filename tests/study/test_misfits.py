@@ -7,8 +7,8 @@ import pytest
 from fedaudit.core.errors import BadInput
 from fedaudit.core.tasks import Task
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.build import dataset_of, refuse_misfits
+from fedaudit.plan.sections import Study
+from fedaudit.study.build import dataset_of, refuse_misfits
 from tests.programs import exit_code
 from tests.study.studies import small_study
 
@@ -48,7 +48,7 @@ def test_data_that_points_share_are_read_once(monkeypatch: pytest.MonkeyPatch) -
         read.append(study.data.name)
         return dataset_of(study, task, seed, data_dir)
 
-    monkeypatch.setattr("fedaudit.study.setup.build.dataset_of", counted)
+    monkeypatch.setattr("fedaudit.study.build.dataset_of", counted)
     refuse_misfits([small_study(), small_study(training={"rounds": 5}), small_study()])
     assert read == ["digits"]
 

@@ -3,8 +3,8 @@
 import pytest
 
 from fedaudit.core.errors import BadInput, unknown_name
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.settings.values import study_from
+from fedaudit.plan.sections import Study
+from fedaudit.plan.values import study_from
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import pytest
 from fedaudit.attacks import ATTACK_SETS, ATTACKS
 from fedaudit.core.values import Sees
 from fedaudit.observe.views import VIEWS
+from fedaudit.plan.sections import Study
+from fedaudit.plan.values import study_from
 from fedaudit.report.reproducing import reproducing
 from fedaudit.results.older import COMPARED, COMPARED_BY_DEFAULT, LEARNED, TUNED, settled
 from fedaudit.results.read import read_record
 from fedaudit.study.running.identity import config_of, run_key, settings_of, with_code
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.settings.values import study_from
 from results.archives import unpacked
 from tests.study.studies import small_study
 

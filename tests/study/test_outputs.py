@@ -11,13 +11,13 @@ import fedaudit
 from fedaudit import cli
 from fedaudit.core.errors import BadInput, Damaged, on_command_line
 from fedaudit.observe.tensors import read_tensors
+from fedaudit.plan.sections import Study
 from fedaudit.results.read import read_record
 from fedaudit.results.record import write_record
 from fedaudit.study.running.folder import refuse_other_record
 from fedaudit.study.running.outputs import refuse_foreign_page
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.sections import Study
 from tests.programs import exit_code
 from tests.study.compare_records import given
 from tests.study.studies import Carried, quick_study

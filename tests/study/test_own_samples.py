@@ -17,18 +17,18 @@ from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import policy_from
 from fedaudit.pack.suppressing import suppressed
+from fedaudit.plan.dealing import left_to_train
+from fedaudit.plan.sections import Study
 from fedaudit.report.sources import on_sources, source_question, source_sentence, source_table
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.sources import FAIR, OWN
+from fedaudit.study.build import setup, with_source_samples
 from fedaudit.study.comparing import compared
 from fedaudit.study.running.folder import STUDY_FILE
 from fedaudit.study.running.identity import run_key, with_code
 from fedaudit.study.running.reattack import contradicting_signals, reattack
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.build import setup, with_source_samples
-from fedaudit.study.setup.dealing import left_to_train
 from tests.study.studies import quick_study
 
 SKEWED = {"scheme": "dirichlet", "options": {"beta": 0.3}, "samples_per_client": 60}

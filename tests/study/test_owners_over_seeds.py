@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from fedaudit.core.errors import Damaged
+from fedaudit.evaluation.source import SourceFound
 from fedaudit.report.sources import Named, named_in, source_sentence
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.read import read_record
 from fedaudit.results.record import write_record
-from fedaudit.study.figures.source import SourceFound
 from tests.report.records import over_runs, with_sources
 from tests.report.records import source as found
 

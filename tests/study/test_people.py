@@ -8,17 +8,17 @@ import torch
 
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.metric_names import Origin
+from fedaudit.evaluation.sample_scores import read_scores
+from fedaudit.evaluation.truth import mean_by, target_truth
+from fedaudit.plan.sections import Study
 from fedaudit.report.page import report_html
 from fedaudit.report.tables.membership import attack_tables
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.verdict import independence
 from fedaudit.results.record import Record
+from fedaudit.study.build import setup
 from fedaudit.study.comparing import compared
-from fedaudit.study.figures.sample_scores import read_scores
-from fedaudit.study.figures.truth import mean_by, target_truth
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.build import setup
 from tests.study.studies import Carried, small_study
 
 PEOPLE = {

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.plan.sections import Study
 from fedaudit.results.record import Record
 from fedaudit.study.running.pool import RUN_FILE, RUNS_FILE, locked, run_folder
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.sections import Study
 from tests.study.studies import quick_study
 
 

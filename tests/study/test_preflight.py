@@ -10,7 +10,10 @@ import torch
 from torch import nn
 
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.study.controls import _GENTLY, _gently
+from fedaudit.evaluation.controls import _GENTLY, _gently
+from fedaudit.plan.parts import Setup
+from fedaudit.plan.sections import Study
+from fedaudit.study.build import setup
 from fedaudit.study.running.observing import observe
 from fedaudit.study.running.preflight import (
     _better_batch_size,
@@ -20,9 +23,6 @@ from fedaudit.study.running.preflight import (
     smallest_leaks,
 )
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.parts import Setup
 from tests.programs import exit_code
 from tests.study.studies import quick_study, small_study
 

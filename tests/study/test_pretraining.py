@@ -10,11 +10,11 @@ from torch import Tensor
 import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.pretrained import pretrained, pretrained_file
+from fedaudit.plan.sections import Study
 from fedaudit.study.running import pretraining
 from fedaudit.study.running.identity import with_code
 from fedaudit.study.running.pretraining import pretrained_for
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.sections import Study
 from tests.networks import Denoiser
 from tests.study.studies import quick_study
 

@@ -11,16 +11,16 @@ import torch
 import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.values import NOBODY, Sees
+from fedaudit.extensions.references import References
 from fedaudit.observe.measurements import Measurements
+from fedaudit.plan.dealing import left_to_train
+from fedaudit.plan.parts import Setup
+from fedaudit.plan.sections import Study
 from fedaudit.results.record import Record
-from fedaudit.study.extensions.references import References
+from fedaudit.study.build import setup
 from fedaudit.study.running.identity import run_key, settings_of
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.dealing import left_to_train
-from fedaudit.study.setup.parts import Setup
 from tests.study.studies import Carried, small_study
 
 TWO = {"count": 2}

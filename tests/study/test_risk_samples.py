@@ -5,9 +5,9 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fedaudit.core.seeds import seeded
-from fedaudit.study.figures.clusters import RiskSamples, risk_samples
-from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.parts import Setup
+from fedaudit.evaluation.clusters import RiskSamples, risk_samples
+from fedaudit.plan.parts import Setup
+from fedaudit.study.build import setup
 from tests.study.studies import small_study
 
 SKEWED = {"scheme": "dirichlet", "options": {"beta": 0.2}, "clients": 4, "samples_per_client": 80}

@@ -9,9 +9,9 @@ import torch
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import SCORES_FILE
 from fedaudit.core.metric_names import Origin
+from fedaudit.evaluation.sample_scores import SampleScores, paired_auc, read_scores
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.tensors import write_tensors
-from fedaudit.study.figures.sample_scores import SampleScores, paired_auc, read_scores
 from tests.study.studies import Carried
 
 

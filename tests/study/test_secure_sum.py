@@ -9,17 +9,17 @@ import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import flat
+from fedaudit.extensions.secure_sum import SUMS_FILE, sums_of_others, update_of
 from fedaudit.fl.simulate import simulate
 from fedaudit.metrics.epsilon import gaussian_budget
 from fedaudit.observe.round import Round
+from fedaudit.plan.parts import Setup
+from fedaudit.plan.sections import Study
 from fedaudit.report.text.answers import measured_epsilon
 from fedaudit.report.tiles import epsilon_tiles
 from fedaudit.results.record import Record
-from fedaudit.study.extensions.secure_sum import SUMS_FILE, sums_of_others, update_of
+from fedaudit.study.build import setup
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.parts import Setup
 from tests.study.studies import quick_study
 
 NOISE = {"name": "client-dp", "options": {"clip": 0.5, "noise_multiplier": 1.0}}

@@ -15,10 +15,10 @@ from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import PARTITIONS
 from fedaudit.defenses import DEFENSES
 from fedaudit.models import MODELS
-from fedaudit.study.settings.games import GameStudy
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.settings.values import settings_from, study_from
-from fedaudit.study.setup.build import setup
+from fedaudit.plan.games import GameStudy
+from fedaudit.plan.sections import Study
+from fedaudit.plan.values import settings_from, study_from
+from fedaudit.study.build import setup
 
 NAMES = (
     *("seed", "data_dir", "shape", "classes", "task", "clients", "partition", "targets"),

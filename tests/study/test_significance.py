@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
+from fedaudit.evaluation.truth import Findings
 from fedaudit.gate.sample_size import more_seeds
 from fedaudit.metrics import auc_interval, clopper_pearson, counted_limits, held_together
 from fedaudit.results.aggregate import Value, further_runs, over_gaps
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.estimate import Test as GuessingTest
-from fedaudit.study.figures.truth import Findings
 from fedaudit.study.running.record import corrected
 from tests.estimates import estimate
 

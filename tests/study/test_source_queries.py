@@ -9,10 +9,10 @@ import torch
 from fedaudit.attacks import attack_named
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import ClientId
+from fedaudit.evaluation.source import at_queries, posteriors, round_by_round, source_queries
 from fedaudit.metrics.source import inferred_source, source_success
 from fedaudit.observe.measurements import Measurements
-from fedaudit.study.figures.source import at_queries, posteriors, round_by_round, source_queries
-from fedaudit.study.setup.build import setup
+from fedaudit.study.build import setup
 from tests.study.studies import small_study
 
 RUN = setup(small_study(audit={"draw": "sia", "fair": 1, "options": {"per_client": 6}}), 1, None)

@@ -12,17 +12,17 @@ from pydantic import ValidationError
 
 from fedaudit.attacks import DEFAULT_SET, attack_set
 from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.evaluation.accuracy import evaluation_split
+from fedaudit.evaluation.source import source_queries, source_results
 from fedaudit.observe.views import OF_ITS_OWN
+from fedaudit.plan.sections import Study
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult
-from fedaudit.study.figures.accuracy import evaluation_split
-from fedaudit.study.figures.source import source_queries, source_results
+from fedaudit.study.build import refuse_misfits, setup
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.build import refuse_misfits, setup
 from tests.study.studies import Carried, quick_study, small_study
 
 SIA: dict[str, dict[str, object]] = {

@@ -14,11 +14,11 @@ from fedaudit.core.values import NOBODY
 from fedaudit.datasets.dataset import Dataset, numbered, of_task, some_classes
 from fedaudit.datasets.partitions.feature_shift import SHIFTS
 from fedaudit.defenses.ldp import LocalDP
-from fedaudit.study.extensions.examples import KnownSplit
-from fedaudit.study.settings.file import read_studies
-from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.dealing import GroupedData, dealt, grouped
-from fedaudit.study.setup.parts import Parts, Setup
+from fedaudit.extensions.examples import KnownSplit
+from fedaudit.plan.dealing import GroupedData, dealt, grouped
+from fedaudit.plan.file import read_studies
+from fedaudit.plan.parts import Parts, Setup
+from fedaudit.study.build import setup
 
 FOLDER = Path(__file__).parents[2] / "studies"
 FILES = sorted(FOLDER.glob("*.toml"))
@@ -110,9 +110,9 @@ def dealt_once(parts: Parts, dataset: Dataset, seed: int) -> GroupedData:
 
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedaudit.study.setup.build._dealt", dealt_once)
+    monkeypatch.setattr("fedaudit.study.build._dealt", dealt_once)
     for place in ("build", "algorithm"):
-        monkeypatch.setattr(f"fedaudit.study.setup.{place}.load", _blank)
+        monkeypatch.setattr(f"fedaudit.plan.{place}.load", _blank)
     for kind in SHIFTS:
         monkeypatch.setitem(SHIFTS, kind, as_it_is)
     monkeypatch.setattr(LocalDP, "prepare", lambda mechanism, data, visit: data)

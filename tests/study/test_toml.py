@@ -12,8 +12,8 @@ from fedaudit.cli.running import settings_from
 from fedaudit.core.errors import BadInput
 from fedaudit.games.run import read_points
 from fedaudit.gate.policy import read_policy
-from fedaudit.study.settings.file import read_studies
-from fedaudit.study.settings.toml import parsed_toml, read_toml
+from fedaudit.plan.file import read_studies
+from fedaudit.plan.toml import parsed_toml, read_toml
 from tests.study.studies import quick_study
 
 DOTS = ".".join(["a"] * 200_000)

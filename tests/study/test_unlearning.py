@@ -11,32 +11,32 @@ import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import NOBODY, Model, difference, norm
+from fedaudit.extensions.unlearning import (
+    Unlearning,
+    _begun,
+    _judged,
+    unlearning_controls,
+)
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.pack.suppressing import suppressed
+from fedaudit.plan.parts import Setup
+from fedaudit.plan.sections import Study
 from fedaudit.report.page import report_html
 from fedaudit.report.unlearning import unlearning_section, unlearning_tile
 from fedaudit.report.verdict import unlearning_verdict
 from fedaudit.results import estimate
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
-from fedaudit.study.extensions.unlearning import (
-    Unlearning,
-    _begun,
-    _judged,
-    unlearning_controls,
-)
+from fedaudit.study.build import setup
 from fedaudit.study.front.federation import Questions, plan_of
 from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.observing import stored_rounds
 from fedaudit.study.running.preflight import check_run
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.parts import Setup
 from tests.study.studies import Carried, quick_study
 
 FINAL: dict[str, object] = {"view": "final", "every": 0}

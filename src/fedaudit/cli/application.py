@@ -19,8 +19,8 @@ from fedaudit import __version__
 from fedaudit.core.errors import FAULT, BadInput, FedauditError, on_command_line
 from fedaudit.core.files import RECORDING_FILE, open_regular
 from fedaudit.core.importing import code_named_in
+from fedaudit.plan.toml import read_toml
 from fedaudit.results.text import LogLines, indented, one_line
-from fedaudit.study.settings.toml import read_toml
 
 _LONGEST_TRACE = 8000
 
@@ -374,8 +374,8 @@ def _kind_of_file(path: Path) -> Kind | None:
 def _kind_of_tables(tables: dict[str, object]) -> Kind | None:
     """A study or a policy, whichever has more of the tables."""
     from fedaudit.gate.policy import Policy
-    from fedaudit.study.settings.games import GameStudy
-    from fedaudit.study.settings.sections import Study
+    from fedaudit.plan.games import GameStudy
+    from fedaudit.plan.sections import Study
 
     of_study = len(tables.keys() & (Study.model_fields.keys() | GameStudy.model_fields.keys()))
     of_policy = len(tables.keys() & Policy.model_fields.keys())

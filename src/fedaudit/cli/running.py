@@ -29,11 +29,11 @@ from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, own_place
 from fedaudit.core.importing import code_named_in, line_of
 from fedaudit.core.progress import importing
-from fedaudit.study.settings.toml import parsed_toml, refuse_many_dots
+from fedaudit.plan.toml import parsed_toml, refuse_many_dots
 
 if TYPE_CHECKING:
+    import fedaudit.plan.sections
     import fedaudit.results.record
-    import fedaudit.study.settings.sections
 
 _DEMO: dict[str, object] = {
     "name": "demo",
@@ -67,7 +67,7 @@ def demo(
 ) -> None:
     """Audit a small federation on handwritten digits and write a report, in under a minute."""
     with importing():
-        from fedaudit.study.settings.values import study_from
+        from fedaudit.plan.values import study_from
 
     _run(study_from(_DEMO, source="the demo"), out, _Means(workers=workers, device=device))
 
@@ -103,8 +103,8 @@ def run_command(
     variants are played, and make one record.
     """
     with importing():
-        from fedaudit.study.settings.games import GameStudy, kind_of
-        from fedaudit.study.settings.toml import read_toml
+        from fedaudit.plan.games import GameStudy, kind_of
+        from fedaudit.plan.toml import read_toml
 
     # A study is a program, and whoever carries it out runs it.
     with code_named_in(study, trusted=True, folder=study.parent), meant_as(study, STUDY):
@@ -141,8 +141,8 @@ def _carry_out(
     with importing():
         from fedaudit.core.devices import device_named
         from fedaudit.engines.ray_cluster import engine_named
+        from fedaudit.plan.file import chosen_studies, read_studies
         from fedaudit.study.running.preflight import check_grid, refuse_place
-        from fedaudit.study.settings.file import chosen_studies, read_studies
 
     studies = chosen_studies(read_studies(study, settings_from(overrides)), variant)
     folder = out or Path("runs") / studies[0].name
@@ -285,7 +285,7 @@ def attack(
     _finish(record, folder)
 
 
-def _run(study: "fedaudit.study.settings.sections.Study", out: Path, means: _Means) -> None:
+def _run(study: "fedaudit.plan.sections.Study", out: Path, means: _Means) -> None:
     with importing():
         from fedaudit.core.devices import device_named
         from fedaudit.core.progress import bars
@@ -359,8 +359,8 @@ def _value(option: str, text: str) -> object:
 def _setting_name(option: str, *, games: bool) -> str:
     """The dotted name behind ``--training.batch-size``; names of attacks keep their hyphens."""
     # Not above: the command line's help must not wait for pydantic.
-    from fedaudit.study.settings.games import GameStudy
-    from fedaudit.study.settings.sections import Study
+    from fedaudit.plan.games import GameStudy
+    from fedaudit.plan.sections import Study
 
     sections = (GameStudy if games else Study).model_fields
     section, dot, rest = option.removeprefix("--").partition(".")

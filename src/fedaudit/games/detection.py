@@ -40,10 +40,10 @@ from fedaudit.metrics.delong import auc_over_runs, judged_on_others
 from fedaudit.metrics.games import expected_success
 from fedaudit.metrics.roc import auc
 from fedaudit.models import MLP
+from fedaudit.plan.games import GameStudy
 from fedaudit.results import games as figures
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import Detection, Outline, WeightSpread
-from fedaudit.study.settings.games import GameStudy
 
 HONEST = ""
 """In the place of a server's name: nothing was planted."""

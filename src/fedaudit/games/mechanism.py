@@ -10,8 +10,8 @@ from fedaudit.core.importing import named
 from fedaudit.defenses import DEFENSES
 from fedaudit.defenses.ldp import FixedPoint, LocalDP
 from fedaudit.defenses.ldp.bit_mechanisms import BitMechanism
-from fedaudit.study.settings.games import MechanismSection
-from fedaudit.study.settings.options import check_options
+from fedaudit.plan.games import MechanismSection
+from fedaudit.plan.options import check_options
 
 NO_MECHANISM = "none"
 

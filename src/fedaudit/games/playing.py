@@ -34,6 +34,8 @@ from fedaudit.metrics.games import (
 )
 from fedaudit.metrics.intervals import mean_of_units
 from fedaudit.metrics.rate_limits import Share, share
+from fedaudit.plan.file import Point
+from fedaudit.plan.games import GameStudy
 from fedaudit.results import games as figures
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
@@ -46,8 +48,6 @@ from fedaudit.results.games import (
     TrainingLength,
 )
 from fedaudit.results.text import plain
-from fedaudit.study.settings.file import Point
-from fedaudit.study.settings.games import GameStudy
 
 _BINS = 40
 """Of a histogram of a neuron's values."""

@@ -19,7 +19,7 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.core.values import Samples
 from fedaudit.datasets.catalog import load
-from fedaudit.study.settings.games import GameStudy
+from fedaudit.plan.games import GameStudy
 
 if TYPE_CHECKING:
     from efficientnet_lite_pytorch import EfficientNet

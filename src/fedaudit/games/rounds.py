@@ -40,8 +40,8 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.records import Labels
 from fedaudit.models import MLP
-from fedaudit.study.settings.games import RoundsSection
-from fedaudit.study.settings.options import check_options
+from fedaudit.plan.games import RoundsSection
+from fedaudit.plan.options import check_options
 
 
 def defense_of(section: RoundsSection) -> Defense:

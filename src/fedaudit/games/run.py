@@ -18,14 +18,14 @@ from fedaudit.games.detection import detect
 from fedaudit.games.mechanism import given
 from fedaudit.games.playing import play_point, refuse_misfit, refuse_too_few, texts_of
 from fedaudit.games.records import Drawn, drawn
+from fedaudit.plan.file import Point, points_of
+from fedaudit.plan.games import GameStudy
+from fedaudit.plan.toml import read_toml
 from fedaudit.results.games import FOR_PEOPLE, Detection, PointPlayed
 from fedaudit.results.record import Record, games_record, write_record
 from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.folder import claim, claim_record
 from fedaudit.study.running.identity import config_of, with_code
-from fedaudit.study.settings.file import Point, points_of
-from fedaudit.study.settings.games import GameStudy
-from fedaudit.study.settings.toml import read_toml
 
 _POINTS = "points"
 _VERSION = 7

@@ -10,9 +10,9 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
+from fedaudit.plan.toml import parsed_toml, read_toml
+from fedaudit.plan.values import settings_from
 from fedaudit.results.guessing import LEAST_LEARNED
-from fedaudit.study.settings.toml import parsed_toml, read_toml
-from fedaudit.study.settings.values import settings_from
 
 Share = Annotated[float, Field(ge=0, le=1, strict=True)]
 Budget = Annotated[float, Field(ge=0, le=1e15, strict=True)]

@@ -14,6 +14,7 @@ from fedaudit.core.importing import code_named_in, is_own, refusing_exits, sourc
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.values import Architecture, ClientId
 from fedaudit.datasets.draws.audit_set import AuditSet
+from fedaudit.evaluation.accuracy import counts_fit
 from fedaudit.live.clients import Called, number_of
 from fedaudit.live.files import read_audit, read_untrained, waiting
 from fedaudit.live.recording import (
@@ -35,6 +36,8 @@ from fedaudit.observe.measurements import (
     tell_of_unhashed,
 )
 from fedaudit.observe.round import EVERYBODY
+from fedaudit.plan.parts import Recorded, Setup, Work
+from fedaudit.plan.values import study_from
 from fedaudit.results.coverage import (
     MOST_LISTED,
     ClientCoverage,
@@ -44,12 +47,9 @@ from fedaudit.results.coverage import (
 )
 from fedaudit.results.record import Record
 from fedaudit.results.text import made_plain, plain
-from fedaudit.study.figures.accuracy import counts_fit
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import ATTACKS, refuse_other_record, replaced_attacks
 from fedaudit.study.running.record import conclude
-from fedaudit.study.settings.values import study_from
-from fedaudit.study.setup.parts import Recorded, Setup, Work
 
 _MOST_NAMED = 10
 

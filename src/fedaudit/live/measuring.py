@@ -13,6 +13,9 @@ from fedaudit.core.files import Lock, kept_to_this_process
 from fedaudit.core.progress import size_of, time_of
 from fedaudit.core.values import ClientId, Samples
 from fedaudit.engines.local import one_thread
+from fedaudit.evaluation.accuracy import accuracy_notes, evaluation_split
+from fedaudit.evaluation.controls import untrained_rounds
+from fedaudit.evaluation.uploads import reported_notes, update_notes
 from fedaudit.live.beside import MOST_WAITING, Beside, Outcome, is_left_alone
 from fedaudit.live.files import clear, hand_over, read_waiting, waiting
 from fedaudit.live.recording import Recording, RoundEntry
@@ -22,12 +25,9 @@ from fedaudit.observe.kept_files import write_round
 from fedaudit.observe.measurements import MeasuredRound, write_measured
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import round_bytes
+from fedaudit.plan.parts import Setup
 from fedaudit.results.text import plain
 from fedaudit.signals.measure import measure_round
-from fedaudit.study.controls import untrained_rounds
-from fedaudit.study.figures.accuracy import accuracy_notes, evaluation_split
-from fedaudit.study.figures.uploads import reported_notes, update_notes
-from fedaudit.study.setup.parts import Setup
 
 _EVERY = 5.0
 """Seconds between two lines on how far a measurement is; what takes less is not told of."""

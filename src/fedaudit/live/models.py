@@ -22,8 +22,8 @@ from fedaudit.live.network import network_of
 from fedaudit.live.weights import tensor_of
 from fedaudit.metrics.canaries import FEWEST_CANARIES, CanaryBounds, canary_bounds
 from fedaudit.metrics.unlearning import Unlearned, require_margin, unlearned
+from fedaudit.plan.optional import LONGEST_CANARY
 from fedaudit.results.guessing import is_near_guessing
-from fedaudit.study.settings.optional import LONGEST_CANARY
 
 Array: TypeAlias = Tensor | ndarray
 Weights: TypeAlias = nn.Module | Mapping[str, Array] | Sequence[Array]

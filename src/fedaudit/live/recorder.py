@@ -30,6 +30,7 @@ from fedaudit.core.tasks import (
 from fedaudit.core.values import ClientId, Model
 from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.datasets.draws.audit_set import AuditSet
+from fedaudit.evaluation.uploads import Metric, metrics_in
 from fedaudit.live.beside import refuse_impossible
 from fedaudit.live.clients import (
     Attendance,
@@ -75,7 +76,6 @@ from fedaudit.observe.round import EVERYBODY, Round
 from fedaudit.observe.tensors import MAX_ROUND, Keep
 from fedaudit.observe.views import seen_from, view_named
 from fedaudit.results.text import log_line, plain
-from fedaudit.study.figures.uploads import Metric, metrics_in
 
 _LONGEST_NAME = 200
 

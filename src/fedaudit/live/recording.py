@@ -25,12 +25,12 @@ from fedaudit.core.files import (
 )
 from fedaudit.core.tasks import TASKS, Task, of_loss, task_named
 from fedaudit.core.values import ClientId
+from fedaudit.evaluation.uploads import Metric
 from fedaudit.observe.tensors import MAX_ROUND, Keep
+from fedaudit.plan.sections import TaskSection
+from fedaudit.plan.values import refusal_of
 from fedaudit.results.fields import Part, Whole
 from fedaudit.results.text import plain
-from fedaudit.study.figures.uploads import Metric
-from fedaudit.study.settings.sections import TaskSection
-from fedaudit.study.settings.values import refusal_of
 
 MOST_CLIENTS = MOST_KEYS
 """Of a recording, and of a round."""

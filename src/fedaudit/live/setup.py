@@ -16,8 +16,9 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.recording import Recording
 from fedaudit.observe.views import View, view_named
-from fedaudit.results.clusters import EVERYBODY as EVERY_CLIENT
-from fedaudit.study.settings.sections import (
+from fedaudit.plan.dealing import Groups
+from fedaudit.plan.parts import Recorded, Setup
+from fedaudit.plan.sections import (
     AuditSection,
     DataSection,
     FiguresSection,
@@ -25,8 +26,7 @@ from fedaudit.study.settings.sections import (
     Study,
     TrainingSection,
 )
-from fedaudit.study.setup.dealing import Groups
-from fedaudit.study.setup.parts import Recorded, Setup
+from fedaudit.results.clusters import EVERYBODY as EVERY_CLIENT
 
 SEED = 1
 """Seed of what is drawn for controls and figures; the federation's own is not known."""

@@ -34,12 +34,12 @@ from fedaudit.pack.verifying import (
     not_shown_alone,
     setting_at,
 )
+from fedaudit.plan.sections import FiguresSection
 from fedaudit.report.grid import shortened
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.running.folder import recorded_study
 from fedaudit.study.running.reattack import contradicting_signals, reattack, unmeasurable
-from fedaudit.study.settings.sections import FiguresSection
 
 _BY_ITSELF = {"environment", "content_hash", "name", "config"}
 """Fields of a record that do not follow from its recording, or are compared by themselves."""

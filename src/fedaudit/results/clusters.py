@@ -78,7 +78,7 @@ class ClusterRound(Part):
 class ClusterResult(Part):
     """Choices of models in one run, and the membership risk of each model.
 
-    The figures of the run are estimates (``fedaudit.study.figures.clusters``).
+    The figures of the run are estimates (``fedaudit.evaluation.clusters``).
 
     Attributes:
         algorithm: Its name in the catalogue.

@@ -1,6 +1,5 @@
-"""A study: from one TOML file, or from objects, to one record.
+"""Studies: audits of simulated federations, from a plan to a record.
 
-``settings`` are what may be said, ``setup`` builds the parts of a run from them, ``figures`` and
-``controls`` turn measurements into numbers, ``running`` carries a study out, and ``front`` takes
-objects in place of a file.
+``build`` resolves a plan to the parts of its runs, ``running`` trains, measures and evaluates
+them, ``front`` takes Python objects in place of a file, and ``comparing`` compares records.
 """

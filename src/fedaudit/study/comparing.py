@@ -14,6 +14,9 @@ from typing import Literal, NamedTuple
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import AUC, rate_of
+from fedaudit.plan.optional import NONE, PartSection
+from fedaudit.plan.sections import Study
+from fedaudit.plan.values import study_from
 from fedaudit.results.aggregate import (
     Value,
     Values,
@@ -53,9 +56,6 @@ from fedaudit.results.metrics import TEST_ACCURACY, errors_cancel
 from fedaudit.results.older import settled
 from fedaudit.results.read import read_comparison
 from fedaudit.results.record import Record
-from fedaudit.study.settings.optional import NONE, PartSection
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.settings.values import study_from
 
 Part = Literal["inside", "outside", "reference"]
 Targets = frozenset[int | None]

@@ -14,8 +14,8 @@ from fedaudit.attacks.ami.train import Batches, Labelled, NeuronTraining, Standa
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.games.playing import rules_of
-from fedaudit.study.settings.games import GameStudy
-from fedaudit.study.settings.values import settings_from
+from fedaudit.plan.games import GameStudy
+from fedaudit.plan.values import settings_from
 
 TRAINING = NeuronTraining(hidden=20, epochs=4, lr=3.0, batch_size=16)
 RULES = Rules(

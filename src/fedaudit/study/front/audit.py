@@ -25,12 +25,24 @@ from fedaudit.core.naming import changed_fields
 from fedaudit.core.progress import bars, quiet
 from fedaudit.core.values import ClientId
 from fedaudit.engines.base import Counted
+from fedaudit.evaluation.sample_scores import read_scores
 from fedaudit.fl.algorithms.base import Server
 from fedaudit.games.run import run_games
 from fedaudit.observe.views import View
+from fedaudit.plan.base import Section
+from fedaudit.plan.games import GameStudy
+from fedaudit.plan.optional import (
+    OPTIONAL,
+    AttackerSection,
+    CanariesSection,
+    ReferencesSection,
+    SecureSumSection,
+    ShadowSection,
+    UnlearningSection,
+)
+from fedaudit.plan.sections import AuditSection, FiguresSection, Study
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
-from fedaudit.study.figures.sample_scores import read_scores
 from fedaudit.study.front.federation import (
     AttackGiven,
     AttacksGiven,
@@ -45,18 +57,6 @@ from fedaudit.study.front.spelling import attack_settings, registering
 from fedaudit.study.running.identity import own_parts, study_key, with_code
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
-from fedaudit.study.settings.base import Section
-from fedaudit.study.settings.games import GameStudy
-from fedaudit.study.settings.optional import (
-    OPTIONAL,
-    AttackerSection,
-    CanariesSection,
-    ReferencesSection,
-    SecureSumSection,
-    ShadowSection,
-    UnlearningSection,
-)
-from fedaudit.study.settings.sections import AuditSection, FiguresSection, Study
 
 _ARGUMENTS = {
     **{name: kind.python_name() for name, kind in OPTIONAL.items()},

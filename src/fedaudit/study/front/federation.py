@@ -1,7 +1,7 @@
 """A federation of objects, and the study that says the same in names.
 
 :func:`plan_of` turns what Python hands over into the one thing that runs: a
-:class:`fedaudit.study.settings.sections.Study`, and beside it the objects that some of its names
+:class:`fedaudit.plan.sections.Study`, and beside it the objects that some of its names
 stand for.
 """
 
@@ -30,6 +30,17 @@ from fedaudit.fl.hooks import Defense
 from fedaudit.metrics.table import Metric
 from fedaudit.models import MODELS, ConfiguredModel
 from fedaudit.partitions import PartitionScheme
+from fedaudit.plan.base import Section
+from fedaudit.plan.optional import OPTIONAL
+from fedaudit.plan.sections import (
+    AuditSection,
+    FiguresSection,
+    RiskSection,
+    ShiftSection,
+    Study,
+    TrainingSection,
+)
+from fedaudit.plan.values import study_from
 from fedaudit.study.front.spelling import (
     Register,
     attack_settings,
@@ -44,17 +55,6 @@ from fedaudit.study.front.spelling import (
     task_spelled,
     view_spelled,
 )
-from fedaudit.study.settings.base import Section
-from fedaudit.study.settings.optional import OPTIONAL
-from fedaudit.study.settings.sections import (
-    AuditSection,
-    FiguresSection,
-    RiskSection,
-    ShiftSection,
-    Study,
-    TrainingSection,
-)
-from fedaudit.study.settings.values import study_from
 
 DataGiven: TypeAlias = (
     str

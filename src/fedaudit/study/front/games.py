@@ -10,6 +10,14 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import GivenObject
 from fedaudit.core.values import short_repr
+from fedaudit.plan.file import Point, points_of
+from fedaudit.plan.games import (
+    DetectorSection,
+    GameSection,
+    GameStudy,
+    NeuronSection,
+    RoundsSection,
+)
 from fedaudit.study.front.federation import DataGiven, DefenseGiven, numbers, sections
 from fedaudit.study.front.spelling import (
     Register,
@@ -17,14 +25,6 @@ from fedaudit.study.front.spelling import (
     extractor_spelled,
     mechanism_spelled,
     registering,
-)
-from fedaudit.study.settings.file import Point, points_of
-from fedaudit.study.settings.games import (
-    DetectorSection,
-    GameSection,
-    GameStudy,
-    NeuronSection,
-    RoundsSection,
 )
 
 

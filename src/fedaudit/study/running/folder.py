@@ -15,12 +15,12 @@ from fedaudit.core.files import (
     refuse_absent,
     write_object,
 )
+from fedaudit.plan.games import GameStudy, Plan, plan_from
+from fedaudit.plan.sections import Study
 from fedaudit.results.older import GROWTH, settled
 from fedaudit.results.text import made_plain
 from fedaudit.study.running.identity import FOR_PEOPLE, settings_of
 from fedaudit.study.running.outputs import refuse_page_alone
-from fedaudit.study.settings.games import GameStudy, Plan, plan_from
-from fedaudit.study.settings.sections import Study
 
 if TYPE_CHECKING:
     from fedaudit.results.record import Record

@@ -15,11 +15,11 @@ from fedaudit.core.importing import (
     sources_of,
 )
 from fedaudit.datasets.catalog import READERS
+from fedaudit.plan.games import GameStudy, Plan
+from fedaudit.plan.optional import OPTIONAL
+from fedaudit.plan.sections import RiskSection, Study
 from fedaudit.results.older import DEFENDED_LIKE_THE_RUN, FIRST_SET
 from fedaudit.results.text import made_plain
-from fedaudit.study.settings.games import GameStudy, Plan
-from fedaudit.study.settings.optional import OPTIONAL
-from fedaudit.study.settings.sections import RiskSection, Study
 
 PlanKind = TypeVar("PlanKind", bound=Plan)
 
@@ -161,7 +161,7 @@ def with_code(study: PlanKind) -> PlanKind:
             "study again without that entry of code"
         )
     # Not at the top: a study's name needs none of what trains it.
-    from fedaudit.study.setup.build import with_source_samples
+    from fedaudit.study.build import with_source_samples
 
     complete = study.model_copy(update={"code": found})
     if isinstance(complete, Study):

@@ -13,6 +13,13 @@ from fedaudit.core.errors import BadInput, Damaged, option
 from fedaudit.core.files import own_folder
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import flat
+from fedaudit.evaluation.accuracy import (
+    EvaluationSplit,
+    accuracy_notes,
+    counts_fit,
+    evaluation_split,
+)
+from fedaudit.evaluation.clusters import cluster_notes
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.measurements import (
@@ -27,18 +34,11 @@ from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import estimated_bytes
 from fedaudit.observe.usage import keeping_usage
 from fedaudit.observe.views import seen_from
+from fedaudit.plan.parts import Setup, Work
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import Measuring, measure_round, measuring_on
-from fedaudit.study.figures.accuracy import (
-    EvaluationSplit,
-    accuracy_notes,
-    counts_fit,
-    evaluation_split,
-)
-from fedaudit.study.figures.clusters import cluster_notes
 from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.pictures import draw
-from fedaudit.study.setup.parts import Setup, Work
 
 
 def unmeasured(run: Setup, folder: Path) -> list[str]:

@@ -15,10 +15,10 @@ from fedaudit.core.tasks import NOISE_STEPS, Denoising, left_of_clean
 from fedaudit.core.values import Model, Sees
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors, write_tensors
-from fedaudit.study.setup.parts import Setup
+from fedaudit.plan.parts import Setup
 
 if TYPE_CHECKING:
-    from fedaudit.study.figures.truth import Findings
+    from fedaudit.evaluation.truth import Findings
 
 _FILE = "drawn.safetensors"
 _STEPS = 50
@@ -68,7 +68,7 @@ def write_pictures(setup: Setup, folder: Path, findings: "Findings", path: Path)
         return
     from PIL import Image
 
-    from fedaudit.study.figures.truth import target_truth
+    from fedaudit.evaluation.truth import target_truth
 
     target = setup.study.audit.targets[0]
     pictures = _read(folder / _FILE, setup)

@@ -1,6 +1,6 @@
 """Checks before training: what a study needs, and what it can find, for every variant of a grid.
 
-Before these checks a study is set up (:func:`fedaudit.study.setup.build.setup`), which refuses
+Before these checks a study is set up (:func:`fedaudit.study.build.setup`), which refuses
 unknown names, missing and wrong settings, data that do not suffice, attacks that the view does not
 allow, and models, defenses and algorithms that do not fit each other. ``CHECKS`` then tries what
 training and the record will need, on every run and on the adversary's own federations. Nothing is
@@ -27,6 +27,8 @@ from fedaudit.core.objects import stated
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import Architecture, Batch, ClientId, Samples
 from fedaudit.engines.base import Counted
+from fedaudit.evaluation.truth import UnitTruth, pooled, repeats, target_truth
+from fedaudit.extensions.unlearning import try_ascent
 from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn, Visit
 from fedaudit.fl.simulate import simulate
@@ -34,12 +36,10 @@ from fedaudit.fl.training.local import try_step
 from fedaudit.metrics.evaluate import CONTRASTS
 from fedaudit.metrics.larger import smallest_auc
 from fedaudit.metrics.rate_limits import inconclusive
-from fedaudit.study.extensions.unlearning import try_ascent
-from fedaudit.study.figures.truth import UnitTruth, pooled, repeats, target_truth
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.build import refuse_misfits
-from fedaudit.study.setup.dealing import left_to_train
-from fedaudit.study.setup.parts import Setup
+from fedaudit.plan.dealing import left_to_train
+from fedaudit.plan.parts import Setup
+from fedaudit.plan.sections import Study
+from fedaudit.study.build import refuse_misfits
 
 POWER = 0.8
 
@@ -237,7 +237,7 @@ def refuse_unforgettable_batches(run: Setup, device: torch.device) -> None:
     """Refuse networks that cannot climb the loss of forgotten samples in the batches they have.
 
     Raises:
-        BadInput: As :func:`fedaudit.study.extensions.unlearning.try_ascent`.
+        BadInput: As :func:`fedaudit.extensions.unlearning.try_ascent`.
     """
     try_ascent(run)
 

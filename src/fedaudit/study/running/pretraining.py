@@ -22,9 +22,9 @@ from fedaudit.datasets.catalog import load
 from fedaudit.engines.local import one_thread
 from fedaudit.models import architecture
 from fedaudit.observe.tensors import read_tensors, write_tensors
-from fedaudit.study.settings.sections import PretrainingSection, Study
-from fedaudit.study.setup.build import dataset_of
-from fedaudit.study.setup.named import task_of
+from fedaudit.plan.named import task_of
+from fedaudit.plan.sections import PretrainingSection, Study
+from fedaudit.study.build import dataset_of
 
 _WARM_UP = 100
 """Steps in which the learning rate rises."""

@@ -14,7 +14,11 @@ from fedaudit.core.importing import code_named_in, imported, is_own, refusing_ex
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.observe.measurements import MeasuredRound, Stored, stored_in, tell_of_unhashed
 from fedaudit.observe.tensors import read_tensors
+from fedaudit.plan.parts import Means, Setup, Work
+from fedaudit.plan.sections import Study
+from fedaudit.plan.values import study_from
 from fedaudit.results.record import Record
+from fedaudit.study.build import setup
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import (
     ATTACKS,
@@ -33,10 +37,6 @@ from fedaudit.study.running.observing import (
 from fedaudit.study.running.pool import is_measured, run_folder
 from fedaudit.study.running.record import conclude
 from fedaudit.study.running.run import SHADOW
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.settings.values import study_from
-from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.parts import Means, Setup, Work
 
 _MOST_APART, _MOST_APART_ONCE = 0.02, 0.1
 """Root mean square and largest difference, in standard deviations over the samples.

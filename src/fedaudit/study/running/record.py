@@ -13,9 +13,22 @@ from fedaudit.attacks import attack_named
 from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE, alone_in
 from fedaudit.core.metric_names import EPSILON
 from fedaudit.core.values import Architecture, Sees
+from fedaudit.evaluation.accuracy import accuracy_by_round, utility
+from fedaudit.evaluation.analysis import analyse
+from fedaudit.evaluation.clusters import cluster_result
+from fedaudit.evaluation.controls import controls, planted_leak, source_controls
+from fedaudit.evaluation.guarantees import formal_epsilons
+from fedaudit.evaluation.sample_scores import write_scores
+from fedaudit.evaluation.source import SourceFound, source_results
+from fedaudit.evaluation.truth import Findings, run_coordinates
+from fedaudit.evaluation.uploads import peer_controls, reported_controls
+from fedaudit.extensions.examples import LearnedFrom
 from fedaudit.metrics.intervals import FEWEST_RUNS
 from fedaudit.observe.measurements import Stored, rounds_with, stacked
 from fedaudit.observe.usage import Usage, read_usage
+from fedaudit.plan.named import assigns_classes
+from fedaudit.plan.parts import Extension, MeasuredRun, Setup, Work
+from fedaudit.plan.sections import ServerSection
 from fedaudit.results import aggregate
 from fedaudit.results.aggregate import corrected as corrected_by_hypothesis
 from fedaudit.results.aggregate import each_over_runs, over_runs
@@ -35,23 +48,10 @@ from fedaudit.results.record import (
 )
 from fedaudit.results.sources import SourceResult
 from fedaudit.results.text import plain
-from fedaudit.study.controls import controls, planted_leak, source_controls
-from fedaudit.study.extensions.examples import LearnedFrom
-from fedaudit.study.figures.accuracy import accuracy_by_round, utility
-from fedaudit.study.figures.analysis import analyse
-from fedaudit.study.figures.clusters import cluster_result
-from fedaudit.study.figures.guarantees import formal_epsilons
-from fedaudit.study.figures.sample_scores import write_scores
-from fedaudit.study.figures.source import SourceFound, source_results
-from fedaudit.study.figures.truth import Findings, run_coordinates
-from fedaudit.study.figures.uploads import peer_controls, reported_controls
 from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.identity import config_of, run_key, settings_of
 from fedaudit.study.running.observing import measured_on
 from fedaudit.study.running.pictures import write_pictures
-from fedaudit.study.settings.sections import ServerSection
-from fedaudit.study.setup.named import assigns_classes
-from fedaudit.study.setup.parts import Extension, MeasuredRun, Setup, Work
 
 _MOST_CLIENTS = 50
 """Of larger federations, only the audited clients have rows."""

@@ -18,6 +18,10 @@ from fedaudit.engines.base import Counted
 from fedaudit.engines.local import local_engine
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
+from fedaudit.plan.algorithm import shadow_cost
+from fedaudit.plan.parts import Extension, Means, Setup, Work
+from fedaudit.plan.sections import Study
+from fedaudit.study.build import resolve, run_of
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import (
     as_begun,
@@ -38,10 +42,6 @@ from fedaudit.study.running.observing import (
 from fedaudit.study.running.pool import is_measured, locked, place_of, write_run_places
 from fedaudit.study.running.preflight import check_run, detectable_leaks, refuse_place
 from fedaudit.study.running.pretraining import pretrained_for
-from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.algorithm import shadow_cost
-from fedaudit.study.setup.build import resolve, run_of
-from fedaudit.study.setup.parts import Extension, Means, Setup, Work
 
 if TYPE_CHECKING:
     from fedaudit.results.record import Record

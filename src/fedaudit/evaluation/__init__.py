@@ -1,0 +1,1 @@
+"""Evaluation of a measured run: figures and controls from measurements and the ground truth."""

@@ -1,0 +1,609 @@
+"""From measurements and the truth to figures: one run, one target, one attack at a time."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+from torch import Tensor
+
+from fedaudit.attacks.base import Attack
+from fedaudit.core.errors import FedauditError, TooFewPeers, TooFewRounds
+from fedaudit.core.metric_names import AUC, EPSILON, Origin, rate_of
+from fedaudit.core.progress import Progress, quiet
+from fedaudit.core.seeds import seed_for, seeded_numpy
+from fedaudit.core.values import ClientId
+from fedaudit.evaluation.truth import (
+    Comparison,
+    Findings,
+    RunCoordinates,
+    TargetTruth,
+    UnitTruth,
+    has_equal_clients,
+    pooled,
+    repeats,
+    run_coordinates,
+    target_truth,
+    view_coordinates,
+)
+from fedaudit.fl.hooks import Visit
+from fedaudit.metrics import (
+    Evaluated,
+    auc_by_group,
+    auc_by_owner,
+    clustered_auc,
+    evaluate,
+    labels_alone_auc,
+    limits_of_rate,
+    most_exposed,
+    one_run_epsilon,
+    redraw,
+    roc_curve,
+    scaled_within,
+    thin,
+)
+from fedaudit.metrics.epsilon import EpsilonBound, bound_method, one_sided_coins
+from fedaudit.metrics.evaluate import CONTRASTS, estimates
+from fedaudit.metrics.table import metric_named
+from fedaudit.observe.measurements import Measurements
+from fedaudit.plan.named import assigns_classes
+from fedaudit.plan.parts import Setup
+from fedaudit.results.estimate import PEOPLE_IGNORED, Estimate, Interval, Test
+from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
+
+GUESSED_SHARE = 0.2
+"""Share of the fairly drawn samples that the one-run epsilon bound guesses about, fixed before
+anyone has looked at scores."""
+
+_CURVE_POINTS = 120
+_HISTOGRAM_BINS = 40
+_PICTURE_DIGITS = 5
+"""Significant digits of what is only drawn; figures keep all of theirs."""
+
+
+class AttackRun(NamedTuple):
+    """Coordinates of figures: the attack, the defense in force, the view and the run."""
+
+    attack: str
+    defense: str
+    view: str
+    seed: int
+
+
+def analyse(
+    setup: Setup,
+    measured: Mapping[str, Measurements],
+    findings: Findings,
+    progress: Progress = quiet,
+) -> None:
+    """Add one run's figures for every target and attack.
+
+    Args:
+        setup: The run.
+        measured: Its measurements by signal.
+        findings: Grown in place.
+        progress: Called after each attack on each target.
+    """
+    phase, done = f"seed {setup.seed}: attacks", 0
+    first = len(findings.figures), len(findings.groups)
+    total = len(setup.study.audit.targets) * len(setup.on_membership)
+    progress(phase, done, total)
+    audited = list[UnitTruth]()
+    for target in setup.study.audit.targets:
+        truth = target_truth(setup, target)
+        units = truth.units
+        audited.append(units)
+        cubes = {name: _as_evaluated(setup, m, truth) for name, m in measured.items()}
+        for name, cube in cubes.items():
+            findings.trajectories.extend(_trajectories(setup, name, cube, truth))
+        for name, attack in setup.on_membership.items():
+            of_samples = _scores(setup, name, attack, cubes, truth, findings)
+            if of_samples is not None:
+                scores = truth.of_units(of_samples)
+                findings.scores[setup.seed, target, name] = scores
+                _add_figures(setup, name, scores, units, findings)
+                if truth.subject is not None:
+                    findings.figures += _of_single_samples(setup, name, of_samples, truth)
+                _add_pictures(setup, name, scores, units, findings)
+                findings.groups.extend(_groups(setup, name, of_samples, truth))
+            done += 1
+            progress(phase, done, total)
+    if not has_equal_clients(setup):
+        _add_pooled(setup, audited, findings)
+    if setup.ignores_people:
+        for figures, start in zip((findings.figures, findings.groups), first, strict=True):
+            figures[start:] = map(_without_people, figures[start:])
+
+
+def _without_people(figure: Estimate) -> Estimate:
+    """Return the figure with a method that says what its limits leave out.
+
+    Bounds on epsilon rest on a coin for each sample, however alike samples are.
+    """
+    if figure.high is None or figure.metric == EPSILON:
+        return figure
+    return figure.model_copy(update={"method": f"{figure.method}, {PEOPLE_IGNORED}"})
+
+
+def _as_evaluated(setup: Setup, m: Measurements, truth: TargetTruth) -> Measurements:
+    """Take the kept samples' measurements, redrawn if the study asks for the published way."""
+    values = m.values[:, :, torch.from_numpy(truth.kept)]
+    if setup.study.figures.evaluation == "redraw":
+        rng = seeded_numpy(setup.seed, "redraw", truth.target)
+        values = torch.from_numpy(redraw(values.numpy(), truth.is_member, rng=rng))
+    return replace(m, values=values)
+
+
+def _scores(
+    setup: Setup,
+    name: str,
+    attack: Attack,
+    cubes: Mapping[str, Measurements],
+    truth: TargetTruth,
+    findings: Findings,
+) -> Float[ndarray, " samples"] | None:
+    """Return an attack's scores; if it cannot run on the target, note why and return None."""
+    try:
+        if attack.needs_side_information:
+            labels = torch.from_numpy(truth.labels)
+            attack = attack.with_side_information(
+                trainable_by_round(setup, truth.target, next(iter(cubes.values())), labels)
+            )
+        attack = attack.on_samples(torch.from_numpy(truth.kept))
+        return attack.scores(cubes, truth.target).numpy()
+    except FedauditError as refusal:
+        called = setup.called(truth.target)
+        where = called if setup.recorded else f"seed {setup.seed}, {called}"
+        reason = str(refusal).replace(f"client {truth.target}", called)
+        kind = findings.failed
+        if isinstance(refusal, TooFewRounds):
+            kind = findings.uncovered
+        elif isinstance(refusal, TooFewPeers):
+            kind = findings.alone
+        kind.setdefault(name, {})[where] = f"{where}: {reason}"
+        return None
+
+
+def _of_single_samples(
+    setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: TargetTruth
+) -> Iterator[Estimate]:
+    """Yield the AUC of single samples, with limits that count people.
+
+    Not tested: the study's family is of figures on people.
+    """
+    assert truth.subject is not None
+    for contrast, against in CONTRASTS.items():
+        chosen = np.isin(truth.origin, [Origin.MEMBER, *against])
+        is_member, subject = truth.is_member[chosen], truth.subject[chosen]
+        if is_member.all() or not is_member.any():
+            continue
+        yield Estimate(
+            **view_coordinates(setup),
+            attack=name,
+            target=truth.target,
+            contrast=contrast,
+            metric=AUC,
+            **asdict(clustered_auc(scores[chosen], is_member, subject)),
+            n_members=int(is_member.sum()),
+            n_nonmembers=int((~is_member).sum()),
+        )
+
+
+def _add_figures(
+    setup: Setup, name: str, scores: Float[ndarray, " units"], truth: UnitTruth, findings: Findings
+) -> None:
+    study = setup.study
+    of = AttackRun(attack=name, **view_coordinates(setup))
+    add_figures(of, scores, truth, findings, study.figures.fprs)
+    for metric in study.figures.metrics:
+        rng = seeded_numpy(setup.seed, "metric", metric, truth.target, name)
+        made = metric_named(metric)
+        for contrast, compared in truth.comparisons.items():
+            units, origin = scores[compared.chosen], truth.origin[compared.chosen]
+            found = estimates(
+                metric, made, units, origin, rng=rng, origin_codes=True, contrasts=(contrast,)
+            )
+            findings.figures += [_figure(of, truth, one, compared) for one in found]
+    findings.figures += _epsilon(setup, name, scores, truth)
+
+
+def add_figures(
+    of: AttackRun,
+    scores: Float[ndarray, " units"],
+    truth: UnitTruth,
+    findings: Findings,
+    fprs: Sequence[float],
+) -> None:
+    """Add one attack's figures on one client in one run, but for the bound on epsilon.
+
+    Args:
+        of: The attack and run of figures they are.
+        scores: One a sample or person.
+        truth: About these.
+        findings: Grown in place.
+        fprs: False-positive rates to report at.
+    """
+    for contrast, compared in truth.comparisons.items():
+        _add_contrast(of, scores, truth, contrast, compared, findings, fprs)
+
+
+def _add_contrast(
+    of: AttackRun,
+    scores: Float[ndarray, " units"],
+    truth: UnitTruth,
+    contrast: str,
+    compared: Comparison,
+    findings: Findings,
+    fprs: Sequence[float],
+    client: Int[ndarray, " units"] | None = None,
+) -> None:
+    """Add the figures of one contrast, with limits of rates at any error.
+
+    Units of several clients come with the client whose draw decided about each, and are compared
+    within it.
+    """
+    chosen = compared.chosen
+    if not truth.is_member[chosen].any():
+        findings.figures.append(_figure(of, truth, _without_a_class(contrast), compared))
+        return
+    if truth.is_member[chosen].all():
+        # No such non-members: the evaluation says so.
+        chosen = np.ones_like(chosen)
+    scores, origin = scores[chosen], truth.origin[chosen]
+    strata = None if client is None else client[chosen]
+    scaled = scores if strata is None else scaled_within(scores, strata)
+    for estimate in evaluate(
+        scores,
+        origin,
+        fprs=fprs,
+        seed=of.seed,
+        origin_codes=True,
+        contrasts=(contrast,),
+        strata=strata,
+    ):
+        rate, figure = rate_of(estimate.metric), _figure(of, truth, estimate, compared)
+        if estimate.p_value is not None and not repeats(contrast, truth):
+            figure = figure.model_copy(update={"tests": [Test(p_value=estimate.p_value)]})
+        if rate is not None and estimate.value is not None:
+            at = len(findings.figures)
+            findings.limits[at] = limits_of_rate(scaled, origin == Origin.MEMBER, rate)
+        findings.figures.append(figure)
+
+
+def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) -> None:
+    """Add figures over all audited clients, each compared with its own non-members only.
+
+    A client with a few dozen audited samples settles nothing by itself. Only units whose membership
+    a fair draw decided are pooled, and only where all clients are defended or none is.
+    """
+    for name in setup.on_membership:
+        of = AttackRun(attack=name, **view_coordinates(setup))
+        by_client = {
+            one.target: (one, scores[one.fair])
+            for one in pooled(setup, audited)
+            if (scores := findings.scores.get((setup.seed, one.target, name))) is not None
+        }
+        if len(by_client) < 2:
+            continue
+        parts, of_parts = zip(*by_client.values(), strict=True)
+        scores = np.concatenate(of_parts)
+        client = np.repeat(list(by_client), [len(part) for part in of_parts])
+        origin, ids = (
+            np.concatenate([getattr(one, name)[one.fair] for one in parts])
+            for name in ("origin", "ids")
+        )
+        truth = UnitTruth(parts[0].target, parts[0].unit, origin, np.ones_like(ids, bool), ids)
+        classes = [
+            one.labels[one.fair] for one in parts if isinstance(one, TargetTruth) if one.has_classes
+        ]
+        for contrast, against in CONTRASTS.items():
+            if not {*origin.tolist()}.issuperset(against):
+                continue
+            chosen, alone = np.isin(origin, [Origin.MEMBER, *against]), None
+            if len(classes) == len(parts):
+                alone = labels_alone_auc(
+                    np.concatenate(classes)[chosen],
+                    truth.is_member[chosen],
+                    rng=seeded_numpy(setup.seed, "labels alone", "pooled", contrast),
+                    strata=client[chosen],
+                )
+            compared = Comparison(chosen, within="client", labels_alone=alone)
+            fprs = setup.study.figures.fprs
+            _add_contrast(of, scores, truth, contrast, compared, findings, fprs, client)
+
+
+def _without_a_class(contrast: str) -> Evaluated:
+    return Evaluated(
+        contrast=contrast,
+        metric=AUC,
+        value=None,
+        low=None,
+        high=None,
+        note="inconclusive: no class has both members and such non-members, and label "
+        "distributions alone would distinguish them",
+    )
+
+
+_SHARED = (
+    *("contrast", "metric", "value", "low", "high", "method", "n_members", "n_nonmembers"),
+    *("realised_fpr", "ceiling", "note"),
+)
+"""Fields that an evaluated figure shares with an estimate."""
+
+
+def _figure(of: AttackRun, truth: UnitTruth, figure: Evaluated, compared: Comparison) -> Estimate:
+    low, high = figure.low_at_threshold, figure.high_at_threshold
+    return Estimate(
+        **of._asdict(),
+        **{name: getattr(figure, name) for name in _SHARED},
+        unit=truth.unit,
+        target=None if compared.within == "client" else truth.target,
+        within=compared.within,
+        fair=compared.fair,
+        labels_alone=compared.labels_alone if figure.metric == AUC else None,
+        at_threshold=None if high is None else Interval(low=low, high=high),
+    )
+
+
+class CoinScores(NamedTuple):
+    """One attack's scores of the units that a fair coin gave to a client, or to no client.
+
+    Attributes:
+        run: The run.
+        target: The client.
+        attack: Name of the attack.
+        unit: "sample" or "person".
+        scores: One a unit, larger for likelier members.
+        is_member: Whether the client trained on it.
+        guesses: Number of guesses that bounds rest on, even.
+    """
+
+    run: Setup
+    target: ClientId
+    attack: str
+    unit: Literal["sample", "person"]
+    scores: Float[ndarray, " units"]
+    is_member: Bool[ndarray, " units"]
+    guesses: int
+
+
+def coin_scores(
+    run: Setup, attack: str, scores: Float[ndarray, " units"], truth: UnitTruth
+) -> CoinScores | None:
+    """Return the scores that bounds from fair coins rest on; None if these are too few."""
+    chosen = truth.fair & (truth.origin != Origin.OTHER_CLIENT)
+    guesses = 2 * int(GUESSED_SHARE * chosen.sum() / 2)
+    if guesses < 2:
+        return None
+    is_member = truth.is_member[chosen]
+    return CoinScores(run, truth.target, attack, truth.unit, scores[chosen], is_member, guesses)
+
+
+def bound_figure(
+    one: CoinScores,
+    metric: str,
+    bound: EpsilonBound | str,
+    family: int,
+    *,
+    name: str,
+    delta: float,
+    note: str,
+) -> Estimate:
+    """Return the figure of a lower bound on epsilon.
+
+    Args:
+        one: The scores behind it.
+        metric: Name of the figure.
+        bound: The bound, or the reason why there is none.
+        family: Number of bounds that share the study's error.
+        name: Name of the method, if there is no bound.
+        delta: The same for its delta.
+        note: What to bear in mind.
+    """
+    figure = partial(
+        Estimate,
+        **view_coordinates(one.run),
+        attack=one.attack,
+        unit=one.unit,
+        target=one.target,
+        contrast="unseen",
+        metric=metric,
+        n_members=int(one.is_member.sum()),
+        n_nonmembers=int((~one.is_member).sum()),
+    )
+    shared = f"; error shared by {family} bounds"
+    if isinstance(bound, str):
+        method = bound_method(name, delta, one.run.study.figures.alpha / family)
+        return figure(value=None, method=method + shared, note=f"refused: {bound}")
+    return figure(
+        value=bound.value,
+        low=bound.value,
+        method=bound.method + shared,
+        ceiling=bound.ceiling,
+        note=note,
+    )
+
+
+def _epsilon(
+    setup: Setup, name: str, scores: Float[ndarray, " units"], truth: UnitTruth
+) -> Iterator[Estimate]:
+    """Yield the one-run bound on members against unseen under independent fair inclusion."""
+    study, one = setup.study, coin_scores(setup, name, scores, truth)
+    if one is None or study.figures.evaluation == "redraw":
+        return
+    family = len(setup.on_membership) * len(study.audit.targets) * len(study.seeds)
+    bound: EpsilonBound | str = one_sided_coins(one.is_member)
+    if not bound:
+        alpha = study.figures.alpha / family
+        bound = one_run_epsilon(one.scores, one.is_member, guesses=one.guesses, alpha=alpha)
+    note = f"lower bound from {one.guesses} guesses in one run; it refutes budgets, certifies none"
+    yield bound_figure(one, EPSILON, bound, family, name="one run", delta=0.0, note=note)
+
+
+def trainable_by_round(
+    setup: Setup, target: ClientId, m: Measurements, labels: Int[Tensor, " samples"]
+) -> dict[int, Bool[Tensor, " samples"]]:
+    """Return for each measured round whether the target can have trained on a sample, by its class.
+
+    Samples that a defense brings back against the assignment are not foreseen. Of clients that
+    are attacked as one, any may have trained on a sample.
+
+    Args:
+        setup: The run.
+        target: The client under audit.
+        m: Any of the run's measurements.
+        labels: Classes of the samples.
+    """
+    merged = setup.study.audit.merge
+    clients = merged if target in merged else (target,)
+    return {
+        index: torch.stack(
+            [_trains_on(setup, client, index, _cohort(m, row), labels) for client in clients]
+        ).any(0)
+        for row, index in enumerate(m.rounds)
+    }
+
+
+def _cohort(m: Measurements, row: int) -> tuple[ClientId, ...]:
+    """Return the clients of a round, those that are seen in a sum among them."""
+    there = [c for c, base in zip(m.clients, m.bases[row].tolist(), strict=True) if base >= 0]
+    groups: Mapping[ClientId, ClientId] = m.stands_for[row] if m.stands_for else {}
+    return tuple(sorted({*there, *groups}))
+
+
+def _trains_on(
+    setup: Setup,
+    client: ClientId,
+    index: int,
+    cohort: tuple[ClientId, ...],
+    labels: Int[Tensor, " samples"],
+) -> Bool[Tensor, " samples"]:
+    defense = setup.defenses.get(client)
+    if defense is None or not assigns_classes(defense):
+        return torch.ones(len(labels), dtype=torch.bool)
+    if client not in cohort:
+        return torch.zeros(len(labels), dtype=torch.bool)
+    visit = Visit(
+        round=index,
+        rounds=setup.study.training.rounds,
+        client=client,
+        cohort=cohort,
+        weights={},
+        seed=seed_for(setup.seed, "federation"),
+    )
+    return defense.dealt(visit, classes=setup.dataset.classes)[labels]
+
+
+class _Where(RunCoordinates):
+    attack: str
+    target: int
+
+
+def _add_pictures(
+    setup: Setup, name: str, scores: Float[ndarray, " units"], truth: UnitTruth, findings: Findings
+) -> None:
+    """Add curves, a histogram and the most exposed members of one attack."""
+    where: _Where = {**run_coordinates(setup), "attack": name, "target": truth.target}
+    for contrast, compared in truth.comparisons.items():
+        chosen = compared.chosen
+        # Both sides are there, or neither is.
+        if truth.is_member[chosen].all():
+            continue
+        roc = thin(roc_curve(scores[chosen], truth.is_member[chosen]), _CURVE_POINTS)
+        curve = {"fpr": _rounded(roc.fpr), "tpr": _rounded(roc.tpr)}
+        findings.curves.append(Curve(**where, view=setup.view.name, contrast=contrast, **curve))
+    findings.histograms.append(_histogram(where, scores, truth))
+    findings.exposed.extend(
+        ExposedSample(
+            **where,
+            unit=truth.unit,
+            sample=int(truth.ids[one.position]),
+            label=int(truth.labels[one.position]) if isinstance(truth, TargetTruth) else None,
+            above_nonmembers=one.above_nonmembers,
+        )
+        for one in most_exposed(scores, truth.is_member, top=setup.study.figures.most_exposed)
+    )
+
+
+def _histogram(where: _Where, scores: Float[ndarray, " units"], truth: UnitTruth) -> Histogram:
+    finite = scores[np.isfinite(scores)]
+    # A few extreme scores would squeeze all others into one bin; they go to the end bins.
+    low, high = np.quantile(finite, [0.02, 0.98]).tolist() if len(finite) else (0.0, 1.0)
+    edges = np.linspace(low, high if high > low else low + 1.0, _HISTOGRAM_BINS + 1)
+    counts = {
+        name: np.histogram(np.clip(scores[truth.origin == origin], low, high), edges)[0].tolist()
+        for origin, name in _ORIGIN_NAMES.items()
+    }
+    return Histogram(**where, edges=_rounded(edges), **counts)
+
+
+def _groups(
+    setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: TargetTruth
+) -> Iterator[Estimate]:
+    """Yield the AUC of each class, and against the samples of each other client."""
+    if truth.subject is not None:
+        # Intervals within a class take samples for independent, and those of a person are not.
+        return
+    by: Literal["class", "client"]
+    by_class = auc_by_group(scores, truth.is_member, groups=truth.labels)
+    by_owner = auc_by_owner(scores, truth.is_member, owners=truth.owners)
+    fair = truth.comparisons["other_client"].fair
+    for by, contrast, is_fair, rows in (
+        ("class", "mixed", True, by_class),
+        ("client", "other_client", fair, [row for row in by_owner if row.group >= 0]),
+    ):
+        for row in rows:
+            figure = asdict(row)
+            yield Estimate(
+                **run_coordinates(setup),
+                metric=AUC,
+                attack=name,
+                contrast=contrast,
+                by=by,
+                group=str(figure.pop("group")),
+                fair=is_fair,
+                target=truth.target,
+                **figure,
+            )
+
+
+def _trajectories(
+    setup: Setup, name: str, cube: Measurements, truth: TargetTruth
+) -> Iterator[Trajectory]:
+    """Yield a signal at the target over rounds, by origin: mean and range of the middle 80 %."""
+    values = cube.of(truth.target).numpy()
+    for origin in Origin:
+        mine = values[:, truth.origin == origin]
+        if mine.shape[1]:
+            yield Trajectory(
+                **run_coordinates(setup),
+                signal=name,
+                target=truth.target,
+                origin=_ORIGIN_NAMES[origin],
+                rounds=list(cube.rounds),
+                mean=_finite(mine.mean(1)),
+                low=_finite(np.quantile(mine, 0.1, axis=1)),
+                high=_finite(np.quantile(mine, 0.9, axis=1)),
+            )
+
+
+_ORIGIN_NAMES: dict[Origin, Literal["member", "other_client", "unseen"]] = {
+    Origin.MEMBER: "member",
+    Origin.OTHER_CLIENT: "other_client",
+    Origin.UNSEEN: "unseen",
+}
+
+
+def _rounded(values: Float[ndarray, " points"]) -> list[float]:
+    return [float(f"{value:.{_PICTURE_DIGITS}g}") for value in values]
+
+
+def _finite(values: Float[ndarray, " rounds"]) -> list[float | None]:
+    return [
+        rounded if np.isfinite(value) else None
+        for value, rounded in zip(values, _rounded(values), strict=True)
+    ]

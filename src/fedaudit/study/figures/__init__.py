@@ -1,1 +1,0 @@
-"""From measurements and the truth to the figures of one run."""

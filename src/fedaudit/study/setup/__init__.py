@@ -1,1 +1,0 @@
-"""From settings to the parts of one run: data, algorithm, defenses, adversary, attacks."""
