@@ -23,7 +23,7 @@ MISSING = "–"
 Number = int | float
 
 
-_FIXED = tomllib.loads((Path(__file__).parent / "wording.toml").read_text("utf-8"))
+_FIXED = tomllib.loads((Path(__file__).parent / "templates" / "wording.toml").read_text("utf-8"))
 
 
 def fixed(section: str) -> Mapping[str, str]:
