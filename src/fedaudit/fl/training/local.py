@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.devices import CPU, computing_on, forked, model_on, samples_on
-from fedaudit.core.errors import BadInput, custom_code, unknown_name
+from fedaudit.core.errors import BadInput, custom_code, setting, unknown_name
 from fedaudit.core.modules import loaded
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Model, Samples
@@ -348,8 +348,8 @@ def _refused_size(
         f"client {turn.client} has a batch of {len(batch)} in round {turn.round}, and the model "
         f"{model.architecture.name!r} cannot take a training step on it "
         f"({described}); batches of {2 * len(batch)} can be trained on: set "
-        "another training.batch_size, or take another model (batch normalisation needs several "
-        "samples)"
+        f"another {setting('training.batch_size')}, or take another model (batch normalisation "
+        "needs several samples)"
     )
 
 
