@@ -89,8 +89,8 @@ def game_verdict(record: Record) -> GameVerdict:
         look="strong leak" if refuted else status,
         headline=_contradiction_headline(refuted) if refuted else _headline(behind, bare, what),
         played=_played(record.games),
-        contradictions=_at_most_some([_contradiction(item) for item in refuted]),
-        claims=_at_most_some(_claims(shown)),
+        contradictions=tuple(map(_contradiction, refuted[:MOST_NAMED])),
+        claims=tuple(_claims(shown)[:MOST_NAMED]),
         meaning=fixed("games")[shows].format(**names),
         limits=tuple(_limits(shown)),
         next=tuple(fixed("games.next")[situation].format(**names).splitlines()),
@@ -235,9 +235,3 @@ def _limits(shown: Sequence[ShownPoint]) -> list[str]:
     again = any(point.targets < point.adv.total for point in points)
     targets = ", and for these targets: each was asked about in several games" * again
     return [*limits, texts["intervals"].format(targets=targets)]
-
-
-def _at_most_some(texts: Sequence[str]) -> tuple[str, ...]:
-    if len(texts) <= MOST_NAMED:
-        return tuple(texts)
-    return (*texts[:MOST_NAMED], f"{plural(len(texts) - MOST_NAMED, 'more point')} in the table.")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fedaudit.report import evidence
 from fedaudit.report.evidence import grouped
 from fedaudit.report.grid import Tile, shortened
-from fedaudit.report.words import count, interval, number, percent, plural
+from fedaudit.report.words import count, fixed, interval, number, percent, plural
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.games import FIT, HELD_OUT, InRounds, PointPlayed
 from fedaudit.results.record import Record
@@ -31,17 +31,6 @@ _IN_EVERY_NAME = {
     "mechanism.options.shared_mask",
     "mechanism.options.epsilon",
     "mechanism.options.nominal_epsilon",
-}
-_IN_WORDS = {
-    ("mechanism.options.sign_lost", "True"): "sign lost",
-    ("game.validation", "0"): "zero as trained",
-    ("game.validation_copies", "0"): "",
-}
-"""Words for values of settings; a value without words is implied by another one."""
-_OTHERS = {
-    "honest": "others honest",
-    "planted": "all sent the neuron",
-    "dead": "others’ neuron dead",
 }
 
 
@@ -94,12 +83,13 @@ def _varying(points: Sequence[PointPlayed]) -> set[str]:
 
 
 def _settings(point: PointPlayed, varying: set[str]) -> list[str]:
-    named = {
-        (name, value): f"{shortened(name.rpartition('.')[2], 30)}={shortened(value, 30)}"
+    return [
+        fixed("games.settings").get(
+            f"{name}={value}", f"{shortened(name.rpartition('.')[2], 30)}={shortened(value, 30)}"
+        )
         for name, value in point.settings.items()
         if name in varying
-    }
-    return [_IN_WORDS.get(setting, text) for setting, text in named.items()]
+    ]
 
 
 def protection_name(point: PointPlayed) -> str:
@@ -129,7 +119,8 @@ def plan_words(rounds: InRounds) -> str:
     parts = [
         plural(rounds.neurons, "neuron") * (rounds.neurons > 1),
         "louder" * (rounds.louder != 1),
-        f"sum of {count(rounds.clients)}, {_OTHERS[rounds.others]}" * (rounds.clients > 1),
+        f"sum of {count(rounds.clients)}, {fixed('games.others')[rounds.others]}"
+        * (rounds.clients > 1),
     ]
     return ", ".join(filter(None, parts))
 

@@ -162,8 +162,6 @@ def questions(record: Record) -> list[str]:
     return [texts[topic].format(of=of) for topic, applies in asked.items() if applies]
 
 
-MOST_BELOW = 3
-"""Figures below guessing that are named."""
 _FATES = {"refused": " was refused", "failed": " was tried and failed"}
 _NEEDS = re.compile(
     r"(?:0 of \d+ seeds gave this figure(?:, and a mean needs two)?: )?"
@@ -205,19 +203,11 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
         for row in record.attacks
         if row.status != "run" or row.note or row.uncovered
     ]
-    below = [f for f in figures if f.metric == AUC and f.high is not None and f.high < 0.5]
-    if below:
-        named = words.some([_below(one, figures) for one in below], MOST_BELOW, "further figures")
-        found.append(fixed("verdict")["below"].format(figures=named))
+    if below := sum(f.metric == AUC and f.high is not None and f.high < 0.5 for f in figures):
+        count = words.plural(below, "figure")
+        found.append(fixed("verdict")["below"].format(figures=count))
     return tuple(found)
 
 
 def _reason(note: str) -> str:
     return shortened(note, 200) or "no reason recorded"
-
-
-def _below(figure: Estimate, figures: list[Estimate]) -> str:
-    label = evidence.label_among(figure, figures)
-    name = f"{shortened(figure.attack, 60)} {words.against(figure.contrast)}"
-    name += f", {label}" * bool(label)
-    return f"{name} (AUC {words.number(figure.number)}, {words.interval_of(figure)})"
