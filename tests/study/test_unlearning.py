@@ -31,7 +31,7 @@ from fedaudit.results import estimate
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
 from fedaudit.study.build import setup
-from fedaudit.study.front.federation import Questions, plan_of
+from fedaudit.study.front.federation import plan_of
 from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.observing import stored_rounds
 from fedaudit.study.running.preflight import check_run
@@ -409,8 +409,8 @@ def test_a_released_model_that_is_gone_or_another_is_not_gone_on_from(
 
 
 def test_python_says_it_as_a_study_file_does() -> None:
-    asked = Questions(tables={"unlearning": fa.Unlearning(method="ascent", radius=0.5)})
-    plan = plan_of(fa.Federation("digits", clients=4), asked, name="ours")
+    options = fa.AuditOptions(unlearning=fa.Unlearning(method="ascent", radius=0.5))
+    plan = plan_of(fa.Federation("digits", clients=4), options=options, name="ours")
     assert (
         plan.study.unlearning
         == unlearning_study(unlearning={"method": "ascent", "radius": 0.5}).unlearning
