@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from fedaudit.results.clusters import (
     groups_by_size,
     models_of_groups,
 )
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.record import Record
 
 FIGURES = {
@@ -279,7 +279,7 @@ _RISKS = {
     "Estimated by the server": drawing.Style(drawing.OKABE_ITO[2], "dash", "square"),
     "Announced to clients": drawing.Style(drawing.OKABE_ITO[4], "dot", "diamond"),
 }
-_GUESS = drawing.Style(drawing.GREY, "dot")
+_GUESS = drawing.Style(drawing.GREY, "dot", "")
 
 
 def cluster_figures(record: Record) -> list[drawing.Figures]:
@@ -310,7 +310,7 @@ def cluster_figures(record: Record) -> list[drawing.Figures]:
                 "made without them.",
                 record,
                 lambda run: [_risk_panel(run, shown, looks) for shown in shown_models(run)],
-                (*drawing.legend(looks), *drawing.legend({"Guessing": _GUESS}, marked=False)),
+                drawing.legend(looks | {"Guessing": _GUESS}),
             )
         )
     return charts
@@ -339,7 +339,7 @@ def _line(
     run: ClusterResult, name: str, values: Iterable[float | None], look: drawing.Style, hover: str
 ) -> drawing.Series:
     rounds = [after.round for after in run.rounds]
-    return drawing.Series(name, rounds, list(values), look, f"{hover} in round %{{x}}", marks=12)
+    return drawing.Series(name, rounds, list(values), look, f"{hover} in round {{x}}")
 
 
 def _choices_panel(run: ClusterResult, group: int) -> drawing.Panel:
@@ -355,7 +355,7 @@ def _choices_panel(run: ClusterResult, group: int) -> drawing.Panel:
             "Clients", ends=(-0.02 * most, 1.02 * most), step=1 if most <= 5 else None, count=6
         ),
         [
-            _line(run, model.label, (c[model.model] for c in used), model.look, "%{y}")
+            _line(run, model.label, (c[model.model] for c in used), model.look, "{y}")
             for model in shown
         ],
     )
@@ -374,10 +374,11 @@ def _risk_panel(
     reached = [v for s in every for v in (*_risks(s).values(), s.low, s.high) if v is not None]
     last = [words.percent(state.risk) for state in states if state.risk is not None][-1:]
     lines = [
-        _line(run, name, (_risks(state)[name] for state in states), look, "%{y:.1%}")
+        _line(run, name, (_risks(state)[name] for state in states), look, "{y:.1%}")
         for name, look in looks.items()
     ]
-    low, high = [state.low for state in states], [state.high for state in states]
+    intervals = [Interval(low=state.low, high=state.high) for state in states]
+    lines[0] = replace(lines[0], limits=intervals)
     return drawing.Panel(
         shown.label,
         f"Risk of {shown.label} by round{''.join(f'; at the end {risk}' for risk in last)}.",
@@ -385,9 +386,5 @@ def _risk_panel(
         drawing.Scale(
             "Membership risk", "%", (min([*reached, 0.5]) - 0.02, max([*reached, 0.58]) + 0.02), 7
         ),
-        [
-            drawing.Band("True risk", rounds, low, high, _RISKS["True risk"].color, 0.18),
-            *lines[::-1],
-            drawing.level(rounds, 0.5, _GUESS, "Guessing", "%{y:.0%}"),
-        ],
+        [*lines[::-1], drawing.level(rounds, 0.5, _GUESS, "Guessing")],
     )

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -32,9 +31,8 @@ from fedaudit.report.comparison.tradeoffs import cautions
 from fedaudit.report.evidence import about_members, attacks_tried, says_nothing
 from fedaudit.report.figures.drawing import Figures
 from fedaudit.report.figures.forest import forest_drawn
-from fedaudit.report.figures.games import game_figures
 from fedaudit.report.figures.membership import roc_figure
-from fedaudit.report.figures.svg import drawn, hovering, symbols
+from fedaudit.report.figures.svg import drawn
 from fedaudit.report.first import first_screen
 from fedaudit.report.grid import clean, shortened
 from fedaudit.report.reproducing import reproducing
@@ -169,7 +167,7 @@ def _games_html(record: Record) -> str:
     return _rendered(
         "games.html.j2",
         f"Security games: {shortened(record.name, 80)}",
-        game_figures(record),
+        {},
         **_common(
             record,
             words.plural(len(record.points), "point"),
@@ -200,7 +198,7 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     verdicts = [verdict(record) for record in records]
     pairs = list(zip(records, verdicts, strict=True))
     first = first_of_comparison(comparison, records, verdicts)
-    front = front_figure(comparison, ranked=first.look != "control failed")
+    front = front_figure(comparison, records, ranked=first.look != "control failed")
     title = f"Comparison of {words.plural(len(records), 'audit')}"
     return _rendered(
         "comparison.html.j2",
@@ -257,12 +255,8 @@ def _pictures(path: Path) -> str:
 
 
 def _rendered(template: str, title: str, figures: Mapping[str, Figures], **values: object) -> str:
-    """Return a template filled in, with the page's script and the values of its figures."""
+    """Return a template filled in, with the page's script."""
     scripts = {"guard": _file("guard.js"), "page": _file("page.js")}
-    data = {
-        name: [[hovering(panel) for panel in choice.panels] for choice in figure.choices]
-        for name, figure in figures.items()
-    }
     return (
         templates()
         .get_template(template)
@@ -271,20 +265,10 @@ def _rendered(template: str, title: str, figures: Mapping[str, Figures], **value
             css=Markup(_file("report.css")),
             policy=_policy(list(scripts.values())),
             scripts={name: Markup(text) for name, text in scripts.items()},
-            data=Markup(embedded(data)),
             figures=figures,
-            symbols=symbols(),
             **values,
         )
     )
-
-
-def embedded(value: object) -> str:
-    """Return JSON for a script element: no character in it can end the element."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    for char in "<>&":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
 
 
 def _policy(scripts: list[str]) -> str:

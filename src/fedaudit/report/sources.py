@@ -21,10 +21,6 @@ from fedaudit.results.sources import (
 
 SAME_LABELS = "all with the label distribution of an audited client"
 """Mark of samples of a fair draw, in which classes do not reveal the client."""
-MOST_WRITTEN = 15
-"""Clients up to which a confusion map has its numbers written in."""
-MOST_APART = 40
-"""Clients up to which lines separate the fields of a confusion map."""
 MOST_TICKS = 10
 """Measured rounds up to which each has a mark on the axis."""
 
@@ -363,8 +359,8 @@ def _lines(figure: Estimate) -> list[str]:
 
 
 _BASELINES = {
-    "Guessing": drawing.Style(drawing.GREY, "dot"),
-    "Label distributions alone": drawing.Style(drawing.GREY, "longdash", "square"),
+    "Guessing": drawing.Style(drawing.GREY, "dot", ""),
+    "Label distributions alone": drawing.Style(drawing.GREY, "longdash", ""),
 }
 
 
@@ -395,21 +391,7 @@ def source_figures(record: Record) -> list[drawing.Figures]:
                     _setting,
                     lambda same: [_by_round(same, looks, explained[_key(same[0])])],
                 ),
-                (*drawing.legend(looks), *drawing.legend(_BASELINES, marked=False)),
-            )
-        )
-    if runs:
-        charts.append(
-            drawing.Figures(
-                "sources-confusion",
-                "Of each client's samples (row), the share that is said to be each client's "
-                "(column).",
-                drawing.choices_of(
-                    runs,
-                    lambda run: (*_setting(run), f"seed {run.seed}"),
-                    lambda same: [_map(run) for run in same],
-                ),
-                shape="map",
+                drawing.legend(looks | _BASELINES),
             )
         )
     return charts
@@ -420,19 +402,19 @@ def _by_round(
 ) -> drawing.Panel:
     rounds = sorted(index for run in runs for index in run.rounds)
     levels = (sum(run.chance for run in runs) / len(runs), explained)
+    most = max([*levels, *(share for run in runs for share in run.by_round)])
     series = [
         drawing.Series(
             f"Seed {run.seed}",
             run.rounds,
             run.by_round,
             looks[f"Seed {run.seed}"],
-            "%{y:.1%} in round %{x}",
-            marks=12,
+            "{y:.1%} in round {x}",
         )
         for run in runs
     ]
     series += [
-        drawing.level(rounds, value, look, name, "%{y:.1%}")
+        drawing.level(rounds, value, look, f"{name}: {words.percent(value)}")
         for value, (name, look) in zip(levels, _BASELINES.items(), strict=True)
     ]
     name = shortened(runs[0].attack)
@@ -440,22 +422,6 @@ def _by_round(
         name,
         f"Success of {name} in each measured round.",
         drawing.round_scale(rounds, named=MOST_TICKS),
-        drawing.Scale("Attack success rate", "%", from_zero=True, count=6),
+        drawing.Scale("Attack success rate", "%", (0.0, 1.06 * most or 1.0), count=6),
         series,
     )
-
-
-def _map(run: SourceResult) -> drawing.Panel:
-    clients = [str(client) for client in run.clients]
-    heat = drawing.Heat(
-        clients,
-        [[amount / max(sum(row), 1) for amount in row] for row in run.confusion],
-        [[words.count(amount) for amount in row] for row in run.confusion],
-        written=len(clients) <= MOST_WRITTEN,
-        apart=len(clients) <= MOST_APART,
-        hover="of client %{y}, said to be client %{x}'s: %{z:.1%} (%{hovertext})",
-    )
-    x = drawing.Scale("Said to be client", names=clients, count=20)
-    y = drawing.Scale("From client", names=clients, count=20, ends=(len(clients) - 0.5, -0.5))
-    name = shortened(run.attack)
-    return drawing.Panel(name, f"Whose samples {name} says are whose.", x, y, [heat])
