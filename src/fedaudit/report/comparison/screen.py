@@ -219,7 +219,7 @@ def front_figure(
     reading = ""
     if best:
         reading = " Low and to the left is good."
-    elif nothing_to_lower(comparison):
+    elif ranked and nothing_to_lower(comparison):
         reading = " No undefended attack is above guessing, so that no row is shown to leak less."
     elif ranked and holds_defenses(comparison):
         reading = " No defense is shown to take away more leakage than it costs."
