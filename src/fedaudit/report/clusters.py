@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from fedaudit.report import evidence, words
@@ -19,7 +19,7 @@ from fedaudit.results.clusters import (
     groups_by_size,
     models_of_groups,
 )
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.record import Record
 
 FIGURES = {
@@ -249,7 +249,7 @@ _RISKS = {
     "Estimated by the server": drawing.style(1),
     "Announced to clients": drawing.style(2),
 }
-_GUESS = drawing.Style(drawing.GREY, "dot")
+_GUESS = drawing.Style(drawing.GREY, "dot", "")
 
 
 def cluster_figure(record: Record) -> drawing.Figures | None:
@@ -268,7 +268,7 @@ def cluster_figure(record: Record) -> drawing.Figures | None:
         ),
         lambda inside: _risk_panels(inside[0], looks),
     )
-    keys = (*drawing.legend(looks), *drawing.legend({"Guessing": _GUESS}, marked=False))
+    keys = drawing.legend(looks | {"Guessing": _GUESS})
     return drawing.Figures("clusters-risk", fixed("clusters.risk"), by_run, keys)
 
 
@@ -284,25 +284,22 @@ def _risk_panels(run: ClusterResult, looks: Mapping[str, drawing.Style]) -> list
     panels = []
     for model, label in shown_models(run).items():
         states = [after.models[model] for after in run.rounds]
-        low, high = [state.low for state in states], [state.high for state in states]
         lines = [
-            drawing.Series(name, rounds, [_risks(s)[name] for s in states], look, _HOVER, marks=12)
+            drawing.Series(name, rounds, [_risks(s)[name] for s in states], look, _HOVER)
             for name, look in looks.items()
         ]
+        intervals = [Interval(low=state.low, high=state.high) for state in states]
+        lines[0] = replace(lines[0], limits=intervals)
         panels.append(
             drawing.Panel(
                 label,
                 f"Risk of {label} by round.",
                 drawing.round_scale(rounds),
                 drawing.Scale("Membership risk", "%", ends, 7),
-                [
-                    drawing.Band("True risk", rounds, low, high, drawing.style(0).color, 0.18),
-                    *lines[::-1],
-                    drawing.level(rounds, 0.5, _GUESS, "Guessing", "%{y:.0%}"),
-                ],
+                [*lines[::-1], drawing.level(rounds, 0.5, _GUESS, "Guessing")],
             )
         )
     return panels
 
 
-_HOVER = "%{y:.1%} in round %{x}"
+_HOVER = "{y:.1%} in round {x}"

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from fedaudit.report.evidence import distinct, least_of
-from fedaudit.report.figures.games import game_figures
 from fedaudit.report.grid import Cell, Filled, Grid, Place, Tone, named, shortened, tabled
 from fedaudit.report.section import Section, fixed, fixed_texts
 from fedaudit.report.tables.cells import estimate_table
@@ -35,15 +34,11 @@ from fedaudit.results.record import Record
 
 def game_sections(record: Record) -> list[Section]:
     """Return the sections of games: points by signs and in rounds, and what a client can see."""
-    figures, sections = game_figures(record), []
-    for ident, title, chart in (
-        ("points", "Every point", "games-success"),
-        ("rounds", "In real rounds", "games-rounds"),
-    ):
+    sections = []
+    for ident, title in (("points", "Every point"), ("rounds", "In real rounds")):
         table = points_table(record, in_rounds=ident == "rounds")
         if table is not None:
-            said, figure = [fixed(f"games.{ident}")], figures.get(chart)
-            sections.append(Section(ident, title, said, tables=[table], figure=figure))
+            sections.append(Section(ident, title, [fixed(f"games.{ident}")], tables=[table]))
     if record.detection:
         said, points = [fixed("games.detector")], detector_words(record.detection)
         tables = [detector_table(record.detection)]
