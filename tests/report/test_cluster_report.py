@@ -4,7 +4,7 @@ import pytest
 
 from fedaudit.report.clusters import cluster_sentence, cluster_table, clustered_of, model_name
 from fedaudit.report.comparison.tables import cluster_comparison
-from fedaudit.report.figures.drawing import Band, Panel, Series
+from fedaudit.report.figures.drawing import Panel, Series
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import report_html
 from fedaudit.report.text.verdict import verdict
@@ -14,7 +14,7 @@ from fedaudit.study.comparing import compared
 from tests.estimates import changed
 from tests.report.clustered import clustered, over_runs, with_clusters
 from tests.report.records import source, with_sources
-from tests.report.seen import figures_of, lines, must, of_kind, printed, tiles, words
+from tests.report.seen import figures_of, lines, must, printed, tiles, words
 
 ONE = clustered()
 SEEDS = tuple(clustered(seed=seed) for seed in (1, 2, 3))
@@ -152,7 +152,7 @@ def test_the_table_has_groups_beside_everybody() -> None:
 
 def test_risk_is_drawn_as_told_as_estimated_and_as_it_is() -> None:
     record = with_clusters(ONE)
-    names = {one.name for one in of_kind(panel_of("clusters-risk", record), Series)}
+    names = {one.name for one in panel_of("clusters-risk", record).series}
     assert names == {"True risk", "Estimated by the server", "Announced to clients", "Guessing"}
     keys = [key.name for key in figures_of(with_clusters(clustered("ifca")))["clusters-risk"].keys]
     assert keys == ["True risk", "Estimated by the server", "Guessing"]
@@ -251,6 +251,7 @@ def test_an_interval_stops_where_nobody_trained_the_model() -> None:
     middle = one.rounds[1]
     gap = changed(middle, models=[middle.models[0], empty])
     parted = changed(one, rounds=[one.rounds[0], gap, one.rounds[2]])
-    (band,) = of_kind(panel_of("clusters-risk", with_clusters(parted), panel=1), Band)
-    assert (band.x, band.low[1], band.high[1]) == ([1, 2, 3], None, None)
-    assert (band.low[0], band.high[2]) == pytest.approx((0.67, 0.73))
+    line = trace("clusters-risk", "True risk", with_clusters(parted), panel=1)
+    ends = [(limits.low, limits.high) for limits in line.limits if limits]
+    assert (line.x, line.y[1], ends[1]) == ([1, 2, 3], None, (None, None))
+    assert ends[::2] == [pytest.approx((0.67, 0.73))] * 2

@@ -1,8 +1,8 @@
 """Clustered learning in a report: studies and their models, sentences, table and charts."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from fedaudit.report import evidence, words
@@ -11,7 +11,7 @@ from fedaudit.report.grid import Cell, Footnotes, Grid, named, shortened
 from fedaudit.report.section import Section, fixed, fixed_texts
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.results.clusters import EVERYBODY, ClusterResult, ModelState, choices, groups_by_size
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.metrics import CHANCE_VIOLATIONS, ESTIMATE_ERROR, MODEL_RISK, VIOLATIONS
 from fedaudit.results.record import Record
 
@@ -206,7 +206,7 @@ _RISKS = {
     "Estimated by the server": drawing.style(1),
     "Announced to clients": drawing.style(2),
 }
-_GUESS = drawing.Style(drawing.GREY, "dot")
+_GUESS = drawing.Style(drawing.GREY, "dot", "")
 
 
 def cluster_figure(record: Record) -> drawing.Figures | None:
@@ -221,7 +221,7 @@ def cluster_figure(record: Record) -> drawing.Figures | None:
         lambda run: (shortened(run.algorithm), _defense(run.defense), f"seed {run.seed}"),
         lambda inside: _risk_panels(inside[0], looks),
     )
-    keys = (*drawing.legend(looks), *drawing.legend({"Guessing": _GUESS}, marked=False))
+    keys = drawing.legend(looks | {"Guessing": _GUESS})
     return drawing.Figures("clusters-risk", fixed("clusters.risk"), by_run, keys)
 
 
@@ -234,26 +234,24 @@ def _risk_panels(run: ClusterResult, looks: Mapping[str, drawing.Style]) -> list
     every = [state for after in run.rounds for state in after.models]
     reached = [v for s in every for v in (*_risks(s).values(), s.low, s.high) if v is not None]
     ends = (min([*reached, 0.5]) - 0.02, max([*reached, 0.58]) + 0.02)
-    by_model = list(zip(*(after.models for after in run.rounds), strict=True))
-    names = [model_name(run, model) for model in range(len(by_model))]
-    return [
-        drawing.Panel(
-            name,
-            f"Risk of {name} by round.",
-            drawing.round_scale(rounds),
-            drawing.Scale("Membership risk", "%", ends, 7),
-            [*_risk_lines(rounds, states, looks)],
+    panels = []
+    for model in range(len(run.rounds[0].models)):
+        states, name = [after.models[model] for after in run.rounds], model_name(run, model)
+        true, *others = [
+            drawing.Series(line, rounds, [_risks(s)[line] for s in states], look, _HOVER)
+            for line, look in looks.items()
+        ]
+        true = replace(true, limits=[Interval(low=state.low, high=state.high) for state in states])
+        panels.append(
+            drawing.Panel(
+                name,
+                f"Risk of {name} by round.",
+                drawing.round_scale(rounds),
+                drawing.Scale("Membership risk", "%", ends, 7),
+                [*others[::-1], true, drawing.level(rounds, 0.5, _GUESS, "Guessing")],
+            )
         )
-        for name, states in zip(names, by_model, strict=True)
-    ]
+    return panels
 
 
-def _risk_lines(
-    rounds: Sequence[int], states: Sequence[ModelState], looks: Mapping[str, drawing.Style]
-) -> Iterator[drawing.Drawn]:
-    low, high = [state.low for state in states], [state.high for state in states]
-    yield drawing.Band("True risk", rounds, low, high, looks["True risk"].color, 0.18)
-    for name, look in reversed(list(looks.items())):
-        risks = [_risks(state)[name] for state in states]
-        yield drawing.Series(name, rounds, risks, look, "%{y:.1%} in round %{x}", marks=12)
-    yield drawing.level(rounds, 0.5, _GUESS, "Guessing", "%{y:.0%}")
+_HOVER = "{y:.1%} in round {x}"

@@ -5,7 +5,6 @@ from itertools import compress
 from typing import NamedTuple, cast
 
 from fedaudit.report import evidence, words
-from fedaudit.report.figures import drawing
 from fedaudit.report.grid import Grid, named, shortened
 from fedaudit.report.section import Section, fixed, fixed_texts
 from fedaudit.report.tables.cells import estimate_table, measured
@@ -23,10 +22,6 @@ from fedaudit.results.sources import (
 
 SAME_LABELS = "all with the label distribution of an audited client"
 """Mark of samples of a fair draw, in which classes do not reveal the client."""
-MOST_WRITTEN = 15
-"""Clients up to which a confusion map has its numbers written in."""
-MOST_APART = 40
-"""Clients up to which lines separate the fields of a confusion map."""
 
 
 class Named(NamedTuple):
@@ -244,7 +239,6 @@ def source_section(record: Record) -> Section | None:
         "Source inference",
         [source_sentence(record)],
         tables=[source_table(record)],
-        figure=source_figure(record),
     )
 
 
@@ -295,33 +289,3 @@ def _lines(figure: Estimate) -> list[str]:
     if test is not None and test.p_value is not None and test.adjusted is not None:
         lines.append(f"p {words.number(test.adjusted)}, alone {words.number(test.p_value)}")
     return lines
-
-
-def source_figure(record: Record) -> drawing.Figures | None:
-    """Return a map of clients, as they are and as attacks say, the strongest attack first."""
-    attacks = on_sources(record)
-    best = strongest_on_sources(attacks)
-    ordered = sorted(attacks, key=lambda attack: attack is not best)
-    runs = [run for attack in ordered for run in attack.runs]
-    if not runs:
-        return None
-    choices = drawing.choices_of(
-        runs, lambda run: (*_setting(run), f"seed {run.seed}"), lambda same: list(map(_map, same))
-    )
-    return drawing.Figures("sources-confusion", fixed("sources.confusion"), choices, shape="map")
-
-
-def _map(run: SourceResult) -> drawing.Panel:
-    clients = [str(client) for client in run.clients]
-    heat = drawing.Heat(
-        clients,
-        [[amount / max(sum(row), 1) for amount in row] for row in run.confusion],
-        [[words.count(amount) for amount in row] for row in run.confusion],
-        written=len(clients) <= MOST_WRITTEN,
-        apart=len(clients) <= MOST_APART,
-        hover="of client %{y}, said to be client %{x}'s: %{z:.1%} (%{hovertext})",
-    )
-    x = drawing.Scale("Said to be client", names=clients, count=20)
-    y = drawing.Scale("From client", names=clients, count=20, ends=(len(clients) - 0.5, -0.5))
-    name = shortened(run.attack)
-    return drawing.Panel(name, f"Whose samples {name} says are whose.", x, y, [heat])

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from fedaudit.report.evidence import distinct, least_of
-from fedaudit.report.figures.games import game_figures
 from fedaudit.report.grid import Cell, Filled, Grid, Place, Tone, named, shortened, tabled
-from fedaudit.report.section import Section, fixed, fixed_texts
+from fedaudit.report.section import Section, fixed, fixed_texts, of_table
 from fedaudit.report.tables.cells import estimate_table
 from fedaudit.report.text import points
 from fedaudit.report.words import count, from_to, given, interval, number, percent, plural, some
@@ -17,20 +16,21 @@ from fedaudit.results.record import Record
 
 def game_sections(record: Record) -> list[Section]:
     """Return the sections of games: points by signs and in rounds, and what a client can see."""
-    figures = game_figures(record)
     sections = [
-        Section(ident, title, [fixed(f"games.{ident}")], tables=[table], figure=figures.get(chart))
-        for ident, title, chart, table in (
-            ("points", "Every point", "games-success", points_table(record)),
-            ("rounds", "In real rounds", "games-rounds", points_table(record, in_rounds=True)),
+        of_table(ident, title, table, fixed(f"games.{ident}"))
+        for ident, title, table in (
+            ("points", "Every point", points_table(record)),
+            ("rounds", "In real rounds", points_table(record, in_rounds=True)),
         )
-        if table is not None
     ]
     if seen := record.detection:
-        said, table = [fixed("games.detector")], detector_table(seen)
-        title, signs = "What a client can see", detector_words(seen)
-        sections.append(Section("detector", title, said, signs, [table]))
-    return sections
+        said, signs, tables = (
+            [fixed("games.detector")],
+            detector_words(seen),
+            [detector_table(seen)],
+        )
+        sections.append(Section("detector", "What a client can see", said, signs, tables))
+    return [part for part in sections if part is not None]
 
 
 def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
