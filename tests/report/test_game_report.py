@@ -496,3 +496,18 @@ def test_epochs_stand_in_the_table_with_those_that_never_came_to_an_end() -> Non
     assert (second.text, second.detail) == ("≥ 42", "30–53")
     plain = must(points_table(played(point())))
     assert [one.text for one in plain.columns][-1] == "Fires for others"
+
+
+@pytest.mark.parametrize(("claimed", "rate"), [(3.0, "60.0%"), (2.0, "60.0%"), (1.0, "55.0%")])
+def test_mechanisms_are_compared_at_one_epsilon_or_each_where_it_protects_least(
+    claimed: float, rate: str
+) -> None:
+    others = [point("rr", 4.0, right=60), point("rr", 1.0, right=55)]
+    (least,) = [
+        tile
+        for tile in game_tiles(played(point(named=claimed, right=90), *others))
+        if "least" in tile.label
+    ]
+    assert least.value == rate
+    alone = game_tiles(played(point(named=1.0, right=60), point(named=3.0, right=90)))
+    assert not any("least" in tile.label for tile in alone)

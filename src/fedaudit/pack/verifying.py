@@ -74,6 +74,10 @@ class Findings(NamedTuple):
     unchecked: list[str]
 
 
+_LABELS = (("name",), ("owner",))
+"""Settings of a policy that judge nothing."""
+
+
 def compare_policy(record: Record, packed: Policy, own: Policy, source: Path) -> Findings:
     """Compare the policy of a pack with that of its receiver.
 
@@ -84,7 +88,7 @@ def compare_policy(record: Record, packed: Policy, own: Policy, source: Path) ->
         source: File of the receiver's policy.
     """
     given, wanted = (policy.model_dump(mode="json") for policy in (packed, own))
-    differences = [path for path in differing_paths(given, wanted) if path != ("name",)]
+    differences = [path for path in differing_paths(given, wanted) if path not in _LABELS]
     missing = sorted(asked_attacks(own) - attacks_of(record))
     problems = []
     if differences:

@@ -36,6 +36,7 @@ from fedaudit.report.figures.games import game_figures
 from fedaudit.report.figures.membership import roc_figure
 from fedaudit.report.figures.svg import drawn, hovering, symbols
 from fedaudit.report.first import first_screen
+from fedaudit.report.fixed import package_file
 from fedaudit.report.grid import clean, shortened
 from fedaudit.report.reproducing import reproducing
 from fedaudit.report.sources import kind_of, source_figures, source_section
@@ -258,7 +259,7 @@ def _pictures(path: Path) -> str:
 
 def _rendered(template: str, title: str, figures: Mapping[str, Figures], **values: object) -> str:
     """Return a template filled in, with the page's script and the values of its figures."""
-    scripts = {"guard": _file("guard.js"), "page": _file("page.js")}
+    scripts = {"guard": package_file("guard.js"), "page": package_file("page.js")}
     data = {
         name: [[hovering(panel) for panel in choice.panels] for choice in figure.choices]
         for name, figure in figures.items()
@@ -268,7 +269,7 @@ def _rendered(template: str, title: str, figures: Mapping[str, Figures], **value
         .get_template(template)
         .render(
             title=title,
-            css=Markup(_file("report.css")),
+            css=Markup(package_file("report.css")),
             policy=_policy(list(scripts.values())),
             scripts={name: Markup(text) for name, text in scripts.items()},
             data=Markup(embedded(data)),
@@ -294,11 +295,6 @@ def _policy(scripts: list[str]) -> str:
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-
-
-@cache
-def _file(name: str) -> str:
-    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
 
 
 @cache

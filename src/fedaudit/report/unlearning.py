@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import DESTROYED
 from fedaudit.report import words
+from fedaudit.report.deciding.deletion import WITHHELD, deletion, deletion_verdict
 from fedaudit.report.evidence import Look
 from fedaudit.report.grid import Cell, Grid, Tile, named
 from fedaudit.report.tables.cells import estimate_table, measured
-from fedaudit.report.verdict import WITHHELD, unlearning_verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
@@ -18,7 +18,6 @@ from fedaudit.results.unlearning import (
     NOT_TOLD,
     RETRAINED,
     UNLEARNING,
-    most_left,
     unlearning_rows,
 )
 
@@ -41,8 +40,8 @@ _EXCESS, _VERDICT = "After less retrained", "Verdict"
 
 def unlearning_section(record: Record) -> UnlearningSection | None:
     """Return the part on unlearning; None for a record without it."""
-    rows = unlearning_rows(record)
-    if not rows:
+    rows, left = unlearning_rows(record), deletion(record)
+    if left is None:
         return None
     several = len({row.after.target for row in rows}) > 1
     figures = [
@@ -65,7 +64,7 @@ def unlearning_section(record: Record) -> UnlearningSection | None:
         rows=lambda cell: heading(cell[1]),
         columns=lambda cell: cell[0],
         cell=lambda cell: (
-            unlearning_verdict(record, cell[1].note)
+            deletion_verdict(record, cell[1].note)
             if cell[0] == _VERDICT
             else measured(cell[1], Look(), unbounded="")
         ),
@@ -75,18 +74,17 @@ def unlearning_section(record: Record) -> UnlearningSection | None:
         "two one-sided tests at 5% each. Both models: the score before less the score after, for "
         "an adversary who has the two; retraining leaves that open too.",
     )
-    return UnlearningSection(_sentence(record), table)
+    return UnlearningSection(_sentence(record, left.verdict), table)
 
 
 def unlearning_tile(record: Record) -> list[Tile]:
     """Return the gravest verdict, with the attack that finds most after unlearning."""
-    rows = unlearning_rows(record)
-    if not rows:
+    left = deletion(record)
+    if left is None:
         return []
-    verdict, most = unlearning_verdict(record), most_left(rows)
-    both = max((row.both for row in rows), key=lambda figure: figure.number)
+    most, both = left.most, left.both
     aucs = ", ".join(
-        f"{name} {words.value_of(figure)}"
+        f"{name} {_with_range(figure)}"
         for name, figure in (
             (BEFORE, most.before),
             (AFTER, most.after),
@@ -101,10 +99,15 @@ def unlearning_tile(record: Record) -> list[Tile]:
         if figure.point == name
     )
     detail = f"{most.after.attack}, AUC {aucs}; "
-    detail += f"adversary with both models {words.value_of(both)} ({both.attack})"
+    detail += f"adversary with both models {_with_range(both)}, {both.attack}"
     detail += f"; test accuracy {accuracies}" if accuracies else ""
-    tone = "" if verdict in (*NOT_TOLD, WITHHELD) else "alarm"
-    return [Tile(f"Unlearning by {_method(record)}", verdict, detail, tone)]
+    tone = "" if left.verdict in (*NOT_TOLD, WITHHELD) else "alarm"
+    return [Tile(f"Unlearning by {_method(record)}", left.verdict, detail, tone)]
+
+
+def _with_range(figure: Estimate) -> str:
+    limits = words.interval_of(figure)
+    return words.value_of(figure) + f" ({limits})" * bool(limits)
 
 
 def _method(record: Record) -> str:
@@ -117,8 +120,8 @@ def _units(record: Record) -> str:
     return "people" if record.unit == "person" else "samples"
 
 
-def _sentence(record: Record) -> str:
-    verdict, rows = unlearning_verdict(record), unlearning_rows(record)
+def _sentence(record: Record, verdict: str) -> str:
+    rows = unlearning_rows(record)
     of_target = {row.after.target: row.after for row in rows}.values()
     forgotten, unseen = sum(o.n_members for o in of_target), max(o.n_nonmembers for o in of_target)
     what = f"unlearning by {_method(record)!r} of {forgotten} {_units(record)}"

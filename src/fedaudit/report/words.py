@@ -237,10 +237,12 @@ METRICS = {
     metric_names.EPSILON: "ε (lower bound)",
     metric_names.EPSILON_IF_GAUSSIAN: "ε (lower bound, if Gaussian)",
     metric_names.EPSILON_IF_NORMAL: "ε (lower bound, if scores are normal)",
-    metric_names.CLIENT_EPSILON: "one client's update, ε (lower bound)",
-    metric_names.CLIENT_EPSILON_IF_GAUSSIAN: "one client's update, ε (lower bound, if Gaussian)",
-    metric_names.CLAIMED_CLIENT_EPSILON: "one client's update, claimed ε",
-    metric_names.CLAIMED_CLIENT_EPSILON_ALONE: "one client's update, claimed ε without canaries",
+    metric_names.CLIENT_EPSILON: "one client's whole contribution, ε (lower bound)",
+    metric_names.CLIENT_EPSILON_IF_GAUSSIAN: "one client's whole contribution, ε (lower bound, if "
+    "Gaussian)",
+    metric_names.CLAIMED_CLIENT_EPSILON: "one client's whole contribution, claimed ε",
+    metric_names.CLAIMED_CLIENT_EPSILON_ALONE: "one client's whole contribution, claimed ε without "
+    "canaries",
     metric_names.SECURE_SUM_EPSILON: "one client's update in one round's sum, ε (lower bound)",
     metric_names.SECURE_SUM_EPSILON_IF_GAUSSIAN: "one client's update in one round's sum, ε (if "
     "Gaussian)",

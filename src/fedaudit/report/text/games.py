@@ -157,7 +157,7 @@ def _headline(behind: Sequence[ShownPoint], bare: Sequence[ShownPoint]) -> str:
     # The status is of what a mechanism leaves, and so is this: without one is a number beside it.
     best, least = most_right(behind), least_right(behind)
     text = f"With {best.name} the server is right in {percent(best.point.adv.value)} of games"
-    if best.point.adv.low > least.point.adv.high:
+    if least and best.point.adv.low > least.point.adv.high:
         text += f", with {least.name} in {percent(least.point.adv.value)}"
     return f"{text}; guessing is right in 50%"
 

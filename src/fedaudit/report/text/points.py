@@ -157,9 +157,17 @@ def most_right(shown: Sequence[ShownPoint]) -> ShownPoint:
     return max(shown, key=lambda item: (item.point.adv.low, item.point.adv.value))
 
 
-def least_right(shown: Sequence[ShownPoint]) -> ShownPoint:
-    """Return the point with the lowest success rate, by upper limit."""
-    return min(shown, key=lambda item: (item.point.adv.high, item.point.adv.value))
+def least_right(behind: Sequence[ShownPoint]) -> ShownPoint | None:
+    """Return the point with the lowest success rate that the highest is compared with.
+
+    It is of another family with the same epsilon, or as many rounds. Without such a family it is
+    the highest of its own family, so that like is compared with like. None of a single family.
+    """
+    most = most_right(behind)
+    others = [item for item in behind if item.family != most.family]
+    alike = [item for item in others if _step(item) == _step(most)]
+    alike = alike or [most_right(inside) for inside in families(others).values()]
+    return min(alike, key=lambda one: (one.point.adv.high, one.point.adv.value), default=None)
 
 
 def epsilon(value: float) -> str:
@@ -224,8 +232,8 @@ def game_tiles(record: Record) -> list[Tile]:
     tiles = []
     if behind:
         tiles.append(_success_tile(f"Server right, most behind a {what}", most_right(behind)))
-    if len(behind) > 1:
-        tiles.append(_success_tile(f"Server right, least behind a {what}", least_right(behind)))
+        if least := least_right(behind):
+            tiles.append(_success_tile(f"Server right, least behind another {what}", least))
     if bare:
         tiles.append(_success_tile(f"Server right, no {what}", most_right(bare)))
     claiming = [one for one in shown if one.point.claimed_epsilon is not None]
