@@ -309,8 +309,8 @@ def test_unlearning_of_people_speaks_of_people_and_counts_them(tmp_path: Path) -
     assert 5 < row.after.n_members < 25
     section = unlearning_section(record)
     assert section is not None
-    assert f"of {row.after.n_members} people" in section.said
-    assert "unseen people" in section.table.caption
+    assert f"of {row.after.n_members} people" in section.said[0]
+    assert "unseen people" in section.tables[0].caption
 
 
 def test_figures_on_few_forgotten_samples_leave_no_pack(continued: Carried) -> None:
@@ -330,7 +330,7 @@ def test_figures_on_few_forgotten_samples_leave_no_pack(continued: Carried) -> N
 def test_a_report_says_what_is_left_and_what_the_models_are_good_for(continued: Carried) -> None:
     section = unlearning_section(continued.record)
     assert section is not None
-    assert "Test accuracy" in [row[0].text for row in section.table.rows]
+    assert "Test accuracy" in [row[0].text for row in section.tables[0].rows]
     (tile,) = unlearning_tile(continued.record)
     assert tile.label == "Unlearning by continue"
     assert tile.value == unlearning_verdict_of(unlearning_rows(continued.record))
@@ -363,7 +363,7 @@ def test_a_model_that_unlearning_destroyed_is_not_called_forgetful(continued: Ca
     assert unlearning_verdict(at(0.04, left)) == "not forgotten", "a leak that is left stands"
     section = unlearning_section(at(0.04, forgotten))
     assert section is not None
-    assert "left a test accuracy near guessing" in section.said
+    assert "left a test accuracy near guessing" in section.said[0]
     (tile,) = unlearning_tile(at(0.04, forgotten))
     assert (tile.value, tile.tone) == ("model destroyed", "alarm")
 

@@ -32,6 +32,10 @@ class BadInput(FedauditError):
     """A value, file or setting given by the user is unusable."""
 
 
+class BadArgument(BadInput, TypeError):
+    """An argument is unknown, missing, or of another type or range than is allowed."""
+
+
 class NotVisible(FedauditError):
     """An attack needs something that the chosen adversary does not see."""
 
