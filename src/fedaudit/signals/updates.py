@@ -15,7 +15,6 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.values import Sees
 from fedaudit.signals.base import AgainstUpdates, Seen
-from fedaudit.signals.gradients import products_centred_in_tail, products_without_tail
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,8 @@ class CentredTailCosine:
         return f"gradient-cosine-centred-tail-{self.tail:g}"
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
+        from fedaudit.signals.gradients import products_centred_in_tail
+
         products = partial(products_centred_in_tail, tail=self.tail)
         return _cosines(seen.against_updates_by(products))
 
@@ -95,6 +96,8 @@ class WithoutTailCosine:
         return f"gradient-cosine-without-tail-{self.tail:g}"
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
+        from fedaudit.signals.gradients import products_without_tail
+
         return _cosines(seen.against_updates_by(partial(products_without_tail, tail=self.tail)))
 
 

@@ -31,6 +31,7 @@ from fedaudit.games.run import run_games
 from fedaudit.observe.views import View
 from fedaudit.plan.base import Section
 from fedaudit.plan.games import GameStudy
+from fedaudit.plan.identity import own_parts, study_key
 from fedaudit.plan.optional import (
     OPTIONAL,
     AttackerSection,
@@ -43,6 +44,7 @@ from fedaudit.plan.optional import (
 from fedaudit.plan.sections import AuditSection, FiguresSection, Study
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
+from fedaudit.study.build import completed
 from fedaudit.study.front.federation import (
     AttackGiven,
     AttacksGiven,
@@ -54,7 +56,6 @@ from fedaudit.study.front.federation import (
 )
 from fedaudit.study.front.games import Games, GamesPlan, games_plan
 from fedaudit.study.front.spelling import attack_settings, registering
-from fedaudit.study.running.identity import own_parts, study_key, with_code
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 
@@ -420,7 +421,7 @@ def audit(
         (300,)
     """
     from fedaudit.core.devices import device_named
-    from fedaudit.engines.ray_cluster import engine_named
+    from fedaudit.engines.local import engine_named
 
     chosen = AuditOptions() if options is None else options
     _refuse_other_options(chosen)
@@ -517,7 +518,7 @@ def _named_after(out: Path | str | None) -> str:
 
 
 def _folder_name(plan: AuditPlan | GamesPlan, name: str) -> str:
-    return f"{name}-{study_key(with_code(plan.study))[:_KEY_LENGTH]}"
+    return f"{name}-{study_key(completed(plan.study))[:_KEY_LENGTH]}"
 
 
 def _nothing(text: str) -> None:
