@@ -111,8 +111,8 @@ def dealt_once(parts: Parts, dataset: Dataset, seed: int) -> GroupedData:
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedaudit.study.build._dealt", dealt_once)
-    for place in ("build", "algorithm"):
-        monkeypatch.setattr(f"fedaudit.plan.{place}.load", _blank)
+    for place in ("study.build", "plan.algorithm"):
+        monkeypatch.setattr(f"fedaudit.{place}.load", _blank)
     for kind in SHIFTS:
         monkeypatch.setitem(SHIFTS, kind, as_it_is)
     monkeypatch.setattr(LocalDP, "prepare", lambda mechanism, data, visit: data)
