@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fedaudit.live.models import CanaryClients, unlearning
     from fedaudit.live.recorder import record
     from fedaudit.live.splitting import split_dataset
-    from fedaudit.metrics.evaluate import evaluate
+    from fedaudit.metrics.table import evaluate
     from fedaudit.observe.views import seen_from
     from fedaudit.plan.file import read_study
     from fedaudit.plan.games import DetectorSection as Detector
@@ -99,7 +99,7 @@ _DOORS = {
     "audit": "fedaudit.study.front.audit:audit",
     "audit_samples": "fedaudit.live.audited:audit_samples",
     "check_dp": "fedaudit.filters.check:check_dp",
-    "evaluate": "fedaudit.metrics.evaluate:evaluate",
+    "evaluate": "fedaudit.metrics.table:evaluate",
     "fair_split": "fedaudit.live.audited:fair_split",
     "join_audits": "fedaudit.live.audited:join_audits",
     "measure": "fedaudit.signals.measure:measure",

@@ -3,7 +3,9 @@
 import json
 import re
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import LOG_FILE, Recording, read_recording, read_round_log
 from fedaudit.observe.kept_files import read_rounds
 from fedaudit.observe.views import VIEWS, seen_from
-from fedaudit.pack.remaking import not_shown, remade
+from fedaudit.pack.remaking import faults_in, made_again, not_shown
 from fedaudit.pack.suppressing import suppressed
 from fedaudit.results.record import OF_A_RECORDER, OF_A_RECORDING, Record
 from fedaudit.signals.measure import measure, measure_by_block, measure_round
@@ -50,6 +52,11 @@ def recorded(folder: Path, **settings: object) -> Path:
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return recorded(tmp_path_factory.mktemp("usual") / "recording")
+
+
+def remade(of: Record, recording: Path, **changes: Any) -> Iterator[str]:
+    """Faults of a record in the light of its recording."""
+    return faults_in(of, made_again(of, recording), recording, **changes)
 
 
 @pytest.mark.parametrize("view", ["uploads", "sum"])

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedaudit.core.lazy import lazy_names
 
-# At once: the modules of these names would take their places when they are imported.
-from fedaudit.metrics.evaluate import evaluate as evaluate
+# At once: the module of that name would take its place when it is imported.
 from fedaudit.metrics.rate_limits import rate_limits as rate_limits
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from fedaudit.metrics.epsilon import one_run_bound as one_run_bound
     from fedaudit.metrics.epsilon import one_run_epsilon as one_run_epsilon
     from fedaudit.metrics.epsilon import one_run_gaussian_bound as one_run_gaussian_bound
-    from fedaudit.metrics.evaluate import CONTRASTS as CONTRASTS
     from fedaudit.metrics.fairness import GroupAuc as GroupAuc
     from fedaudit.metrics.fairness import SingledOut as SingledOut
     from fedaudit.metrics.fairness import above_nonmembers as above_nonmembers
@@ -85,9 +83,11 @@ if TYPE_CHECKING:
     from fedaudit.metrics.stratified import scaled_within as scaled_within
     from fedaudit.metrics.stratified import stratified_above_chance as stratified_above_chance
     from fedaudit.metrics.stratified import stratified_auc as stratified_auc
+    from fedaudit.metrics.table import CONTRASTS as CONTRASTS
     from fedaudit.metrics.table import METRICS as METRICS
     from fedaudit.metrics.table import Evaluated as Evaluated
     from fedaudit.metrics.table import Metric as Metric
+    from fedaudit.metrics.table import evaluate as evaluate
     from fedaudit.metrics.unlearning import Unlearned as Unlearned
     from fedaudit.metrics.unlearning import unlearned as unlearned
     from fedaudit.metrics.utility import FrontArea as FrontArea
@@ -99,4 +99,4 @@ if TYPE_CHECKING:
     from fedaudit.metrics.utility import hypervolume_over_seeds as hypervolume_over_seeds
     from fedaudit.metrics.utility import on_front as on_front
 else:
-    __getattr__, __dir__, __all__ = lazy_names(__name__, "evaluate", "rate_limits")
+    __getattr__, __dir__, __all__ = lazy_names(__name__, "rate_limits")

@@ -74,7 +74,7 @@ def held_by(
     problems = [
         *found.problems,
         *choices.problems,
-        *_faults(record, made, recording, manifest.smallest_group, manifest.suppressed),
+        *faults_in(record, made, recording, manifest.smallest_group, manifest.suppressed),
         *_other_verdicts(found, made),
     ]
     kept = [] if record.watched else contradicting_signals(recording, data_dir, trust=trust)
@@ -92,41 +92,6 @@ def held_by(
         checked=found.checked if problems else checked,
         unchecked=[*(one for one in found.unchecked if one not in alone), *left],
     )
-
-
-def remade(
-    record: Record,
-    recording: Path,
-    data_dir: Path | None = None,
-    *,
-    smallest_group: int = 0,
-    counts: Mapping[str, int] | None = None,
-    trust: bool = False,
-) -> Iterator[str]:
-    """Faults of a packed record in the light of its run; nothing is trained again.
-
-    Everything that follows from the run is made again and compared: figures, controls, curves,
-    what is said of clients, models and sources, settings and the content hash. Where the folder
-    has a record of just this content, commit, device and versions are held against that; what
-    :func:`not_shown` names is held against nothing.
-
-    Args:
-        record: As it is packed.
-        recording: The folder of the study's run, or of a live recording.
-        data_dir: Folder with data sets.
-        smallest_group: Groups with fewer samples are suppressed in the pack.
-        counts: How many entries the pack says were; not compared if None.
-        trust: Import code that the recording names.
-
-    Yields:
-        Each part of the record that is another, with the first entry in which it is.
-
-    Raises:
-        BadInput: The record is of games, whose content hash needs no recording.
-        FedauditError: The folder is no recording, or is damaged.
-    """
-    made = made_again(record, recording, data_dir, trust=trust)
-    yield from _faults(record, made, recording, smallest_group, counts)
 
 
 def made_again(
@@ -150,13 +115,25 @@ def _refuse_games(record: Record) -> None:
         raise BadInput("a record of games holds all that its content hash is over; leave it out")
 
 
-def _faults(
+def faults_in(
     record: Record,
     again: Record,
     recording: Path,
-    smallest_group: int,
-    counts: Mapping[str, int] | None,
+    smallest_group: int = 0,
+    counts: Mapping[str, int] | None = None,
 ) -> Iterator[str]:
+    """Yield each part of a packed record that its run does not give, with the first difference.
+
+    If the folder has a record of the same content, commit, device and versions are compared with
+    that one. What :func:`not_shown` names is not compared.
+
+    Args:
+        record: As it is packed.
+        again: By :func:`made_again`.
+        recording: The folder of the study's run, or of a live recording.
+        smallest_group: Groups with fewer samples are suppressed in the pack.
+        counts: How many entries the pack says were; not compared if None.
+    """
     made, hidden = suppressed(again, smallest_group)
     yield from _other_settings(record, made)
     for field in Record.model_fields:

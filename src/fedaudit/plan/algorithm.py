@@ -24,7 +24,7 @@ from fedaudit.observe.round import Logits
 from fedaudit.plan.dealing import GroupedData
 from fedaudit.plan.parts import Parts
 from fedaudit.plan.sections import Study
-from fedaudit.risk.base import ByLoss
+from fedaudit.risk.catalog import ByLoss
 
 if TYPE_CHECKING:
     from fedaudit.risk.server import ServerRisk

@@ -16,7 +16,7 @@ from fedaudit.results.clusters import (
     ClusterResult,
     ModelState,
     choices,
-    clients_of,
+    clients_in_group,
     groups_by_size,
     models_of_groups,
 )
@@ -343,7 +343,7 @@ def _line(
 
 
 def _choices_panel(run: ClusterResult, group: int) -> drawing.Panel:
-    places, shown = clients_of(run, group), shown_models(run)
+    places, shown = clients_in_group(run, group), shown_models(run)
     used = [Counter(choices(run, after)[client] for client in places) for after in run.rounds]
     name, most = words.capital(shortened(run.group_names[group], 40)), len(places)
     last = ", ".join(f"{model.label} {words.count(used[-1][model.model])}" for model in shown)

@@ -32,9 +32,9 @@ from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn, Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import try_step
-from fedaudit.metrics.evaluate import CONTRASTS
-from fedaudit.metrics.larger import smallest_auc
+from fedaudit.metrics.power import smallest_auc
 from fedaudit.metrics.rate_limits import inconclusive
+from fedaudit.metrics.table import CONTRASTS
 from fedaudit.plan.dealing import left_to_train
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
