@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from inspect import signature
 from typing import ClassVar
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.importing import named
 from fedaudit.core.naming import AlgorithmPart, changed_fields
 from fedaudit.core.values import Architecture, Samples
@@ -181,8 +181,8 @@ class LegacyFedSGD(FederatedAlgorithm):
         """
         if task.training.epochs != 1:
             raise BadInput(
-                "legacy-fedsgd is one local epoch in mini-batches, got training.epochs = "
-                f"{task.training.epochs}; set it to 1, or use fedavg"
+                "legacy-fedsgd is one local epoch in mini-batches, got "
+                f"{setting('training.epochs')} = {task.training.epochs}; set it to 1, or use fedavg"
             )
         return fedavg.FedAvg(task.architecture, task.training)
 
@@ -308,8 +308,8 @@ class FedMD(FederatedAlgorithm):
         """
         if self.nets and task.nets:
             raise BadInput(
-                "algorithm.options.nets and the study's models are both the clients' networks; "
-                "leave out one of them"
+                f"{setting('algorithm.options.nets')} and the study's models are both the clients' "
+                "networks; leave out one of them"
             )
         how = task.training
         return fedmd.FedMD(

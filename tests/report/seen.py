@@ -6,8 +6,9 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from fedaudit.report.figures.drawing import Band, Heat, Panel, Series
+from fedaudit.report.figures.drawing import Band, Figures, Heat, Panel, Series
 from fedaudit.report.grid import Cell, Grid, Tile
+from fedaudit.report.page import sections_of
 from fedaudit.report.terminal import print_comparison, print_record
 from fedaudit.report.tiles import tiles_of
 from fedaudit.results.record import Record
@@ -22,6 +23,11 @@ def tiles(record: Record) -> list[Tile]:
     found = tiles_of(record)
     topics = ("membership", "sources", "clusters")
     return [tile for topic in topics for tile in found.get(topic, ())]
+
+
+def figures_of(record: Record) -> dict[str, Figures]:
+    """The charts of a record's sections, by their names."""
+    return {part.figure.ident: part.figure for part in sections_of(record) if part.figure}
 
 
 def must(found: Found | None) -> Found:

@@ -2,10 +2,9 @@ from itertools import pairwise
 
 from fedaudit.report.figures.drawing import RESERVED, Series, style
 from fedaudit.report.figures.membership import roc_figure
-from fedaudit.report.page import figures_of
 from fedaudit.results.record import Curve
 from tests.report.records import record
-from tests.report.seen import must, of_kind
+from tests.report.seen import figures_of, must, of_kind
 
 
 def test_every_kind_of_figure_is_drawn_where_the_record_has_its_data() -> None:

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 
 import pytest
 
-import fedaudit
-from fedaudit.core.errors import BadInput
 from fedaudit.report.comparison.screen import first_of_comparison, front_figure
 from fedaudit.report.comparison.tradeoffs import SIZES_DIFFER, best_tradeoff, tradeoffs
 from fedaudit.report.evidence import LEAKS
@@ -312,11 +310,6 @@ def test_tiles_and_axis_of_a_comparison_are_in_per_cent() -> None:
     said = _of([PLAIN, WEAK, STRONG])
     assert said.numbers[0].value.endswith(" points")
     assert said.numbers[2].value.endswith("%")
-
-
-def test_a_path_in_place_of_a_record_is_refused_in_a_sentence() -> None:
-    with pytest.raises(BadInput, match=r"give `fedaudit.Run\(folder\).record`, or run"):
-        fedaudit.report("py/ok", "x.html")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("width", [40, 80])

@@ -23,7 +23,7 @@ from fedaudit.results.games import (
     PointPlayed,
 )
 from fedaudit.results.record import Record
-from tests.report.games import NONE, played, point
+from tests.report.games import NONE, played, point, shared
 from tests.report.records import HOSTILE, HOSTILE_TAG
 from tests.report.seen import column, lines, must
 
@@ -129,11 +129,18 @@ def test_the_verdict_counts_sums_and_noise_as_defenses() -> None:
     said = game_verdict(ONLY)
     assert said.headline.endswith("guessing is right in 50%")
     assert [tile.label for tile in game_tiles(ONLY)][::2] == [
-        "Server right, most behind a defense",
+        "Server right, weakest defense",
         "Server right, no defense",
     ]
     assert "one server’s plan" in " ".join(said.limits)
     assert "one server’s plan" not in " ".join(game_verdict(played()).limits)
+
+
+def test_games_in_rounds_have_no_actual_epsilon_to_rely_on() -> None:
+    for right in (50, 55, 95):
+        said = game_verdict(played(rounds(2.0, right=right)))
+        assert "actual ε" not in " ".join((*said.next, said.meaning))
+    assert "actual ε" in " ".join(game_verdict(played(NONE, point("ome", 3.0, 3.0))).next)
 
 
 def test_success_beyond_what_noise_allows_is_an_alarm() -> None:
@@ -152,7 +159,9 @@ def test_success_beyond_what_noise_allows_is_an_alarm() -> None:
 
 
 def test_the_summary_names_defenses_in_rounds_as_protection() -> None:
-    assert "| Protection | none and dp-sgd |" in summary_markdown(ONLY)
+    assert "| Protection | no defense; dp-sgd; no defense, sum of 10 |" in summary_markdown(ONLY)
+    shared_mask = summary_markdown(played(NONE, shared()))
+    assert "| Protection | no mechanism; bitrand, shared mask |" in shared_mask
 
 
 @pytest.mark.parametrize("record", [SOME, ONLY, played()])

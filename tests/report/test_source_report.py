@@ -7,7 +7,7 @@ from fedaudit.report.comparison.tables import epsilon_comparison, source_compari
 from fedaudit.report.evidence import size_reached_by
 from fedaudit.report.figures.drawing import Heat
 from fedaudit.report.grid import Grid
-from fedaudit.report.page import comparison_html, figures_of, report_html
+from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.sources import (
     MOST_APART,
     MOST_WRITTEN,
@@ -23,7 +23,7 @@ from tests.estimates import changed, estimate
 from tests.gate.parts import control
 from tests.report.records import source as found
 from tests.report.records import utility, with_sources
-from tests.report.seen import cells, column, lines, must, of_kind, printed, tiles, words
+from tests.report.seen import cells, column, figures_of, must, of_kind, printed, tiles, words
 
 BY_CHANCE = {"p_value": 0.4, "class_p_value": 0.4, "mixes": 0.1}
 SEEDS = tuple(found(right=right, seed=seed) for seed, right in enumerate((56, 60, 64)))
@@ -56,11 +56,10 @@ def test_a_level_of_an_earlier_version_is_said_to_be_one_wherever_it_is_printed(
         for one in now.estimates
     ]
     before = now.model_copy(update={"estimates": older})
-    assert OLDER_LEVEL in source_sentence(before)
     assert OLDER_LEVEL in must(source_table(before)).remark
     (tile,) = [one for one in tiles(before) if one.label == "Beyond label distributions"]
     assert "which may be too high (earlier version)" in tile.detail
-    assert "earlier version" not in source_sentence(now)
+    assert OLDER_LEVEL not in must(source_table(now)).remark
     assert not any("too high" in one.detail for one in tiles(now))
 
 
@@ -202,13 +201,6 @@ def test_there_is_a_map_for_each_attack_and_seed_and_the_strongest_stands_first(
     assert heat.shares[1][0] == 0
     assert heat.counts[0][:3] == ["9", "3", "0"]
     assert heat.written
-
-
-def test_guessing_and_class_mixes_are_lines_over_the_rounds() -> None:
-    (choice,) = figures_of(with_sources(*SEEDS))["sources-by-round"].choices
-    levels = {name: list(line.y) for name, line in lines(choice.panels[0]).items()}
-    assert levels["Guessing"] == pytest.approx([0.1, 0.1])
-    assert levels["Label distributions alone"] == pytest.approx([0.2, 0.2])
 
 
 EMPTY: dict[str, object] = {

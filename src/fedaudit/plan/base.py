@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from fedaudit.core.errors import BadInput, folded_name
+from fedaudit.core.errors import BadInput, folded_name, setting
 from fedaudit.core.importing import as_catalogued
 from fedaudit.core.values import Setting
 
@@ -157,7 +157,7 @@ class Section(BaseModel, metaclass=_Refusing):
             if name in self.set_elsewhere:
                 raise ValueError(
                     f"options.{name} is no setting of its own, since the program passes {name} "
-                    f"itself; leave it out and set {self.set_elsewhere[name]}"
+                    f"itself; leave it out and set {setting(self.set_elsewhere[name])}"
                 )
         return self
 

@@ -213,7 +213,8 @@ class GameStudy(Section):
     def _one_defense(self) -> "GameStudy":
         if self.rounds.play == "rounds" and self.mechanism.name != "none":
             raise ValueError(
-                "games in rounds are behind rounds.defense, and those behind a mechanism are "
+                "games in rounds are behind a defense of gradients, and those behind a mechanism "
+                "are "
                 'played by signs; leave mechanism out, or set rounds.play to "signs"'
             )
         if self.rounds.play == "signs" and self.rounds != RoundsSection():

@@ -7,7 +7,7 @@ from inspect import Parameter, signature
 from types import UnionType
 from typing import NamedTuple, get_args
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput, setting, unknown_name
 from fedaudit.core.values import Setting
 from fedaudit.plan.base import Settings
 
@@ -97,7 +97,7 @@ def refuse_missing(entries: Iterable[Entry]) -> None:
             and one.name not in options
             and one.name not in _GIVEN
         ]
-        given = [f"{section}.options.{one}{_published(make, one)}" for one in missing]
+        given = [setting(f"{section}.options.{one}") + _published(make, one) for one in missing]
         if missing:
             taken = _parameters(make).keys() - _GIVEN
             unknown = [one for one in options if one not in taken]

@@ -95,8 +95,8 @@ class ModelSection(Section):
     """Which architecture; ``options`` are its own."""
 
     set_elsewhere: ClassVar[Mapping[str, str]] = {
-        "shape": "data.name, whose samples decide it",
-        "classes": "data.name or data.classes",
+        "shape": "data.name",
+        "classes": "data.classes",
     }
 
     name: ModelName = "mlp"

@@ -26,6 +26,7 @@ from fedaudit.report.sources import kind_of
 from fedaudit.report.tables.run import controls_table
 from fedaudit.report.text.answers import residual
 from fedaudit.report.text.games import first_of_games, game_verdict
+from fedaudit.report.text.points import protection_name
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.tiles import tiles_of
 from fedaudit.report.verdict import WITHHELD, clients_named, coverage_gaps, left_out, unit_of
@@ -254,7 +255,7 @@ def summary_of(
         _verifying(record, policy),
     )
     kind = "Security games" if record.kind == "games" else kind_of(record)
-    used = explained(" ".join(text for section in sections for text in section.texts()))
+    used = words.explained(" ".join(text for section in sections for text in section.texts()))
     name, digest = shortened(record.name, _SHORT), shortened(record.content_hash, 80)
     outcome = "no policy was applied" if policy is None else f"by the policy: {policy.outcome}"
     signed = f"{name}: {first.status}; {outcome}"
@@ -304,8 +305,10 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
     yield "Digest of the result", f"{shortened(record.content_hash, 80)} (SHA-256)"
     if record.kind == "games":
         yield "Data", settings_line(config.get("data"))
-        names = (game.rounds.defense if game.rounds else game.mechanism for game in record.games)
-        yield "Protection", words.listed(distinct(shortened(name, 60) for name in names)[:6])
+        yield (
+            "Protection",
+            shortened("; ".join(distinct(map(protection_name, record.games))), _LONG),
+        )
     else:
         yield "Digest of the models", shortened(known.identity if known else "", 80) or _MODELS
         yield from _settings(record)
@@ -553,53 +556,4 @@ def _verifying(record: Record, policy: PolicyOutcome | None) -> Section:
             f"{same} on the same machine with the same versions gives the same digest.",
         ),
         commands=tuple(steps),
-    )
-
-
-GLOSSARY: Mapping[str, str] = {
-    "Adversary": "whoever tries to learn about the training data, with exactly what it is said to "
-    "see",
-    "Client": "one participant, such as a hospital, that trains on its own data",
-    "Member, non-member": "a sample that was in the audited training data, and a comparable one "
-    "that was not",
-    "Unseen": "samples that no client trained on",
-    "Attack": "a published method that scores each sample: higher means likelier a member",
-    "AUC": "share of pairs of one member and one non-member in which the attack ranks the member "
-    "higher: 0.5 is guessing, 1 is always right",
-    "TPR, FPR": "share of members found (true positives) when that share of non-members is wrongly "
-    "accused (false positives)",
-    "Range": "95% confidence interval: over many audits like this one, 95% of such ranges hold the "
-    "true value",
-    "Guess": "what somebody would reach who knows nothing about the model",
-    "Seed, training run": "the training repeated with other random numbers",
-    "ε, epsilon": "limit of what a release can reveal of one unit; 0 reveals nothing. “At least” "
-    "is what the audit proves and never shows that a claim is kept",
-    "Not refuted": "the audit found less than the limit, which does not show that the limit is "
-    "kept",
-    "Pooled": "all audited clients judged together, each with its own members and non-members",
-    "Canary": "an artificial sample or client, made to be easy to recognise: the worst case",
-    "Defense": "a change to training or uploads that is meant to make the model reveal less",
-    "Update, upload": "what a client sends after training: how its data changed the model",
-    "Round": "one exchange: the server sends a model, clients train it and send back what changed",
-    "Label distributions": "how often each class occurs at each client, which can identify a "
-    "client without any attack on the model",
-    "Unlearning": "removing samples from a trained model without training it again from the start",
-    "Control": "a check with a known right answer; if one fails, its figures do not count",
-    "Neuron, mechanism": "the part that a dishonest server plants in the model, and the noise that "
-    "clients add against it",
-    "Digest, SHA-256": "a fingerprint: any change to the result gives another one",
-}
-"""Terms, each with one line of explanation."""
-
-
-def explained(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the terms that a text uses, each with its explanation.
-
-    Args:
-        text: Everything that a summary prints.
-    """
-    return tuple(
-        (term, meaning)
-        for term, meaning in GLOSSARY.items()
-        if re.search(rf"(?i)\b(?:{term.replace(', ', '|')})", text)
     )

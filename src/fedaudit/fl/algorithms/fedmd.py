@@ -9,7 +9,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.errors import BadInput, Unsupported, setting
 from fedaudit.core.modules import loaded, outputs_of
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import (
@@ -93,7 +93,8 @@ def _refuse_random(student: Model) -> None:
     if draws_as_it_trains(student):
         raise Unsupported(
             "a student with dropout cannot be distilled, nor one of a class of its own; set "
-            "dropout to 0, or name a network of the catalogue in algorithm.options.student"
+            "dropout to 0, or name a network of the catalogue in "
+            f"{setting('algorithm.options.student')}"
         )
 
 
@@ -351,7 +352,7 @@ def public_samples(
     if first_class < classes:
         raise BadInput(
             f"the public set {name!r} has the classes 0 to {classes - 1}, and the clients' own "
-            f"begin at {first_class}; set data.first_class to {classes}"
+            f"begin at {first_class}; set {setting('data.first_class')} to {classes}"
         )
     if not 1 <= count <= len(samples):
         raise BadInput(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.devices import CPU, computing_on, forked, model_on, samples_on
-from fedaudit.core.errors import BadInput, custom_code, unknown_name
+from fedaudit.core.errors import BadInput, custom_code, setting, unknown_name
 from fedaudit.core.modules import loaded
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Model, Samples
@@ -251,8 +251,8 @@ class LocalTraining:
     def gradient_scale(self, round: int, rounds: int, *, samples: int) -> float | None:
         """Factor that turns (received minus local) into the sum of the samples' gradients.
 
-        An update is about as many steps as there are batches, each the learning rate times a
-        mean gradient, lengthened by momentum.
+        An update is approximately one step per batch. Each step is the learning rate times a mean
+        gradient, lengthened by momentum.
 
         Args:
             round: For the learning rate.
@@ -348,8 +348,8 @@ def _refused_size(
         f"client {turn.client} has a batch of {len(batch)} in round {turn.round}, and the model "
         f"{model.architecture.name!r} cannot take a training step on it "
         f"({described}); batches of {2 * len(batch)} can be trained on: set "
-        "another training.batch_size, or take another model (batch normalisation needs several "
-        "samples)"
+        f"another {setting('training.batch_size')}, or take another model (batch normalisation "
+        "needs several samples)"
     )
 
 
@@ -429,14 +429,16 @@ def _by_hand(
         otherwise(batch)
         return
     params = list(objective.params.values())
-    own: OutputGradient | None = None
+    output_gradient: OutputGradient | None = None
     if objective.per_sample is not cross_entropy or batch.y.is_floating_point():
-        own = OutputGradient(objective, batch, params)
-    slope = own or partial(cross_entropy_slope, y=batch.y)
+        output_gradient = OutputGradient(objective, batch, params)
+    slope = output_gradient or partial(cross_entropy_slope, y=batch.y)
     if isinstance(optimizer, Sgd) and optimizer.plain:
         written.descend(batch.x, slope, lr=optimizer.lr)
-        if own:
-            own.descend_direct(lr=optimizer.lr)
+        if output_gradient:
+            output_gradient.descend_direct(lr=optimizer.lr)
     else:
         gradients = written.gradients(batch.x, slope)
-        optimizer.step(params, own.with_direct(gradients) if own else gradients)
+        optimizer.step(
+            params, output_gradient.with_direct(gradients) if output_gradient else gradients
+        )

@@ -1,6 +1,6 @@
 """Tables of records side by side: attacks, sources, epsilons, clusters, utility, use of data."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -20,14 +20,16 @@ from fedaudit.report.grid import (
     Filled,
     Footnotes,
     Grid,
+    Place,
     below,
     clean,
     named,
     shortened,
     tabled,
 )
+from fedaudit.report.section import Section, fixed, of_table
 from fedaudit.report.sources import Named, look_of_source, named_in
-from fedaudit.report.tables.cells import Place, change_limits, change_text, estimate_table, measured
+from fedaudit.report.tables.cells import change_limits, change_text, estimate_table, measured
 from fedaudit.report.words import (
     MISSING,
     about_runs,
@@ -60,27 +62,47 @@ from fedaudit.results.record import Record
 STAR = "* the interval of the change excludes 0, without correction for the number of cells."
 
 
-def comparison_section(
+def comparison_sections(
     comparison: Comparison, records: Sequence[Record], verdicts: Sequence[str]
-) -> dict[str, object]:
-    """Return the tables of a comparison; None or empty if it has nothing for one.
+) -> list[Section]:
+    """Return the sections of a comparison, without those that it has nothing for.
 
     Args:
         comparison: The comparison.
         records: The records that it is of.
         verdicts: Status of each record, in order.
     """
-    return {
-        "rows": rows_table(comparison, verdicts),
-        "hypervolumes": hypervolume_table(comparison),
-        "tables": attack_tables(comparison),
-        "outside": attack_tables(comparison, "outside"),
-        "sources": source_comparison(comparison),
-        "epsilons": epsilon_comparison(comparison, records),
-        "clusters": cluster_comparison(comparison),
-        "utility": utility_table(comparison),
-        "usage": usage_table(comparison, records),
-    }
+    defended = any(row.family != NO_DEFENSE for row in comparison.rows)
+    sources, clusters = source_comparison(comparison), cluster_comparison(comparison)
+    inside, outside = (attack_tables(comparison, part) for part in ("inside", "outside"))
+    said = fixed("compared.inside") if outside else "" if inside else fixed("compared.none")
+    attacks = _attacks("attacks", "Defense by attack" if defended else "Attacks", inside, said)
+    parts = [
+        of_table("rows", "What is compared", rows_table(comparison, verdicts)),
+        of_table("tradeoff", "Privacy-utility trade-off", hypervolume_table(comparison)),
+        of_table("sources", "Source inference", sources),
+        of_table("clusters", "Clustered learning", clusters),
+        attacks if inside or not (sources or clusters) else None,
+        _attacks("outside", "Clients outside the coalition", outside, fixed("compared.outside"))
+        if outside
+        else None,
+        of_table("epsilons", "Epsilon", epsilon_comparison(comparison, records)),
+        of_table("utility", "Utility", utility_table(comparison)),
+        of_table("usage", "Use of training data", usage_table(comparison, records)),
+    ]
+    return [part for part in parts if part is not None]
+
+
+def _attacks(ident: str, title: str, tables: Mapping[str, Sequence[Grid]], said: str) -> Section:
+    """Return the section of attacks: all tables of the first contrast, and of others the first."""
+    first, *others = list(tables.values()) or [[]]
+    return Section(
+        ident,
+        title,
+        [said] * bool(said),
+        tables=[*first, *(grids[0] for grids in others)],
+        folded=[grid for grids in others for grid in grids[1:]],
+    )
 
 
 def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
