@@ -22,6 +22,7 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.pack.suppressing import suppressed
+from fedaudit.plan.identity import run_key
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
 from fedaudit.report.deciding.deletion import deletion
@@ -32,7 +33,6 @@ from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
 from fedaudit.study.build import setup
 from fedaudit.study.front.federation import plan_of
-from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.observing import stored_rounds
 from fedaudit.study.running.preflight import check_run
 from fedaudit.study.running.reattack import reattack

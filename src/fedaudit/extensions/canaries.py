@@ -90,8 +90,7 @@ class Canaries(Extension):
     @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run with its canary clients."""
-        if run.study.canaries is None:
-            return run
+        assert run.study.canaries is not None
         found = run.extended(_canaries(run, run.study.canaries))
         for index in range(1, run.study.training.rounds + 1):
             if not set(found.cohort(index)) & run.deal.clients.keys():
@@ -354,8 +353,8 @@ class CanaryRecords(Extension):
 
     @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run, with the check of its defense's claim if it audits canary records."""
-        return run.extended(cls()) if run.study.audit.draw == "canaries" else run
+        """Return the run with the check of its defense's claim."""
+        return run.extended(cls())
 
     @classmethod
     def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
