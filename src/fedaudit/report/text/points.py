@@ -93,11 +93,10 @@ def _settings(point: PointPlayed, varying: set[str]) -> list[str]:
 
 
 def protection_name(point: PointPlayed) -> str:
-    """Return what protects clients at a point: "bitrand, shared mask", "dp-sgd, sum of 10"."""
+    """Return what protects clients at a point: "bitrand, shared mask", "no defense, sum of 10"."""
     how = point.rounds
     if how is not None:
-        name = "no defense" if how.defense == NO_DEFENSE else shortened(how.defense, 60)
-        return name + f", sum of {count(how.clients)}" * (how.clients > 1)
+        return defense_words(how) + f", sum of {count(how.clients)}" * (how.clients > 1)
     name = "no mechanism" if point.mechanism == NO_MECHANISM else shortened(point.mechanism)
     return name + ", shared mask" * point.shared_mask
 
@@ -161,12 +160,14 @@ def most_right(shown: Sequence[ShownPoint]) -> ShownPoint:
     return max(shown, key=lambda item: (item.point.adv.low, item.point.adv.value))
 
 
-def strongest(shown: Sequence[ShownPoint]) -> ShownPoint:
-    """Return the point, of those where the server does best in each family, with least success.
+def least_right(shown: Sequence[ShownPoint]) -> ShownPoint:
+    """Return the point of the strongest protection, where the server does best against it.
 
-    Families are compared at these points, since success depends on epsilon and rounds too.
+    Protections are compared at such points, since success depends on epsilon, on rounds and on the
+    server's plan as well.
     """
-    worst = [most_right(inside) for inside in families(shown).values()]
+    protections = grouped(shown, lambda item: protection_name(item.point)).values()
+    worst = [max(inside, key=lambda item: item.point.adv.value) for inside in protections]
     return min(worst, key=lambda item: (item.point.adv.high, item.point.adv.value))
 
 
@@ -231,10 +232,9 @@ def game_tiles(record: Record) -> list[Tile]:
     what = protection_word(record)
     tiles = []
     if behind:
-        weakest, best = most_right(behind), strongest(behind)
-        tiles.append(_success_tile(f"Server right, weakest {what}", weakest))
-        if best != weakest:
-            tiles.append(_success_tile(f"Server right, strongest {what}", best))
+        tiles.append(_success_tile(f"Server right, weakest {what}", most_right(behind)))
+    if len({protection_name(item.point) for item in behind}) > 1:
+        tiles.append(_success_tile(f"Server right, strongest {what}", least_right(behind)))
     if bare:
         tiles.append(_success_tile(f"Server right, no {what}", most_right(bare)))
     claiming = [one for one in shown if one.point.claimed_epsilon is not None]
