@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import SequenceMatcher, get_close_matches
+from typing import Literal
 
 FAULT = 70
 """Exit code for a fault of the program (EX_SOFTWARE of BSD's sysexits), which no verdict has."""
@@ -29,6 +30,10 @@ class FedauditError(ValueError):
 
 class BadInput(FedauditError):
     """A value, file or setting given by the user is unusable."""
+
+
+class BadArgument(BadInput, TypeError):
+    """An argument is unknown, missing, or of another type or range than is allowed."""
 
 
 class NotVisible(FedauditError):
@@ -74,22 +79,70 @@ def custom_code(refusal: Callable[[Exception, str], FedauditError | None]) -> It
         raise refused from error
 
 
-_on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
+Caller = Literal["file", "command", "objects"]
+"""Who wrote what is refused: a study file, a shell command, or Python with objects."""
+
+_caller: ContextVar[Caller] = ContextVar("caller", default="file")
 
 
 @contextmanager
-def on_command_line() -> Iterator[None]:
-    """Inside, refusals speak of options as a command has them, and not as Python does."""
-    token = _on_command_line.set(True)
+def called_by(caller: Caller) -> Iterator[None]:
+    """Inside, refusals name options and settings as their caller writes them."""
+    token = _caller.set(caller)
     try:
         yield
     finally:
-        _on_command_line.reset(token)
+        _caller.reset(token)
 
 
 def option(name: str) -> str:
-    """An option in the words of who asks: ``--data-dir`` of a command, ``data_dir=`` in Python."""
-    return f"--{name}" if _on_command_line.get() else f"{name.replace('-', '_')}="
+    """Return an option as its caller writes it: ``--data-dir`` of a command, else ``data_dir=``."""
+    return f"--{name}" if _caller.get() == "command" else f"{name.replace('-', '_')}="
+
+
+_ARGUMENTS = {
+    "algorithm.name": "algorithm",
+    "algorithm.options": "algorithm",
+    "data.classes": "classes",
+    "data.first_class": "first_class",
+    "data.name": "data",
+    "data.options": "data",
+    "defense.also": "defenses",
+    "defense.clients": "defenses.members",
+    "defense.name": "defenses",
+    "defense.options": "defenses",
+    "mechanism.name": "mechanism",
+    "mechanism.options": "mechanism",
+    "model.name": "model",
+    "model.options": "model",
+    "partition.clients": "clients",
+    "partition.options": "clients",
+    "partition.samples_per_client": "clients.samples_per_client",
+    "partition.scheme": "clients",
+    "records": "",
+    "rounds.defense": "defense",
+    "rounds.options": "defense",
+    "task.name": "task",
+    "task.options": "task",
+    "training": "",
+}
+"""Settings of study files that arguments of another name give in Python, by their beginning."""
+
+
+def setting(name: str) -> str:
+    """Return a setting as its caller writes it.
+
+    Args:
+        name: Its dotted name in a study file. Where objects are audited, it becomes the argument
+            and what that holds: ``clients.samples_per_client`` for
+            ``partition.samples_per_client``. Most settings have one name in both:
+            ``audit.view`` is ``view`` of the argument ``audit``.
+    """
+    if _caller.get() == "objects":
+        for start, argument in _ARGUMENTS.items():
+            if f"{name}.".startswith(f"{start}."):
+                return f"{argument}{name.removeprefix(start)}".removeprefix(".")
+    return name
 
 
 LISTED = {

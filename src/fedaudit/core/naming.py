@@ -125,8 +125,7 @@ def members_of(given: object) -> tuple[int, ...]:
     Raises:
         BadInput: Something else than whole numbers.
     """
-    if not isinstance(given, Collection) or isinstance(given, str | bytes):
+    clients = tuple(given) if isinstance(given, Collection) else (None,)
+    if any(type(client) is not int or client < 0 for client in clients):
         raise BadInput(f"members are clients by number, such as [0, 1], got {given!r}")
-    if any(isinstance(one, bool) or not isinstance(one, int) for one in given):
-        raise BadInput(f"members are clients by number, such as [0, 1], got {list(given)!r}")
-    return tuple(given)
+    return clients

@@ -34,13 +34,13 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _DIGITS = 8
 
 
-class Spelled(NamedTuple):
-    """An object as a study has it.
+class PartReference(NamedTuple):
+    """A part as a study has it.
 
     Attributes:
         name: Of a catalogue, ``module:object``, or ``module:object#digest``.
         options: Its plain settings.
-        given: What the name stands for; None where a catalogue says it.
+        given: What the name stands for; None if a catalogue has it.
     """
 
     name: str
@@ -48,50 +48,59 @@ class Spelled(NamedTuple):
     given: GivenObject | None = None
 
 
-def spelled(value: object, options: Mapping[str, object], *, kind: str) -> Spelled:
-    """A class or function with settings, by the name of where it is defined.
+def part_reference(
+    value: type | types.FunctionType, options: Mapping[str, object], *, kind: str
+) -> PartReference:
+    """Return a class or function with settings, by the name of where it is defined.
 
     Args:
-        value: A class, a function, or a ``functools.partial`` of one with keywords.
+        value: Class or function.
         options: Settings to call it with.
         kind: What it is wanted as, for refusals.
 
     Raises:
-        BadInput: It is neither, or a setting is no number, text, or true or false.
+        BadInput: A setting is no number, text, or true or false.
     """
-    if isinstance(value, functools.partial):
-        if value.args:
-            raise BadInput(
-                f"the {kind} {_name(value.func)!r} is a partial with arguments by place "
-                f"({', '.join(map(repr, value.args))[:80]}); give all of them by name"
-            )
-        return spelled(value.func, {**value.keywords, **options}, kind=kind)
-    if not isinstance(value, type | types.FunctionType):
-        raise BadInput(
-            f"the {kind} is {type_of(value)}, not a class or function; give one of these"
-        )
-    settings = {
-        name: _plain(f"{name} of the {kind} {_name(value)!r}", one) for name, one in options.items()
-    }
     name = _name(value)
-    return Spelled(name, settings, GivenObject(value, name, _digest_of(value)))
+    given = GivenObject(value, name, _digest_of(value))
+    return PartReference(name, plain_options(kind, name, options), given)
 
 
-def frozen(value: object, make: object, *, label: str = "") -> Spelled:
-    """An object that stands for itself: its name carries a digest of all that it is made of.
+def plain_options(kind: str, name: str, options: Mapping[str, object]) -> dict[str, Setting]:
+    """Return the settings of a part as numbers, texts, and true or false.
+
+    Raises:
+        BadInput: A setting is something else.
+    """
+    plain: dict[str, Setting] = {}
+    for option, value in options.items():
+        value = value.item() if isinstance(value, np.generic) else value
+        if not isinstance(value, bool | int | float | str):
+            raise BadInput(
+                f"{option} of the {kind} {name!r} is {type_of(value)}, and a setting is a number, "
+                "a text, or true or false; give a constructed object, or a function that holds it"
+            )
+        plain[option] = value
+    return plain
+
+
+def snapshot_reference(
+    value: object, *, make: Callable[[object, str], object] | None = None, label: str = ""
+) -> PartReference:
+    """Return an object under a name with a digest of all that it is made of.
 
     Args:
         value: The object.
-        make: What its name is to stand for: the object, or what gives it out.
+        make: Returns what the name stands for, of object and digest; the object itself if None.
         label: Its name; that of its class if left out.
 
     Raises:
-        BadInput: A part of it is none that can be told from another.
+        BadInput: A part of it cannot be distinguished from another.
     """
-    kind = type(value)
     digest = _sha256("\n".join([stated(value), *_sources(value)]))
-    name = f"{label or _name(kind)}#{digest[:_DIGITS]}"
-    return Spelled(name, {}, GivenObject(make, name, digest))
+    name = f"{label or _name(type(value))}#{digest[:_DIGITS]}"
+    given = value if make is None else make(value, digest)
+    return PartReference(name, {}, GivenObject(given, name, digest))
 
 
 def plain_settings(value: object, *, besides: tuple[str, ...] = ()) -> dict[str, Setting] | None:
@@ -351,17 +360,6 @@ def _takes_nothing(kind: type) -> bool:
         return False
     variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     return all(one.default is not one.empty or one.kind in variadic for one in parameters)
-
-
-def _plain(what: str, value: object) -> Setting:
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, bool | int | float | str):
-        return value
-    raise BadInput(
-        f"{what} is {type_of(value)}, and a setting is a number, a text, or true or false; "
-        "give an object that is made already, or a function that has it within"
-    )
 
 
 def _name(value: object) -> str:

@@ -179,9 +179,10 @@ def _nowhere(name: str, folder: Path | None) -> BadInput:
 
 def _missing(name: str, folder: Path, kinds: Sequence[str]) -> BadInput:
     looked = ", ".join(FORMATS[kind].looks_for.replace("NAME", name) for kind in kinds)
+    elsewhere = f"put it there, or point data_dir or {DATA_DIR_VARIABLE} at the folder that has it"
+    if len(kinds) == 1:
+        return BadInput(f"{folder} holds no {looked}; {elsewhere}")
     entries = [path for path in folder.iterdir() if path.is_dir() or path.suffix == ".npz"]
     there = {path.name.removesuffix(".npz") for path in entries} | set(GENERATED)
-    return BadInput(
-        f"{unknown_name(f'data set in {folder}', name, there)}; looked for {looked}; put it "
-        f"there, or point data_dir or {DATA_DIR_VARIABLE} at the folder that has it"
-    )
+    unknown = unknown_name(f"data set in {folder}", name, there)
+    return BadInput(f"{unknown}; looked for {looked}; {elsewhere}")

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.membership.recovery import Recovery
 from fedaudit.core.devices import samples_on
-from fedaudit.core.errors import BadInput, NotVisible, Unsupported
+from fedaudit.core.errors import BadInput, NotVisible, Unsupported, setting
 from fedaudit.core.modules import as_taken
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch, ClientId, Samples, Sees, scaled
@@ -145,7 +145,7 @@ def poisoned_rounds(study: Study) -> tuple[int, ...]:
         raise BadInput(
             f"attacker.first is {given.first} and attacker.every {given.every}, so that the first "
             f"poison would be recovered from in round {given.first + given.every - 1} of {last}; "
-            "raise training.rounds, or lower these"
+            f"raise {setting('training.rounds')}, or lower these"
         )
     return found
 
@@ -188,12 +188,14 @@ def _attacker(run: Setup, given: AttackerSection, classes: int) -> Attacker:
     if own is not None and (own.cancels or any(own.acts_in(hook) for hook in _TRAINING_HOOKS)):
         raise Unsupported(
             f"client {client} is malicious, and its defense acts on more than its own upload; name "
-            "the other clients in defense.clients, or use a defense of uploads, such as client-dp"
+            f"the other clients in {setting('defense.clients')}, or use a defense of uploads, such "
+            "as client-dp"
         )
     if study.training.participation < 1:
         raise Unsupported(
-            f"training.participation is {study.training.participation:g}, and a malicious client "
-            "would not be asked in each round that it is to poison; give 1, or leave [attacker] out"
+            f"{setting('training.participation')} is {study.training.participation:g}, and a "
+            "malicious client would not be asked in each round that it is to poison; give 1, or "
+            "leave [attacker] out"
         )
     if study.canaries is not None:
         raise Unsupported(

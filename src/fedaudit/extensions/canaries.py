@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.errors import BadInput, Unsupported, setting
 from fedaudit.core.metric_names import (
     CLAIMED_CLIENT_EPSILON,
     CLAIMED_CLIENT_EPSILON_ALONE,
@@ -97,7 +97,7 @@ class Canaries(Extension):
             if not set(found.cohort(index)) & run.deal.clients.keys():
                 raise BadInput(
                     f"in round {index} of seed {run.seed} only canary clients would take part; "
-                    "raise training.participation, or take fewer canaries"
+                    f"raise {setting('training.participation')}, or take fewer canaries"
                 )
         return found
 
@@ -189,7 +189,7 @@ def _canaries(run: Setup, given: CanariesSection) -> Canaries:
     if len(defenses) not in (0, len(sizes)) or (defenses and private is None):
         raise Unsupported(
             "canary clients tell what every client's own clipping and noise do for its update; "
-            'use defense.name = "client-dp" for all clients, or none'
+            'use the defense "client-dp" for all clients, or none'
         )
     length = given.length or (private.clip if private else 0.0)
     if not 0 < length < math.inf:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import nn
 
-from fedaudit.core.errors import BadInput, Damaged, Unsupported, custom_code
+from fedaudit.core.errors import BadInput, Damaged, Unsupported, custom_code, setting
 from fedaudit.core.metric_names import AUC, Origin
 from fedaudit.core.modules import loaded
 from fedaudit.core.seeds import seed_for, seeded
@@ -185,11 +185,11 @@ def _refuse_unfit(run: Setup, given: UnlearningSection) -> None:
         "figures.evaluation": study.figures.evaluation != "aligned",
         "figures.nobody_is_a_member": study.figures.nobody_is_a_member,
     }
-    for setting, asked in others.items():
+    for name, asked in others.items():
         if asked:
             raise BadInput(
                 f"unlearning holds samples that a fair draw gave to a client against unseen ones; "
-                f"leave {setting} as it is by default, or leave [unlearning] out"
+                f"leave {name} as it is by default, or leave [unlearning] out"
             )
     if given.method in _TRAINS_ON and type(algorithm) not in (FedAvg, FedProx):
         raise Unsupported(
@@ -310,8 +310,8 @@ def _no_ascent(
         f"{run.named_for_people}, {run.called(target)}: of {samples:,} samples to be forgotten in "
         f"batches of {run.study.training.batch_size}, one batch has {size}, and the model "
         f"{run.algorithm.nets[0].name!r} cannot take a step of ascent on it ({described}); set "
-        "another training.batch_size or unlearning.method, or take another model (batch "
-        "normalisation needs several samples)"
+        f"another {setting('training.batch_size')} or unlearning.method, or take another model "
+        "(batch normalisation needs several samples)"
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from fedaudit.algorithms import FederatedTask
-from fedaudit.core.errors import BadInput, type_of
+from fedaudit.core.errors import BadInput, setting, type_of
 from fedaudit.core.importing import called
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import Reading, lacking
@@ -182,7 +182,8 @@ def refuse_unmeasured(study: Study, world: GroupedData, seed: int, algorithm: Al
     if isinstance(algorithm, IfcaMir) and algorithm.every >= rounds:
         raise BadInput(
             f"risks are measured every {algorithm.every} rounds, and of {rounds} none is left in "
-            "which clients would be told; lower algorithm.options.every, or raise training.rounds"
+            f"which clients would be told; lower {setting('algorithm.options.every')}, or raise "
+            f"{setting('training.rounds')}"
         )
     if isinstance(algorithm, ChoosesModels):
         accepted(study)
@@ -201,7 +202,7 @@ def _samples(world: GroupedData, count: int, seed: int, besides: Deal | None) ->
             f"the server is to measure membership risk on {wanted} samples of its own; it takes at "
             f"least {FEWEST}, and there are {len(left)} that nobody trains on or audits; set "
             "risk.samples to a number between these, or give clients less "
-            "(partition.samples_per_client)"
+            f"({setting('partition.samples_per_client')})"
         )
     order = torch.randperm(len(left), generator=seeded(seed, "server samples"))
     return world.dataset.samples(left[order[:wanted].sort().values])

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int
 from numpy import ndarray
 
-from fedaudit.core.errors import BadInput, Unsupported, unknown_name
+from fedaudit.core.errors import BadInput, Unsupported, setting, unknown_name
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Samples
 from fedaudit.datasets.dataset import Dataset
@@ -122,8 +122,8 @@ def refuse_one_sided(data: Mapping[ClientId, Samples], given: HoldOutRule) -> No
             raise BadInput(
                 f"client {client} has {len(mine)} samples and would hold out {apart} of them, and "
                 "it needs some on either side; give clients more samples "
-                "(partition.samples_per_client; audit.background of an audited client), or another "
-                "share to hold out (algorithm.options.held_out)"
+                f"({setting('partition.samples_per_client')}; audit.background of an audited "
+                f"client), or another share to hold out ({setting('algorithm.options.held_out')})"
             )
 
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from inspect import signature
 
 from fedaudit.algorithms import algorithm_named
-from fedaudit.core.errors import BadInput, FedauditError, Unsupported, type_of
+from fedaudit.core.errors import BadInput, FedauditError, Unsupported, setting, type_of
 from fedaudit.core.importing import called, named
 from fedaudit.core.naming import Copies
 from fedaudit.core.objects import stated
@@ -137,12 +137,13 @@ def _refuse_misplaced(group: Group, clients: int, found: dict[ClientId, Defense]
     strangers = [client for client in group.clients if client >= clients]
     if strangers:
         raise BadInput(
-            f"defense.clients names {strangers}, but clients are numbered 0 to {clients - 1}"
+            f"{setting('defense.clients')} names {strangers}, but clients are numbered 0 to "
+            f"{clients - 1}"
         )
     twice = [client for client in group.clients if client in found]
     if twice:
         raise BadInput(
-            f"clients {twice} are in two groups, of defense and its defense.also; put each client "
+            f"clients {twice} are in two groups of defended clients; put each client "
             "into one, and several defenses of one client into a chain"
         )
 
@@ -160,7 +161,7 @@ def _made(group: Group) -> dict[ClientId, Defense]:
         # Nobody would be defended, and the record would still name the defense.
         raise BadInput(
             f"no client is left to use the defense {group.parts[0].name!r}; name at least one in "
-            'defense.clients, or set defense.name = "none"'
+            f'{setting("defense.clients")}, or set {setting("defense.name")} = "none"'
         )
     chains = {
         client: tuple(made(p.name, p.options, coalition=group.clients) for p in group.parts)

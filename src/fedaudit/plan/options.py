@@ -2,12 +2,12 @@
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from inspect import Parameter, signature
-from types import UnionType
+from collections.abc import Callable, Collection, Iterable
+from inspect import Parameter
 from typing import NamedTuple, get_args
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.arguments import parameters, refuse_unfit
+from fedaudit.core.errors import BadInput, setting, unknown_name
 from fedaudit.core.values import Setting
 from fedaudit.plan.base import Settings
 
@@ -41,11 +41,11 @@ def check_options(
     """
     if not callable(make):
         raise TypeError(f"{name} cannot be made")
-    parameters = {n: p for n, p in _parameters(make).items() if n not in _GIVEN}
+    taken = {n: p for n, p in parameters(make).items() if n not in _GIVEN}
     for option in options:
-        if option not in parameters:
-            raise _unknown_option(kind, name, option, parameters.keys() - {*set_elsewhere})
-        _check_type(f"{option} of the {kind} {name!r}", options[option], parameters[option])
+        if option not in taken:
+            raise _unknown_option(kind, name, option, taken.keys() - {*set_elsewhere})
+        _check_type(f"{option} of the {kind} {name!r}", options[option], taken[option])
     if complete:
         refuse_missing([Entry(kind, name, make, options, section or kind)])
 
@@ -91,15 +91,15 @@ def refuse_missing(entries: Iterable[Entry]) -> None:
     for kind, name, make, options, section, set_elsewhere in entries:
         missing = [
             one.name
-            for one in _parameters(make).values()
+            for one in parameters(make).values()
             if one.default is one.empty
             and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
             and one.name not in options
             and one.name not in _GIVEN
         ]
-        given = [f"{section}.options.{one}{_published(make, one)}" for one in missing]
+        given = [setting(f"{section}.options.{one}") + _published(make, one) for one in missing]
         if missing:
-            taken = _parameters(make).keys() - _GIVEN
+            taken = parameters(make).keys() - _GIVEN
             unknown = [one for one in options if one not in taken]
             found += [
                 str(_unknown_option(kind, name, one, taken - {*set_elsewhere})) for one in unknown
@@ -122,31 +122,23 @@ def _published(make: object, parameter: str) -> str:
     return f" (published: {said[1]})" if said else ""
 
 
-def _parameters(make: Callable[..., object]) -> Mapping[str, Parameter]:
-    """Parameters of a function; annotations that are text, as in some files all are, are read."""
-    try:
-        return signature(make, eval_str=True).parameters
-    except NameError:  # some of them speak of names that are only there for a type checker
-        return signature(make).parameters
-
-
 def _check_type(what: str, value: Setting, parameter: Parameter) -> None:
-    """Whole numbers may stand for floats; nothing else may stand for another type."""
     annotation = parameter.annotation
-    if annotation is parameter.empty:  # a part of the user's own need not say
+    if annotation is parameter.empty:  # custom parts need no annotations
         return
-    kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
-    taken = [kind for kind in _IN_WORDS if kind in kinds]
-    if not taken:
+    if not _is_plain(annotation):
         raise BadInput(f"{what} cannot be set in a study; leave it out")
-    if type(value) not in taken and not (float in taken and type(value) is int):
-        names = " or ".join(_IN_WORDS[kind] for kind in taken)
-        raise BadInput(f"{what} takes {names}, got {value!r}")
+    refuse_unfit(
+        what,
+        value,
+        annotation,
+        *([] if parameter.default is parameter.empty else [parameter.default]),
+    )
 
 
-_IN_WORDS: dict[type, str] = {
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    bool: "true or false",
-}
+def _is_plain(annotation: object) -> bool:
+    """Return True if a study file can state a value of a type."""
+    within = [annotation, *get_args(annotation)]
+    return any(one in (bool, int, float, str) or isinstance(one, Setting) for one in within) or any(
+        _is_plain(one) for one in within[1:]
+    )

@@ -8,7 +8,7 @@ from fedaudit.report.grid import Tone, shortened
 from fedaudit.report.words import client_name, contrast_order, defense_name
 from fedaudit.results.comparison import AttackEntry, Front
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.guessing import above_chance, by_test_alone
+from fedaudit.results.guessing import HIDES_LEAKS, above_chance, by_test_alone
 from fedaudit.results.record import ControlResult, Curve, Record
 
 Size = Literal["trace", "weak", "clear", "strong"]
@@ -240,6 +240,8 @@ class Look(NamedTuple):
 
 DOUBTED = Look("✗ ", "", "not relied on")
 """Marking of a figure that a failed control takes back."""
+SIZE_OPEN = Look("△ ", "", "size open")
+"""Marking of a figure above guessing by its test alone."""
 
 
 def look_of(figure: Estimate) -> Look:
@@ -247,7 +249,7 @@ def look_of(figure: Estimate) -> Look:
     if figure.doubt:
         return DOUBTED
     if by_test_alone(figure):
-        return Look("△ ", "", "size open")
+        return SIZE_OPEN
     if not above_chance(figure):
         return Look()
     size, between = size_of(figure), size_range(figure)
@@ -271,18 +273,7 @@ class Setting(NamedTuple):
     seed: int | None
 
 
-class Subject(NamedTuple):
-    """Subject of a figure, whichever run it was found in."""
-
-    attack: str
-    defense: str
-    view: str
-    contrast: str
-    target: int | None
-    metric: str
-
-
-RunsBehind = Mapping[Subject, list[Estimate]]
+RunsBehind = Mapping[tuple[object, ...], list[Estimate]]
 """The figures of single runs, by what they are of."""
 
 Kept = TypeVar("Kept")
@@ -314,11 +305,6 @@ def headline(record: Record) -> list[Estimate]:
     figures = summarised(record.findings)
     fair = [figure for figure in figures if figure.fair]
     return fair if any(figure.value is not None for figure in fair) else figures
-
-
-def single_samples(record: Record) -> list[Estimate]:
-    """Return the figures of people's samples taken one by one; none if samples are the units."""
-    return summarised(record.of_single_samples)
 
 
 def summarised(figures: Iterable[Estimate], *, headline: bool = True) -> list[Estimate]:
@@ -360,10 +346,10 @@ def pooled(figures: Iterable[Estimate]) -> list[Estimate]:
     return [one for one in figures if one.target is None and one.within == "client"]
 
 
-def key_of(figure: Estimate) -> Subject:
-    """Return the subject of a figure."""
+def key_of(figure: Estimate) -> tuple[object, ...]:
+    """Return the subject of a figure, whichever run it was found in."""
     where = (figure.attack, figure.defense, figure.view, figure.contrast)
-    return Subject(*where, figure.target, figure.metric)
+    return *where, figure.target, figure.metric
 
 
 def runs_behind(record: Record) -> RunsBehind:
@@ -449,13 +435,7 @@ def at_ceiling(bound: Estimate) -> bool:
 
 
 class Checks(NamedTuple):
-    """Controls by outcome.
-
-    Attributes:
-        ran: Controls that passed or failed.
-        failed: Those that failed.
-        untold: Number of controls that cannot tell: they could not be run, or have no power.
-    """
+    """Controls that ran, those of them that failed, and the number of those that cannot tell."""
 
     ran: list[ControlResult]
     failed: list[ControlResult]
@@ -472,3 +452,9 @@ def checks_of(controls: Iterable[ControlResult]) -> Checks:
     every = list(controls)
     ran = [control for control in every if control.passed is not None]
     return Checks(ran, [control for control in ran if not control.passed], len(every) - len(ran))
+
+
+def takes_figures_back(record: Record) -> bool:
+    """Return True if a failed control takes figures of all attacks back."""
+    failed = checks_of(record.controls).failed
+    return any(not one.attack and one.control not in HIDES_LEAKS for one in failed)

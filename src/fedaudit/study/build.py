@@ -10,7 +10,7 @@ import torch
 from fedaudit.attacks import attack_named, attack_set
 from fedaudit.attacks.base import Attack
 from fedaudit.core import modules
-from fedaudit.core.errors import BadInput, FedauditError, NotVisible
+from fedaudit.core.errors import BadInput, FedauditError, NotVisible, setting
 from fedaudit.core.importing import refusing_exits
 from fedaudit.core.pretrained import pretrained_file
 from fedaudit.core.seeds import seed_for
@@ -337,8 +337,8 @@ def _refuse_absent_targets(run: Setup) -> None:
             raise BadInput(
                 f"client {target} takes part in no measured round of seed {run.seed} (rounds "
                 f"measured: {len(rounds)}), so that nothing of it would be seen; raise "
-                "training.participation, measure more rounds (training.rounds, audit.every), or "
-                "audit another client"
+                f"{setting('training.participation')}, measure more rounds "
+                f"({setting('training.rounds')}, audit.every), or audit another client"
             )
 
 

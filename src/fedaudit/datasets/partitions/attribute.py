@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput, setting, unknown_name
 from fedaudit.core.values import Samples
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
@@ -66,7 +66,7 @@ def sides_of(dataset: Dataset, value: str = "") -> AttributeSplit:
     if dataset.group is None:
         raise BadInput(
             f"the data set {dataset.name!r} has no attribute that groups its samples; name one "
-            "with data.options.group, or use another shift"
+            f"with {setting('data.options.group')}, or use another shift"
         )
     names = dataset.group_names
     if value and value not in names:

@@ -11,7 +11,7 @@ from numpy import ndarray
 from torch import Tensor
 from torch.nn import functional
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput, setting, unknown_name
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId, Samples, chunks
 from fedaudit.datasets.dataset import Dataset
@@ -53,7 +53,7 @@ def brightened(images: Images, factors: Amounts) -> Images:
     if float(images.min()) < 0 or float(images.max()) > 1:
         raise BadInput(
             "brightness is a factor of pixels in [0, 1], and these are standardised; set "
-            "data.options.standardise to false"
+            f"{setting('data.options.standardise')} to false"
         )
     return (images * factors[:, None, None, None]).clamp(max=1.0)
 

@@ -3,23 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from fedaudit.report.evidence import Kept, Look
-from fedaudit.report.grid import (
-    EMPTY,
-    Cell,
-    Column,
-    Footnotes,
-    Grid,
-    Heading,
-    as_cell,
-    below,
-    shortened,
-)
+from fedaudit.report.grid import Cell, Content, Footnotes, Grid, Place, as_cell, below, tabled
 from fedaudit.report.words import further_of, interval_of, is_share, signed, span, value_of
 from fedaudit.results.comparison import Difference
 from fedaudit.results.estimate import Estimate, Interval
-
-Place = str | tuple[str, str]
-"""A column by its heading, or by a heading over several columns and its own."""
 
 
 def estimate_table(
@@ -28,7 +15,7 @@ def estimate_table(
     *,
     rows: Callable[[Kept], Cell | str],
     columns: Callable[[Kept], Place],
-    cell: Callable[[Kept], Cell | str | None],
+    cell: Callable[[Kept], Content],
     order: Iterable[Place] = (),
     first: str = "Attack",
     under: Mapping[str, str] | None = None,
@@ -49,32 +36,14 @@ def estimate_table(
         notes: Footnotes of the cells.
         remark: A sentence below the table.
     """
-    places: dict[tuple[str, str], None] = {}
-    lines: dict[Cell, dict[tuple[str, str], Cell]] = {}
+    lines: dict[Cell, dict[Place, Content]] = {}
     for one in estimates:
-        place = _with_over(columns(one))
-        places.setdefault(place)
-        line = lines.setdefault(as_cell(rows(one)), {})
+        heading = as_cell(rows(one))
+        line, place = lines.setdefault(heading, {first: heading}), columns(one)
         if place not in line:
-            line[place] = as_cell(cell(one))
-    known = [p for p in dict.fromkeys((*map(_with_over, order), *places)) if p in places]
-    overs = dict.fromkeys(over for over, _ in known)
-    ordered = [place for over in overs for place in known if place[0] == over]
-    spans = [(over, sum(place[0] == over for place in ordered)) for over in overs]
-    below_it = under or {}
-    headings = [Heading(shortened(o, 60), span, below_it.get(o, "")) for o, span in spans]
-    return Grid(
-        caption,
-        (Column(first), *(Column(shortened(name, 60), True) for _, name in ordered)),
-        tuple((head, *(line.get(p, EMPTY) for p in ordered)) for head, line in lines.items()),
-        headings=(Heading("", 1), *headings) if any(overs) else (),
-        notes=notes.listed() if notes else (),
-        remark=remark.strip(),
-    )
-
-
-def _with_over(place: Place) -> tuple[str, str]:
-    return ("", place) if isinstance(place, str) else place
+            line[place] = cell(one)
+    order = (first, *order)
+    return tabled(caption, lines.values(), order=order, under=under, notes=notes, remark=remark)
 
 
 def measured(

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fedaudit.core.devices import CPU, forked, refuse_several_workers, samples_on
-from fedaudit.core.errors import BadInput, Unsupported, custom_code
+from fedaudit.core.errors import BadInput, Unsupported, custom_code, setting
 from fedaudit.core.importing import line_of
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.modules import CHUNK, as_taken, outputs_of
@@ -447,14 +447,15 @@ def _untrainable(
     # What defenses choose of their clients' samples has other sizes in every round.
     if not any(_draws(one) for one in run.defenses.values()):
         better = _better_batch_size([len(one) for one in data.values()], most, size)
-    instead = f"training.batch_size = {better}" if better else "another training.batch_size"
+    batch_size = setting("training.batch_size")
+    instead = f"{batch_size} = {better}" if better else f"another {batch_size}"
     when = f" of round {failed.round}" if failed.batch is not None else ""
     return BadInput(
         f"{run.named_for_people}, {named}{more}: of {own} samples in batches of {most}, one "
         f"batch{when} has {size}, and the model {net.name!r} cannot take a training step on it "
         f"({described}); set {instead}, give clients other numbers of samples "
-        "(partition.samples_per_client), or take another model (batch normalisation needs "
-        "several samples)"
+        f"({setting('partition.samples_per_client')}), or take another model (batch normalisation "
+        "needs several samples)"
     )
 
 
