@@ -11,7 +11,7 @@ from docs.claims.figures import Asked, counted, hypervolumes, rows
 from docs.claims.pairs import Pair, pairs, sides
 from fedaudit.metrics import Limited, averaged
 from fedaudit.results.aggregate import Values, difference, further_runs, over_gaps
-from fedaudit.results.averages import Direction, average
+from fedaudit.results.tradeoffs import Direction, average
 from fedaudit.results.comparison import Difference
 from fedaudit.results.metrics import MODEL_RISK
 

@@ -15,7 +15,7 @@ from fedaudit.metrics.delong import auc_interval
 from fedaudit.metrics.intervals import clopper_pearson
 from fedaudit.plan.optional import DefenseSection
 from fedaudit.results.aggregate import Value, Values, gap_between
-from fedaudit.results.averages import AttackKey, Direction, Directions, directions_of
+from fedaudit.results.tradeoffs import AttackKey, Direction, Directions, directions_of
 from fedaudit.results.clusters import ClusterResult, models_of_groups
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (

@@ -100,7 +100,7 @@ def test_an_auc_below_one_half_is_reported_and_not_turned_round() -> None:
     assert any("reported as it is" in point for point in said.open)
 
 
-def test_aucs_below_one_half_are_told_once_with_whom_they_are_held_against() -> None:
+def test_aucs_below_one_half_are_reported_once_with_their_number() -> None:
     said = said_of(
         *(
             auc(0.3, 0.25, 0.35, attack="sly", contrast=contrast, target=target)
@@ -109,8 +109,7 @@ def test_aucs_below_one_half_are_told_once_with_whom_they_are_held_against() -> 
         )
     )
     (point,) = [point for point in said.open if "reported as it is" in point]
-    assert "sly v. unseen, client 0 (AUC 0.300, 0.250–0.350), sly v. mixed, client 0" in point
-    assert "and 3 further figures" in point
+    assert point.startswith("In 6 figures members rank below non-members.")
 
 
 @pytest.mark.parametrize(

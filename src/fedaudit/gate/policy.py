@@ -187,6 +187,7 @@ class Policy(Table):
 
     Attributes:
         name: Of the policy.
+        owner: Who set it; a summary prints it. Empty where nobody is named.
         membership: For records of studies; nothing of the kind is judged without this table.
         sources: For records of studies.
         clusters: For records of studies.
@@ -194,6 +195,7 @@ class Policy(Table):
     """
 
     name: Annotated[str, Field(pattern=_NAME)]
+    owner: Annotated[str, Field(max_length=200)] = ""
     membership: MembershipPolicy | None = None
     sources: SourcesPolicy | None = None
     clusters: ClustersPolicy | None = None
@@ -203,13 +205,16 @@ class Policy(Table):
 
     def digest(self) -> str:
         """SHA-256 over all settings, defaults included; comments of the file do not count."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        # Policies without an owner keep the digest that they had before policies could have one.
+        unset = None if self.owner else {"owner"}
+        text = json.dumps(self.model_dump(mode="json", exclude=unset), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 DEFAULT_POLICY = """\
 # Ceilings for `fedaudit gate`: upper confidence limits must lie at or below them.
 name = "default"
+# owner = "data protection office"        # who set it; a summary prints it
 
 [membership]                              # who was in the training data?
 auc = 0.6

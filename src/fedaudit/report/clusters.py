@@ -7,8 +7,9 @@ from functools import cached_property
 
 from fedaudit.report import evidence, words
 from fedaudit.report.figures import drawing
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Cell, Footnotes, Grid, named, shortened
-from fedaudit.report.section import Section, fixed
+from fedaudit.report.section import Section
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.results import metrics
 from fedaudit.results.clusters import (

@@ -17,10 +17,10 @@ from fedaudit.report.verdict import (
     controls_sign,
     figures_by_side,
     is_defended,
-    range_headline,
     wrong_sign,
 )
 from fedaudit.results.estimate import NO_DEFENSE
+from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
 
 
@@ -136,6 +136,10 @@ _STEPS: Mapping[str, tuple[Step, ...]] = {
         ),
         *_STOP,
     ),
+    "leak without the defense": (
+        *_both("Have every client use the defense: a leak is shown for clients without it alone."),
+        *_STOP,
+    ),
     # No defense changes what the label distributions of clients reveal.
     "labels": _both(
         "Decide whether the classes that each client holds are a secret: they identify its "
@@ -167,11 +171,9 @@ _STEPS: Mapping[str, tuple[Step, ...]] = {
 
 def first_screen(record: Record, said: PlainVerdict) -> First:
     """Return the first screen of a record of a study or a recording."""
-    front = next(iter(figures_by_side(record).values()))
-    ranged = said.status == "trace of a leak" and said.topics[0][0] == "membership"
     return First(
         said.status,
-        "leak shown" if ranged and range_headline(front) else said.status,
+        said.badge,
         said.headline,
         said.warning,
         first_picture(record, topics=[topic for topic, _ in said.topics]),
@@ -193,11 +195,10 @@ def next_steps(record: Record, said: PlainVerdict, known: Advice | None) -> tupl
             steps.
     """
     situation, leaks = _situation(record, said), said.status in LEAKS
-    front = next(iter(figures_by_side(record).values()))
     steps = _STEPS[situation]
     if situation.startswith("leak") and known and known.step:
         steps = (Step(known.step, known.step), *steps)
-    if said.status == "inconclusive" and wrong_sign(front):
+    if said.status == "inconclusive" and wrong_sign(evidence.headline(record)):
         steps = (*_STEPS["wrong sign"], *steps)
     if leaks and said.status != "above guessing" and evidence.checks_of(record.controls).failed:
         steps = (*_FIND_OUT, *steps)
@@ -210,6 +211,9 @@ def _situation(record: Record, said: PlainVerdict) -> str:
         status = next((one for topic, one in said.topics if topic == "membership"), status)
         return "labels" if status == "above guessing" else status
     if status in LEAKS:
+        sides = list(figures_by_side(record).values())
+        if len(sides) > 1 and not any(map(above_chance, sides[0])):
+            return "leak without the defense"
         return "leak with a defense" if is_defended(record) else "leak"
     unlearned = said.warning and status not in ("void", "control failed")
     return "not learned" if unlearned else status

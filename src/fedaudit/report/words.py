@@ -1,17 +1,16 @@
 """Numbers, names and sentences as a reader sees them, and records with text made safe to show."""
 
 import re
-import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel
 
 from fedaudit.core.metric_names import AUC, rate_of
+from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import clean, cut_within, shortened
 from fedaudit.results.estimate import AT_THRESHOLD, NO_DEFENSE, Estimate, Interval
 from fedaudit.results.guessing import with_doubts
@@ -23,16 +22,9 @@ MISSING = "–"
 Number = int | float
 
 
-_FIXED = tomllib.loads((Path(__file__).parent / "templates" / "wording.toml").read_text("utf-8"))
-
-
 def fixed(section: str) -> Mapping[str, str]:
-    """Return the fixed texts of a section of ``wording.toml``, such as "games.limits"."""
-    found: Any = _FIXED
-    for name in section.split("."):
-        found = found[name]
-    texts: Mapping[str, str] = found
-    return texts
+    """Return the fixed texts of a section, such as "games.limits", by their keys."""
+    return fixed_texts(section)
 
 
 def explained(text: str) -> tuple[tuple[str, str], ...]:
@@ -326,7 +318,7 @@ def client_name(client: int) -> str:
 
 def client_heading(client: int) -> str:
     """Return a client's name as it is, or its number as a heading: "hospital-a", "Client 3"."""
-    return client.name if isinstance(client, NamedClient) else f"Client {int(client)}"
+    return client_name(client) if isinstance(client, NamedClient) else f"Client {int(client)}"
 
 
 def client_names(record: BaseModel) -> dict[int, NamedClient]:
@@ -378,39 +370,29 @@ def without_digests(models: Iterable[BaseModel]) -> Speaker:
 
     A digest is kept if two objects of some records, or one and another name, share a name.
     """
-    texts = {clean(text) for model in models for text in _texts(model)}
+    texts = set[str]()
+
+    def collect(text: str) -> str:
+        texts.add(clean(text))
+        return text
+
+    for model in models:
+        _Cleaner(collect, {}, watched=False).model(model)
     digests = defaultdict[str, set[str]](set)
     for text in texts:
         for found in _DIGEST.finditer(text):
             name = _word_before(found)
             digests[name].update({found[0], ""} if name in texts else {found[0]})
 
-    @cache
-    def speak(text: str) -> str:
-        return _DIGEST.sub(
-            lambda found: found[0] if len(digests[_word_before(found)]) > 1 else "", clean(text)
-        )
+    def kept(found: re.Match[str]) -> str:
+        return found[0] if len(digests[_word_before(found)]) > 1 else ""
 
-    return speak
+    return cache(lambda text: _DIGEST.sub(kept, clean(text)))
 
 
 def _word_before(found: re.Match[str]) -> str:
     before = found.string[max(0, found.start() - _MOST_BEFORE) : found.start()]
     return re.split(r"[\s#]", before)[-1]
-
-
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, BaseModel):
-        for name, part in vars(value).items():
-            if type(part) not in _NUMBERS and name != _NOT_SHOWN:
-                yield from _texts(part)
-    elif isinstance(value, dict):
-        yield from _texts([*value, *value.values()])
-    elif isinstance(value, list | tuple) and not _NUMBERS.issuperset(map(type, value)):
-        for part in value:
-            yield from _texts(part)
 
 
 def cleaned(

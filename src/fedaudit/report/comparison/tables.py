@@ -17,6 +17,7 @@ from fedaudit.report.comparison.tradeoffs import (
     labels_of,
     on_clients,
 )
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import (
     Cell,
     Filled,
@@ -29,7 +30,7 @@ from fedaudit.report.grid import (
     shortened,
     tabled,
 )
-from fedaudit.report.section import Section, fixed, of_table
+from fedaudit.report.section import Section, of_table
 from fedaudit.report.sources import Named, look_of_source, named_in
 from fedaudit.report.tables.cells import change_limits, change_text, estimate_table, measured
 from fedaudit.results.clusters import EVERYBODY

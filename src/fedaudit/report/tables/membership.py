@@ -18,6 +18,7 @@ from fedaudit.report.evidence import (
     summarised,
 )
 from fedaudit.report.figures.membership import roc_figure
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import (
     EMPTY,
     Cell,
@@ -29,7 +30,7 @@ from fedaudit.report.grid import (
     shortened,
     tabled,
 )
-from fedaudit.report.section import Section, fixed, of_table
+from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.report.text.verdict import needs_more
 from fedaudit.report.verdict import independence

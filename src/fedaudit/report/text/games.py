@@ -17,13 +17,13 @@ from fedaudit.report.text.points import (
     far_above,
     fit_problem,
     game_tiles,
+    least_right,
     most_right,
     overtaken,
     protection_word,
     provable,
     ratio,
     shown_points,
-    strongest,
     times,
 )
 from fedaudit.report.words import (
@@ -89,8 +89,8 @@ def game_verdict(record: Record) -> GameVerdict:
         look="strong leak" if refuted else status,
         headline=_contradiction_headline(refuted) if refuted else _headline(behind, bare, what),
         played=_played(record.games),
-        contradictions=_at_most_some([_contradiction(item) for item in refuted]),
-        claims=_at_most_some(_claims(shown)),
+        contradictions=tuple(map(_contradiction, refuted[:MOST_NAMED])),
+        claims=tuple(_claims(shown)[:MOST_NAMED]),
         meaning=fixed("games")[shows].format(**names),
         limits=tuple(_limits(shown)),
         next=tuple(fixed("games.next")[situation].format(**names).splitlines()),
@@ -140,12 +140,10 @@ def _headline(behind: Sequence[ShownPoint], bare: Sequence[ShownPoint], what: st
         right = f"The server is right in {_right(most_right(bare))} of games without a {what}"
         return f"{right}; guessing is right in 50%"
     # The status is about protected clients, and so is this: without protection is in a tile.
-    weakest, best = most_right(behind), strongest(behind)
+    weakest, least = most_right(behind), least_right(behind)
     text = f"With {weakest.name} the server is right in {_right(weakest)} of games"
-    if weakest.point.adv.low > best.point.adv.high:
-        text += f", with {best.name} in {_right(best)}"
-        if len(families(behind)) < len(behind):
-            text += " (each where the server does best)"
+    if least and weakest.point.adv.low > least.point.adv.high:
+        text += f", with {least.name} in {_right(least)}"
     return f"{text}; guessing is right in 50%"
 
 
@@ -235,9 +233,3 @@ def _limits(shown: Sequence[ShownPoint]) -> list[str]:
     again = any(point.targets < point.adv.total for point in points)
     targets = ", and for these targets: each was asked about in several games" * again
     return [*limits, texts["intervals"].format(targets=targets)]
-
-
-def _at_most_some(texts: Sequence[str]) -> tuple[str, ...]:
-    if len(texts) <= MOST_NAMED:
-        return tuple(texts)
-    return (*texts[:MOST_NAMED], f"{plural(len(texts) - MOST_NAMED, 'more point')} in the table.")
