@@ -35,11 +35,11 @@ from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import Defense, Turn
 from fedaudit.observe.round import Sent
+from fedaudit.plan.identity import study_key
 from fedaudit.plan.values import study_from
 from fedaudit.signals.outputs import Confidence
 from fedaudit.study.build import setup
 from fedaudit.study.front.federation import Federation, plan_of
-from fedaudit.study.running.identity import study_key
 
 FIGURES = fa.Figures(permutations=20, blind_classifier=False)
 FEW = fa.Audit(samples=60, every=2, background=0)
@@ -462,11 +462,11 @@ def lambda_defense(weight: int) -> Defense:
 
 def key_of(federation: Federation) -> str:
     from fedaudit.core.importing import objects_given
-    from fedaudit.study.running.identity import with_code
+    from fedaudit.study.build import completed
 
     plan = plan_of(federation, name="x")
     with objects_given(plan.objects):
-        return study_key(with_code(plan.study))
+        return study_key(completed(plan.study))
 
 
 SCRIPT = """

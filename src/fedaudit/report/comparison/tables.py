@@ -17,6 +17,7 @@ from fedaudit.report.comparison.tradeoffs import (
     labels_of,
     on_clients,
 )
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import (
     Cell,
     Filled,
@@ -29,9 +30,9 @@ from fedaudit.report.grid import (
     shortened,
     tabled,
 )
-from fedaudit.report.section import Section, fixed, of_table
+from fedaudit.report.section import Section, of_table
 from fedaudit.report.sources import Named, look_of_source, named_in
-from fedaudit.report.tables.cells import change_limits, change_text, estimate_table, measured
+from fedaudit.report.tables.cells import change_lines, estimate_table, measured
 from fedaudit.report.words import (
     MISSING,
     about_runs,
@@ -285,14 +286,8 @@ def _attack_cell(entry: AttackEntry, figure: Estimate, notes: Footnotes) -> Cell
         lines.append(f"on {on_clients(entry.targets)} alone")
     if entry.attack == STRONGEST_ATTACK:
         lines.append(shortened(listed(entry.attacks), 60))
-    lines += _change(entry.change, entry.metric)
+    lines += change_lines(entry.change, entry.metric)
     return measured(figure, evidence.look_of(figure), *lines, mark=notes.mark(entry.note))
-
-
-def _change(change: Difference | None, metric: str) -> tuple[str, ...]:
-    if change is None:
-        return ()
-    return (f"Δ {change_text(change, metric)}", change_limits(change, metric))
 
 
 def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | None]]) -> str:
@@ -343,7 +338,7 @@ def _figures_table(
             entry.figure,
             look(entry),
             line(entry),
-            *_change(entry.change, entry.figure.metric),
+            *change_lines(entry.change, entry.figure.metric),
             unbounded="",
         ),
         first=first,

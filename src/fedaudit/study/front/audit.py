@@ -31,11 +31,13 @@ from fedaudit.engines.base import Counted
 from fedaudit.evaluation.sample_scores import read_scores
 from fedaudit.games.run import run_games
 from fedaudit.plan.games import GameStudy
+from fedaudit.plan.identity import own_parts, study_key
 from fedaudit.plan.sections import AuditSection as Audit
 from fedaudit.plan.sections import FiguresSection as Figures
 from fedaudit.plan.sections import Study
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
+from fedaudit.study.build import completed
 from fedaudit.study.front.federation import (
     AttackLike,
     AttacksLike,
@@ -46,7 +48,6 @@ from fedaudit.study.front.federation import (
 )
 from fedaudit.study.front.games import Games, games_plan
 from fedaudit.study.front.references import attack_settings, registering
-from fedaudit.study.running.identity import own_parts, study_key, with_code
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 
@@ -348,7 +349,7 @@ def audit(
         >>> run.scores("loss-series").scores.shape
         (300,)
     """
-    from fedaudit.engines.ray_cluster import engine_named
+    from fedaudit.engines.local import engine_named
 
     options = AuditOptions() if options is None else options
     if not isinstance(options, AuditOptions):
@@ -440,4 +441,4 @@ def _named_after(out: Path | str | None) -> str:
 
 
 def _folder_name(plan: AnyPlan, name: str) -> str:
-    return f"{name}-{study_key(with_code(plan.study))[:_KEY_LENGTH]}"
+    return f"{name}-{study_key(completed(plan.study))[:_KEY_LENGTH]}"

@@ -16,10 +16,10 @@ from fedaudit.core.files import (
     write_object,
 )
 from fedaudit.plan.games import GameStudy, Plan, plan_from
+from fedaudit.plan.identity import FOR_PEOPLE, settings_of
 from fedaudit.plan.sections import Study
 from fedaudit.results.older import GROWTH, settled
 from fedaudit.results.text import made_plain
-from fedaudit.study.running.identity import FOR_PEOPLE, settings_of
 from fedaudit.study.running.outputs import refuse_page_alone
 
 if TYPE_CHECKING:

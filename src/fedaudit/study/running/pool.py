@@ -27,9 +27,9 @@ from fedaudit.core.files import Lock, own_folder, own_place, read_object, write_
 from fedaudit.core.modules import frozen_digest
 from fedaudit.core.objects import canonical_repr, source_behind
 from fedaudit.core.values import Samples
+from fedaudit.plan.identity import run_key
 from fedaudit.plan.parts import Setup
 from fedaudit.signals.base import Signal
-from fedaudit.study.running.identity import run_key
 
 RUN_FILE = "run.json"
 RUNS_FILE = "runs.json"

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
@@ -15,17 +16,17 @@ from fedaudit.core.metric_names import EPSILON
 from fedaudit.core.values import Architecture, Sees
 from fedaudit.evaluation.accuracy import accuracy_by_round, utility
 from fedaudit.evaluation.analysis import analyse
-from fedaudit.evaluation.clusters import cluster_result
 from fedaudit.evaluation.controls import controls, planted_leak, source_controls
 from fedaudit.evaluation.guarantees import formal_epsilons
 from fedaudit.evaluation.sample_scores import write_scores
 from fedaudit.evaluation.source import SourceFound, source_results
 from fedaudit.evaluation.truth import Findings, run_coordinates
 from fedaudit.evaluation.uploads import peer_controls, reported_controls
-from fedaudit.extensions.examples import LearnedFrom
+from fedaudit.fl.algorithms.base import ChoosesModels
 from fedaudit.metrics.intervals import FEWEST_RUNS
 from fedaudit.observe.measurements import Stored, rounds_with, stacked
 from fedaudit.observe.usage import Usage, read_usage
+from fedaudit.plan.identity import config_of, run_key, settings_of
 from fedaudit.plan.named import assigns_classes
 from fedaudit.plan.parts import Extension, MeasuredRun, Setup, Work
 from fedaudit.plan.sections import ServerSection
@@ -49,9 +50,11 @@ from fedaudit.results.record import (
 from fedaudit.results.sources import SourceResult
 from fedaudit.results.text import plain
 from fedaudit.study.running.environment import Clock, environment
-from fedaudit.study.running.identity import config_of, run_key, settings_of
 from fedaudit.study.running.observing import measured_on
 from fedaudit.study.running.pictures import write_pictures
+
+if TYPE_CHECKING:
+    from fedaudit.evaluation.clusters import ClusterFound
 
 _MOST_CLIENTS = 50
 """Of larger federations, only the audited clients have rows."""
@@ -150,7 +153,11 @@ def assembled(
     """Assemble the record of the runs of one study."""
     first, study, recorded = runs[0], runs[0].study, runs[0].recorded
     measured = list(zip(runs, stored, strict=True))
-    clusters = [found for run, rounds in measured if (found := cluster_result(run, rounds))]
+    clusters: list[ClusterFound] = []
+    if isinstance(first.algorithm, ChoosesModels):
+        from fedaudit.evaluation.clusters import cluster_result
+
+        clusters = [found for run, rounds in measured if (found := cluster_result(run, rounds))]
     alpha = study.figures.alpha
     figures = corrected(findings, alpha) + formal_epsilons(runs) + list(besides)
     on_sources = [figure for one in sources for figure in one.figures]
@@ -335,7 +342,7 @@ def _untested(run: Setup) -> list[str]:
     said += [sentence for one in run.extensions if (sentence := one.untested())]
     if run.on_membership and not any(one.needs_references for one in run.attacks.values()):
         said.append("Attacks that compare with reference models (RMIA, LiRA).")
-    if run.extension(LearnedFrom) is None:
+    if not any(one.table == "shadow" for one in run.extensions):
         said.append(
             "Attacks that train a classifier on a federation of their own, or on known members."
         )
