@@ -169,7 +169,7 @@ def test_training_on_a_gpu_draws_the_same_and_brings_the_model_back(
     gpu: torch.device, net: str, optimizer: str
 ) -> None:
     start = model(NETS[net])
-    how = LocalTraining(epochs=2, batch_size=3, momentum=0.5, optimizer=optimizer, lr=0.01)
+    how = LocalTraining(epochs=2, batch_size=3, momentum=0.5, optimizer=optimizer, lr=0.01)  # type: ignore[arg-type]
     data = samples()
     there = train(start, data, how, UNDEFENDED, turn(start, gpu))
     here = train(start, data, how, UNDEFENDED, turn(start, CPU))

@@ -413,9 +413,7 @@ def test_a_run_goes_on_with_the_same_objects_and_not_with_others(run: fa.Run) ->
     after = [path.stat().st_mtime_ns for path in sorted(run.folder.glob("seed-*/measured/*"))]
     assert after == before
     other = small(defenses=[JITTER(members=[1], sigma=0.2), Blurred((0.3,))])
-    with pytest.raises(
-        BadInput, match=r"other settings \(defense.name is .*another folder with out="
-    ):
+    with pytest.raises(BadInput, match=r"other settings \(defenses is .*another folder with out="):
         carried(run.folder, other, **same)
 
 

@@ -166,7 +166,11 @@ class Canaries(Extension):
             best = max(_bounds(runs, _CLAIM_ERROR).values(), key=lambda one: one.value)
             checks.append(
                 _claim_control(
-                    found[0].run, "canary clients", "one client's update", best, max(known)
+                    found[0].run,
+                    "canary clients",
+                    "one client's whole contribution",
+                    best,
+                    max(known),
                 )
             )
         return Conclusion([*figures, *whole], checks)

@@ -1,6 +1,6 @@
 """The hooks through which a defense acts, and what a hook may know."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import Signature, signature
@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from fedaudit.core.arguments import ClientIds
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.modules import outputs_of
@@ -381,8 +382,8 @@ class ConfiguredDefense(Defense):
     """Defense with settings as dataclass fields, and the clients that use it.
 
     Attributes:
-        members: Clients that use the defense, each with a separate instance; None for all
-            clients that have no other.
+        members: Numbers of the clients that use the defense, from 0, each once, such as
+            ``[0, 1]``; each has a separate instance. None for all clients that have no other.
 
     Examples:
         >>> @dataclass(frozen=True)
@@ -396,9 +397,7 @@ class ConfiguredDefense(Defense):
         [0]
     """
 
-    members: Sequence[ClientId] | None = field(
-        default=None, kw_only=True, repr=False, compare=False
-    )
+    members: ClientIds | None = field(default=None, kw_only=True, repr=False, compare=False)
 
 
 UNDEFENDED = Defense()

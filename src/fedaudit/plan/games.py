@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from fedaudit.core.arguments import Decay, ProperShare
 from fedaudit.plan.base import Count, DefenseName, Digest, Positive, Section, Settings
 from fedaudit.plan.optional import COALITION
 from fedaudit.plan.sections import DataSection, Study
@@ -80,8 +81,8 @@ class NeuronSection(Section):
     hidden: Positive = 1000
     epochs: Count = 300
     lr: Annotated[float, Field(gt=0, le=1e6)] = 10.0
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    target_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    momentum: Decay = 0.9
+    target_share: ProperShare = 0.5
     output: str = "one-logit"
     optimizer: str = "momentum"
     check: Count = 0

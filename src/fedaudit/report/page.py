@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -32,11 +31,12 @@ from fedaudit.report.comparison.tradeoffs import cautions
 from fedaudit.report.evidence import attacks_tried, says_nothing
 from fedaudit.report.figures.drawing import Figures
 from fedaudit.report.figures.forest import forest_drawn
-from fedaudit.report.figures.svg import drawn, hovering, symbols
+from fedaudit.report.figures.svg import drawn
 from fedaudit.report.first import First, first_screen
+from fedaudit.report.fixed import fixed, package_file
 from fedaudit.report.grid import clean, shortened
 from fedaudit.report.reproducing import reproducing
-from fedaudit.report.section import Section, fixed, template_file
+from fedaudit.report.section import Section
 from fedaudit.report.sources import kind_of, source_section
 from fedaudit.report.tables.games import game_sections
 from fedaudit.report.tables.membership import membership_section
@@ -213,7 +213,7 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     verdicts = [verdict(record) for record in records]
     pairs = list(zip(records, verdicts, strict=True))
     first = first_of_comparison(comparison, records, verdicts)
-    front = front_figure(comparison, ranked=first.look != "control failed")
+    front = front_figure(comparison, records, ranked=first.look != "control failed")
     title = f"Comparison of {words.plural(len(records), 'audit')}"
     return _rendered(
         "comparison.html.j2",
@@ -257,36 +257,21 @@ def _rendered(
     /,
     **values: object,
 ) -> str:
-    """Return a template filled in, with the page's script and the values of its figures."""
-    scripts = {"guard": template_file("guard.js"), "page": template_file("page.js")}
-    figures = [figure for figure in (front, *(part.figure for part in sections)) if figure]
-    data = {
-        figure.ident: [[hovering(panel) for panel in choice.panels] for choice in figure.choices]
-        for figure in figures
-    }
+    """Return a template filled in, with the page's script."""
+    scripts = {"guard": package_file("guard.js"), "page": package_file("page.js")}
     return (
         templates()
         .get_template(template)
         .render(
             title=title,
-            css=Markup(template_file("report.css")),
+            css=Markup(package_file("report.css")),
             policy=_policy(list(scripts.values())),
             scripts={name: Markup(text) for name, text in scripts.items()},
-            data=Markup(embedded(data)),
             sections=sections,
             front=front,
-            symbols=symbols(),
             **values,
         )
     )
-
-
-def embedded(value: object) -> str:
-    """Return JSON for a script element: no character in it can end the element."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    for char in "<>&":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
 
 
 def _policy(scripts: list[str]) -> str:

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
+from fedaudit.core import arguments
+from fedaudit.core.arguments import AboveZero, Positive
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Unsupported, setting
 from fedaudit.core.modules import loaded, outputs_of
@@ -30,7 +32,7 @@ from fedaudit.fl.training.parallel import draws_as_it_trains, side_by_side
 from fedaudit.observe.round import Exposed, Logits, Sent, Upload
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class Distillation:
     """Training of a student: Adam on the mean absolute difference of the outputs.
 
@@ -42,16 +44,9 @@ class Distillation:
     Source: SIA, Algorithm 3, line 12; settings of its published code.
     """
 
-    epochs: int = 30
-    batch_size: int = 64
-    lr: float = 1e-3
-
-    def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 1 or not self.lr > 0:
-            raise BadInput(
-                "distillation needs epochs >= 1, batch_size >= 1 and lr > 0, got "
-                f"{self.epochs}, {self.batch_size} and {self.lr}"
-            )
+    epochs: Positive = 30
+    batch_size: Positive = 64
+    lr: AboveZero = 1e-3
 
 
 def distilled(

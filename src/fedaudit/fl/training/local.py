@@ -6,13 +6,15 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil, cos, pi, sqrt
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from fedaudit.core import arguments
+from fedaudit.core.arguments import AboveZero, AtLeastZero, Decay, Positive
 from fedaudit.core.devices import CPU, computing_on, forked, model_on, samples_on
-from fedaudit.core.errors import BadInput, custom_code, setting, unknown_name
+from fedaudit.core.errors import BadInput, custom_code, setting
 from fedaudit.core.modules import loaded
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Model, Samples
@@ -192,6 +194,8 @@ def exponential(round: int, rounds: int) -> float:
     return 0.99 ** (round - 1)
 
 
+ScheduleName = Literal["constant", "cosine", "exponential"]
+OptimizerName = Literal["sgd", "adam"]
 SCHEDULES: dict[str, Schedule] = {
     "constant": constant,
     "cosine": cosine,
@@ -199,7 +203,7 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class LocalTraining:
     """Settings of a client's training within a round; the optimizer starts afresh each round.
 
@@ -213,29 +217,13 @@ class LocalTraining:
         optimizer: "sgd" or "adam".
     """
 
-    epochs: int = 1
-    batch_size: int = 32
-    lr: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    schedule: str = "constant"
-    optimizer: str = "sgd"
-
-    def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 1 or not self.lr > 0:
-            raise BadInput(
-                f"training needs epochs >= 1, batch_size >= 1 and lr > 0, got epochs="
-                f"{self.epochs}, batch_size={self.batch_size}, lr={self.lr}"
-            )
-        if not (0 <= self.momentum < 1 and self.weight_decay >= 0):
-            raise BadInput(
-                f"momentum lies in [0, 1) and weight_decay is at least 0, got "
-                f"{self.momentum} and {self.weight_decay}"
-            )
-        if self.schedule not in SCHEDULES:
-            raise unknown_name("schedule", self.schedule, SCHEDULES)
-        if self.optimizer not in ("sgd", "adam"):
-            raise unknown_name("optimizer", self.optimizer, ("sgd", "adam"))
+    epochs: Positive = 1
+    batch_size: Positive = 32
+    lr: AboveZero = 0.1
+    momentum: Decay = 0.0
+    weight_decay: AtLeastZero = 0.0
+    schedule: ScheduleName = "constant"
+    optimizer: OptimizerName = "sgd"
 
     def rate(self, round: int, rounds: int) -> float:
         """The learning rate in a round."""

@@ -10,11 +10,14 @@ from fedaudit.report.clusters import FIGURES, group_heading
 from fedaudit.report.comparison.tradeoffs import (
     case_of,
     clients_of,
+    doubted_rows,
+    estimate_of,
     front_name,
     headings_of,
     labels_of,
     on_clients,
 )
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import (
     Cell,
     Filled,
@@ -27,9 +30,9 @@ from fedaudit.report.grid import (
     shortened,
     tabled,
 )
-from fedaudit.report.section import Section, fixed, of_table
+from fedaudit.report.section import Section, of_table
 from fedaudit.report.sources import Named, look_of_source, named_in
-from fedaudit.report.tables.cells import change_limits, change_text, estimate_table, measured
+from fedaudit.report.tables.cells import change_lines, estimate_table, measured
 from fedaudit.report.words import (
     MISSING,
     about_runs,
@@ -54,12 +57,13 @@ from fedaudit.results.comparison import (
     Difference,
     FigureEntry,
     Front,
-    Row,
 )
-from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
+from fedaudit.results.estimate import NO_DEFENSE, Estimate
+from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
 
 STAR = "* the interval of the change excludes 0, without correction for the number of cells."
+_DOUBTED = f"✗ {NOT_RELIED_ON}."
 
 
 def comparison_sections(
@@ -74,12 +78,14 @@ def comparison_sections(
     """
     defended = any(row.family != NO_DEFENSE for row in comparison.rows)
     sources, clusters = source_comparison(comparison), cluster_comparison(comparison)
-    inside, outside = (attack_tables(comparison, part) for part in ("inside", "outside"))
+    inside, outside = (
+        attack_tables(comparison, records, part=part) for part in ("inside", "outside")
+    )
     said = fixed("compared.inside") if outside else "" if inside else fixed("compared.none")
     attacks = _attacks("attacks", "Defense by attack" if defended else "Attacks", inside, said)
     parts = [
         of_table("rows", "What is compared", rows_table(comparison, verdicts)),
-        of_table("tradeoff", "Privacy-utility trade-off", hypervolume_table(comparison)),
+        of_table("tradeoff", "Privacy-utility trade-off", hypervolume_table(comparison, records)),
         of_table("sources", "Source inference", sources),
         of_table("clusters", "Clustered learning", clusters),
         attacks if inside or not (sources or clusters) else None,
@@ -128,23 +134,26 @@ def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
     )
 
 
-def hypervolume_table(comparison: Comparison) -> Grid | None:
+def hypervolume_table(comparison: Comparison, records: Sequence[Record] = ()) -> Grid | None:
     """Return hypervolumes against the strongest attack; None without fronts."""
     fronts = [front for front in comparison.fronts if front.attack == STRONGEST_ATTACK]
     if not fronts:
         return None
+    doubted = doubted_rows(comparison, records)
+    in_doubt = [f for f in fronts if any(point.row in doubted for point in f.points)]
+    methods = listed(evidence.distinct(front.method for front in fronts)[:3])
     return estimate_table(
         "Hypervolume",
         sorted(fronts, key=front_order),
         rows=lambda front: named(front_name(front), limit=120),
         columns=lambda front: (f"Members {against(front.contrast)}", leakage_name(front.metric)),
-        cell=_area,
+        cell=lambda front: _area(front, evidence.DOUBTED if front in in_doubt else evidence.Look()),
         first="Defense and coalition",
         remark="Share of the unit square of leakage and test error that the defense's strengths, "
         "or not defending, are at least as good as; larger is better. Gain: what the defense adds "
         "to not defending, on the same clients. The strongest attack has the largest figure over "
         "the runs of a row, on each client, which errs upward. "
-        f"Intervals: {listed(evidence.distinct(front.method for front in fronts)[:3])}.",
+        f"Intervals: {methods}. {_DOUBTED * bool(in_doubt)}",
     )
 
 
@@ -162,19 +171,19 @@ def leakage_name(metric: str) -> str:
     return metric_name(metric)
 
 
-def _area(front: Front) -> Cell:
-    lines = [interval(front.low, front.high, "hypervolume")]
+def _area(front: Front, look: evidence.Look) -> Cell:
+    lines = [look.word, interval(front.low, front.high, "hypervolume")]
     if front.gain is not None:
-        low, high = (
-            None if limit is None else round(limit, 3)
-            for limit in (front.gain_low, front.gain_high)
-        )
+        ends = (front.gain_low, front.gain_high)
+        low, high = (None if end is None else round(end, 3) for end in ends)
         limits = interval(low, high, "hypervolume")
         lines += [f"gain {number(round(front.gain, 3))}", f"({limits})" if limits else ""]
-    return Cell(number(front.hypervolume), below(*lines))
+    return Cell(f"{look.sign}{number(front.hypervolume)}", below(*lines))
 
 
-def attack_tables(comparison: Comparison, part: str = "inside") -> dict[str, list[Grid]]:
+def attack_tables(
+    comparison: Comparison, records: Sequence[Record] = (), *, part: str = "inside"
+) -> dict[str, list[Grid]]:
     """Return for each contrast a table of defenses by attacks for every metric with figures.
 
     The first table has every attack. The others have what several attacks show together, since
@@ -182,6 +191,7 @@ def attack_tables(comparison: Comparison, part: str = "inside") -> dict[str, lis
 
     Args:
         comparison: The comparison.
+        records: The records that it is of; without them no figure is doubted.
         part: "inside" for the clients that defend, "outside" for the others.
     """
     entries = [entry for entry in comparison.entries if entry.part == part]
@@ -193,39 +203,58 @@ def attack_tables(comparison: Comparison, part: str = "inside") -> dict[str, lis
         for metric in order:
             same = [entry for entry in inside if entry.metric == metric]
             if any(entry.value is not None for entry in same):
-                table = _attack_table(comparison, same, every_attack=not tables)
+                table = _attack_table(comparison, records, same, every_attack=not tables)
                 tables.setdefault(contrast, []).append(table)
     return tables
 
 
 def _attack_table(
-    comparison: Comparison, entries: Sequence[AttackEntry], *, every_attack: bool
+    comparison: Comparison,
+    records: Sequence[Record],
+    entries: Sequence[AttackEntry],
+    *,
+    every_attack: bool,
 ) -> Grid:
     attacks = evidence.distinct(entry.attack for entry in entries)
     singles = [attack for attack in attacks if attack not in OF_SEVERAL]
-    if len(singles) < 2:
-        # The strongest of one attack is that attack.
-        attacks = singles
-    elif not every_attack:
-        attacks = list(OF_SEVERAL)
+    several = len(singles) > 1
+    # The strongest of one attack is that attack.
+    shown = attacks if every_attack and several else list(OF_SEVERAL) if several else singles
     headings, notes = headings_of(comparison), Footnotes()
+    rows = [
+        (entry, estimate_of(entry, comparison, records))
+        for entry in _in_blocks(comparison, entries)
+        if entry.attack in shown
+    ]
 
     def heading(entry: AttackEntry) -> Cell:
-        if entry.part == "reference":
-            return replace(headings[entry.row], detail=f"on {on_clients(clients_of(entry))}")
-        return headings[entry.row]
+        on = f"on {on_clients(clients_of(entry))}"
+        is_reference = entry.part == "reference"
+        return replace(headings[entry.row], detail=on) if is_reference else headings[entry.row]
 
+    behind = evidence.distinct(n for e in entries if e.attack == EVERY_ATTACK for n in e.attacks)
+    parts = [
+        "▲ above chance for at least one audited client by the corrected test and the interval, △ "
+        "by the test alone; the word is the size of the leak.",
+        f"Mean: over the attacks that find something undefended ({listed(behind)}), client by "
+        "client." * bool(behind),
+        "Mirrored: undefended below 0.5 beyond chance, so read as 1 − AUC."
+        * any(name.endswith(f", {MIRRORED}") for entry in entries for name in entry.attacks),
+        "Strongest attack: the largest figure of a row on each client, with the largest upper "
+        "limit of all attacks." * several,
+        _about(comparison, [(figure, entry.change) for entry, figure in rows]),
+        "Single attacks: comparison.json." * (several and not every_attack),
+    ]
     return estimate_table(
         f"{metric_name(entries[0].metric)}: members {against(entries[0].contrast)}",
-        [entry for entry in _in_blocks(comparison, entries) if entry.attack in attacks],
-        rows=heading,
-        columns=lambda entry: _attack_name(entry.attack),
-        cell=lambda entry: _attack_cell(entry, notes),
+        rows,
+        rows=lambda row: heading(row[0]),
+        columns=lambda row: _attack_name(row[0].attack),
+        cell=lambda row: _attack_cell(*row, notes),
         order=[_attack_name(attack) for attack in (*OF_SEVERAL, *attacks)],
         first="Defense",
         notes=notes,
-        remark=_remark(comparison, entries)
-        + " Single attacks: comparison.json." * (not every_attack and len(singles) > 1),
+        remark=" ".join(filter(None, parts)),
     )
 
 
@@ -249,71 +278,36 @@ def _in_blocks(comparison: Comparison, entries: Sequence[AttackEntry]) -> list[A
     return [entry for block in blocks.values() for entry in block]
 
 
-def _attack_cell(entry: AttackEntry, notes: Footnotes) -> Cell | None:
+def _attack_cell(entry: AttackEntry, figure: Estimate, notes: Footnotes) -> Cell | None:
     if entry.value is None:
         return Cell(MISSING, "not given", "muted", notes.mark(entry.note), clean(entry.note))
-    figure = Estimate(
-        metric=entry.metric,
-        value=entry.value,
-        low=entry.low,
-        high=entry.high,
-        further=entry.further,
-        # Without a test the interval alone would mark a figure, also the largest of several.
-        tests=tests_of(entry.by_test if entry.attack not in OF_SEVERAL else False),
-    )
     lines = []
     if entry.clients and entry.targets != entry.clients:
         lines.append(f"on {on_clients(entry.targets)} alone")
     if entry.attack == STRONGEST_ATTACK:
         lines.append(shortened(listed(entry.attacks), 60))
-    lines += _change(entry.change, entry.metric)
+    lines += change_lines(entry.change, entry.metric)
     return measured(figure, evidence.look_of(figure), *lines, mark=notes.mark(entry.note))
 
 
-def _change(change: Difference | None, metric: str) -> tuple[str, ...]:
-    if change is None:
-        return ()
-    return (f"Δ {change_text(change, metric)}", change_limits(change, metric))
-
-
-def _remark(comparison: Comparison, entries: Sequence[AttackEntry]) -> str:
-    behind = evidence.distinct(n for e in entries if e.attack == EVERY_ATTACK for n in e.attacks)
-    mirrored = any(name.endswith(f", {MIRRORED}") for e in entries for name in e.attacks)
-    several = len({entry.attack for entry in entries} - set(OF_SEVERAL)) > 1
+def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | None]]) -> str:
+    """Return how intervals were made, and what changes are against."""
+    figures, changes = zip(*rows, strict=True)
+    how, changed = (
+        evidence.distinct(shortened(one.method, 80) for one in parts if one and one.method)
+        for parts in (figures, changes)
+    )
+    base = "the undefended row of the same settings, or else the first row"
+    if {row.base for row in comparison.rows} - {None} == {0}:
+        base = "the first row"
     parts = [
-        "▲ above chance for at least one audited client by the corrected test and the interval, △ "
-        "by the test alone; the word is the size of the leak.",
-        f"Mean: over the attacks that find something undefended ({listed(behind)}), client by "
-        "client."
-        if behind
-        else "",
-        "Mirrored: undefended below 0.5 beyond chance, so read as 1 − AUC." * mirrored,
-        "Strongest attack: the largest figure of a row on each client, with the largest upper "
-        "limit of all attacks." * several,
-        _about_changes(comparison, (entry.change for entry in entries)),
-        _methods(entry.method for entry in entries),
-        about_runs(entry.further for entry in entries).strip(),
+        f"Intervals: {listed(how[:3])}." * bool(how),
+        f"Δ: change against {base} ({listed(changed[:3])}), on the same clients and seeds. {STAR}"
+        * any(changes),
+        _DOUBTED * any(figure.doubt for figure in figures),
+        about_runs(figure.further for figure in figures).strip(),
     ]
     return " ".join(filter(None, parts))
-
-
-def _about_changes(comparison: Comparison, changes: Iterable[Difference | None]) -> str:
-    """Return what changes are against, and how their intervals were made; "" without changes."""
-    how = evidence.distinct(
-        shortened(change.method, 80) for change in changes if change is not None
-    )
-    if not how:
-        return ""
-    bases = {row.base for row in comparison.rows if row.base is not None}
-    base = "the first row"
-    if bases != {0}:
-        base = "the undefended row of the same settings, or else the first row"
-    return f"Δ: change against {base} ({listed(how[:3])}), on the same clients and seeds. {STAR}"
-
-
-def _methods(methods: Iterable[str]) -> str:
-    distinct = evidence.distinct(shortened(method, 80) for method in methods if method)
-    return f"Intervals: {listed(distinct[:3])}." if distinct else ""
 
 
 def _figures_table(
@@ -321,45 +315,43 @@ def _figures_table(
     caption: str,
     entries: Sequence[FigureEntry],
     *,
-    rows: Callable[[FigureEntry], Cell],
+    rows: Callable[[FigureEntry], Cell] | None = None,
     columns: Callable[[FigureEntry], Place],
     look: Callable[[FigureEntry], evidence.Look] = lambda entry: evidence.Look(),
     line: Callable[[FigureEntry], str] = lambda entry: "",
     first: str = "Defense",
     remark: str = "",
-) -> Grid:
-    """Return a table of figures on one topic, each with its change against the row's base."""
-    parts = [
-        remark,
-        _methods(entry.figure.method for entry in entries),
-        _about_changes(comparison, (entry.change for entry in entries)),
-        about_runs(entry.figure.further for entry in entries).strip(),
-    ]
+) -> Grid | None:
+    """Return a table of figures on one topic, each with its change against the row's base.
+
+    A row of the table is one of the comparison unless told otherwise.
+    """
+    if not entries:
+        return None
+    headings = headings_of(comparison)
     return estimate_table(
         caption,
         entries,
-        rows=rows,
+        rows=rows or (lambda entry: headings[entry.row]),
         columns=columns,
         cell=lambda entry: measured(
             entry.figure,
             look(entry),
             line(entry),
-            *_change(entry.change, entry.figure.metric),
+            *change_lines(entry.change, entry.figure.metric),
             unbounded="",
         ),
         first=first,
-        remark=" ".join(filter(None, parts)),
+        remark=f"{remark} {_about(comparison, [(e.figure, e.change) for e in entries])}",
     )
 
 
-def utility_table(comparison: Comparison) -> Grid:
+def utility_table(comparison: Comparison) -> Grid | None:
     """Return the test accuracy of each row, with the change against its base."""
-    headings = headings_of(comparison)
     return _figures_table(
         comparison,
         "Utility",
         comparison.on("utility"),
-        rows=lambda entry: headings[entry.row],
         columns=lambda entry: capital(metric_name(entry.figure.metric)),
     )
 
@@ -375,22 +367,15 @@ def attacks_of(comparison: Comparison, row: int) -> list[Named]:
 
 def source_comparison(comparison: Comparison) -> Grid | None:
     """Return the success of each source attack, row by row; None if no record has any."""
-    headings = headings_of(comparison)
     attacks = {
-        (row, entry.success.attack): entry
+        (row, attack.success.attack): attack
         for row in range(len(comparison.rows))
-        for entry in attacks_of(comparison, row)
+        for attack in attacks_of(comparison, row)
     }
-    entries = [
-        entry for entry in comparison.on("source") if (entry.row, entry.figure.attack) in attacks
-    ]
-    if not entries:
-        return None
     return _figures_table(
         comparison,
         "Attack success rate",
-        entries,
-        rows=lambda entry: headings[entry.row],
+        [entry for entry in comparison.on("source") if (entry.row, entry.figure.attack) in attacks],
         columns=lambda entry: entry.figure.attack,
         look=lambda entry: look_of_source(attacks[entry.row, entry.figure.attack]),
         line=lambda entry: f"labels {percent(attacks[entry.row, entry.figure.attack].mixes)}",
@@ -413,52 +398,46 @@ _FORMAL = list(_EPSILONS)[:2]
 def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
     """Return proven, claimed and measured epsilons, row by row; None if no record has any."""
     headings = headings_of(comparison)
-    figures = [
-        (place, sorted(same, key=lambda figure: figure.seed is not None)[0])
-        for place, row in enumerate(comparison.rows)
-        for metric in _EPSILONS
-        if (same := [o for o in records[row.source].where(metric=metric) if _is_of(o.defense, row)])
-    ]
+    figures = []
+    for place, row in enumerate(comparison.rows):
+        for metric in _EPSILONS:
+            found = records[row.source].where(metric=metric)
+            same = [figure for figure in found if (figure.defense or NO_DEFENSE) == row.family]
+            figures += [(place, min(same, key=lambda f: f.seed is not None))] if same else []
     if not figures:
         return None
-    notes = [
+    notes = evidence.distinct(
         f"{shortened(figure.method, 60)}; {shortened(figure.note, 100)}"
         for _, figure in figures
         if figure.metric in _FORMAL and figure.method
-    ]
+    )
+
+    def cell(figure: Estimate) -> str:
+        if figure.value is None:
+            return "none proven" if figure.metric in _FORMAL else MISSING
+        return number(figure.value)
+
     return estimate_table(
         "Epsilon",
         figures,
         rows=lambda entry: headings[entry[0]],
         columns=lambda entry: _EPSILONS[entry[1].metric],
-        cell=lambda entry: (
-            number(entry[1].value)
-            if entry[1].value is not None
-            else "none proven"
-            if entry[1].metric in _FORMAL
-            else MISSING
-        ),
+        cell=lambda entry: cell(entry[1]),
         order=_EPSILONS.values(),
         first="Defense",
         remark="Formal: proven for the training, against an adversary who sees all rounds; for one "
         "round, against one who sees that round's upload and no other"
-        + (f" ({', '.join(evidence.distinct(notes)[:4])})" if notes else "")
+        + f" ({', '.join(notes[:4])})"
+        * bool(notes)
         + ". Claimed and measured: for one client's update or zero in its place, against an "
         "adversary with the first and the last global model. Measured ones are 95% lower limits: "
         "one above the claim refutes it.",
     )
 
 
-def _is_of(defense: str, row: Row) -> bool:
-    return (defense or NO_DEFENSE) == row.family
-
-
 def cluster_comparison(comparison: Comparison) -> Grid | None:
     """Return figures of clustered learning by group, a column for each row of the comparison."""
-    entries = comparison.on("clusters")
-    if not entries:
-        return None
-    labels = labels_of(comparison)
+    entries, labels = comparison.on("clusters"), labels_of(comparison)
     order = evidence.distinct((*FIGURES, *(entry.figure.metric for entry in entries)))
 
     def place(entry: FigureEntry) -> tuple[int, bool, str]:

@@ -10,15 +10,16 @@ from fedaudit.report.grid import Cell, named, shortened
 from fedaudit.report.text.verdict import learning_warning
 from fedaudit.report.words import defense_name, plural
 from fedaudit.results.comparison import (
+    MIRRORED,
     NOT_SET,
+    OF_SEVERAL,
     STRONGEST_ATTACK,
     AttackEntry,
     Comparison,
     Front,
-    FrontPoint,
     Row,
 )
-from fedaudit.results.estimate import NO_DEFENSE
+from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
 from fedaudit.results.record import Record
 
 MOST_SETTINGS = 4
@@ -105,6 +106,50 @@ def clients_of(entry: AttackEntry) -> tuple[int, ...]:
     return tuple(entry.clients or entry.targets)
 
 
+def estimate_of(
+    entry: AttackEntry, comparison: Comparison, records: Sequence[Record] = ()
+) -> Estimate:
+    """Return the figure of an entry, doubted if a failed control of its record takes it back.
+
+    Args:
+        entry: The entry.
+        comparison: The comparison that it is of.
+        records: The records that were compared; without them nothing is doubted.
+    """
+    figure = Estimate(
+        metric=entry.metric,
+        value=entry.value,
+        low=entry.low,
+        high=entry.high,
+        method=entry.method,
+        further=entry.further,
+        # Without a test the interval alone would mark a figure, also the largest of several.
+        tests=tests_of(entry.by_test if entry.attack not in OF_SEVERAL else False),
+    )
+    row, names = comparison.rows[entry.row], {entry.attack, *map(_plain_name, entry.attacks)}
+    doubts = [
+        behind.doubt
+        for behind in (records[row.source].findings if records else ())
+        if behind.attack in names
+        and (behind.defense or NO_DEFENSE) == row.family
+        and behind.target in (None, *clients_of(entry))
+    ]
+    return figure.doubted(next(filter(None, doubts), ""))
+
+
+def doubted_rows(comparison: Comparison, records: Sequence[Record]) -> set[int]:
+    """Return rows whose strongest attack has a figure that a failed control takes back."""
+    return {
+        entry.row
+        for entry in comparison.entries
+        if entry.attack == STRONGEST_ATTACK and estimate_of(entry, comparison, records).doubt
+    }
+
+
+def _plain_name(attack: str) -> str:
+    return attack.removesuffix(f", {MIRRORED}")
+
+
 def front_name(front: Front) -> str:
     """Return a front as a reader sees it: defense, its users, and settings that differ."""
     parts = [defense_name(front.family), case_of(front), settings_text(front.settings)]
@@ -113,11 +158,6 @@ def front_name(front: Front) -> str:
 
 def _joined(parts: Sequence[str], limit: int) -> str:
     return " · ".join(shortened(part, limit) for part in parts if part)
-
-
-def case_name(front: Front) -> str:
-    """Return the users of a front's defense in a word or two: "pair", "all 10 clients"."""
-    return case_of(front).partition(":")[0]
 
 
 def sizes_differ(records: Sequence[Record]) -> bool:
@@ -202,11 +242,6 @@ class TradeOff(NamedTuple):
     def cost(self) -> float:
         """Share of what was learned that is lost, less the fall of leakage."""
         return self.leakage + (1.0 if self.lost is None else self.lost)
-
-
-def point_cost(point: FrontPoint) -> float:
-    """Return leakage plus the share of what was learned that a point of a front has lost."""
-    return point.leakage + (point.error if point.lost is None else point.lost)
 
 
 def best_tradeoff(comparison: Comparison) -> TradeOff | None:

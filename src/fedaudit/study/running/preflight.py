@@ -23,7 +23,7 @@ from fedaudit.core.errors import BadInput, Unsupported, custom_code, setting
 from fedaudit.core.importing import line_of
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.modules import CHUNK, as_taken, outputs_of
-from fedaudit.core.objects import stated
+from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import Architecture, Batch, ClientId, Samples
 from fedaudit.engines.base import Counted
@@ -350,7 +350,7 @@ def _clients_by_defense(run: Setup) -> dict[str, list[ClientId]]:
     found = dict[str, list[ClientId]]()
     for client in sorted(run.deal.clients):
         defense = run.defenses.get(client)
-        found.setdefault("" if defense is None else stated(defense), []).append(client)
+        found.setdefault("" if defense is None else canonical_repr(defense), []).append(client)
     return found
 
 
