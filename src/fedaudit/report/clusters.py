@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fedaudit.report import evidence, words
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Cell, Footnotes, Grid, named, shortened
-from fedaudit.report.section import Section, fixed, fixed_texts
+from fedaudit.report.section import Section
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.results.clusters import EVERYBODY, ClusterResult, choices, groups_by_size
 from fedaudit.results.estimate import Estimate

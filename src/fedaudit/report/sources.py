@@ -5,8 +5,9 @@ from itertools import compress
 from typing import NamedTuple, cast
 
 from fedaudit.report import evidence, words
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Grid, named, shortened
-from fedaudit.report.section import Section, fixed, fixed_texts
+from fedaudit.report.section import Section
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance, alpha_of

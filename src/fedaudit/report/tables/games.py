@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from fedaudit.report.evidence import distinct, least_of
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Cell, Filled, Grid, Place, Tone, named, shortened, tabled
-from fedaudit.report.section import Section, fixed, fixed_texts, of_table
+from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table
 from fedaudit.report.text import points
 from fedaudit.report.words import count, from_to, given, interval, number, percent, plural, some
@@ -174,4 +175,4 @@ def _servers(detection: Detection) -> Sequence[str]:
 
 
 def _server(name: str) -> str:
-    return fixed_texts("servers").get(name, shortened(name))
+    return str(fixed_texts("servers").get(name) or shortened(name))

@@ -7,8 +7,9 @@ from fedaudit.core.metric_names import HEADLINE_METRICS, rate_of
 from fedaudit.report import evidence, words
 from fedaudit.report.evidence import Setting, differing, distinct, grouped, setting_of, summarised
 from fedaudit.report.figures.membership import roc_figure
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, below, named, shortened, tabled
-from fedaudit.report.section import Section, fixed, of_table
+from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.report.text.verdict import needs_more
 from fedaudit.report.verdict import independence
