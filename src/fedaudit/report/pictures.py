@@ -29,8 +29,8 @@ from fedaudit.report.figures.forest import (
     forest,
     mark_of,
 )
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import cut_within, shortened
-from fedaudit.report.section import fixed
 from fedaudit.report.sources import Named, labels_of_named, look_of_source, on_sources
 from fedaudit.report.verdict import figures_by_side
 from fedaudit.results.clusters import EVERYBODY

@@ -21,9 +21,9 @@ from fedaudit.report.comparison.tradeoffs import (
 from fedaudit.report.figures import drawing
 from fedaudit.report.figures.forest import DOUBTED
 from fedaudit.report.first import First
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.pictures import comparison_picture
-from fedaudit.report.section import fixed
 from fedaudit.report.text.verdict import PlainVerdict
 from fedaudit.report.verdict import controls_line, controls_sign
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison, Front

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report.evidence import checks_of, headline
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Cell, named, shortened
-from fedaudit.report.section import fixed
 from fedaudit.report.text.verdict import learning_warning
 from fedaudit.report.words import defense_name, plural
 from fedaudit.results.comparison import (

@@ -13,8 +13,8 @@ from fedaudit.report.figures.forest import (
     TrackCell,
     forest,
 )
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import shortened
-from fedaudit.report.section import fixed
 from fedaudit.report.text.points import (
     ShownPoint,
     contradicted,
