@@ -53,7 +53,6 @@ FLOORS: dict[str, str] = {
     "evaluation": EVERYTHING_BELOW,
     # Each optional table of a study, from set-up to figures.
     "extensions": EVERYTHING_BELOW,
-    "evaluation.controls": EVERYTHING_BELOW,
     "study.build": EVERYTHING_BELOW,
     "study.running": EVERYTHING_BELOW,
     "games": EVERYTHING_BELOW,

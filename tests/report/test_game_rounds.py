@@ -151,7 +151,9 @@ def test_success_beyond_what_noise_allows_is_an_alarm() -> None:
 
 
 def test_the_summary_names_defenses_in_rounds_as_protection() -> None:
-    assert "| Protection | no defense; dp-sgd; no defense, sum of 10 |" in summary_markdown(ONLY)
+    assert "| no defense; dp-sgd, clip 1, noise 2; no defense, sum of 10 |" in summary_markdown(
+        ONLY
+    )
     shared_mask = summary_markdown(played(NONE, shared()))
     assert "| Protection | no mechanism; bitrand, shared mask |" in shared_mask
 

@@ -27,7 +27,7 @@ from fedaudit.report.page import templates, write_page
 from fedaudit.report.reproducing import inline, reproducing
 from fedaudit.report.sources import kind_of
 from fedaudit.report.tables.run import controls_table
-from fedaudit.report.text.answers import CHECKS, residual
+from fedaudit.report.text.answers import CHECKS, NO_LIMIT, residual
 from fedaudit.report.text.games import first_of_games, game_verdict
 from fedaudit.report.text.points import protection_name
 from fedaudit.report.text.verdict import verdict
@@ -364,9 +364,9 @@ def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...
         texts.append(_FIXED["taken_back"])
     elif numbers and not of_one_client and not checks_of(record.controls).failed:
         left = residual(record).text
-        texts.append(
-            f"By the attacks tried here, with 95% confidence each: {left[:1].lower()}{left[1:]}"
-        )
+        if left != NO_LIMIT:
+            left = left[:1].lower() + left[1:]
+            texts.append(f"By the attacks tried here, with 95% confidence each: {left}")
     head = ("Figure", "Measured", "Range (95% unless stated), and what to compare it with")
     rows = tuple((one.label, one.value, one.detail) for one in numbers)
     sizes = _FIXED["sizes"].format(

@@ -32,7 +32,10 @@ from fedaudit.report.grid import (
 )
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.sources import Named, look_of_source, named_in
-from fedaudit.report.tables.cells import change_limits, change_text, estimate_table, measured
+from fedaudit.report.tables.cells import change_lines, estimate_table, measured
+from fedaudit.report.words import (
+    listed,
+)
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
@@ -272,8 +275,8 @@ def _attack_cell(
     if entry.clients and entry.targets != entry.clients:
         lines.append(f"on {on_clients(entry.targets)} alone")
     if entry.attack == STRONGEST_ATTACK:
-        lines.append(shortened(words.listed(entry.attacks), 60))
-    lines += _change(change, entry.metric)
+        lines.append(shortened(listed(entry.attacks), 60))
+    lines += change_lines(change, entry.metric)
     return measured(figure, evidence.look_of(figure), *lines, mark=notes.mark(entry.note))
 
 
@@ -283,12 +286,6 @@ def _relied_on(
     """Return the change of a figure; None if a failed control takes back its row or its base."""
     rows = (entry.row, comparison.rows[entry.row].base)
     return None if any(row in doubted for row in rows) else entry.change
-
-
-def _change(change: Difference | None, metric: str) -> tuple[str, ...]:
-    if change is None:
-        return ()
-    return (f"Δ {change_text(change, metric)}", change_limits(change, metric))
 
 
 def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | None]]) -> str:
@@ -341,7 +338,7 @@ def _figures_table(
             entry.figure,
             look(entry),
             line(entry),
-            *_change(_relied_on(entry, comparison, doubted), entry.figure.metric),
+            *change_lines(_relied_on(entry, comparison, doubted), entry.figure.metric),
             unbounded="",
         ),
         first=first,

@@ -93,11 +93,10 @@ def _settings(point: PointPlayed, varying: set[str]) -> list[str]:
 
 
 def protection_name(point: PointPlayed) -> str:
-    """Return what protects clients at a point: "bitrand, shared mask", "dp-sgd, sum of 10"."""
+    """Return what protects clients at a point: "bitrand, shared mask", "no defense, sum of 10"."""
     how = point.rounds
     if how is not None:
-        name = "no defense" if how.defense == NO_DEFENSE else shortened(how.defense, 60)
-        return name + f", sum of {count(how.clients)}" * (how.clients > 1)
+        return defense_words(how) + f", sum of {count(how.clients)}" * (how.clients > 1)
     name = "no mechanism" if point.mechanism == NO_MECHANISM else shortened(point.mechanism)
     return name + ", shared mask" * point.shared_mask
 

@@ -16,10 +16,8 @@ from fedaudit.core.metric_names import EPSILON
 from fedaudit.core.values import Architecture, Sees
 from fedaudit.evaluation.accuracy import accuracy_by_round, utility
 from fedaudit.evaluation.analysis import analyse
-from fedaudit.evaluation.controls import controls, planted_leak, source_controls
-from fedaudit.evaluation.guarantees import formal_epsilons
+from fedaudit.evaluation.controls import controls, planted_leak
 from fedaudit.evaluation.sample_scores import write_scores
-from fedaudit.evaluation.source import SourceFound, source_results
 from fedaudit.evaluation.truth import Findings, run_coordinates
 from fedaudit.evaluation.uploads import peer_controls, reported_controls
 from fedaudit.fl.algorithms.base import ChoosesModels
@@ -55,6 +53,7 @@ from fedaudit.study.running.pictures import write_pictures
 
 if TYPE_CHECKING:
     from fedaudit.evaluation.clusters import ClusterFound
+    from fedaudit.evaluation.source import SourceFound
 
 _MOST_CLIENTS = 50
 """Of larger federations, only the audited clients have rows."""
@@ -88,7 +87,7 @@ def conclude(
     """
     # First, so that a folder that cannot be written is found out before the work.
     out.mkdir(parents=True, exist_ok=True)
-    findings, checks, sources = Findings(), list[ControlResult](), list[SourceFound]()
+    findings, checks, sources = Findings(), list[ControlResult](), list["SourceFound"]()
     usage = list[UsageRow]()
     for run, rounds in zip(runs, stored, strict=True):
         log(f"seed {run.seed}: attacks and their figures")
@@ -98,11 +97,16 @@ def conclude(
         measured = stacked((one.measured for one in rounds), about=targets)
         if run.on_membership:
             analyse(run, measured, findings, work.progress)
-        sources += source_results(run, measured, findings.failed, rounds[-1].notes, work.progress)
+        if run.on_source:
+            from fedaudit.evaluation.source import source_controls, source_results
+
+            end = rounds[-1].notes
+            sources += source_results(run, measured, findings.failed, end, work.progress)
         log(f"seed {run.seed}: controls")
         if run.on_membership:
             checks += controls(run, findings, work.device, work.progress)
-        checks += source_controls(run, work.device)
+        if run.on_source:
+            checks += source_controls(run, work.device)
         checks += reported_controls(run, rounds)
         checks += peer_controls(run, rounds)
         if run.study.figures.planted_leak:
@@ -146,7 +150,7 @@ def assembled(
     checks: list[ControlResult],
     environment: Environment,
     usage: Sequence[UsageRow] = (),
-    sources: Sequence[SourceFound] = (),
+    sources: "Sequence[SourceFound]" = (),
     besides: Sequence[Estimate] = (),
     notes: Sequence[str] = (),
 ) -> Record:
@@ -159,7 +163,7 @@ def assembled(
 
         clusters = [found for run, rounds in measured if (found := cluster_result(run, rounds))]
     alpha = study.figures.alpha
-    figures = corrected(findings, alpha) + formal_epsilons(runs) + list(besides)
+    figures = [*corrected(findings, alpha), *_formal_epsilons(runs), *besides]
     on_sources = [figure for one in sources for figure in one.figures]
     on_fair_draws = [figure for one in sources for figure in one.others]
     on_clusters = [figure for one in clusters for figure in one.figures]
@@ -213,6 +217,14 @@ def assembled(
         coverage=recorded.coverage if recorded else _coverage(runs, stored),
         untested=[*_untested(first), *uncovered, *notes],
     )
+
+
+def _formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
+    if not any(run.defenses for run in runs):
+        return []
+    from fedaudit.evaluation.guarantees import formal_epsilons
+
+    return formal_epsilons(runs)
 
 
 def _coverage(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) -> Coverage:
