@@ -395,7 +395,7 @@ def _allowed(
 def _noise_tail(
     study: Study, name: str, attack: Attack, defenses: Mapping[ClientId, Defense]
 ) -> dict[str, Setting]:
-    """Side information on a defense's noise for an attack that uses it, where a study gives none."""
+    """Side information on a defense's noise for an attack that uses it, if a study gives none."""
     if "tail" not in attack.settings():
         return {}
     audited = {*study.audit.targets, *study.audit.merge}
