@@ -47,7 +47,7 @@ from fedaudit.study.front.federation import (
     plan_of,
 )
 from fedaudit.study.front.games import Games, games_plan
-from fedaudit.study.front.spelling import attack_settings, registering
+from fedaudit.study.front.references import attack_settings, registering
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 
