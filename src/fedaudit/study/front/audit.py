@@ -112,7 +112,7 @@ def _argument(found: re.Match[str]) -> str:
 
 
 if TYPE_CHECKING:
-    from fedaudit.report.summary import PolicyOutcome
+    from fedaudit.report.summary import Section as SummarySection
 
 _UNNAMED = "audit"
 _KEY_LENGTH = 8
@@ -321,7 +321,7 @@ class Run:
         write_summary(self.record, target, self._judged(policy), valid_until)
         return target
 
-    def _judged(self, policy: Path | str | None) -> "PolicyOutcome | None":
+    def _judged(self, policy: Path | str | None) -> "SummarySection | None":
         from fedaudit.gate.outputs import judged
 
         return None if policy is None else judged(self.record, Path(policy))
