@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 _FILES = ("sections", "wording")
-_WHOLE = ("clauses", "steps", "summary")
+_WHOLE = ("clauses", "policy", "steps", "summary")
 """Files that are a section each."""
 
 
