@@ -145,19 +145,16 @@ def conclusion(record: Record) -> Answer:
     """Return the record's own verdict, and how much was audited."""
     figures = [one for one in record.findings if one.attack and one.n_members]
     figures = [one for one in figures if one.seed is not None] or figures
+    more = "A policy’s verdict is in a pack’s verdict.json."
     if record.games:
-        games = words.count(sum(point.adv.total for point in record.games))
-        audit = f"{words.plural(len(record.points), 'point')}, {games} games"
-    else:
-        audit = words.plural(len(record.seeds), "seed")
+        return Answer("stated", words.sentence(game_verdict(record).headline), more)
+    audit = words.plural(len(record.seeds), "seed")
     if figures:
         members = words.from_to(one.n_members for one in figures)
         others = words.from_to(one.n_nonmembers for one in figures)
         audit += f"; {members} {units_of(record)} as members and {others} as non-members"
         audit += " for each model"
-    more = f"Audited: {audit}. A policy’s verdict is in a pack’s verdict.json."
-    concluded = game_verdict(record) if record.games else verdict(record)
-    return Answer("stated", words.sentence(concluded.headline), more)
+    return Answer("stated", words.sentence(verdict(record).headline), f"Audited: {audit}. {more}")
 
 
 def adversary(record: Record) -> Answer:
