@@ -24,7 +24,7 @@ from fedaudit.report.page import templates, write_page
 from fedaudit.report.reproducing import inline, reproducing
 from fedaudit.report.sources import kind_of
 from fedaudit.report.tables.run import controls_table
-from fedaudit.report.text.answers import NO_LIMIT, residual
+from fedaudit.report.text.answers import CHECKS, NO_LIMIT, residual
 from fedaudit.report.text.games import first_of_games, game_verdict
 from fedaudit.report.text.points import protection_name
 from fedaudit.report.text.verdict import verdict
@@ -482,9 +482,6 @@ def _taken_back(rule: Rule) -> Rule:
     return rule._replace(outcome="– taken back", measured="", reason=reason)
 
 
-_EXPECTED = ("permuted members", "untrained model", "blind classifier", "planted leak")
-
-
 def _controls(record: Record, first: First) -> Section:
     title, lead = "Checks of the audit itself (controls)", words.sentence(first.controls)
     if record.kind == "games":
@@ -493,7 +490,7 @@ def _controls(record: Record, first: First) -> Section:
     if grid.rows:
         rows = tuple(tuple(cell.text for cell in row) for row in grid.rows)
         table = Table(tuple(column.text for column in grid.columns), rows[:MOST_LISTED])
-    absent = [name for name in _EXPECTED if name not in {one.control for one in record.controls}]
+    absent = [name for name in CHECKS if name not in {one.control for one in record.controls}]
     signs = {"✓": ("hold", "good"), "?": ("in part", "doubt")}
     badge, tone = signs.get(first.sign, ("failed", "alarm"))
     not_run = (f"Not run: {words.listed(absent)}.",) if absent else ()

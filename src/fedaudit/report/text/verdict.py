@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
@@ -182,18 +183,7 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
         record: The record.
         figures: Those of the headline.
     """
-    refused = Counter(
-        (
-            words.metric_name(one.metric),
-            "It needs more non-members" * bool(needs_more(one)) or _reason(one.note),
-        )
-        for one in figures
-        if one.value is None
-    )
-    found = [
-        f"{metric}: {words.plural(count, 'figure')} not given. {words.sentence(reason)}"
-        for (metric, reason), count in refused.items()
-    ]
+    found = refusals(figures)
     if unsure := sum(by_test_alone(figure) for figure in figures):
         count = words.plural(unsure, "figure")
         found.append(fixed("verdict")["unsure"].format(figures=count))
@@ -207,6 +197,22 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
         count = words.plural(below, "figure")
         found.append(fixed("verdict")["below"].format(figures=count))
     return tuple(found)
+
+
+def refusals(figures: Iterable[Estimate]) -> list[str]:
+    """Return a text for each metric and reason for which figures were refused."""
+    refused = Counter(
+        (
+            words.metric_name(one.metric),
+            "It needs more non-members" * bool(needs_more(one)) or _reason(one.note),
+        )
+        for one in figures
+        if one.value is None
+    )
+    return [
+        f"{metric}: {words.plural(count, 'figure')} not given. {words.sentence(reason)}"
+        for (metric, reason), count in refused.items()
+    ]
 
 
 def _reason(note: str) -> str:
