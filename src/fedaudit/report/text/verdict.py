@@ -18,7 +18,6 @@ from fedaudit.report.verdict import (
     failures_beside,
     hardly_learned,
     left_out,
-    sides_of,
     unit_of,
     unlearning_verdict,
 )
@@ -120,7 +119,7 @@ def audited(record: Record) -> str:
     view = shortened(record.view.description, 400) or "not described in the record"
     return (
         f"This audit {made}. It asked: {' '.join(questions(record))} {tried} tried. "
-        f"The adversary: {words.sentence(view)}{_undefended(record)}"
+        f"The adversary: {words.sentence(view)}"
     )
 
 
@@ -136,15 +135,6 @@ def _defenses(record: Record) -> str:
     used += [run.defense for run in record.sources] + [run.defense for run in record.clusters]
     names = evidence.distinct(shortened(words.defense_name(name), 60) for name in used)
     return f", with {words.listed(names)}" if names else ""
-
-
-def _undefended(record: Record) -> str:
-    """Return which audited clients do not use the defense: their leak is not the defense's."""
-    sides = sides_of(record)
-    if sides is None:
-        return ""
-    verb = "does" if len(sides.undefended) == 1 else "do"
-    return f" {words.capital(clients_named(sides.undefended))} {verb} not use the defense."
 
 
 def questions(record: Record) -> list[str]:
