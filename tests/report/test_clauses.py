@@ -480,7 +480,8 @@ def test_deletion_is_answered_of_the_model_after_it() -> None:
     assert "adversary with both models 0.87" in said.text
     assert ": not forgotten (" in asked("deletion", there).text
     assert (
-        "That is before deletion; after it: forgotten (largest AUC 0.507)" in verdict(gone).headline
+        "That is before deletion; after it: forgotten (largest AUC 0.507, 0.480–0.533; of an "
+        "adversary with the models before and after 0.87" in verdict(gone).headline
     )
     assert answers.caveats(gone).startswith("Figures are of the model before deletion.")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedaudit.report.clusters import cluster_sentence, cluster_table, clustered_of, shown_models
+from fedaudit.report.clusters import cluster_sentence, cluster_table, clustered_of, model_name
 from fedaudit.report.comparison.tables import cluster_comparison
 from fedaudit.report.figures.drawing import Panel, Series
 from fedaudit.report.grid import Grid
@@ -136,10 +136,10 @@ def test_without_estimates_it_is_said_that_nobody_could_have_been_warned() -> No
 
 
 def test_models_are_named_after_the_group_that_most_of_their_clients_are_of() -> None:
-    labels = {1: "Majority’s model", 0: "Minority’s model"}
-    assert list(shown_models(tiny([1, 1, 1, 1, 0, 0])).items()) == list(labels.items())
-    left = shown_models(tiny([0, 0, 0, 0, 0, 0]))
-    assert left == {0: "Majority’s model", 1: "Model 2"}
+    run = tiny([1, 1, 1, 1, 0, 0])
+    assert model_name(run, 0) == "Model 1 · mostly minority"
+    assert model_name(run, 1) == "Model 2 · mostly majority"
+    assert model_name(tiny([0, 0, 0, 0, 0, 0]), 1) == "Model 2"
 
 
 def test_the_table_has_groups_beside_everybody() -> None:
@@ -241,7 +241,7 @@ def test_one_seed_gives_changes_without_intervals() -> None:
 
 def test_clients_that_took_part_in_no_round_are_not_counted_and_it_is_said() -> None:
     one = tiny([0, 0, 0, 0, 1, 0], joined=[1, 1, 1, 1, 1, None])
-    assert "1 of 6 took part in no round" in cluster_sentence(with_clusters(one))
+    assert "1 of 6 clients took part in no round" in cluster_sentence(with_clusters(one))
     assert "took part" not in cluster_sentence(with_clusters(ONE))
 
 

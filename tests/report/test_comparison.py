@@ -249,18 +249,19 @@ def test_rows_of_a_record_whose_control_failed_are_not_relied_on_wherever_they_a
     first, other = cells(table, "a")
     assert (first.text[0], first.detail.split("\n")[0]) == ("✗", "not relied on")
     assert other.text[0] == "▲"
+    assert "Δ" not in other.detail, "against a figure that is not relied on"
     assert "✗ not relied on: a control failed." in table.remark
     (forest,) = membership_rows(whole, [failing, long])
     doubted, relied_on = (line.cells[0] for line in forest.lines)
     assert (doubted.value[0], doubted.limits) == ("✗", "not relied on")
     assert relied_on.value[0] == "▲"
-    assert "✗ not relied on: a control failed." in forest.caption
+    assert "✗ not relied on: a control failed" in [key.name for key in forest.keys]
     assert "not relied on" in printed(failing, long)
 
     records = [failing, WEAK, STRONG]
     figure = must(front_figure(compared(records), records, ranked=False))
     assert figure.keys[-1].name == "not relied on: a control failed"
-    assert figure.choices[0].panels[0].series[0].looks[0].symbol == "diamond-open"
+    assert figure.choices[0].panels[0].series[0].looks[0].symbol == "circle-open"
     area = must(hypervolume_table(compared(records), records)).rows[0][1]
     assert area.text[0] == "✗"
 

@@ -35,8 +35,8 @@ def test_points_at_zero_go_to_the_edge_of_a_logarithmic_axis() -> None:
     )
     figure = must(roc_figure([curve]))
     chance, line = figure.choices[0].panels[0].series
-    assert line.x == [0.0005, 0.001, 1]
-    assert line.y == [0.00005, 0.2, 1]
+    assert line.x == [0.0005, 0.001, 0.001, 1, 1]
+    assert line.y == [0.00005, 0.00005, 0.2, 0.2, 1], "steps go across before they go up"
     assert chance.x == chance.y
 
 

@@ -442,3 +442,18 @@ def test_points_are_named_by_where_their_zero_lies_and_by_a_lost_sign() -> None:
         "bitrand, sign lost",
         "bitrand, zero as trained, sign lost",
     ]
+
+
+@pytest.mark.parametrize(("claimed", "rate"), [(3.0, "60.0%"), (2.0, "60.0%"), (1.0, "55.0%")])
+def test_mechanisms_are_compared_at_one_epsilon_or_each_where_it_protects_least(
+    claimed: float, rate: str
+) -> None:
+    others = [point("rr", 4.0, right=60), point("rr", 1.0, right=55)]
+    (least,) = [
+        tile
+        for tile in game_tiles(played(point(named=claimed, right=90), *others))
+        if "least" in tile.label
+    ]
+    assert least.value == rate
+    alone = game_tiles(played(point(named=1.0, right=60), point(named=3.0, right=90)))
+    assert not any("least" in tile.label for tile in alone)

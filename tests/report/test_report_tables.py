@@ -48,7 +48,7 @@ def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_says_how_many_it_needs
         note="20 true and 1 false positives; a lower limit needs 2748 more non-members",
     )
     notes = Footnotes()
-    cell = figure_cell(figure, notes)
+    cell = must(figure_cell(figure, notes))
     assert "≤ 5.0%" in cell.detail
     assert (cell.mark, notes.listed()) == ("", ())
     (table,) = attack_tables(only(figure, changed(figure, attack="b")))
@@ -212,8 +212,8 @@ def test_a_sample_that_several_attacks_list_stands_once_and_first() -> None:
     )
     grid = must(exposed_table(whole))
     assert [[row[at].text for at in (0, 2, 3)] for row in grid.rows] == [
-        ["7", "2 of 2", "1/2,000"],
-        ["8", "1 of 2", "0/2,000"],
+        ["7", "2 of 2", "0.05%"],
+        ["8", "1 of 2", "0%"],
     ]
 
 

@@ -90,12 +90,6 @@ def test_marks_stand_where_a_logarithmic_axis_says() -> None:
     assert places(markup) == [(0, 66.67), (66.67, 0)]
 
 
-def test_a_step_goes_across_before_it_goes_up() -> None:
-    line = Series("one", [0, 5, 10], [0, 1, 1], LOOK, steps=True)
-    markup = drawn(panel(line, x=Scale(ends=(0, 10)), y=Scale(ends=(0, 1))))
-    assert 'd="M0 1000H500V0H1000"' in markup
-
-
 def test_limits_reach_from_the_lower_to_the_upper_one() -> None:
     line = Series("one", [5], [5], LOOK, marks=1, limits=[Interval(low=4, high=7)])
     axis = Scale(ends=(0, 10))

@@ -19,7 +19,6 @@ from fedaudit import __version__
 from fedaudit.core.errors import FAULT, BadInput, FedauditError, called_by
 from fedaudit.core.files import RECORDING_FILE, open_regular
 from fedaudit.core.importing import code_named_in
-from fedaudit.plan.toml import read_toml
 from fedaudit.results.text import LogLines, indented, one_line
 
 _LONGEST_TRACE = 8000
@@ -366,6 +365,8 @@ def _kind_of_folder(folder: Path) -> Kind | None:
 
 
 def _kind_of_file(path: Path) -> Kind | None:
+    from fedaudit.plan.toml import read_toml
+
     with open_regular(path) as file:
         mark = _MARK.search(file.read(_MARKED_WITHIN))
     return _BY_MARK.get(mark[1]) if mark else _kind_of_tables(read_toml(path, "the file"))

@@ -77,8 +77,7 @@ class SecureSum(Extension):
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run, of whose last round such sums are drawn."""
         given = run.study.secure_sum
-        if given is None:
-            return run
+        assert given is not None
         _refuse_misfit(run, run.study)
         return run.extended(cls(given.draws, run.study.audit.targets))
 

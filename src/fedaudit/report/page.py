@@ -33,9 +33,10 @@ from fedaudit.report.figures.drawing import Figures
 from fedaudit.report.figures.forest import forest_drawn
 from fedaudit.report.figures.svg import drawn
 from fedaudit.report.first import First, first_screen
+from fedaudit.report.fixed import fixed, package_file
 from fedaudit.report.grid import clean, shortened
 from fedaudit.report.reproducing import reproducing
-from fedaudit.report.section import Section, fixed, template_file
+from fedaudit.report.section import Section
 from fedaudit.report.sources import kind_of, source_section
 from fedaudit.report.tables.games import game_sections
 from fedaudit.report.tables.membership import membership_section
@@ -257,13 +258,13 @@ def _rendered(
     **values: object,
 ) -> str:
     """Return a template filled in, with the page's script."""
-    scripts = {"guard": template_file("guard.js"), "page": template_file("page.js")}
+    scripts = {"guard": package_file("guard.js"), "page": package_file("page.js")}
     return (
         templates()
         .get_template(template)
         .render(
             title=title,
-            css=Markup(template_file("report.css")),
+            css=Markup(package_file("report.css")),
             policy=_policy(list(scripts.values())),
             scripts={name: Markup(text) for name, text in scripts.items()},
             sections=sections,

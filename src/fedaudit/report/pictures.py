@@ -2,12 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from fedaudit.core.metric_names import (
-    AUC,
-    rate_of,
-    tpr_at,
-)
-from fedaudit.report import words
+from fedaudit.core.metric_names import AUC, rate_of, tpr_at
+from fedaudit.report import evidence, words
 from fedaudit.report.clusters import Clustered, clustered_of, group_names, label_of, risk_size
 from fedaudit.report.comparison.tables import attacks_of
 from fedaudit.report.comparison.tradeoffs import (
@@ -19,19 +15,6 @@ from fedaudit.report.comparison.tradeoffs import (
 )
 from fedaudit.report.deciding.clients import are_several, name_of
 from fedaudit.report.deciding.epsilons import shown_bounds
-from fedaudit.report.evidence import (
-    DOUBTED,
-    Setting,
-    by_contrast,
-    distinct,
-    grouped,
-    labels_among,
-    leading,
-    look_of,
-    says_nothing,
-    setting_of,
-    tone_of,
-)
 from fedaudit.report.figures.drawing import OKABE_ITO, Style
 from fedaudit.report.figures.forest import (
     BASELINE,
@@ -46,13 +29,13 @@ from fedaudit.report.figures.forest import (
     forest,
     mark_of,
 )
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.sources import Named, labels_of_named, look_of_source, on_sources
 from fedaudit.report.verdict import figures_by_side
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.metrics import MODEL_ESTIMATE, MODEL_RISK, TEST_ACCURACY, VIOLATIONS
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows
@@ -68,7 +51,7 @@ def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
         record: The record.
         topics: "membership", "sources" and "clusters" in the order in which they are to stand.
     """
-    if says_nothing(record):
+    if evidence.says_nothing(record):
         return ()
     made = {"membership": _membership, "sources": _sources, "clusters": _clusters}
     parts = [made[topic](record) for topic in topics or made]
@@ -89,13 +72,10 @@ def _deletion(record: Record) -> Picture:
         cell = TrackCell(tuple(marks), words.value_of(row.after), beside)
         band = (middle - margin, middle + margin) if isinstance(margin, float) else None
         lines.append(Line(name, (cell,), band=band))
-    caption = (
-        "AUC of each attack on deleted against unseen samples, with 95% intervals. Deleted samples "
-        "are forgotten if the AUC after deletion is within the margin (dashed box) of the model "
-        "that was retrained without them."
-    )
     title = "Deleted samples before and after deletion"
-    return forest(title, "after deletion", caption, [Track("AUC", guess=0.5)], lines, looks)
+    return forest(
+        title, "after deletion", fixed("pictures.deletion"), [Track("AUC", guess=0.5)], lines, looks
+    )
 
 
 def _epsilons(record: Record) -> Picture:
@@ -116,11 +96,7 @@ def _epsilons(record: Record) -> Picture:
         mark = Mark(value, None, value, DEFENDED[0], f"{name}: {words.number(value)}")
         lines.append(Line(name, (TrackCell((mark,), f"≤ {words.number(value)}"),)))
     kind = "measured against claimed" if claimed else "lower bounds"
-    caption = (
-        "A measured epsilon is a lower bound: the line to its right is what it leaves possible."
-    )
-    if claimed:
-        caption += " A claimed one is an upper bound. A measured bound above a claim refutes it."
+    caption = fixed("pictures.claimed" if claimed else "pictures.measured")
     looks = {"measured at least": PLAIN, "claimed at most": DEFENDED[0]}
     title = f"Epsilon of {bounds.unit}: {kind}"
     return forest(title, "epsilon", caption, [Track("ε")], lines, looks)
@@ -131,7 +107,7 @@ def _membership(record: Record) -> Picture:
     forests: list[Picture] = []
     for side, every in figures_by_side(record).items():
         figures = [figure for figure in every if figure.value is not None]
-        found, lead = by_contrast(figures), leading(figures)
+        found, lead = evidence.by_contrast(figures), evidence.leading(figures)
         # That of the figure which leads the verdict stands in front.
         for contrast in sorted(found, key=lambda name: bool(lead) and name != lead[0].contrast):
             title = "Attacks against guessing" + f": {side}" * bool(side)
@@ -142,65 +118,65 @@ def _membership(record: Record) -> Picture:
 def _rate_shown(figures: Sequence[Estimate]) -> str:
     """The rate at the fewest false alarms that most attacks have; at 1% where none have any."""
     rates = [f.metric for f in figures if rate_of(f.metric) is not None]
-    known = sorted(distinct(rates), key=lambda metric: rate_of(metric) or 0.0)
+    known = sorted(evidence.distinct(rates), key=lambda metric: rate_of(metric) or 0.0)
     most = max((rates.count(metric) for metric in known), default=0)
     return next((metric for metric in known if 2 * rates.count(metric) >= most), tpr_at(0.01))
 
 
 def _of_contrast(title: str, figures: Sequence[Estimate], every: Sequence[Estimate]) -> Picture:
     contrast, several = figures[0].contrast, are_several(figures)
-    defenses = sorted(distinct(f.defense for f in every), key=lambda name: name != NO_DEFENSE)
+    defenses = sorted(
+        evidence.distinct(f.defense for f in every), key=lambda name: name != NO_DEFENSE
+    )
     looks = dict(zip(defenses, (PLAIN, *DEFENDED), strict=False))
-    rate, labels = _rate_shown(every), labels_among(figures)
+    rate, labels = _rate_shown(every), evidence.labels_among(figures)
     known = {AUC: Track("AUC", guess=0.5), rate: Track(words.metric_name(rate), "%", rate_of(rate))}
     drawn = [figure for figure in figures if figure.defense in looks and figure.metric in known]
     # A metric that was refused throughout has no track of its own.
     tracks = {m: track for m, track in known.items() if any(f.metric == m for f in drawn)}
     # A bar for each client would have no name in a row of all clients.
-    rows = grouped(drawn, lambda figure: (figure.attack, figure.target if several else None))
+    rows = evidence.grouped(
+        drawn, lambda figure: (figure.attack, figure.target if several else None)
+    )
+
+    lead = next(iter(tracks), AUC)
 
     def place(inside: Sequence[Estimate]) -> tuple[bool, float]:
-        values = [figure.number for figure in inside if figure.metric in list(tracks)[:1]]
+        values = [figure.number for figure in inside if figure.metric == lead]
         return several and inside[0].target is not None, -max(values, default=-1.0)
 
     lines = []
     for inside in sorted(rows.values(), key=place):
-        cells = [
-            _membership_cell([one for one in inside if one.metric == metric], looks, labels)
-            for metric in tracks
-        ]
+        by_metric = {m: [figure for figure in inside if figure.metric == m] for m in tracks}
+        cells = [_membership_cell(same, looks, labels) for same in by_metric.values()]
         name = shortened(inside[0].attack, 30)
         if several:
             name = f"{cut_within(name_of(inside[0], figures), 40)} · {name}"
-        lead = [one for one in inside if one.metric in list(tracks)[:1]]
-        lines.append(Line(name, tuple(cells), look_of(_largest(lead)).tone if lead else ""))
-    caption = (
-        f"Every attack{' and client' * several} on "
-        f"{words.contrast_meaning(contrast, figures[0].unit)}, with 95% intervals; dashed: "
-        "guessing; ▲ above it after correction."
-    )
+        tone = evidence.look_of(_largest(by_metric[lead])).tone if by_metric[lead] else ""
+        lines.append(Line(name, tuple(cells), tone))
+    every_attack = "attack and client" if several else "attack"
+    others = words.contrast_meaning(contrast, figures[0].unit)
+    caption = fixed("pictures.membership", attack=every_attack, others=others)
     if not any(figure.fair for figure in figures):
         caption += f" {words.capital(words.NO_FAIR_DRAW)}."
-    caption += f" ✗ {NOT_RELIED_ON}." * any(figure.doubt for figure in figures)
     names = {shortened(words.defense_name(name)): look for name, look in looks.items()}
     label = f"members {words.against(contrast)}"
     return forest(title, label, caption, tuple(tracks.values()), lines, names)
 
 
 def _membership_cell(
-    figures: Sequence[Estimate], looks: Mapping[str, Style], labels: Mapping[Setting, str]
+    figures: Sequence[Estimate], looks: Mapping[str, Style], labels: Mapping[evidence.Setting, str]
 ) -> TrackCell:
     """Return the figures of an attack under each defense, and the largest undefended as text."""
+    if not figures:
+        return TrackCell()
     marks = []
     for figure in sorted(figures, key=lambda figure: list(looks).index(figure.defense)):
         name = f"{shortened(figure.attack)}, {shortened(words.defense_name(figure.defense))}"
-        parts = (name, labels[setting_of(figure)], words.metric_name(figure.metric))
+        parts = (name, labels[evidence.setting_of(figure)], words.metric_name(figure.metric))
         marks.append(mark_of(figure, looks[figure.defense], " · ".join(filter(None, parts))))
-    if not figures:
-        return TrackCell()
     shown = _largest(figures)
-    value = f"{look_of(shown).sign}{words.value_of(shown)}"
-    return TrackCell(tuple(marks), value, words.interval_of(shown))
+    return cell_of(shown, marks, evidence.look_of(shown).sign)
 
 
 def _largest(figures: Sequence[Estimate]) -> Estimate:
@@ -227,28 +203,18 @@ def _source_rows(title: str, who: str, rows: Sequence[tuple[str, Named]]) -> Pic
         look, sign = PLAIN if is_plain else DEFENDED[0], look_of_source(one)
         level, fair = words.percent(one.mixes), one.on_fair_draw
         labels = Mark(one.mixes, None, None, BASELINE, f"{_LABELS_ALONE} {level}")
-        cell = cell_of(one.success, look, f"{label}: success", labels, sign=sign.sign)
-        beside = (
-            cell.limits,
-            sign.word if one.success.doubt else "",
-            f"labels alone {level}",
-            f"on the fair draw {words.percent(fair.number)}" if fair else "",
-        )
-        cell = cell._replace(limits=" · ".join(filter(None, beside)))
+        marks = [mark_of(one.success, look, f"{label}: success"), labels]
+        cell = cell_of(one.success, marks, sign.sign)
+        on_fair = f"on the fair draw {words.percent(fair.number)}" if fair else ""
+        beside = filter(None, (cell.limits, f"labels alone {level}", on_fair))
+        cell = cell._replace(limits=" · ".join(beside))
         lines.append(Line(shortened(label, 60), (cell,), sign.tone))
     chances = {round(one.chance, 6) for _, one in rows}
     track = Track("Attack success rate", "%", max(chances) if len(chances) == 1 else None)
-    caption = (
-        f"Share of samples whose client {who} names, with 95% intervals, beside what the clients’ "
-        "label distributions alone explain; the dashed line is guessing."
-    )
+    caption = fixed("pictures.sources", attack=who)
     return forest(title, "source inference", caption, [track], lines, looks)
 
 
-_RISK_CAPTION = (
-    "Balanced accuracy of membership inference on each group’s model, with 95% intervals; dashed: "
-    "guessing."
-)
 _RISK = Track("Risk of the model", "%", 0.5)
 
 
@@ -266,10 +232,9 @@ def _clusters(record: Record) -> Picture:
         "a client accepts": ACCEPTS,
         "accepts less: a violation": ACCEPTS_LESS,
     }
-    caption = f"{_RISK_CAPTION} Small marks: the risk that each of its clients accepts."
+    caption = f"{fixed('pictures.risks')} {fixed('pictures.accepted')}"
     title = "Membership risk by model"
-    tracks = (_RISK, Track("Clients above what they accept", "%", high=1.0))
-    return forest(title, title.lower(), caption, tracks, lines, looks)
+    return forest(title, title.lower(), caption, [_RISK], lines, looks)
 
 
 def _model_line(study: Clustered, name: str, of: str) -> Line | None:
@@ -280,20 +245,19 @@ def _model_line(study: Clustered, name: str, of: str) -> Line | None:
     label = " · ".join(filter(None, (f"{words.capital(shortened(name, 24))}’s model", of)))
     inside = zip(run.clients, run.thresholds, run.group, strict=True)
     accepted = {c: most for c, most, group in inside if run.group_names[group] == name}
-    behind = [_dot(guess.number, BASELINE, f"{label}: estimated")] if guess else []
+    marks = [mark_of(risk, PLAIN, f"{label}: risk")]
+    if guess is not None:
+        marks.append(_dot(guess.number, BASELINE, f"{label}: estimated"))
     for client, most in accepted.items():
         look = ACCEPTS_LESS if most < risk.number else ACCEPTS
-        behind.append(_dot(most, look, f"{words.client_name(client)} accepts", 4.0))
-    leak, above = (
-        risk_size(risk),
-        study.mean(VIOLATIONS, name if len(group_names(study)) > 1 else EVERYBODY),
-    )
-    cells = [cell_of(risk, PLAIN, f"{label}: risk", *behind, sign="▲ " * bool(leak)), TrackCell()]
+        marks.append(_dot(most, look, f"{words.client_name(client)} accepts", 4.0))
+    leak = risk_size(risk)
+    cell = cell_of(risk, marks, "▲ " * bool(leak))
+    above = study.mean(VIOLATIONS, name if len(group_names(study)) > 1 else EVERYBODY)
     if above is not None and accepted:
-        many, share = f"{words.value_of(above)} of {len(accepted)}", above.number / len(accepted)
-        mark = _dot(share, DEFENDED[0], f"{label}: {many} clients,")
-        cells[1] = TrackCell((mark,), many, words.percent(share))
-    return Line(label, tuple(cells), tone_of(leak) if leak else "")
+        many = f"{words.value_of(above)} of {words.plural(len(accepted), 'client')} above"
+        cell = cell._replace(limits=" · ".join(filter(None, (cell.limits, many))))
+    return Line(label, (cell,), evidence.tone_of(leak) if leak else "")
 
 
 def _dot(value: float, look: Style, name: str, size: float = 9.0) -> Mark:
@@ -315,12 +279,12 @@ def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Pic
         figure, label = entry.figure, shortened(labels[entry.row], 50)
         model = f"{shortened(figure.algorithm, 24)}, {shortened(figure.group, 24)}’s model"
         name = f"{model} · {label}"
-        risks.append(Line(name, (cell_of(figure, PLAIN, f"{name}:"),)))
+        risks.append(Line(name, (cell_of(figure, [mark_of(figure, PLAIN, f"{name}:")]),)))
     title = "Membership risk by model, row by row"
     return (
         *membership_rows(comparison, records),
         *_source_rows("Source inference, row by row", who, best),
-        *forest(title, title.lower(), _RISK_CAPTION, [_RISK], risks),
+        *forest(title, title.lower(), fixed("pictures.risks"), [_RISK], risks),
     )
 
 
@@ -345,23 +309,16 @@ def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Pictur
     # The undefended row on the clients that defend, as in the front, if these are the same.
     defending = {clients_of(e) for e in strongest if comparison.rows[e.row].family != NO_DEFENSE}
     clients = defending.pop() if len(defending) == 1 else None
-    lines, doubted = [], False
+    lines = []
     for row, label in enumerate(labels_of(comparison)):
         cells = [TrackCell(), TrackCell()]
         if (best := strongest_entry(comparison, row, contrast, clients)) is not None:
-            auc, look, sign = estimate_of(best, comparison, records), PLAIN, "▲ " * bool(best.above)
-            if auc.doubt:
-                look, sign, doubted = BASELINE, DOUBTED.sign, True
-            cells[0] = cell_of(auc, look, f"{label}: AUC", sign=sign)
-            if auc.doubt:
-                cells[0] = cells[0]._replace(limits=DOUBTED.word)
+            auc = estimate_of(best, comparison, records)
+            marks = [mark_of(auc, PLAIN, f"{label}: AUC")]
+            cells[0] = cell_of(auc, marks, "▲ " * bool(best.above))
         if (right := accuracies.get(row)) is not None:
-            cells[1] = cell_of(right, PLAIN, f"{label}: accuracy")
+            cells[1] = cell_of(right, [mark_of(right, PLAIN, f"{label}: accuracy")])
         lines.append(Line(label, tuple(cells)))
-    caption = (
-        "Strongest attack of each row and test accuracy, with 95% intervals; dashed: guessing; ▲ "
-        "above it." + f" ✗ {NOT_RELIED_ON}." * doubted
-    )
     tracks = (Track("Strongest AUC", guess=0.5), Track("Test accuracy", "%", high=1.0))
     title = f"Rows, members {words.against(contrast)}"
-    return forest(title, COMPARED, caption, tracks, lines)
+    return forest(title, COMPARED, fixed("pictures.rows"), tracks, lines)

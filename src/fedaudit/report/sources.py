@@ -1,11 +1,13 @@
 """Source inference in a report: attacks with their runs, sentences, table and charts."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from typing import NamedTuple, cast
 
 from fedaudit.report import evidence, words
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Grid, named, shortened
-from fedaudit.report.section import Section, fixed, fixed_texts
+from fedaudit.report.section import Section
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance, alpha_of
@@ -113,11 +115,8 @@ def _key(result: Estimate | SourceResult) -> tuple[str, str, str]:
 def labels_of_named(attacks: Sequence[Named]) -> list[str]:
     """Return a label for each attack: its name, and its defense and view if these differ."""
     parts = [_setting(attack.success, 60) for attack in attacks]
-    varies = [place == 0 or len({part[place] for part in parts}) > 1 for place in range(3)]
-    return [
-        " · ".join(text for text, differs in zip(part, varies, strict=True) if differs)
-        for part in parts
-    ]
+    varies = [True, *(len(set(values)) > 1 for values in list(zip(*parts, strict=True))[1:])]
+    return [" · ".join(compress(part, varies)) for part in parts]
 
 
 def _setting(result: Estimate | SourceResult, limit: int = 48) -> tuple[str, str, str]:
@@ -212,19 +211,11 @@ def source_question(record: Record) -> str:
 def source_sentence(record: Record) -> str:
     """Return the sentence of the section on sources: what was asked, and what qualifies it."""
     attacks = on_sources(record)
-    best = strongest_on_sources(attacks)
-    if best is None:
-        return ""
-    parts = [fixed("sources.question", question=source_question(record))]
-    if best.on_fair_draw is None and best.success.contrast == FAIR:
-        parts.append(fixed("sources.same_labels"))
+    asked = fixed("sources.question", question=source_question(record))
+    fair_only = any(one.on_fair_draw is None and one.success.contrast == FAIR for one in attacks)
     absent = max((len(run.absent) for attack in attacks for run in attack.runs), default=0)
-    if absent:
-        clients = words.plural(absent, "client")
-        parts.append(
-            f"No measured round shows a model of {clients}, whose samples could not be named."
-        )
-    return " ".join(parts)
+    unnamed = fixed("sources.absent", clients=words.plural(absent, "client")) if absent else ""
+    return " ".join(filter(None, [asked, fixed("sources.fair") if fair_only else "", unnamed]))
 
 
 def limits_in_words(figure: Estimate) -> str:
@@ -252,20 +243,11 @@ def source_section(record: Record) -> Section | None:
     )
 
 
-class _Column(NamedTuple):
-    """A figure of an attack in the table of source inference."""
-
-    attack: Named
-    label: str
-    heading: str
-    figure: Estimate
-
-
 def source_table(record: Record) -> Grid:
     """Return all source attacks: success, and how far it is above guessing and baselines."""
     attacks = on_sources(record)
     figures = [
-        _Column(attack, label, heading, figure)
+        (label, heading, figure, look_of_source(attack) if figure is attack.success else _PLAIN)
         for attack, label in zip(attacks, labels_of_named(attacks), strict=True)
         for heading, figure in (
             ("Attack success rate", attack.success),
@@ -287,17 +269,14 @@ def source_table(record: Record) -> Grid:
     return estimate_table(
         "Source inference",
         figures,
-        rows=lambda entry: named(entry.label, limit=80),
-        columns=lambda entry: entry.heading,
-        cell=lambda entry: measured(
-            entry.figure,
-            look_of_source(entry.attack)
-            if entry.figure is entry.attack.success
-            else evidence.Look(),
-            *_lines(entry.figure),
-        ),
+        rows=lambda entry: named(entry[0], limit=80),
+        columns=lambda entry: entry[1],
+        cell=lambda entry: measured(entry[2], entry[3], *_lines(entry[2])),
         remark=" ".join(filter(None, parts)),
     )
+
+
+_PLAIN = evidence.Look()
 
 
 def _lines(figure: Estimate) -> list[str]:

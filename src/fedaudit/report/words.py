@@ -1,17 +1,16 @@
 """Numbers, names and sentences as a reader sees them, and records with text made safe to show."""
 
 import re
-import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel
 
 from fedaudit.core.metric_names import AUC, rate_of
+from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import clean, cut_within, shortened
 from fedaudit.results.estimate import AT_THRESHOLD, NO_DEFENSE, Estimate, Interval
 from fedaudit.results.guessing import with_doubts
@@ -23,16 +22,9 @@ MISSING = "–"
 Number = int | float
 
 
-_FIXED = tomllib.loads((Path(__file__).parent / "templates" / "wording.toml").read_text("utf-8"))
-
-
 def fixed(section: str) -> Mapping[str, str]:
-    """Return the fixed texts of a section of ``wording.toml``, such as "games.limits"."""
-    found: Any = _FIXED
-    for name in section.split("."):
-        found = found[name]
-    texts: Mapping[str, str] = found
-    return texts
+    """Return the fixed texts of a section, such as "games.limits", by their keys."""
+    return fixed_texts(section)
 
 
 def explained(text: str) -> tuple[tuple[str, str], ...]:

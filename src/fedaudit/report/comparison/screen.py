@@ -19,7 +19,9 @@ from fedaudit.report.comparison.tradeoffs import (
     tradeoffs,
 )
 from fedaudit.report.figures import drawing
+from fedaudit.report.figures.forest import DOUBTED
 from fedaudit.report.first import First
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.pictures import comparison_picture
 from fedaudit.report.text.verdict import PlainVerdict
@@ -34,7 +36,6 @@ LEAST_SPANS = {"leakage": 0.2, "error": 0.1}
 """Least lengths of a front's axes: differences within what few samples give must not fill it."""
 
 _UNDEFENDED = drawing.Style(drawing.GREY, "", drawing.RESERVED)
-_DOUBTED = drawing.Style(drawing.GREY, "", "diamond-open")
 _BEST = drawing.Style("var(--ink)", "", "star")
 
 
@@ -61,12 +62,10 @@ def first_of_comparison(
     rows, best = tradeoffs(comparison), best_tradeoff(comparison)
     shown = best or least_cost([row for row in rows if row.lowers]) or least_cost(rows)
     look: evidence.Status = "inconclusive"
-    steps: tuple[str, ...] = (
-        "Choose by the picture: low leakage at a low test error, where intervals are apart."
-        if comparison.fronts
-        else "Choose by the table: low leakage and high test accuracy, with their intervals.",
-        "Repeat the chosen row with more seeds, then hold it: fedaudit gate.",
-    )
+    steps: list[str] = [
+        fixed("choosing.picture" if comparison.fronts else "choosing.table"),
+        fixed("choosing.hold"),
+    ]
     if nothing and not failed:
         grave = f"“{evidence.gravest(plain)}”" if plain else ""
         reason = f"the verdict is {grave}"
@@ -74,11 +73,7 @@ def first_of_comparison(
             reason = f"no membership attack is above guessing{f' ({grave})' if grave else ''}"
         status, shown = "nothing to lower", None
         text = f"Undefended {reason}: which defense lowers a leak cannot be said here"
-        steps = (
-            "Audit more samples and seeds of the undefended federation, or one that memorises its "
-            "training data, until an attack is above guessing.",
-            "Then compare again.",
-        )
+        steps = [fixed("choosing.memorise"), fixed("choosing.again")]
     elif not compared:
         status = "side by side"
         grave = evidence.gravest([verdict.status for verdict in verdicts])
@@ -90,19 +85,12 @@ def first_of_comparison(
         status = "no trade-off"
         text = "No defense is shown to lower the leakage to the strongest attack"
         if shown is not None and shown.lowers:
-            text = (
-                "No defense is shown to take away more leakage than it costs. "
-                f"{shortened(shown.name, 60)}: {_bargain(shown)}"
-            )
-        steps = (
-            "Audit more samples and seeds of the same rows until a change is shown, or try other "
-            "defenses and strengths.",
-            "Rely on no defense here until then.",
-        )
+            text = f"{fixed('pictures.no_bargain')} {shortened(shown.name, 60)}: {_bargain(shown)}"
+        steps = [fixed("choosing.more"), fixed("choosing.rely")]
     if failed:
         status, look, shown = "control failed", "control failed", None
         text = "A control failed, so that no trade-off is concluded" if compared else text
-        steps = ("Repeat the records whose controls failed before any conclusion.",)
+        steps = [fixed("choosing.repeat")]
     return First(
         look,
         status,
@@ -113,7 +101,7 @@ def first_of_comparison(
         _numbers(shown, comparison) if shown else (),
         controls_line(records),
         controls_sign(records),
-        steps,
+        tuple(steps),
         (SIZES_DIFFER,) if sizes_differ(records) else (),
     )
 
@@ -207,7 +195,7 @@ def front_figure(
     looks = {name: drawing.style(at)._replace(dash="") for at, name in enumerate(names)}
     rows = {row: _UNDEFENDED for row, one in enumerate(comparison.rows) if one.family == NO_DEFENSE}
     rows |= {best.row: _BEST} if best else {}
-    rows |= dict.fromkeys(doubted_rows(comparison, records), _DOUBTED)
+    rows |= dict.fromkeys(doubted_rows(comparison, records), DOUBTED)
     choices = [
         drawing.Choice(
             f"{'Advantage' if metric == AUC else words.metric_name(metric)}, strongest attack, "
@@ -216,23 +204,22 @@ def front_figure(
         )
         for (metric, contrast), inside in by_panel.items()
     ]
-    reading = ""
+    caption = fixed("pictures.fronts")
     if best:
-        reading = " Low and to the left is good."
+        caption += f" {fixed('pictures.best')}"
     elif ranked and nothing_to_lower(comparison):
-        reading = " No undefended attack is above guessing, so that no row is shown to leak less."
+        caption += f" {fixed('pictures.nothing')}"
     elif ranked and holds_defenses(comparison):
-        reading = " No defense is shown to take away more leakage than it costs."
+        caption += f" {fixed('pictures.no_bargain')}"
     marked = {
         "no defense, same clients": _UNDEFENDED,
         f"best trade-off: {labels[best.row] if best else ''}": _BEST,
-        NOT_RELIED_ON: _DOUBTED,
+        NOT_RELIED_ON: DOUBTED,
     }
     drawn = {rows.get(point.row) for front in fronts for point in front.points}
     return drawing.Figures(
         "fronts",
-        "Leakage against test error, one mark per strength of a defense, each a mean over seeds "
-        f"with its 95% intervals.{reading}",
+        caption,
         tuple(choices),
         drawing.legend(looks | {name: look for name, look in marked.items() if look in drawn}),
         "tall",

@@ -1,11 +1,11 @@
 """Tables of records side by side: attacks, sources, epsilons, clusters, utility, use of data."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
 from fedaudit.core import metric_names
-from fedaudit.report import evidence
+from fedaudit.report import evidence, words
 from fedaudit.report.clusters import FIGURES, group_heading
 from fedaudit.report.comparison.tradeoffs import (
     case_of,
@@ -17,6 +17,7 @@ from fedaudit.report.comparison.tradeoffs import (
     labels_of,
     on_clients,
 )
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import (
     Cell,
     Filled,
@@ -29,21 +30,11 @@ from fedaudit.report.grid import (
     shortened,
     tabled,
 )
-from fedaudit.report.section import Section, fixed, of_table
+from fedaudit.report.section import Section, of_table
 from fedaudit.report.sources import Named, look_of_source, named_in
-from fedaudit.report.tables.cells import change_limits, change_text, estimate_table, measured
+from fedaudit.report.tables.cells import change_lines, estimate_table, measured
 from fedaudit.report.words import (
-    MISSING,
-    about_runs,
-    against,
-    capital,
-    contrast_order,
-    defense_name,
-    interval,
     listed,
-    metric_name,
-    number,
-    percent,
 )
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import (
@@ -61,7 +52,6 @@ from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
 
-STAR = "* the interval of the change excludes 0, without correction for the number of cells."
 _DOUBTED = f"✗ {NOT_RELIED_ON}."
 
 
@@ -122,8 +112,10 @@ def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
         "What is compared",
         [
             {
-                "Defense and coalition": named(defense_name(row.defense), case_of(row), limit=120),
-                **{name: named(row.settings.get(name, MISSING), limit=32) for name in names},
+                "Defense and coalition": named(
+                    words.defense_name(row.defense), case_of(row), limit=120
+                ),
+                **{name: named(row.settings.get(name, words.MISSING), limit=32) for name in names},
                 "Verdict": verdicts[row.source],
                 "Record": named(comparison.sources[row.source].name, limit=60),
             }
@@ -140,19 +132,18 @@ def hypervolume_table(comparison: Comparison, records: Sequence[Record] = ()) ->
         return None
     doubted = doubted_rows(comparison, records)
     in_doubt = [f for f in fronts if any(point.row in doubted for point in f.points)]
-    methods = listed(evidence.distinct(front.method for front in fronts)[:3])
+    methods = words.listed(evidence.distinct(front.method for front in fronts)[:3])
     return estimate_table(
         "Hypervolume",
         sorted(fronts, key=front_order),
         rows=lambda front: named(front_name(front), limit=120),
-        columns=lambda front: (f"Members {against(front.contrast)}", leakage_name(front.metric)),
+        columns=lambda front: (
+            f"Members {words.against(front.contrast)}",
+            leakage_name(front.metric),
+        ),
         cell=lambda front: _area(front, evidence.DOUBTED if front in in_doubt else evidence.Look()),
         first="Defense and coalition",
-        remark="Share of the unit square of leakage and test error that the defense's strengths, "
-        "or not defending, are at least as good as; larger is better. Gain: what the defense adds "
-        "to not defending, on the same clients. The strongest attack has the largest figure over "
-        "the runs of a row, on each client, which errs upward. "
-        f"Intervals: {methods}. {_DOUBTED * bool(in_doubt)}",
+        remark=f"{fixed('compared.hypervolume', methods=methods)} {_DOUBTED * bool(in_doubt)}",
     )
 
 
@@ -160,24 +151,24 @@ def front_order(front: Front) -> tuple[tuple[int, str], int]:
     """Sort key of fronts: contrasts and metrics in the order of a report."""
     known = list(metric_names.HEADLINE_METRICS)
     place = known.index(front.metric) if front.metric in known else len(known)
-    return contrast_order(front.contrast), place
+    return words.contrast_order(front.contrast), place
 
 
 def leakage_name(metric: str) -> str:
     """Return the name of a front's leakage, for an axis."""
     if metric == metric_names.AUC:
         return "Membership advantage (2 AUC − 1)"
-    return metric_name(metric)
+    return words.metric_name(metric)
 
 
 def _area(front: Front, look: evidence.Look) -> Cell:
-    lines = [look.word, interval(front.low, front.high, "hypervolume")]
+    lines = [look.word, words.interval(front.low, front.high, "hypervolume")]
     if front.gain is not None:
         ends = (front.gain_low, front.gain_high)
         low, high = (None if end is None else round(end, 3) for end in ends)
-        limits = interval(low, high, "hypervolume")
-        lines += [f"gain {number(round(front.gain, 3))}", f"({limits})" if limits else ""]
-    return Cell(f"{look.sign}{number(front.hypervolume)}", below(*lines))
+        limits = words.interval(low, high, "hypervolume")
+        lines += [f"gain {words.number(round(front.gain, 3))}", f"({limits})" if limits else ""]
+    return Cell(f"{look.sign}{words.number(front.hypervolume)}", below(*lines))
 
 
 def attack_tables(
@@ -220,8 +211,9 @@ def _attack_table(
     # The strongest of one attack is that attack.
     shown = attacks if every_attack and several else list(OF_SEVERAL) if several else singles
     headings, notes = headings_of(comparison), Footnotes()
+    doubted = doubted_rows(comparison, records)
     rows = [
-        (entry, estimate_of(entry, comparison, records))
+        (entry, estimate_of(entry, comparison, records), _relied_on(entry, comparison, doubted))
         for entry in _in_blocks(comparison, entries)
         if entry.attack in shown
     ]
@@ -232,20 +224,17 @@ def _attack_table(
         return replace(headings[entry.row], detail=on) if is_reference else headings[entry.row]
 
     behind = evidence.distinct(n for e in entries if e.attack == EVERY_ATTACK for n in e.attacks)
+    mirrored = any(name.endswith(f", {MIRRORED}") for e in entries for name in e.attacks)
     parts = [
-        "▲ above chance for at least one audited client by the corrected test and the interval, △ "
-        "by the test alone; the word is the size of the leak.",
-        f"Mean: over the attacks that find something undefended ({listed(behind)}), client by "
-        "client." * bool(behind),
-        "Mirrored: undefended below 0.5 beyond chance, so read as 1 − AUC."
-        * any(name.endswith(f", {MIRRORED}") for entry in entries for name in entry.attacks),
-        "Strongest attack: the largest figure of a row on each client, with the largest upper "
-        "limit of all attacks." * several,
-        _about(comparison, [(figure, entry.change) for entry, figure in rows]),
+        fixed("compared.signs"),
+        fixed("compared.mean", attacks=words.listed(behind)) if behind else "",
+        fixed("compared.mirrored") if mirrored else "",
+        fixed("compared.strongest") if several else "",
+        _about(comparison, [row[1:] for row in rows]),
         "Single attacks: comparison.json." * (several and not every_attack),
     ]
     return estimate_table(
-        f"{metric_name(entries[0].metric)}: members {against(entries[0].contrast)}",
+        f"{words.metric_name(entries[0].metric)}: members {words.against(entries[0].contrast)}",
         rows,
         rows=lambda row: heading(row[0]),
         columns=lambda row: _attack_name(row[0].attack),
@@ -277,22 +266,26 @@ def _in_blocks(comparison: Comparison, entries: Sequence[AttackEntry]) -> list[A
     return [entry for block in blocks.values() for entry in block]
 
 
-def _attack_cell(entry: AttackEntry, figure: Estimate, notes: Footnotes) -> Cell | None:
+def _attack_cell(
+    entry: AttackEntry, figure: Estimate, change: Difference | None, notes: Footnotes
+) -> Cell | None:
     if entry.value is None:
-        return Cell(MISSING, "not given", "muted", notes.mark(entry.note), clean(entry.note))
+        return Cell(words.MISSING, "not given", "muted", notes.mark(entry.note), clean(entry.note))
     lines = []
     if entry.clients and entry.targets != entry.clients:
         lines.append(f"on {on_clients(entry.targets)} alone")
     if entry.attack == STRONGEST_ATTACK:
         lines.append(shortened(listed(entry.attacks), 60))
-    lines += _change(entry.change, entry.metric)
+    lines += change_lines(change, entry.metric)
     return measured(figure, evidence.look_of(figure), *lines, mark=notes.mark(entry.note))
 
 
-def _change(change: Difference | None, metric: str) -> tuple[str, ...]:
-    if change is None:
-        return ()
-    return (f"Δ {change_text(change, metric)}", change_limits(change, metric))
+def _relied_on(
+    entry: AttackEntry | FigureEntry, comparison: Comparison, doubted: Collection[int]
+) -> Difference | None:
+    """Return the change of a figure; None if a failed control takes back its row or its base."""
+    rows = (entry.row, comparison.rows[entry.row].base)
+    return None if any(row in doubted for row in rows) else entry.change
 
 
 def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | None]]) -> str:
@@ -305,12 +298,12 @@ def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | N
     base = "the undefended row of the same settings, or else the first row"
     if {row.base for row in comparison.rows} - {None} == {0}:
         base = "the first row"
+    by = words.listed(changed[:3])
     parts = [
-        f"Intervals: {listed(how[:3])}." * bool(how),
-        f"Δ: change against {base} ({listed(changed[:3])}), on the same clients and seeds. {STAR}"
-        * any(changes),
+        f"Intervals: {words.listed(how[:3])}." * bool(how),
+        fixed("compared.changes", base=base, methods=by) if any(changes) else "",
         _DOUBTED * any(figure.doubt for figure in figures),
-        about_runs(figure.further for figure in figures).strip(),
+        words.about_runs(figure.further for figure in figures).strip(),
     ]
     return " ".join(filter(None, parts))
 
@@ -333,7 +326,9 @@ def _figures_table(
     """
     if not entries:
         return None
-    headings = headings_of(comparison)
+    headings, doubted = headings_of(comparison), {e.row for e in entries if e.figure.doubt}
+    figures = [entry.figure for entry in entries]
+    changes = [_relied_on(entry, comparison, doubted) for entry in entries]
     return estimate_table(
         caption,
         entries,
@@ -343,11 +338,11 @@ def _figures_table(
             entry.figure,
             look(entry),
             line(entry),
-            *_change(entry.change, entry.figure.metric),
+            *change_lines(_relied_on(entry, comparison, doubted), entry.figure.metric),
             unbounded="",
         ),
         first=first,
-        remark=f"{remark} {_about(comparison, [(e.figure, e.change) for e in entries])}",
+        remark=f"{remark} {_about(comparison, zip(figures, changes, strict=True))}",
     )
 
 
@@ -357,7 +352,7 @@ def utility_table(comparison: Comparison) -> Grid | None:
         comparison,
         "Utility",
         comparison.on("utility"),
-        columns=lambda entry: capital(metric_name(entry.figure.metric)),
+        columns=lambda entry: words.capital(words.metric_name(entry.figure.metric)),
     )
 
 
@@ -383,9 +378,8 @@ def source_comparison(comparison: Comparison) -> Grid | None:
         [entry for entry in comparison.on("source") if (entry.row, entry.figure.attack) in attacks],
         columns=lambda entry: entry.figure.attack,
         look=lambda entry: look_of_source(attacks[entry.row, entry.figure.attack]),
-        line=lambda entry: f"labels {percent(attacks[entry.row, entry.figure.attack].mixes)}",
-        remark="▲ above label distributions, ▷ above guessing; the word is the size of what is "
-        "beyond label distributions, which alone explain the share given below.",
+        line=lambda entry: f"labels {words.percent(attacks[entry.row, entry.figure.attack].mixes)}",
+        remark=fixed("compared.sources"),
     )
 
 
@@ -419,8 +413,8 @@ def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Gri
 
     def cell(figure: Estimate) -> str:
         if figure.value is None:
-            return "none proven" if figure.metric in _FORMAL else MISSING
-        return number(figure.value)
+            return "none proven" if figure.metric in _FORMAL else words.MISSING
+        return words.number(figure.value)
 
     return estimate_table(
         "Epsilon",
@@ -430,13 +424,7 @@ def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Gri
         cell=lambda entry: cell(entry[1]),
         order=_EPSILONS.values(),
         first="Defense",
-        remark="Formal: proven for the training, against an adversary who sees all rounds; for one "
-        "round, against one who sees that round's upload and no other"
-        + f" ({', '.join(notes[:4])})"
-        * bool(notes)
-        + ". Claimed and measured: for one client's update or zero in its place, against an "
-        "adversary with the first and the last global model. Measured ones are 95% lower limits: "
-        "one above the claim refutes it.",
+        remark=fixed("compared.epsilons", notes=f" ({', '.join(notes[:4])})" * bool(notes)),
     )
 
 
@@ -455,12 +443,12 @@ def cluster_comparison(comparison: Comparison) -> Grid | None:
         "Clustered learning",
         sorted(entries, key=place),
         rows=lambda entry: named(
-            FIGURES.get(entry.figure.metric, capital(entry.figure.metric)),
+            FIGURES.get(entry.figure.metric, words.capital(entry.figure.metric)),
             group_heading(entry.figure.group),
         ),
         columns=lambda entry: (labels[entry.row], entry.figure.algorithm),
         first="Figure and group",
-        remark=" ".join(f"{capital(shortened(note, 200))}." for note in notes[:3]),
+        remark=" ".join(f"{words.capital(shortened(note, 200))}." for note in notes[:3]),
     )
 
 
@@ -487,8 +475,8 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
         rows.append(
             {
                 "Defense": headings[place],
-                "Samples used in a round": percent(fmean(shares) if shares else 0.0),
-                "Times a sample is used": number(uses / max(samples, 1)),
+                "Samples used in a round": words.percent(fmean(shares) if shares else 0.0),
+                "Times a sample is used": words.number(uses / max(samples, 1)),
                 "Extra bytes a round": f"{extra:,.0f}",
                 "Local time": Cell(f"{seconds:.3g} s", slower),
             }
@@ -498,7 +486,5 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
     return tabled(
         "Use of training data and cost to a client",
         rows,
-        remark="Means over the clients that defend and over seeds. Extra bytes: in addition to "
-        "model and upload. Local time: seconds of training, and in multiples of the undefended "
-        "row; not comparable between machines.",
+        remark=fixed("compared.usage"),
     )

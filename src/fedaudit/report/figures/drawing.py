@@ -91,7 +91,6 @@ class Scale:
             series reach.
         count: About how many ticks there are.
         ticks: Values at which it is marked, with their texts; chosen if None.
-        step: Distance between ticks; chosen if None.
         log: Whether it is logarithmic, which needs ends and ticks.
     """
 
@@ -100,7 +99,6 @@ class Scale:
     ends: tuple[Number, Number] | None = None
     count: int = 7
     ticks: Mapping[Number, str] | None = None
-    step: Number | None = None
     log: bool = False
 
 
@@ -122,7 +120,6 @@ class Series:
         y: Values, one a place; None leaves a gap.
         look: Its style.
         hover: Format of a mark's text under the pointer, such as "{y:.1%} in round {x}".
-        steps: Whether the line goes across first and then up.
         marks: Number of marks, with their intervals, on a line at most; without a line every
             value has one.
         size: Size of the marks.
@@ -137,7 +134,6 @@ class Series:
     y: Sequence[Number | None]
     look: Style
     hover: str = ""
-    steps: bool = False
     marks: int = 12
     size: Number = 7
     looks: Sequence[Style] = ()

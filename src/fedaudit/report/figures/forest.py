@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from fedaudit.report import words
+from fedaudit.report import evidence, words
 from fedaudit.report.figures.drawing import GREY, OKABE_ITO, LegendEntry, Scale, Style, legend
 from fedaudit.report.figures.svg import figure, tick_step, tick_texts, ticks_of, upright
 from fedaudit.report.grid import shortened
 from fedaudit.results.estimate import Estimate
+from fedaudit.results.guessing import NOT_RELIED_ON
 
 PLAIN, *DEFENDED = (
     Style(color, "", symbol)
@@ -21,6 +22,8 @@ PLAIN, *DEFENDED = (
     )
 )
 BASELINE = Style(GREY, "", "diamond-open")
+DOUBTED = Style(GREY, "", "circle-open")
+"""Look of a figure that a failed control takes back."""
 
 MOST_LINES = 20
 """Rows of a picture at most; the tables have the others."""
@@ -111,15 +114,18 @@ Picture = tuple[Forest, ...]
 
 def mark_of(estimate: Estimate, look: Style, name: str) -> Mark:
     """Return the mark of a figure, whose text has its name, value and interval."""
-    limits = words.interval_of(estimate)
+    limits = evidence.DOUBTED.word if estimate.doubt else words.interval_of(estimate)
     text = f"{name} {words.value_of(estimate)}" + f" ({limits})" * bool(limits)
+    look = DOUBTED if estimate.doubt else look
     return Mark(estimate.value or 0.0, estimate.low, estimate.high, look, text)
 
 
-def cell_of(estimate: Estimate, look: Style, name: str, *more: Mark, sign: str = "") -> TrackCell:
-    """Return the cell of a figure with a sign before it, and further marks behind it."""
-    marks = (mark_of(estimate, look, name), *more)
-    return TrackCell(marks, f"{sign}{words.value_of(estimate)}", words.interval_of(estimate))
+def cell_of(estimate: Estimate, marks: Sequence[Mark], sign: str = "") -> TrackCell:
+    """Return a cell whose text is a figure with a sign, or that it is not relied on."""
+    value, limits = words.value_of(estimate), words.interval_of(estimate)
+    if estimate.doubt:
+        sign, limits = evidence.DOUBTED.sign, evidence.DOUBTED.word
+    return TrackCell(tuple(marks), f"{sign}{value}", limits)
 
 
 def forest(
@@ -149,8 +155,9 @@ def forest(
         )
     by_track = [[m for line in shown for m in line.cells[at].marks] for at in range(len(tracks))]
     used = {mark.look for marks in by_track for mark in marks}
-    known = {name: look for name, look in (looks or {}).items() if look in used}
-    keys = legend(known) if len(known) > 1 else ()
+    every = {**(looks or {}), f"✗ {NOT_RELIED_ON}": DOUBTED}
+    known = {name: look for name, look in every.items() if look in used}
+    keys = legend(known) if len(known) > 1 or DOUBTED in used else ()
     fitted = tuple(_fitted(*pair) for pair in zip(tracks, by_track, strict=True))
     return (Forest(title, label, caption, fitted, shown, keys),)
 
@@ -227,8 +234,9 @@ def _track(track: Track, marks: Sequence[Mark], band: tuple[float, float] | None
 
 
 def _mark(track: Track, mark: Mark, up: float) -> Markup:
-    low = 0.0 if mark.low is None else track.at(mark.low)
-    high = 1.0 if mark.high is None else track.at(mark.high)
-    has_limits = mark.low is not None or mark.high is not None
-    limits = [((low, up), (high, up))] if has_limits else []
-    return figure(mark.text, limits, mark.look, (track.at(mark.value), up), mark.size)
+    middle = track.at(mark.value)
+    low, high = middle, middle
+    if mark.low is not None or mark.high is not None:
+        low = 0.0 if mark.low is None else track.at(mark.low)
+        high = 1.0 if mark.high is None else track.at(mark.high)
+    return figure(mark.text, [((low, up), (high, up))], mark.look, (middle, up), mark.size)

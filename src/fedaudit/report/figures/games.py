@@ -13,6 +13,7 @@ from fedaudit.report.figures.forest import (
     TrackCell,
     forest,
 )
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.points import (
     ShownPoint,
@@ -53,10 +54,7 @@ def games_picture(record: Record) -> Picture:
     fitting = [(text, points) for text, points in selections.items() if len(points) <= MOST_LINES]
     text, points = fitting[0] if fitting else list(selections.items())[-1]
     points = points[:MOST_LINES]
-    caption = (
-        "Share of games in which the server is right about a record, with 95% intervals; ε is "
-        f"claimed, the dashed line is guessing.{text}"
-    )
+    caption = fixed("pictures.games") + text
     if left := len(record.games) - len(points):
         caption += f" The tables have {left} more points."
     track, title = Track("Attack success rate", "%", 0.5), "Success of the server against guessing"

@@ -90,20 +90,9 @@ def _roc_panel(
         for kind in ("False", "True")
     )
     meaning = words.contrast_meaning(contrast)
-    series = [
-        drawing.Series(
-            curve.attack,
-            # A logarithmic axis has no zero: such points go to the edge, below it for the TPR.
-            [max(rate, floor) for rate in curve.fpr],
-            [max(rate, floor / 10) for rate in curve.tpr],
-            looks.get(curve.attack, _PALE),
-            "TPR {y:.2%} at FPR {x:.3%}",
-            steps=True,
-            marks=5,
-        )
-        # Grey ones first, so that they lie below.
-        for curve in sorted(curves, key=lambda curve: curve.attack in looks)
-    ]
+    # Grey ones first, so that they lie below.
+    ordered = sorted(curves, key=lambda curve: curve.attack in looks)
+    series = [_roc_curve(curve, looks.get(curve.attack, _PALE), floor) for curve in ordered]
     return drawing.Panel(
         f"Members {words.against(contrast)}",
         f"Curves of {len(curves)} attacks telling members from {meaning}; "
@@ -113,3 +102,11 @@ def _roc_panel(
         [drawing.Series("guessing", [floor, 1], [floor, 1], _GUESSING), *series],
         uprights=(0.001, 0.01),
     )
+
+
+def _roc_curve(curve: Curve, look: drawing.Style, floor: float) -> drawing.Series:
+    # A logarithmic axis has no zero: such points go to the edge, below it for the TPR. A step goes
+    # across before it goes up.
+    fpr = [max(rate, floor) for rate in curve.fpr for _ in range(2)][1:]
+    tpr = [max(rate, floor / 10) for rate in curve.tpr for _ in range(2)][:-1]
+    return drawing.Series(curve.attack, fpr, tpr, look, "TPR {y:.2%} at FPR {x:.3%}", marks=5)

@@ -6,13 +6,14 @@ drawing serves a wide screen, a phone and paper.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from markupsafe import Markup
 
 from fedaudit.report.figures import drawing
 from fedaudit.report.grid import shortened
+from fedaudit.results.estimate import Interval
 
 SIDE = 1000
 _LEFT, _BELOW = 12, 40
@@ -106,7 +107,7 @@ def ticks_of(
             for value, text in scale.ticks.items()
             if low - 1e-9 <= (math.log10(value) if scale.log else value) <= high + 1e-9
         }
-    step = scale.step or tick_step(high - low, scale.count, scale.form)
+    step = tick_step(high - low, scale.count, scale.form)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     values = [place * step for place in range(first, last + 1)]
     return {value: _tick_text(value, step, scale.form) for value in values}
@@ -156,43 +157,36 @@ def _level(kind: str, at: float) -> Markup:
 def _trace(series: drawing.Series, x: Axis, y: Axis) -> Markup:
     pairs = zip(series.x, series.y, strict=True)
     places = [None if up is None else (x.at(across), 1 - y.at(up)) for across, up in pairs]
-    parts = [_line(places, series)] if series.look.dash else []
-    step = max(1, -(-len(places) // series.marks)) if series.look.dash and series.marks else 1
+    parts = [_line(places, series.look)] if series.look.dash else []
+    step = max(1, -(-len(places) // series.marks)) if series.look.dash else 1
     for index, place in enumerate(places):
         look = series.looks[index] if series.looks else series.look
-        if place is not None and series.marks and look.symbol and index % step == 0:
-            limits = [*_limits(series, index, x, y)]
-            parts.append(figure(_text_of(series, index), limits, look, place, series.size))
+        if place is None or not look.symbol or index % step:
+            continue
+        across, up = place
+        low, high = _ends(series.limits, index, y, 1 - up)
+        left, right = _ends(series.limits_across, index, x, across)
+        segments = [((across, 1 - high), (across, 1 - low)), ((left, up), (right, up))]
+        text = series.texts[index] if series.texts else shortened(series.name)
+        values = series.hover.format(x=series.x[index], y=series.y[index])
+        said = f"{text}: {values}" if values else text
+        parts.append(figure(said, segments, look, place, series.size))
     form = Markup("<g><title>{}</title>{}</g>")
     return form.format(shortened(series.name), Markup("").join(parts)) if parts else Markup("")
 
 
-def _text_of(series: drawing.Series, index: int) -> str:
-    """Return what a mark says under the pointer."""
-    text = series.texts[index] if series.texts else shortened(series.name)
-    values = series.hover.format(x=series.x[index], y=series.y[index])
-    return f"{text}: {values}" if values else text
-
-
-def _limits(series: drawing.Series, index: int, x: Axis, y: Axis) -> Iterator[tuple[Spot, Spot]]:
-    """Yield the ends of the intervals of a mark, that on the vertical axis first."""
-    across, up = x.at(series.x[index]), y.at(series.y[index] or 0.0)
-    for intervals, axis, middle in ((series.limits, y, up), (series.limits_across, x, across)):
-        interval = intervals[index] if intervals else None
-        if interval is None or interval.low == interval.high:
-            continue
-        low, high = (
-            middle if end is None else axis.at(end) for end in (interval.low, interval.high)
-        )
-        if axis is y:
-            yield (across, 1 - high), (across, 1 - low)
-        else:
-            yield (low, 1 - up), (high, 1 - up)
+def _ends(
+    intervals: Sequence[Interval | None], index: int, axis: Axis, middle: float
+) -> tuple[float, float]:
+    """Return the ends of an interval as shares of an axis; its middle where one is not known."""
+    interval = (intervals[index] if intervals else None) or Interval()
+    low, high = interval.low, interval.high
+    return middle if low is None else axis.at(low), middle if high is None else axis.at(high)
 
 
 def figure(
     text: str,
-    limits: Iterable[tuple[Spot, Spot]],
+    segments: Iterable[tuple[Spot, Spot]],
     look: drawing.Style,
     place: Spot,
     size: drawing.Number,
@@ -201,7 +195,7 @@ def figure(
 
     A symbol that ends in "-open" is hollow. A mark outside of the panel is left out.
     """
-    lines = [_segment(start, end, look.color) for start, end in limits]
+    lines = [_segment(*ends, look.color) for ends in segments if ends[0] != ends[1]]
     if all(-_OUTSIDE <= share <= 1 + _OUTSIDE for share in place):
         lines.append(_mark(look, place, size))
     return Markup("<g><title>{}</title>{}</g>").format(text, Markup("").join(lines))
@@ -226,35 +220,28 @@ def _mark(look: drawing.Style, place: Spot, size: drawing.Number) -> Markup:
     ).format(*map(_percent, place), ink.format(look.color), size / 8, shape)
 
 
-def _line(places: Sequence[Spot | None], series: drawing.Series) -> Markup:
-    dash = drawing.DASHES[series.look.dash]
+def _line(places: Sequence[Spot | None], look: drawing.Style) -> Markup:
+    dash = drawing.DASHES[look.dash]
     return Markup(
         '<svg viewBox="0 0 {0} {0}" width="100%" height="100%" preserveAspectRatio="none">'
         '<path class="line" d="{1}" stroke="{2}" stroke-width="2"{3}/></svg>'
     ).format(
         SIDE,
-        _path(places, steps=series.steps),
-        series.look.color,
+        _path(places),
+        look.color,
         Markup(' stroke-dasharray="{}"').format(dash) if dash else "",
     )
 
 
-def _path(places: Sequence[Spot | None], *, steps: bool) -> str:
+def _path(places: Sequence[Spot | None]) -> str:
     """Return a line through places, which starts again after a gap."""
-    parts: list[str] = []
-    before: tuple[str, str] | None = None
-    for place in places:
-        spot = None if place is None else (_thousandth(place[0]), _thousandth(place[1]))
-        if spot is not None and before is None:
-            parts.append(f"M{spot[0]} {spot[1]}")
-        elif spot is not None and before is not None and spot != before:
-            across, up = spot
-            if steps:
-                parts += [f"H{across}"] * (before[0] != across) + [f"V{up}"] * (before[1] != up)
-            else:
-                parts.append(f"L{across} {up}")
-        before = spot
-    return "".join(parts)
+    spots = [
+        f"{_thousandth(place[0])} {_thousandth(place[1])}" if place else "" for place in places
+    ]
+    pairs = zip(["", *spots], spots, strict=False)
+    return "".join(
+        f"{'L' if before else 'M'}{spot}" for before, spot in pairs if spot and spot != before
+    )
 
 
 def _thousandth(share: float) -> str:

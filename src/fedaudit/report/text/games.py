@@ -20,7 +20,6 @@ from fedaudit.report.text.points import (
     least_right,
     most_right,
     overtaken,
-    protection_name,
     protection_word,
     provable,
     ratio,
@@ -132,12 +131,10 @@ def _headline(behind: Sequence[ShownPoint], bare: Sequence[ShownPoint], what: st
         right = f"The server is right in {_right(most_right(bare))} of games without a {what}"
         return f"{right}; guessing is right in 50%"
     # The status is about protected clients, and so is this: without protection is in a tile.
-    weakest, best = most_right(behind), least_right(behind)
+    weakest, least = most_right(behind), least_right(behind)
     text = f"With {weakest.name} the server is right in {_right(weakest)} of games"
-    if weakest.point.adv.low > best.point.adv.high:
-        text += f", with {best.name} in {_right(best)}"
-        protections = {protection_name(item.point) for item in behind}
-        text += " (each where the server does best)" * (len(protections) < len(behind))
+    if least and weakest.point.adv.low > least.point.adv.high:
+        text += f", with {least.name} in {_right(least)}"
     return f"{text}; guessing is right in 50%"
 
 

@@ -126,15 +126,8 @@ def plan_words(rounds: InRounds) -> str:
 
 def families(shown: Sequence[ShownPoint]) -> Families:
     """Group points by family, in the record's order; within one by epsilon, or by rounds."""
-
-    def step(item: ShownPoint) -> float:
-        rounds, claimed = item.point.rounds, item.point.claimed_epsilon
-        if rounds is not None:
-            return float(rounds.averaged)
-        return math.inf if claimed is None else claimed
-
     by_name = grouped(shown, lambda item: item.family)
-    return {name: sorted(inside, key=step) for name, inside in by_name.items()}
+    return {name: sorted(inside, key=_step) for name, inside in by_name.items()}
 
 
 def by_protection(shown: Sequence[ShownPoint]) -> tuple[list[ShownPoint], list[ShownPoint]]:
@@ -160,15 +153,24 @@ def most_right(shown: Sequence[ShownPoint]) -> ShownPoint:
     return max(shown, key=lambda item: (item.point.adv.low, item.point.adv.value))
 
 
-def least_right(shown: Sequence[ShownPoint]) -> ShownPoint:
-    """Return the point of the strongest protection, where the server does best against it.
+def least_right(behind: Sequence[ShownPoint]) -> ShownPoint | None:
+    """Return the point with the lowest success rate that the highest is compared with.
 
-    Protections are compared at such points, since success depends on epsilon, on rounds and on the
-    server's plan as well.
+    It is of another family with the same epsilon, or as many rounds. Without such a family it is
+    the highest of its own family, so that like is compared with like. None of a single family.
     """
-    protections = grouped(shown, lambda item: protection_name(item.point)).values()
-    worst = [max(inside, key=lambda item: item.point.adv.value) for inside in protections]
-    return min(worst, key=lambda item: (item.point.adv.high, item.point.adv.value))
+    most = most_right(behind)
+    others = [item for item in behind if item.family != most.family]
+    alike = [item for item in others if _step(item) == _step(most)]
+    alike = alike or [most_right(inside) for inside in families(others).values()]
+    return min(alike, key=lambda one: (one.point.adv.high, one.point.adv.value), default=None)
+
+
+def _step(item: ShownPoint) -> float:
+    if item.point.rounds is not None:
+        return float(item.point.rounds.averaged)
+    claimed = item.point.claimed_epsilon
+    return math.inf if claimed is None else claimed
 
 
 def epsilon(value: float) -> str:
@@ -232,9 +234,9 @@ def game_tiles(record: Record) -> list[Tile]:
     what = protection_word(record)
     tiles = []
     if behind:
-        tiles.append(_success_tile(f"Server right, weakest {what}", most_right(behind)))
-    if len({protection_name(item.point) for item in behind}) > 1:
-        tiles.append(_success_tile(f"Server right, strongest {what}", least_right(behind)))
+        tiles.append(_success_tile(f"Server right, most behind a {what}", most_right(behind)))
+        if least := least_right(behind):
+            tiles.append(_success_tile(f"Server right, least behind another {what}", least))
     if bare:
         tiles.append(_success_tile(f"Server right, no {what}", most_right(bare)))
     claiming = [one for one in shown if one.point.claimed_epsilon is not None]

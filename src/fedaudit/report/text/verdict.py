@@ -8,24 +8,23 @@ from typing import NamedTuple
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, words
 from fedaudit.report.deciding.clients import clients_of
+from fedaudit.report.deciding.deletion import deletion
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.findings import findings, headlines, standing
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import (
-    WITHHELD,
     clients_named,
     coverage_gaps,
     failures_beside,
     hardly_learned,
     left_out,
     unit_of,
-    unlearning_verdict,
 )
 from fedaudit.report.words import fixed
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import by_test_alone
 from fedaudit.results.record import Record
-from fedaudit.results.unlearning import most_left, unlearning_rows
+from fedaudit.results.unlearning import unlearning_rows
 
 
 class PlainVerdict(NamedTuple):
@@ -33,6 +32,7 @@ class PlainVerdict(NamedTuple):
 
     Attributes:
         status: The verdict as one of a few fixed words.
+        badge: The verdict in two or three words, as a reader sees it.
         topics: "membership", "sources" and "clusters" with the verdict on each, the gravest first.
         headline: The verdict as a sentence; of several topics the gravest comes first.
         warning: Why nothing follows from the figures about attacks and defenses; empty where
@@ -43,6 +43,7 @@ class PlainVerdict(NamedTuple):
     """
 
     status: evidence.Status
+    badge: str
     topics: tuple[tuple[str, evidence.Status], ...]
     headline: str
     warning: str
@@ -55,17 +56,18 @@ def verdict(record: Record) -> PlainVerdict:
     """Return the verdict on a record, computed from its figures and controls alone."""
     record = words.cleaned(record)
     found = findings(record)
-    shown = standing(record, found)
+    shown, left = standing(record, found), deletion(record)
     sentences = [
         *headlines(shown),
         *failures_beside(record, shown[0].status),
         coverage_gaps(record),
         *left_out(record),
-        _of_deletion(record),
+        left.headline if left and not evidence.says_nothing(record) else "",
         *(bounds.sentence for bounds in shown_bounds(record)),
     ]
     return PlainVerdict(
         shown[0].status,
+        shown[0].badge or shown[0].status,
         tuple((one.topic, one.status) for one in found),
         ". ".join(filter(None, evidence.distinct(sentences))),
         learning_warning(record),
@@ -73,16 +75,6 @@ def verdict(record: Record) -> PlainVerdict:
         " ".join(evidence.distinct(one.meaning for one in shown)),
         open_points(record, evidence.headline(record)),
     )
-
-
-def _of_deletion(record: Record) -> str:
-    rows = unlearning_rows(record)
-    if not rows or evidence.says_nothing(record):
-        return ""
-    if unlearning_verdict(record) == WITHHELD:
-        return f"The verdict after deletion is {WITHHELD}"
-    most = words.number(most_left(rows).after.number)
-    return f"That is before deletion; after it: {unlearning_verdict(record)} (largest AUC {most})"
 
 
 MOST_WARNED = 3
