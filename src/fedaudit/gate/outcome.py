@@ -1,4 +1,4 @@
-"""Outcomes of holding limits against a ceiling."""
+"""Outcomes of comparing limits with a ceiling."""
 
 import re
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Attacks on a live recording, and its coverage: what was measured, and what is missing."""
+"""Attacks on a live recording, and its coverage: measured and missing rounds."""
 
 import hashlib
 import json
