@@ -16,12 +16,13 @@ import pytest
 import torch
 from numpy import ndarray
 from PIL import Image
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_diabetes, load_digits
 
 import fedaudit
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.datasets.catalog import FORMATS, SOURCES, load
 from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.generated.diabetes import _bundled_patients
 from fedaudit.datasets.generated.digits import _bundled_digits
 from fedaudit.datasets.hubs import hf
 from fedaudit.datasets.in_memory import of_samples
@@ -64,6 +65,22 @@ class TestMade:
         bunch = load_digits()
         assert np.array_equal(images, bunch.images)
         assert np.array_equal(labels, bunch.target)
+
+    def test_diabetes_patients_are_those_of_scikit_learn_in_classes_of_equal_size(self) -> None:
+        features, progression = _bundled_patients()
+        bunch = load_diabetes(scaled=False)
+        assert np.array_equal(features, bunch.data)
+        assert np.array_equal(progression, bunch.target)
+        dataset = load("diabetes", seed=1, progression_classes=3)
+        sizes = torch.cat([dataset.train.labels, dataset.test.labels]).bincount()
+        assert sizes.sum() == 442
+        assert sizes.max() - sizes.min() <= 3
+        assert dataset.train.features.std(dim=0, correction=0).tolist() == pytest.approx([1] * 10)
+
+    @pytest.mark.parametrize("classes", [1, 11])
+    def test_diabetes_in_too_few_or_many_classes_is_refused(self, classes: int) -> None:
+        with pytest.raises(BadInput, match="progression_classes"):
+            load("diabetes", progression_classes=classes)
 
     def test_the_same_seed_splits_digits_alike_and_another_seed_does_not(self) -> None:
         first, again, other = (load("digits", seed=seed) for seed in (1, 1, 2))

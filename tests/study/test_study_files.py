@@ -12,7 +12,7 @@ import torch
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import NOBODY
 from fedaudit.datasets.dataset import Dataset, numbered, of_task, some_classes
-from fedaudit.datasets.partitions.feature_shift import SHIFTS
+from fedaudit.datasets.partitions.shifts import SHIFTS
 from fedaudit.defenses.ldp import LocalDP
 from fedaudit.extensions.examples import KnownSplit
 from fedaudit.plan.dealing import GroupedData, dealt, grouped
@@ -111,8 +111,8 @@ def dealt_once(parts: Parts, dataset: Dataset, seed: int) -> GroupedData:
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedaudit.study.build._dealt", dealt_once)
-    for place in ("build", "algorithm"):
-        monkeypatch.setattr(f"fedaudit.plan.{place}.load", _blank)
+    for place in ("study.build", "plan.algorithm"):
+        monkeypatch.setattr(f"fedaudit.{place}.load", _blank)
     for kind in SHIFTS:
         monkeypatch.setitem(SHIFTS, kind, as_it_is)
     monkeypatch.setattr(LocalDP, "prepare", lambda mechanism, data, visit: data)

@@ -26,26 +26,26 @@ from fedaudit.cli.application import (
 )
 from fedaudit.cli.showing import compare, refuse_other_comparison
 from fedaudit.core.errors import BadInput, unknown_name
-from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, own_place
+from fedaudit.core.files import (
+    ATTACKED,
+    RECORD_FILE,
+    REPORT_FILE,
+    own_folder,
+    own_place,
+    write_whole,
+)
 from fedaudit.core.importing import code_named_in, line_of
 from fedaudit.core.progress import importing
-from fedaudit.plan.toml import parsed_toml, refuse_many_dots
 
 if TYPE_CHECKING:
     import fedaudit.plan.sections
     import fedaudit.results.record
 
-_DEMO: dict[str, object] = {
-    "name": "demo",
-    "about": "Five clients train a small network on handwritten digits.",
-    "data": {"name": "digits"},
-    "partition": {"scheme": "iid", "clients": 5},
-    "model": {"name": "mlp"},
-    "training": {"rounds": 40, "epochs": 5, "batch_size": 10, "lr": 0.1},
-    "audit": {"fair": 450, "background": 0},
-    "figures": {"planted_leak": True},
-}
-"""The study of ``fedaudit demo``: small, on data that is always there."""
+_DEMO = Path(__file__).with_name("demo.toml")
+"""The study of ``fedaudit demo``, on data that come with scikit-learn."""
+
+_DEMO_STUDY = "study.toml"
+"""Copy of it in the demo's folder."""
 
 _RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device", "engine")
 """What ``fedaudit run`` takes beside settings; a misspelt one is no setting either."""
@@ -65,11 +65,14 @@ class _Means(NamedTuple):
 def demo(
     *, out: Folder = Path("runs/demo"), workers: WorkerCount = 1, device: DeviceName = "cpu"
 ) -> None:
-    """Audit a small federation on handwritten digits and write a report, in under a minute."""
-    with importing():
-        from fedaudit.plan.values import study_from
+    """Show what leaks from four hospitals that train together, and what a defense changes.
 
-    _run(study_from(_DEMO, source="the demo"), out, _Means(workers=workers, device=device))
+    FedMIA and source inference attack a small network, first without a defense and then with
+    CoFedMID. The comparison, both reports and the study file are in the folder.
+    """
+    study = own_folder(out) / _DEMO_STUDY
+    write_whole(study, _DEMO.read_text(encoding="utf-8"))
+    _carry_out(study, (), "all", out, _Means(workers=workers, device=device))
 
 
 @app.command(name="run")
@@ -140,7 +143,7 @@ def _carry_out(
 ) -> None:
     with importing():
         from fedaudit.core.devices import device_named
-        from fedaudit.engines.ray_cluster import engine_named
+        from fedaudit.engines.local import engine_named
         from fedaudit.plan.file import chosen_studies, read_studies
         from fedaudit.study.running.preflight import check_grid, refuse_place
 
@@ -163,7 +166,7 @@ def _carry_out(
     for place, row in enumerate(studies, 1):
         log("", f"{row.name} ({place} of {len(studies)})")
         try:
-            _run(row, folder / row.name, means)
+            _run(row, folder / row.name, means, brief=True)
         # Hours of other rows must not depend on this one.
         except Exception as error:
             failed[row.name] = error
@@ -285,11 +288,13 @@ def attack(
     _finish(record, folder)
 
 
-def _run(study: "fedaudit.plan.sections.Study", out: Path, means: _Means) -> None:
+def _run(
+    study: "fedaudit.plan.sections.Study", out: Path, means: _Means, *, brief: bool = False
+) -> None:
     with importing():
         from fedaudit.core.devices import device_named
         from fedaudit.core.progress import bars
-        from fedaudit.engines.ray_cluster import engine_named
+        from fedaudit.engines.local import engine_named
         from fedaudit.study.running.run import run_study
 
     with bars() as progress:
@@ -304,20 +309,23 @@ def _run(study: "fedaudit.plan.sections.Study", out: Path, means: _Means) -> Non
             progress=progress,
             log=log,
         )
-    _finish(record, out)
+    _finish(record, out, brief=brief)
 
 
-def _finish(record: "fedaudit.results.record.Record", folder: Path) -> None:
+def _finish(record: "fedaudit.results.record.Record", folder: Path, *, brief: bool = False) -> None:
     from fedaudit.report.page import write_report_beside
     from fedaudit.report.terminal import print_record
 
     write_report_beside(record, folder)
-    print_record(record)
-    log("", f"record: {folder / RECORD_FILE}", f"report: {folder / REPORT_FILE}")
+    print_record(record, brief=brief)
+    gap = () if brief else ("",)
+    log(*gap, f"record: {folder / RECORD_FILE}", f"report: {folder / REPORT_FILE}")
 
 
 def settings_from(words: Sequence[str], *, games: bool = False) -> dict[str, object]:
     """Return ``--a.b=1`` or ``--a.b 1`` as ``{"a.b": 1}``; values are TOML, else text."""
+    from fedaudit.plan.toml import refuse_many_dots
+
     settings: dict[str, object] = {}
     waiting = list(words)
     while waiting:
@@ -347,6 +355,8 @@ def _refuse_bytes(option: str, text: str) -> None:
 
 
 def _value(option: str, text: str) -> object:
+    from fedaudit.plan.toml import parsed_toml
+
     try:
         return parsed_toml(f"value = {text}", f"the value of {option}")["value"]
     except BadInput as error:

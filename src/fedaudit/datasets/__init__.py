@@ -4,8 +4,8 @@
 >>> data = fa.datasets.digits()
 
 ``npz``, ``idx``, ``cifar`` and ``images`` read files by their path, or by their name in the data
-directory; ``hf`` loads from Hugging Face; ``digits`` and ``synthetic`` need no file; ``samples``
-takes arrays in memory. Each data set is defined in a file of its name.
+directory; ``hf`` loads from Hugging Face; ``diabetes``, ``digits`` and ``synthetic`` need no file;
+``samples`` takes arrays in memory. Each data set is defined in a file of its name.
 """
 
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedaudit.datasets.formats.images import images as images
 
     # isort: on
+    from fedaudit.datasets.generated.diabetes import diabetes as diabetes
     from fedaudit.datasets.generated.digits import digits as digits
     from fedaudit.datasets.generated.synthetic import synthetic as synthetic
     from fedaudit.datasets.hubs.hf import hf as hf

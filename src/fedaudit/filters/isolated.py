@@ -17,7 +17,7 @@ from threading import Timer
 from time import monotonic
 from typing import NamedTuple, cast
 
-from fedaudit.core.errors import BadInput, FedauditError, on_command_line, option
+from fedaudit.core.errors import BadInput, FedauditError, called_by, option
 from fedaudit.core.importing import code_named_in
 from fedaudit.filters.claim import FilterVerdict
 
@@ -99,7 +99,7 @@ def _outcome(filter: str, settings: dict[str, object]) -> tuple[str, str, str]:
     try:
         from fedaudit.filters.check import check_dp
 
-        with on_command_line(), importing:
+        with called_by("command"), importing:
             audit = check_dp(filter, **settings)  # type: ignore[arg-type]  # checked by the command
         return _VERDICT, audit.verdict, str(audit)
     except (FedauditError, OSError, MemoryError) as error:

@@ -75,7 +75,7 @@ MOST_FIGURES = 50_000
 ALPHA = 0.05
 """Error of a bound on epsilon from games, over all points that are judged together."""
 
-_MISSING = "the record has no such one"
+_MISSING = "the record has no such figure"
 
 
 class Question(NamedTuple):
@@ -531,14 +531,15 @@ def _bounds(question: Question) -> Iterator[Judged]:
         if bounds and bounds[0].value is not None:
             # The value is the lower limit.
             bound = bounds[0].model_copy(update={"low": bounds[0].value})
-            yield Judged(f"one client's update, {what}", bound)
+            yield Judged(f"one client's {what}", bound)
 
 
 _OF_ONE_UPDATE = {
-    CLIENT_EPSILON: "from canary clients' coins",
-    CLIENT_EPSILON_IF_GAUSSIAN: "by canary clients, if the mechanism is Gaussian",
-    SECURE_SUM_EPSILON: "in one round's sum",
-    SECURE_SUM_EPSILON_IF_GAUSSIAN: "in one round's sum, if noise is normal",
+    CLIENT_EPSILON: "whole contribution, from canary clients' coins",
+    CLIENT_EPSILON_IF_GAUSSIAN: "whole contribution, by canary clients, if the mechanism is "
+    "Gaussian",
+    SECURE_SUM_EPSILON: "update in one round's sum",
+    SECURE_SUM_EPSILON_IF_GAUSSIAN: "update in one round's sum, if noise is normal",
 }
 """Bounds that no attack on samples has, by what they rest on."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.gate.ceilings import (
     NEVER_MEASURED,
     beyond_size,
@@ -160,6 +161,11 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
             and beyond_size(record, policy, f"tpr@{rate}", contrast)
         ]
         questions += _set_aside(record, policy)
+        metrics = {figure.metric for figure in record.findings if figure.attack}
+        if AUC in metrics and policy.membership.auc is None:
+            questions.append("AUC (no auc in [membership])")
+        if any(map(rate_of, metrics)) and not policy.membership.tpr:
+            questions.append("TPR at few false alarms (no tpr in [membership])")
         unbounded = clients_without_bound(record, policy.membership)
         if policy.membership.epsilon is not None and unbounded:
             questions.append(

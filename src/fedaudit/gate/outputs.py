@@ -14,12 +14,13 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.files import open_regular, write_whole
 from fedaudit.gate.evaluate import evaluate_policy, figure_text
 from fedaudit.gate.outcome import Outcome, gravity
-from fedaudit.gate.policy import read_policy
+from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import VERDICT_FORMAT, Check, Held, Verdict
+from fedaudit.report.evidence import distinct
 from fedaudit.report.grid import shortened
-from fedaudit.report.summary import PolicyOutcome, Rule
+from fedaudit.report.summary import NOT_JUDGED, PolicyOutcome, Rule
 from fedaudit.report.terminal import WIDTH, width_of
-from fedaudit.report.words import capital, plural, shown
+from fedaudit.report.words import capital, listed, plural, shown
 from fedaudit.results.record import Record
 from fedaudit.results.text import one_line, without_commands
 from fedaudit.study.running.outputs import refuse_missing_folder
@@ -236,20 +237,33 @@ _WORDS = {
     Outcome.INCONCLUSIVE: "? undecided",
     Outcome.NOT_REFUTED: "– not refuted",
 }
+_COUNTED = {
+    Outcome.PASS: "keep it",
+    Outcome.FAIL: "break it",
+    Outcome.INCONCLUSIVE: "leave it undecided",
+    Outcome.NOT_REFUTED: "do not refute it",
+}
 _LONG = 240
 
 
 def judged(record: Record, policy: Path) -> PolicyOutcome:
-    """Return the outcome of a policy for a record as a summary prints it."""
-    return policy_outcome(evaluate_policy(record, read_policy(policy)))
+    """Return the outcome of a policy for a record as a summary prints it.
+
+    Raises:
+        BadInput: The file is no policy.
+    """
+    asked = read_policy(policy)
+    return policy_outcome(evaluate_policy(record, asked), asked, policy.name)
 
 
-def policy_outcome(verdict: Verdict) -> PolicyOutcome:
-    """Return the outcome of a policy for a summary, the gravest rule first."""
+def policy_outcome(verdict: Verdict, policy: Policy, file: str) -> PolicyOutcome:
+    """Return the outcome of a policy, read from a file, for a summary: the gravest rule first."""
     ranked = sorted(verdict.checks, key=lambda check: gravity(check.outcome), reverse=True)
     met = [item for item in ranked if item.ceiling is None and item.outcome is Outcome.PASS]
     return PolicyOutcome(
         verdict.policy,
+        shortened(policy.owner, 80),
+        shortened(file, 80),
         verdict.policy_hash,
         str(verdict.outcome),
         tuple(_rule(check) for check in ranked if check not in met),
@@ -260,20 +274,19 @@ def policy_outcome(verdict: Verdict) -> PolicyOutcome:
 
 def _rule(check: Check) -> Rule:
     name, outcome = shortened(capital(check.name), 120), _WORDS[check.outcome]
-    if check.ceiling is None or check.worst is None:
-        allowed = "" if check.ceiling is None else shown(check.ceiling, check.metric)
-        return Rule(outcome, name, allowed, "", shortened(check.reason, _LONG))
-    worst = check.worst
+    if check.ceiling is None:
+        return Rule(outcome, name, "", "", shortened(check.reason, _LONG))
+    allowed, worst = shown(check.ceiling, check.metric), check.worst
+    is_open = check.outcome is Outcome.INCONCLUSIVE
+    if worst is None or (is_open and all(one.value is None for one in check.open)):
+        reasons = listed(distinct(one.reason for one in check.open)) or check.reason
+        asked = f"{plural(check.figures, 'figure')} asked for: " * bool(check.figures)
+        return Rule(NOT_JUDGED, name, allowed, "", shortened(f"{asked}{reasons}", _LONG))
     number = check.outcomes.get(str(check.outcome), 0)
-    counted = f"{number} of {plural(check.figures, 'figure')}" if check.figures > 1 else ""
-    why = "; ".join(filter(None, (worst.what, counted, worst.reason, _settling(check))))
-    return Rule(
-        outcome,
-        name,
-        shown(check.ceiling, check.metric),
-        figure_text(worst, check.metric),
-        shortened(why, _LONG),
-    )
+    of = f"{number} of {plural(check.figures, 'figure')} {_COUNTED[check.outcome]}"
+    parts = (worst.what, of * (check.figures > 1), worst.reason, _settling(check))
+    why = shortened("; ".join(filter(None, parts)), _LONG)
+    return Rule(outcome, name, allowed, figure_text(worst, check.metric), why)
 
 
 def _settling(check: Check) -> str:

@@ -188,6 +188,7 @@ class Policy(Table):
 
     Attributes:
         name: Name of the policy.
+        owner: Person or office that set it, as a summary prints it; empty if not stated.
         membership: Ceilings for studies; membership is not judged without this table.
         sources: Ceilings for studies.
         clusters: Ceilings for studies.
@@ -195,6 +196,7 @@ class Policy(Table):
     """
 
     name: Annotated[str, Field(pattern=_NAME)]
+    owner: Annotated[str, Field(max_length=200)] = ""
     membership: MembershipPolicy | None = None
     sources: SourcesPolicy | None = None
     clusters: ClustersPolicy | None = None
@@ -204,13 +206,16 @@ class Policy(Table):
 
     def digest(self) -> str:
         """Return the SHA-256 of all settings, defaults included."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        # Policies without an owner keep the digest that they had before policies could have one.
+        unset = None if self.owner else {"owner"}
+        text = json.dumps(self.model_dump(mode="json", exclude=unset), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 DEFAULT_POLICY = """\
 # Ceilings for `fedaudit gate`: upper confidence limits must lie at or below them.
 name = "default"
+# owner = "data protection office"        # who set it; a summary prints it
 
 [membership]                              # who was in the training data?
 auc = 0.6

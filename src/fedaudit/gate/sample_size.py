@@ -10,7 +10,7 @@ from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, rate_of
 from fedaudit.gate.outcome import Outcome, against, level
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.intervals import FEWEST_RUNS, Limited
-from fedaudit.metrics.larger import (
+from fedaudit.metrics.power import (
     larger_auc,
     larger_balanced,
     larger_mean,

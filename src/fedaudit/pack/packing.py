@@ -202,7 +202,7 @@ def made_from(record: Record, policy: Policy) -> Texts:
         STUDY_FILE: study_file(settled(record.config)),
         REPORT_FILE: report_html(record),
         CLAUSES_FILE: clauses_json(record),
-        SUMMARY_FILE: summary_html(record, policy_outcome(verdict)),
+        SUMMARY_FILE: summary_html(record, policy_outcome(verdict, policy, POLICY_FILE)),
     }
     return Texts(record, verdict, files)
 

@@ -75,10 +75,14 @@ class Findings(NamedTuple):
     unchecked: Sequence[str] = ()
 
 
+_LABELS = (("name",), ("owner",))
+"""Settings of a policy that judge nothing."""
+
+
 def compare_policy(record: Record, packed: Policy, own: Policy, source: Path) -> Findings:
     """Compare the policy of a pack with that of its receiver, read from ``source``."""
     in_pack, expected = (policy.model_dump(mode="json") for policy in (packed, own))
-    differences = [path for path in differing_paths(in_pack, expected) if path != ("name",)]
+    differences = [path for path in differing_paths(in_pack, expected) if path not in _LABELS]
     missing = sorted(asked_attacks(own) - attacks_of(record))
     problems = []
     if differences:

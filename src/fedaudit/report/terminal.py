@@ -31,19 +31,20 @@ _NARROW = 60
 _MOST_POINTS = 2
 
 
-def print_record(record: Record, console: Console | None = None) -> None:
-    """Prints the conclusion of a record; to standard output by default.
+def print_record(record: Record, console: Console | None = None, *, brief: bool = False) -> None:
+    """Print the conclusion of a record.
 
     Args:
-        record: What a study found.
-        console: Where to print.
+        record: Record of a study.
+        console: Where to print; standard output by default.
+        brief: Whether to leave out rows of figures and next steps.
     """
     record = cleaned(record, without_digests([record]))
     if record.kind == "games":
         _print_games(record, console)
         return
     first = first_screen(record, verdict(record))
-    _print(first, _one_a_topic(first.picture), first.beside, console)
+    _print(first, _one_a_topic(first.picture), first.beside, console, brief=brief)
 
 
 def _print_games(record: Record, console: Console | None) -> None:
@@ -68,7 +69,8 @@ def print_comparison(
     comparison = cleaned(comparison, speak, watched=watched)
     records = [cleaned(one, speak) for one in records]
     first = first_of_comparison(comparison, records, [verdict(record) for record in records])
-    _print(first, first.picture or membership_rows(comparison), first.beside, console)
+    picture = first.picture or membership_rows(comparison, records)
+    _print(first, picture, first.beside, console)
 
 
 def width_of(console: Console) -> int:
@@ -77,20 +79,26 @@ def width_of(console: Console) -> int:
 
 
 def _print(
-    first: First, picture: Picture, warnings: Sequence[str], console: Console | None
+    first: First,
+    picture: Picture,
+    warnings: Sequence[str],
+    console: Console | None,
+    *,
+    brief: bool = False,
 ) -> None:
     console = console or Console()
     width = width_of(console)
     most = MOST_LINES * WIDTH // width
-    for at, line in enumerate(_lines(first, picture, warnings, width, most)[:most]):
+    head = _head(first, warnings, width)
+    lines = head if brief else head + _details(first, picture, width, most - len(head))
+    for at, line in enumerate(lines[:most]):
         alarming = first.sign == "✗" and line.startswith("✗")
         style = "bold red" if alarming else "bold" if at == 0 else ""
         console.print(Text(one_line(line), style=style))
 
 
-def _lines(
-    first: First, picture: Picture, warnings: Sequence[str], width: int, most: int
-) -> list[str]:
+def _head(first: First, warnings: Sequence[str], width: int) -> list[str]:
+    """Return the verdict, numbers and controls."""
     head = textwrap.wrap(
         f"{first.status.upper()}: {first.headline}.", width, subsequent_indent="  "
     )
@@ -100,16 +108,21 @@ def _lines(
         head += textwrap.wrap(f"! {text}", width, subsequent_indent="  ")[:4]
     head += ["", *(line for tile in first.numbers for line in _number(tile, width))]
     held = f"{first.sign} {first.controls}"
-    head += textwrap.wrap(held, width, subsequent_indent="  ")
+    return head + textwrap.wrap(held, width, subsequent_indent="  ")
+
+
+def _details(first: First, picture: Picture, width: int, most: int) -> list[str]:
+    """Return as many rows of figures as fit, and next steps."""
     tail = ["", *_numbered(first.next[:2], width)]
-    left = most - len(head) - len(tail)
+    left = most - len(tail)
+    shown: list[str] = []
     for place, forest in enumerate(picture):
         share = left // (len(picture) - place)
         rows = list(_rows(forest, share - 3, width))
         if share - 3 >= _LEAST_ROWS or not place:
-            head += ["", *rows]
+            shown += ["", *rows]
             left -= len(rows) + 1
-    return head + tail
+    return shown + tail
 
 
 def _one_a_topic(picture: Picture) -> Picture:
@@ -133,7 +146,7 @@ def _rows(forest: Forest, most: int, width: int) -> Iterator[str]:
     longest = max((len(line.label) for line in forest.lines), default=0)
     wide = min(max(22, longest + 2), 38) if many > 1 else 34
     if forest.label == COMPARED:
-        wide = 38
+        wide = 36
     each = (width - wide) // many
     against = f" ({forest.label})" if forest.label.startswith("members") else ""
     yield from textwrap.wrap(f"{forest.title}{against}", width, subsequent_indent="  ")
@@ -144,8 +157,7 @@ def _rows(forest: Forest, most: int, width: int) -> Iterator[str]:
         most = max(most // (1 + many), 1)
     shown = forest.lines if len(forest.lines) <= most else forest.lines[: max(most - 1, 1)]
     for line in shown:
-        pairs = zip(line.values, line.limits, strict=True)
-        texts = [" ".join(filter(None, (value, limits))) for value, limits in pairs]
+        texts = [" ".join(filter(None, (cell.value, cell.limits))) for cell in line.cells]
         if width >= _NARROW:
             yield _row(line.label, texts, wide, each)
             continue

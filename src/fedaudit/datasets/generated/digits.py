@@ -13,9 +13,6 @@ from fedaudit.datasets.arrays import Scaled, assembled, split
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.source import DataSource
 
-_DIGITS = Path("datasets", "data", "digits.csv.gz")
-"""Path of the file in scikit-learn."""
-
 
 @dataclass(frozen=True)
 class digits(DataSource):
@@ -50,14 +47,23 @@ class digits(DataSource):
 
 
 def _bundled_digits() -> tuple[Float[np.ndarray, "digits 8 8"], Int[np.ndarray, " digits"]]:
-    """Pixels from 0 to 16, and classes."""
-    found = find_spec("sklearn")
-    file = Path(found.origin if found and found.origin else "").parent / _DIGITS
-    if file.is_file():
-        # Half of the time to a small study's first round would be that of importing scikit-learn.
-        table = np.loadtxt(file, delimiter=",", dtype=np.int64)
-        return table[:, :-1].reshape(-1, 8, 8).astype(np.float64), table[:, -1]
-    from sklearn.datasets import load_digits
+    """Return pixels from 0 to 16, and classes."""
+    file = bundled_file("digits.csv.gz")
+    if file is None:
+        from sklearn.datasets import load_digits
 
-    bunch = load_digits()
-    return bunch.images, bunch.target.astype(np.int64)
+        bunch = load_digits()
+        return bunch.images, bunch.target.astype(np.int64)
+    table = np.loadtxt(file, delimiter=",", dtype=np.int64)
+    return table[:, :-1].reshape(-1, 8, 8).astype(np.float64), table[:, -1]
+
+
+def bundled_file(name: str) -> Path | None:
+    """Return the path of a data file in scikit-learn, or None if it is not where it used to be.
+
+    Importing scikit-learn takes half of the time to a small study's first round.
+    """
+    package = find_spec("sklearn")
+    path = Path(package.origin if package and package.origin else "").parent
+    file = path / "datasets" / "data" / name
+    return file if file.is_file() else None

@@ -1,0 +1,70 @@
+"""Scikit-learn's diabetes patients."""
+
+from dataclasses import KW_ONLY, dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.datasets.arrays import assembled, scaled_columns, split
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.generated.digits import bundled_file
+from fedaudit.datasets.source import DataSource
+
+
+@dataclass(frozen=True)
+class diabetes(DataSource):
+    """442 diabetes patients, with how far their disease progressed in a year as the class.
+
+    The ten features are age, sex, body mass index, blood pressure and six blood serum
+    measurements, standardised. A quantitative measure of progression is divided into classes of
+    equal size. Bundled with scikit-learn.
+
+    Attributes:
+        progression_classes: Number of classes, from 2 to 10.
+        test_share: Share of each class in the test part, in (0, 1).
+
+    Raises:
+        BadInput: A number of classes outside its range.
+
+    Examples:
+        >>> diabetes(progression_classes=3).read(seed=0).classes
+        3
+
+    Source: Efron, Hastie, Johnstone and Tibshirani, "Least Angle Regression", Annals of
+        Statistics 32 (2004), section 1.
+    """
+
+    _: KW_ONLY
+    progression_classes: int = 4
+    test_share: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.progression_classes <= 10:
+            raise BadInput(
+                f"progression_classes is {self.progression_classes}; give a number from 2 to 10"
+            )
+
+    def read(self, seed: int) -> Dataset:
+        """Return the data set; the seed decides which patients are tested on."""
+        features, progression = _bundled_patients()
+        inner = np.arange(1, self.progression_classes) / self.progression_classes
+        labels = np.searchsorted(np.quantile(progression, inner), progression).astype(np.int64)
+        parts = split(labels, self.test_share, rng=seeded_numpy(seed, "diabetes split"))
+        scaled = scaled_columns(*(features[part] for part in parts))
+        y_train, y_test = (torch.from_numpy(labels[part]) for part in parts)
+        return assembled("diabetes", scaled, y_train, y_test, classes=self.progression_classes)
+
+
+def _bundled_patients() -> tuple[Float[np.ndarray, "patients 10"], Float[np.ndarray, " patients"]]:
+    """Return baseline measurements, and the measure of progression one year later."""
+    files = [bundled_file(f"diabetes_{part}.csv.gz") for part in ("data_raw", "target")]
+    if None in files:
+        from sklearn.datasets import load_diabetes
+
+        bunch = load_diabetes(scaled=False)
+        return bunch.data, bunch.target
+    features, progression = (np.loadtxt(file) for file in files if file is not None)
+    return features, progression

@@ -1,0 +1,35 @@
+"""The demo shows a leak, and what a defense changes."""
+
+from pathlib import Path
+
+import pytest
+
+from fedaudit import cli
+from fedaudit.core.metric_names import AUC
+from fedaudit.plan.file import read_studies
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Record
+
+
+@pytest.mark.slow
+def test_the_demo_shows_a_strong_leak_that_cofedmid_lowers(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["demo", "--out", str(tmp_path), "--workers", "2"])
+    assert ended.value.code == 0
+    undefended = read_record(tmp_path / "diabetes" / "record.json")
+    defended = read_record(tmp_path / "diabetes-cofedmid" / "record.json")
+    assert lower_limit(undefended) > 0.7
+    assert lower_limit(defended) < 0.6
+    controls = [*undefended.controls, *defended.controls]
+    assert all(control.passed is not False for control in controls)
+    assert (tmp_path / "comparison.html").is_file()
+    assert len(read_studies(tmp_path / "study.toml", {})) == 2
+
+
+def lower_limit(record: Record) -> float:
+    """Return the largest lower limit of an AUC against other clients' samples."""
+    return max(
+        estimate.low or 0
+        for estimate in record.estimates
+        if estimate.metric == AUC and estimate.contrast == "other_client" and not estimate.within
+    )
