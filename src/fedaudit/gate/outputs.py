@@ -247,13 +247,9 @@ _LONG = 240
 
 
 def judged(record: Record, policy: Path) -> PolicyOutcome:
-    """Return the outcome of a policy for a record as a summary prints it.
-
-    Raises:
-        BadInput: The file is no policy.
-    """
-    asked = read_policy(policy)
-    return policy_outcome(evaluate_policy(record, asked), asked, policy.name)
+    """Return the outcome of a policy, read from its file, as a summary prints it."""
+    read = read_policy(policy)
+    return policy_outcome(evaluate_policy(record, read), read, policy.name)
 
 
 def policy_outcome(verdict: Verdict, policy: Policy, file: str) -> PolicyOutcome:
@@ -278,13 +274,13 @@ def _rule(check: Check) -> Rule:
         return Rule(outcome, name, "", "", shortened(check.reason, _LONG))
     allowed, worst = shown(check.ceiling, check.metric), check.worst
     is_open = check.outcome is Outcome.INCONCLUSIVE
-    if worst is None or (is_open and all(one.value is None for one in check.open)):
-        reasons = listed(distinct(one.reason for one in check.open)) or check.reason
-        asked = f"{plural(check.figures, 'figure')} asked for: " * bool(check.figures)
-        return Rule(NOT_JUDGED, name, allowed, "", shortened(f"{asked}{reasons}", _LONG))
+    if worst is None or (is_open and all(figure.value is None for figure in check.open)):
+        reasons = listed(distinct(figure.reason for figure in check.open)) or check.reason
+        counted = f"{plural(check.figures, 'figure')} asked for: " * bool(check.figures)
+        return Rule(NOT_JUDGED, name, allowed, "", shortened(f"{counted}{reasons}", _LONG))
     number = check.outcomes.get(str(check.outcome), 0)
-    of = f"{number} of {plural(check.figures, 'figure')} {_COUNTED[check.outcome]}"
-    parts = (worst.what, of * (check.figures > 1), worst.reason, _settling(check))
+    share = f"{number} of {plural(check.figures, 'figure')} {_COUNTED[check.outcome]}"
+    parts = (worst.what, share * (check.figures > 1), worst.reason, _settling(check))
     why = shortened("; ".join(filter(None, parts)), _LONG)
     return Rule(outcome, name, allowed, figure_text(worst, check.metric), why)
 

@@ -236,7 +236,7 @@ class Beside:
             pass
 
     def _measure_next(self, pipe: Connection, done: set[int]) -> bool:
-        """Measure the first waiting round, each once; return False if there is none."""
+        """Measure the first waiting round, each once; return whether any waits."""
         waiting_rounds = [each for each in waiting(self._folder) if each[0] not in done]
         for index, path in waiting_rounds[:1]:
             done.add(index)

@@ -191,7 +191,7 @@ class Attendance:
         )
 
     def summary(self) -> str:
-        """Return a closing warning on rounds and clients; empty if there is none."""
+        """Return a closing warning on rounds and clients, or an empty text."""
         sentences = []
         if reasons := [*filter(None, self.reasons.values())]:
             sentences.append(

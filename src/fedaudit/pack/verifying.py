@@ -534,7 +534,7 @@ def _of_record(record: Record, manifest: Manifest) -> Iterator[str]:
 
 
 def _foreign_settings(record: Record) -> str:
-    """Return settings of a recording that no recorder writes; empty if there are none."""
+    """Return settings of a recording that no recorder writes, or an empty text."""
     table = record.config.get("recording")
     within = table.keys() - OF_A_RECORDING if isinstance(table, dict) else set()
     foreign = [*(record.config.keys() - OF_A_RECORDER), *(f"recording.{name}" for name in within)]

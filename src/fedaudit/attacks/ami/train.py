@@ -331,7 +331,7 @@ def train_neurons(
         _train_together(data.at(i), how, watched.at(i), standard=standard, rng=rng)
         for i in range(len(data.rows))
     ]
-    neurons = Neurons.joined(one.neurons for one in alone)
+    neurons = Neurons.joined(trained.neurons for trained in alone)
     return Trained(neurons, *(torch.cat(part) for part in list(zip(*alone, strict=True))[1:]))
 
 
