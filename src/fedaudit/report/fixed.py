@@ -8,7 +8,7 @@ from typing import Any
 
 _FILES = ("sections", "wording")
 _WHOLE = ("clauses", "steps", "summary")
-"""Files that are one section each."""
+"""Files that are a section each."""
 
 
 @cache
