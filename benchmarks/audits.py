@@ -96,7 +96,7 @@ def audit(name: str, folder: Path) -> None:
         else fa.models.CNN(channels="16,32", kernel=5, hidden="128"),
         algorithm=fa.algorithms.FedAvg(rounds=ROUNDS, epochs=EPOCHS, batch_size=BATCH, lr=0.05),
     )
-    fa.audit(federation, audit=fa.Audit(every=1), workers=1, out=folder).report()
+    fa.audit(federation, audit=fa.Audit(every=1), workers=1, out=folder).save_report()
 
 
 def smallest(folder: Path) -> None:
@@ -110,7 +110,7 @@ def smallest(folder: Path) -> None:
         algorithm=fa.algorithms.FedAvg(rounds=10, epochs=2, batch_size=32, lr=0.1),
     )
     plan = fa.Audit(samples=450, background=0, every=1)
-    fa.audit(federation, attacks=["fedmia-2"], audit=plan, workers=1, out=folder).report()
+    fa.audit(federation, attacks=["fedmia-2"], audit=plan, workers=1, out=folder).save_report()
 
 
 PARTS = {

@@ -26,7 +26,7 @@ from fedaudit.datasets.source import DataSource
 from fedaudit.defenses import DEFENSES
 from fedaudit.models import MODELS, ConfiguredModel
 from fedaudit.plan.sections import TrainingSection
-from fedaudit.study.front.spelling import attack_settings, defense_settings, registering
+from fedaudit.study.front.references import attack_settings, defense_settings, registering
 
 CALLS = Path(__file__).parent / "typed_calls"
 ROOT = CALLS.parents[1]
@@ -175,7 +175,7 @@ def test_every_defense_takes_its_members_and_has_an_example_that_runs() -> None:
 
 TOP_LEVEL = {
     name: one
-    for name in fa.__all__
+    for name in dir(fa)
     if not inspect.ismodule(one := getattr(fa, name)) and not isinstance(one, str)
 }
 
@@ -193,6 +193,19 @@ def test_every_error_of_the_package_is_public_and_has_one_base() -> None:
 
 def test_every_name_of_the_package_has_an_example() -> None:
     assert [name for name, one in TOP_LEVEL.items() if ">>> " not in (one.__doc__ or "")] == []
+
+
+def test_every_name_of_the_package_is_in_the_reference() -> None:
+    reference = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    pages = re.findall(r"automodule:: (\S+)\n   :members:(.*)", reference)
+    listed = {(module, name) for module, names in pages for name in re.findall(r"\w+", names)}
+    whole = {module for module, names in pages if not names.strip()}
+    missing = {
+        name
+        for name, one in TOP_LEVEL.items()
+        if one.__module__ not in whole and (one.__module__, one.__name__) not in listed
+    }
+    assert not missing
 
 
 DEFINING = sorted({one.__module__ for one in TOP_LEVEL.values()} | {"fedaudit.plots"})

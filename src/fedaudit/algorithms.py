@@ -9,18 +9,33 @@ all algorithms share, and its own. :func:`custom` takes a custom algorithm.
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from inspect import signature
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.arguments import (
+    AboveZero,
+    AtLeastZero,
+    Count,
+    Decay,
+    Fraction,
+    LearningRate,
+    Positive,
+    ProperShare,
+    Rounds,
+    Share,
+    WeightDecay,
+    dataclass,
+    parameters,
+)
+from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.importing import named
 from fedaudit.core.naming import AlgorithmPart, changed_fields
 from fedaudit.core.values import Architecture, Samples
 from fedaudit.fl.algorithms import fedavg, fedmd, fedsgd, ifca, ifca_mir
 from fedaudit.fl.algorithms.base import Algorithm
-from fedaudit.fl.algorithms.ifca_mir import OwnRisk, Preference, Risk
-from fedaudit.fl.training.local import LocalTraining
+from fedaudit.fl.algorithms.ifca_mir import OwnRisk, Preference, PreferenceName, Risk
+from fedaudit.fl.training.local import LocalTraining, OptimizerName, ScheduleName
 
 __all__ = [
     "IFCA",
@@ -79,29 +94,30 @@ class FederatedAlgorithm:
     """Rounds and local training, which every algorithm has.
 
     Attributes:
-        rounds: Number of rounds, at least 1.
-        participation: Share of the clients that train in each round, in (0, 1].
-        epochs: Epochs over a client's samples in each of its rounds, at least 1.
-        batch_size: Samples of a training step.
-        lr: Learning rate, above 0.
-        momentum: Of SGD, in [0, 1).
-        weight_decay: At least 0.
-        schedule: Learning rate over the rounds: "constant", "cosine" or another that
-            ``fedaudit list schedules`` names.
-        optimizer: "sgd" or "adam".
+        rounds: Number of rounds, from 1 to 999,999.
+        participation: Share of the clients that train in each round, in (0, 1]; 1 for all.
+        epochs: Local epochs: passes of a client over its samples in each of its rounds, at
+            least 1.
+        batch_size: Samples of a training step, at least 1.
+        lr: Learning rate of local training, above 0 and at most 1,000.
+        momentum: Momentum of SGD, in [0, 1); 0 for none.
+        weight_decay: Factor of the parameters that is added to their gradient, from 0 to 1,000;
+            0 for none.
+        schedule: Learning rate over the rounds: "constant", "cosine" or "exponential".
+        optimizer: Optimizer of local training, "sgd" or "adam".
     """
 
     catalogue_name: ClassVar[str]
 
-    rounds: int = 30
-    participation: float = 1.0
-    epochs: int = 1
-    batch_size: int = 32
-    lr: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    schedule: str = "constant"
-    optimizer: str = "sgd"
+    rounds: Rounds = 30
+    participation: Share = 1.0
+    epochs: Positive = 1
+    batch_size: Positive = 32
+    lr: LearningRate = 0.1
+    momentum: Decay = 0.0
+    weight_decay: WeightDecay = 0.0
+    schedule: ScheduleName = "constant"
+    optimizer: OptimizerName = "sgd"
 
     def part(self) -> AlgorithmPart:
         """Return name and settings as a study file has them, without settings at their defaults."""
@@ -141,7 +157,8 @@ class FedSGD(FederatedAlgorithm):
     """Clients send the gradient of all their data, and the server takes the step.
 
     Attributes:
-        together: "mean" by data size, or "sum" as SIA's Algorithm 1 prints it.
+        together: How the server combines gradients: "mean" by data size, or "sum" as SIA's
+            Algorithm 1 prints it.
 
     Examples:
         >>> FedSGD(rounds=100, lr=0.1, together="sum").together
@@ -152,7 +169,7 @@ class FedSGD(FederatedAlgorithm):
     """
 
     catalogue_name: ClassVar[str] = "fedsgd"
-    together: str = "mean"
+    together: Literal["mean", "sum"] = "mean"
 
     def build(self, task: FederatedTask) -> Algorithm:
         """Return the algorithm for a federation."""
@@ -181,8 +198,8 @@ class LegacyFedSGD(FederatedAlgorithm):
         """
         if task.training.epochs != 1:
             raise BadInput(
-                "legacy-fedsgd is one local epoch in mini-batches, got training.epochs = "
-                f"{task.training.epochs}; set it to 1, or use fedavg"
+                "legacy-fedsgd is one local epoch in mini-batches, got "
+                f"{setting('training.epochs')} = {task.training.epochs}; set it to 1, or use fedavg"
             )
         return fedavg.FedAvg(task.architecture, task.training)
 
@@ -192,7 +209,7 @@ class FedProx(FederatedAlgorithm):
     """FedAvg with a penalty on each client's distance from the global model.
 
     Attributes:
-        mu: Weight of the penalty, at least 0.
+        mu: Weight of the penalty, at least 0; 0 is FedAvg.
 
     Examples:
         >>> FedProx(mu=0.1).mu
@@ -202,7 +219,7 @@ class FedProx(FederatedAlgorithm):
     """
 
     catalogue_name: ClassVar[str] = "fedprox"
-    mu: float = 0.01
+    mu: AtLeastZero = 0.01
 
     def build(self, task: FederatedTask) -> Algorithm:
         """Return the algorithm for a federation."""
@@ -227,10 +244,10 @@ class FedAdam(FederatedAlgorithm):
     """
 
     catalogue_name: ClassVar[str] = "fedadam"
-    server_lr: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.99
-    adaptivity: float = 1e-3
+    server_lr: AboveZero = 0.01
+    beta1: Decay = 0.9
+    beta2: Decay = 0.99
+    adaptivity: AboveZero = 1e-3
 
     def build(self, task: FederatedTask) -> Algorithm:
         """Return the algorithm for a federation."""
@@ -269,16 +286,16 @@ class FedMD(FederatedAlgorithm):
     Attributes:
         public: Data set whose training part is public, with samples like the clients'. Its classes
             come first: number the clients' own after them (``first_class`` of the federation).
-        public_samples: How many of its samples are used, drawn at random.
+        public_samples: Number of its samples that are used, drawn at random, at least 1.
         nets: The clients' networks, dealt in turn: channels of CNNs with 3x3 windows, such as
             "16,32; 16,16,32". Empty: the federation's models.
-        public_epochs: Epochs on the public samples in the first round.
-        private_epochs: Epochs on a client's own samples after that.
-        digest_epochs: Epochs towards the mean outputs in each later round.
-        digest_batch: Samples of a step of those.
+        public_epochs: Epochs on the public samples in the first round, at least 1.
+        private_epochs: Epochs on a client's own samples after that, at least 1.
+        digest_epochs: Epochs towards the mean outputs in each later round, at least 1.
+        digest_batch: Samples of a training step of the ``digest_epochs``, at least 1.
         student: The adversary's student model, by a name of the catalogue; empty for the
             federation's model.
-        student_epochs: Epochs of the student.
+        student_epochs: Epochs of the student, at least 1.
 
     Examples:
         >>> FedMD(public="digits", student="").public_samples
@@ -291,14 +308,14 @@ class FedMD(FederatedAlgorithm):
 
     catalogue_name: ClassVar[str] = "fedmd"
     public: str
-    public_samples: int = 5_000
+    public_samples: Positive = 5_000
     nets: str = ""
-    public_epochs: int = 20
-    private_epochs: int = 25
-    digest_epochs: int = 1
-    digest_batch: int = 256
+    public_epochs: Positive = 20
+    private_epochs: Positive = 25
+    digest_epochs: Positive = 1
+    digest_batch: Positive = 256
     student: str = "cnn"
-    student_epochs: int = 30
+    student_epochs: Positive = 30
 
     def build(self, task: FederatedTask) -> Algorithm:
         """Return the algorithm for a federation.
@@ -308,8 +325,8 @@ class FedMD(FederatedAlgorithm):
         """
         if self.nets and task.nets:
             raise BadInput(
-                "algorithm.options.nets and the study's models are both the clients' networks; "
-                "leave out one of them"
+                f"{setting('algorithm.options.nets')} and the study's models are both the clients' "
+                "networks; leave out one of them"
             )
         how = task.training
         return fedmd.FedMD(
@@ -337,7 +354,7 @@ class IFCA(FederatedAlgorithm):
 
     Attributes:
         models: Number of global models, at least 1.
-        explore: First rounds in which clients choose at random.
+        explore: Number of first rounds in which clients choose a model at random; 0 for none.
 
     Examples:
         >>> IFCA(models=3).models
@@ -347,8 +364,8 @@ class IFCA(FederatedAlgorithm):
     """
 
     catalogue_name: ClassVar[str] = "ifca"
-    models: int = 2
-    explore: int = 0
+    models: Positive = 2
+    explore: Count = 0
 
     def build(self, task: FederatedTask) -> Algorithm:
         """Return the algorithm for a federation."""
@@ -361,12 +378,13 @@ class IFCAMIR(FederatedAlgorithm):
 
     Attributes:
         models: Number of global models, at least 1.
-        every: Rounds between two measurements of their risk.
+        every: Rounds between two measurements of their risk, at least 1.
         preference: "threshold" weighs by the risk that a client accepts, "fixed" by ``alpha`` for
             all clients, "hard" takes only models whose risk is accepted.
-        alpha: Weight of the loss where it is fixed; 1 is IFCA.
-        bonus: Reward for training a model that no client trains, in units of the cost.
-        explore: First rounds in which clients choose at random.
+        alpha: Weight of the loss if ``preference`` is "fixed", in [0, 1]; 1 is IFCA.
+        bonus: Reward for training a model that no client trains, in units of the cost, at
+            least 0; 0 for none.
+        explore: Number of first rounds in which clients choose a model at random; 0 for none.
 
     Examples:
         >>> IFCAMIR(models=2, preference="hard").every
@@ -376,12 +394,12 @@ class IFCAMIR(FederatedAlgorithm):
     """
 
     catalogue_name: ClassVar[str] = "ifca-mir"
-    models: int = 2
-    every: int = 5
-    preference: str = "threshold"
-    alpha: float = 0.5
-    bonus: float = 0.0
-    explore: int = 0
+    models: Positive = 2
+    every: Positive = 5
+    preference: PreferenceName = "threshold"
+    alpha: Fraction = 0.5
+    bonus: AtLeastZero = 0.0
+    explore: Count = 0
 
     def build(self, task: FederatedTask) -> Algorithm:
         """Return the algorithm for a federation."""
@@ -404,9 +422,9 @@ class IFCAMIRClients(FederatedAlgorithm):
     Attributes:
         models: Number of global models, at least 1.
         held_out: Share of its samples that a client keeps out of training, in (0, 1).
-        preference: As of :class:`IFCAMIR`.
-        alpha: As of :class:`IFCAMIR`.
-        explore: First rounds in which clients choose at random.
+        preference: "threshold", "fixed" or "hard"; see :class:`IFCAMIR`.
+        alpha: Weight of the loss if ``preference`` is "fixed", in [0, 1]; 1 is IFCA.
+        explore: Number of first rounds in which clients choose a model at random; 0 for none.
 
     Examples:
         >>> IFCAMIRClients(held_out=0.2).models
@@ -416,11 +434,11 @@ class IFCAMIRClients(FederatedAlgorithm):
     """
 
     catalogue_name: ClassVar[str] = "ifca-mir-clients"
-    models: int = 2
-    held_out: float = 0.1
-    preference: str = "threshold"
-    alpha: float = 0.5
-    explore: int = 0
+    models: Positive = 2
+    held_out: ProperShare = 0.1
+    preference: PreferenceName = "threshold"
+    alpha: Fraction = 0.5
+    explore: Count = 0
 
     def build(self, task: FederatedTask) -> Algorithm:
         """Return the algorithm for a federation."""
@@ -460,9 +478,8 @@ def _catalogued(kind: type[FederatedAlgorithm]) -> Callable[..., Algorithm]:
     def make(task: FederatedTask, **settings: bool | int | float | str) -> Algorithm:
         return kind(**settings).build(task)  # type: ignore[arg-type]
 
-    parameters = signature(kind).parameters.values()
     of_task = inspect.Parameter("task", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    own_settings = [one for one in parameters if one.name not in TRAINING]
+    own_settings = [one for one in parameters(kind).values() if one.name not in TRAINING]
     make.__signature__ = inspect.Signature([of_task, *own_settings])  # type: ignore[attr-defined]
     make.__doc__ = kind.__doc__
     return make

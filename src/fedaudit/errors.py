@@ -1,6 +1,7 @@
 """Errors that fedaudit raises; all derive from :class:`FedauditError` and from ``ValueError``."""
 
 from fedaudit.core.errors import (
+    BadArgument,
     BadInput,
     Damaged,
     FedauditError,
@@ -11,6 +12,7 @@ from fedaudit.core.errors import (
 )
 
 __all__ = [
+    "BadArgument",
     "BadInput",
     "Damaged",
     "FedauditError",

@@ -1,8 +1,9 @@
 """Adversaries by what they see: every view of ``fedaudit list views``, and what one is made of."""
 
+from fedaudit.core.values import Sees
 from fedaudit.observe.views import VIEWS, View, seen_from, view_named
 
-__all__ = ["VIEWS", "View", "seen_from", "view_named"]
+__all__ = ["VIEWS", "Sees", "View", "seen_from", "view_named"]
 
 
 def __dir__() -> list[str]:

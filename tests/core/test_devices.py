@@ -17,9 +17,9 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Objective, Turn, Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining, train
+from fedaudit.plan.identity import run_key
 from fedaudit.signals.gradients import gradient_products
 from fedaudit.signals.kernels.plan import KERNELS
-from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.programs import exit_code
@@ -169,7 +169,7 @@ def test_training_on_a_gpu_draws_the_same_and_brings_the_model_back(
     gpu: torch.device, net: str, optimizer: str
 ) -> None:
     start = model(NETS[net])
-    how = LocalTraining(epochs=2, batch_size=3, momentum=0.5, optimizer=optimizer, lr=0.01)
+    how = LocalTraining(epochs=2, batch_size=3, momentum=0.5, optimizer=optimizer, lr=0.01)  # type: ignore[arg-type]
     data = samples()
     there = train(start, data, how, UNDEFENDED, turn(start, gpu))
     here = train(start, data, how, UNDEFENDED, turn(start, CPU))

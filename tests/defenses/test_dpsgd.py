@@ -98,7 +98,7 @@ def test_where_every_step_draws_everybody_training_is_plain_training(
         lr=0.1,
         momentum=0.5,
         weight_decay=0.01,
-        optimizer=optimizer,
+        optimizer=optimizer,  # type: ignore[arg-type]
     )
     ours = train(at.received, data, how, DPSGD(clip=1e9, noise_multiplier=0.0), at)
     plain = train(at.received, data, how, UNDEFENDED, turn())

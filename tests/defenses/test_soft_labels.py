@@ -124,7 +124,7 @@ def test_labels_that_were_mixed_before_are_refused_where_classes_are_needed(name
     make=st.floats(0, 1).map(lambda threshold: partial(Hamp, threshold, 0.01))
     | st.tuples(
         st.sampled_from([0.0, 1.0, log(5), 1e6]), st.sampled_from(["images", "tables"])
-    ).map(lambda settings: partial(RelaxLoss, settings[0], form=settings[1])),
+    ).map(lambda settings: partial(RelaxLoss, settings[0], form=settings[1])),  # type: ignore[arg-type]
 )
 def test_losses_and_gradients_are_finite_for_any_outputs(
     scale: float, round: int, make: Callable[[], Defense]

@@ -105,7 +105,7 @@ def test_fedsgd_of_one_client_is_training_in_one_batch() -> None:
 
 @pytest.mark.parametrize("together", ["mean", "sum"])
 def test_fedsgds_server_steps_along_the_mean_or_the_sum(together: str) -> None:
-    algorithm = FedSGD(tiny(), LocalTraining(lr=0.3), together)
+    algorithm = FedSGD(tiny(), LocalTraining(lr=0.3), together)  # type: ignore[arg-type]
     (round,) = simulate(algorithm, DATA, rounds=1, seed=3)
     shares = {c: round.weights[c] if together == "mean" else 1.0 for c in DATA}
     start = base(round, 0)
@@ -357,5 +357,5 @@ def test_public_samples_that_are_not_numbered_are_refused() -> None:
 
 @pytest.mark.parametrize(("epochs", "size", "lr"), [(0, 1, 0.1), (1, 0, 0.1), (1, 1, 0.0)])
 def test_distillation_that_would_do_nothing_is_refused(epochs: int, size: int, lr: float) -> None:
-    with pytest.raises(BadInput, match="distillation needs"):
+    with pytest.raises(BadInput, match="of Distillation takes"):
         Distillation(epochs, size, lr)

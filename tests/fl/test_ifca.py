@@ -216,7 +216,7 @@ def test_with_equal_risks_every_preference_takes_the_least_loss(
 ) -> None:
     loss = torch.tensor(found, dtype=torch.float64)
     same = torch.full_like(loss, risk)
-    chosen = Preference(way).choose(loss, same, threshold, torch.zeros_like(loss))
+    chosen = Preference(way).choose(loss, same, threshold, torch.zeros_like(loss))  # type: ignore[arg-type]
     if way != "hard" or risk <= threshold:
         assert float(loss[chosen]) == pytest.approx(float(loss.min()), abs=1e-9)
 

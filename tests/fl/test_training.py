@@ -64,7 +64,7 @@ def test_the_exponential_rate_loses_a_hundredth_each_round() -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_rounds_rate_is_what_its_steps_take(schedule: str) -> None:
-    how = LocalTraining(batch_size=10, lr=0.2, schedule=schedule)
+    how = LocalTraining(batch_size=10, lr=0.2, schedule=schedule)  # type: ignore[arg-type]
     first = flat(trained(how=how).params) - flat(DENSE.initial(0).params)
     later = flat(trained(how=how, at=visit(round=4)).params) - flat(DENSE.initial(0).params)
     torch.testing.assert_close(later, first * how.rate(4, 10) / how.rate(1, 10))
@@ -97,7 +97,7 @@ def test_a_batch_larger_than_the_data_is_one_step() -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_training_that_diverges_is_refused_and_says_where(optimizer: str) -> None:
-    how = LocalTraining(lr=3e37, epochs=5, batch_size=2, optimizer=optimizer)
+    how = LocalTraining(lr=3e37, epochs=5, batch_size=2, optimizer=optimizer)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match=r"client 0's training diverged in round 1: .*3e\+37"):
         trained(how=how)
 
@@ -228,12 +228,12 @@ def test_a_hook_that_does_nothing_uploads_the_update_itself() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"epochs": 0}, "epochs >= 1"),
-        ({"batch_size": 0}, "batch_size >= 1"),
-        ({"lr": 0.0}, "lr > 0"),
-        ({"lr": float("nan")}, "lr > 0"),
-        ({"momentum": 1.0}, "momentum lies in"),
-        ({"weight_decay": -1.0}, "weight_decay is at least 0"),
+        ({"epochs": 0}, "epochs of LocalTraining takes a whole number from 1"),
+        ({"batch_size": 0}, "batch_size of LocalTraining"),
+        ({"lr": 0.0}, "lr of LocalTraining takes a finite number above 0"),
+        ({"lr": float("nan")}, "lr of LocalTraining takes a finite number above 0"),
+        ({"momentum": 1.0}, r"momentum of LocalTraining takes a number in \[0, 1\)"),
+        ({"weight_decay": -1.0}, "weight_decay of LocalTraining"),
         ({"schedule": "cosin"}, "did you mean 'cosine'"),
         ({"optimizer": "adamw"}, "did you mean 'adam'"),
     ],

@@ -11,7 +11,7 @@ import pytest
 from fedaudit.core.errors import BadInput
 from fedaudit.pack.manifest import Manifest, digest_of, manifest_text
 from fedaudit.pack.packing import write_pack
-from fedaudit.pack.remaking import held_by, remade
+from fedaudit.pack.remaking import held_by, made_again
 from fedaudit.pack.verifying import verify
 from fedaudit.study.running.run import run_study
 from tests.digests import write_with_digest
@@ -175,7 +175,7 @@ def test_a_folder_that_is_no_run_is_refused(
 
 def test_games_need_no_recording(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="leave it out"):
-        list(remade(played(NONE), tmp_path))
+        made_again(played(NONE), tmp_path)
 
 
 @pytest.fixture(scope="module")

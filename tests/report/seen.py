@@ -6,14 +6,14 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from fedaudit.report.figures.drawing import Band, Heat, Panel, Series
+from fedaudit.report.figures.drawing import Figures, Panel, Series
 from fedaudit.report.grid import Cell, Grid, Tile
+from fedaudit.report.page import sections_of
 from fedaudit.report.terminal import print_comparison, print_record
 from fedaudit.report.tiles import tiles_of
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
 
-Kind = TypeVar("Kind", Series, Band, Heat)
 Found = TypeVar("Found")
 
 
@@ -22,6 +22,11 @@ def tiles(record: Record) -> list[Tile]:
     found = tiles_of(record)
     topics = ("membership", "sources", "clusters")
     return [tile for topic in topics for tile in found.get(topic, ())]
+
+
+def figures_of(record: Record) -> dict[str, Figures]:
+    """The charts of a record's sections, by their names."""
+    return {part.figure.ident: part.figure for part in sections_of(record) if part.figure}
 
 
 def must(found: Found | None) -> Found:
@@ -59,11 +64,6 @@ def column(grid: Grid | None, name: str) -> list[str]:
     return [cell.text for cell in cells(grid, name)]
 
 
-def of_kind(panel: Panel, kind: type[Kind]) -> list[Kind]:
-    """Everything of one kind that a panel draws."""
-    return [one for one in panel.series if isinstance(one, kind)]
-
-
 def lines(panel: Panel) -> dict[str, Series]:
     """Lines and marks by their names; of several with one name the last."""
-    return {one.name: one for one in of_kind(panel, Series)}
+    return {one.name: one for one in panel.series}

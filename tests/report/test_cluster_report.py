@@ -2,11 +2,11 @@
 
 import pytest
 
-from fedaudit.report.clusters import cluster_sentence, cluster_table, clustered_of, shown_models
+from fedaudit.report.clusters import cluster_sentence, cluster_table, clustered_of, model_name
 from fedaudit.report.comparison.tables import cluster_comparison
-from fedaudit.report.figures.drawing import Band, Panel, Series
+from fedaudit.report.figures.drawing import Panel, Series
 from fedaudit.report.grid import Grid
-from fedaudit.report.page import figures_of, report_html
+from fedaudit.report.page import report_html
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
 from fedaudit.results.record import Record
@@ -14,7 +14,7 @@ from fedaudit.study.comparing import compared
 from tests.estimates import changed
 from tests.report.clustered import clustered, over_runs, with_clusters
 from tests.report.records import source, with_sources
-from tests.report.seen import lines, must, of_kind, printed, tiles, words
+from tests.report.seen import figures_of, lines, must, printed, tiles, words
 
 ONE = clustered()
 SEEDS = tuple(clustered(seed=seed) for seed in (1, 2, 3))
@@ -32,12 +32,6 @@ def panel_of(figure: str, record: Record, panel: int = 0) -> Panel:
 
 def trace(figure: str, name: str, record: Record, panel: int = 0) -> Series:
     return lines(panel_of(figure, record, panel))[name]
-
-
-def counts_of(record: Record, group: int) -> dict[str, list[int]]:
-    """Clients of a group in each round, by the model that they use."""
-    drawn = lines(panel_of("clusters-choices", record, group))
-    return {name: [int(count or 0) for count in line.y] for name, line in drawn.items()}
 
 
 def tiny(*choices: list[int], **changes: object) -> ClusterResult:
@@ -142,16 +136,10 @@ def test_without_estimates_it_is_said_that_nobody_could_have_been_warned() -> No
 
 
 def test_models_are_named_after_the_group_that_most_of_their_clients_are_of() -> None:
-    labels = [one.label for one in shown_models(tiny([1, 1, 1, 1, 0, 0]))]
-    assert labels == ["Majority’s model", "Minority’s model"]
-    assert [one.model for one in shown_models(tiny([1, 1, 1, 1, 0, 0]))] == [1, 0]
-    left = shown_models(tiny([0, 0, 0, 0, 0, 0]))
-    assert [one.label for one in left] == ["Majority’s model", "Model 2"]
-
-
-def test_the_same_groups_model_looks_the_same_in_every_run() -> None:
-    one, two = (shown_models(tiny(c)) for c in ([0, 0, 0, 0, 1, 1], [1, 1, 1, 1, 0, 0]))
-    assert [(s.label, s.look) for s in one] == [(s.label, s.look) for s in two]
+    run = tiny([1, 1, 1, 1, 0, 0])
+    assert model_name(run, 0) == "Model 1 · mostly minority"
+    assert model_name(run, 1) == "Model 2 · mostly majority"
+    assert model_name(tiny([0, 0, 0, 0, 0, 0]), 1) == "Model 2"
 
 
 def test_the_table_has_groups_beside_everybody() -> None:
@@ -162,19 +150,9 @@ def test_the_table_has_groups_beside_everybody() -> None:
     assert row(grid, "Clients with the group’s model") == ["–", "4", "2"]
 
 
-def test_lines_count_the_clients_of_a_group_by_model_and_leave_none_out() -> None:
-    run = tiny([0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1])
-    record = with_clusters(run)
-    assert panel_of("clusters-choices", record).title == "Majority: 4 clients"
-    assert counts_of(record, 0) == {"Majority’s model": [4, 3], "Minority’s model": [0, 1]}
-    for group in (0, 1):
-        rounds = zip(*counts_of(with_clusters(ONE), group).values(), strict=True)
-        assert {sum(counts) for counts in rounds} == {ONE.group.count(group)}
-
-
 def test_risk_is_drawn_as_told_as_estimated_and_as_it_is() -> None:
     record = with_clusters(ONE)
-    names = {one.name for one in of_kind(panel_of("clusters-risk", record), Series)}
+    names = {one.name for one in panel_of("clusters-risk", record).series}
     assert names == {"True risk", "Estimated by the server", "Announced to clients", "Guessing"}
     keys = [key.name for key in figures_of(with_clusters(clustered("ifca")))["clusters-risk"].keys]
     assert keys == ["True risk", "Estimated by the server", "Guessing"]
@@ -182,9 +160,8 @@ def test_risk_is_drawn_as_told_as_estimated_and_as_it_is() -> None:
 
 def test_seeds_are_choices_of_each_figure() -> None:
     figures = figures_of(with_clusters(*SEEDS))
-    for name in ("choices", "risk"):
-        labels = [choice.label for choice in figures[f"clusters-{name}"].choices]
-        assert labels == ["seed 1", "seed 2", "seed 3"]
+    labels = [choice.label for choice in figures["clusters-risk"].choices]
+    assert labels == ["seed 1", "seed 2", "seed 3"]
 
 
 def test_tiles_have_violations_and_the_riskiest_model() -> None:
@@ -264,9 +241,7 @@ def test_one_seed_gives_changes_without_intervals() -> None:
 
 def test_clients_that_took_part_in_no_round_are_not_counted_and_it_is_said() -> None:
     one = tiny([0, 0, 0, 0, 1, 0], joined=[1, 1, 1, 1, 1, None])
-    assert "1 of 6 took part in no round" in cluster_sentence(with_clusters(one))
-    counts = counts_of(with_clusters(one), 1)
-    assert sum(map(sum, counts.values())) == 1
+    assert "1 of 6 clients took part in no round" in cluster_sentence(with_clusters(one))
     assert "took part" not in cluster_sentence(with_clusters(ONE))
 
 
@@ -276,6 +251,7 @@ def test_an_interval_stops_where_nobody_trained_the_model() -> None:
     middle = one.rounds[1]
     gap = changed(middle, models=[middle.models[0], empty])
     parted = changed(one, rounds=[one.rounds[0], gap, one.rounds[2]])
-    (band,) = of_kind(panel_of("clusters-risk", with_clusters(parted), panel=1), Band)
-    assert (band.x, band.low[1], band.high[1]) == ([1, 2, 3], None, None)
-    assert (band.low[0], band.high[2]) == pytest.approx((0.67, 0.73))
+    line = trace("clusters-risk", "True risk", with_clusters(parted), panel=1)
+    ends = [(limits.low, limits.high) for limits in line.limits if limits]
+    assert (line.x, line.y[1], ends[1]) == ([1, 2, 3], None, (None, None))
+    assert ends[::2] == [pytest.approx((0.67, 0.73))] * 2

@@ -10,7 +10,6 @@ def test_a_row_is_a_sign_and_each_server_has_columns_of_its_own() -> None:
     assert [row[0].text for row in grid.rows] == ["Twins", "Rewritten unit"]
     assert [(one.text, one.detail) for one in grid.headings] == [
         ("", ""),
-        ("", ""),
         ("As published", "right in 98.6%"),
         ("One row changed", "right in 99.80%"),
     ]

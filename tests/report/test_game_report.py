@@ -8,40 +8,33 @@ import pytest
 
 from fedaudit.games.run import read_points, run_games
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
-from fedaudit.report.figures.drawing import Series
-from fedaudit.report.figures.games import MOST_LINES, MOST_ROWS, game_figures, games_picture
+from fedaudit.report.figures.forest import MOST_LINES
+from fedaudit.report.figures.games import games_picture
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import reproducing
-from fedaudit.report.tables.games import certificates_table, points_table
+from fedaudit.report.tables.games import points_table
 from fedaudit.report.text.games import first_of_games, game_verdict
 from fedaudit.report.text.points import epsilon, game_tiles, provable, shown_points
 from fedaudit.report.words import interval, percent
-from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
-    EPOCHS,
     FIT,
-    GAMES,
     HELD_OUT,
     PointPlayed,
     Spread,
-    TrainingLength,
 )
-from fedaudit.results.record import Record
 from tests.estimates import changed
 from tests.programs import exit_code
 from tests.report.games import (
-    CERTIFIED,
     HONEST,
     NONE,
     REFUTED,
     SPREAD,
-    certificate,
     played,
     point,
     shared,
 )
-from tests.report.seen import cells, column, lines, must, printed, words
+from tests.report.seen import cells, column, must, printed, words
 
 ALL = played()
 
@@ -52,14 +45,6 @@ def tones(grid: Grid | None, name: str) -> list[str]:
 
 def names(*points: PointPlayed) -> list[str]:
     return [one.name for one in shown_points(points)]
-
-
-def traces(record: Record, figure: str, choice: int = 0) -> dict[str, Series]:
-    return lines(game_figures(record)[figure].choices[choice].panels[0])
-
-
-def labels(record: Record, figure: str) -> list[str]:
-    return [choice.label for choice in game_figures(record)[figure].choices]
 
 
 def test_points_are_named_by_what_differs() -> None:
@@ -93,7 +78,7 @@ def test_a_refuted_epsilon_is_the_first_thing_said_in_an_alarm() -> None:
     assert (said.status, said.look) == ("claim contradicted", "strong leak")
     assert said.headline == "Success contradicts the claimed epsilon: ome, ε 1"
     (alarm,) = said.contradictions
-    assert "1 is claimed. Under an honest ε of 1 no server is right in more than 73.1%" in alarm
+    assert alarm.endswith("proves an epsilon of at least 2.06; 1 is claimed.")
     document = report_html(ALL)
     assert document.index(said.headline) < document.index('class="glance')
     assert document.index('class="notice alarm" role="alert"') < document.index(
@@ -151,6 +136,22 @@ def test_the_headline_says_how_surely_the_server_tells_and_behind_what() -> None
     )
 
 
+def test_mechanisms_are_compared_where_the_server_does_best_behind_each() -> None:
+    points = (point(right=60), point(named=5.0, right=90), HONEST)
+    loud = point("bitwise-rr", 9.0, 9.0, right=70)
+    said = game_verdict(played(NONE, *points, loud))
+    assert said.headline == (
+        "With bitrand, ε 5 the server is right in 90.0% of games, with bitwise-rr, ε 9 in 70.0% "
+        "(each where the server does best); guessing is right in 50%"
+    )
+    labels = [(tile.label, tile.value) for tile in game_tiles(played(NONE, *points, loud))[:3]]
+    assert labels == [
+        ("Server right, weakest mechanism", "90.0%"),
+        ("Server right, strongest mechanism", "70.0%"),
+        ("Server right, no mechanism", "99.0%"),
+    ]
+
+
 def test_status_headline_and_first_tile_are_of_one_point_chosen_by_its_lower_limit() -> None:
     sure, lucky = point("bitrand", 5.0, right=96, games=2000), point("ome", 5.0, right=99, games=20)
     given = played(NONE, lucky, sure)
@@ -178,7 +179,7 @@ def test_what_a_perfect_server_would_prove_agrees_with_the_metric() -> None:
 def test_epsilons_that_so_few_games_could_never_contradict_are_counted() -> None:
     text = " ".join(game_verdict(ALL).limits)
     assert "at most 3.28" in text
-    assert "The epsilon claimed at 2 of 5 points is not below that" in text
+    assert "could not have contradicted the epsilon claimed at 2 of 5 points" in text
 
 
 def test_intervals_are_said_to_be_for_targets_that_were_asked_about_several_times() -> None:
@@ -223,48 +224,6 @@ def test_alarms_of_the_table_are_those_of_the_record() -> None:
     assert [tone == "alarm" for tone in tones(grid, "Actual ε")] == [False, *[True] * 4, False]
 
 
-def test_certificates_are_next_to_what_was_played() -> None:
-    grid = must(certificates_table(ALL))
-    assert [[cell.text for cell in row] for row in grid.rows] == [
-        ["bitrand, ε 5", "1", "55.0–70.0%", "60.0%", "0.400", "1.00e−08"],
-        ["bitrand, ε 5", "2", "55.0–70.0%", "–", "0.400", "1.00e−08"],
-    ]
-    assert 'id="certificates"' in report_html(ALL)
-    assert 'id="certificates"' not in report_html(played(NONE))
-
-
-def test_a_condition_on_means_that_holds_for_certain_of_nothing_says_so() -> None:
-    empty = certificate(low=0.5, high=0.52, delta_sound=1.0, failure_sound=1.0)
-    none = certificate(delta_sound=None, failure_sound=None, delta_sample=1.0)
-    grid = must(certificates_table(played(point(certificates=[empty, none]))))
-    assert column(grid, "By the range that must hold") == ["nothing", "no range"]
-    assert column(grid, "As printed") == ["1.00e−08", "nothing"]
-
-
-def test_success_is_drawn_with_intervals_against_both_epsilons() -> None:
-    assert labels(ALL, "games-success") == [
-        "against the claimed epsilon",
-        "against the actual epsilon",
-    ]
-    line = traces(ALL, "games-success")["bitrand"]
-    assert line.x == pytest.approx([3, 5], abs=0.2)
-    assert line.y == [0.6, 0.6]
-    assert line.limits[1] == CERTIFIED.adv
-    for choice in (0, 1):
-        ceiling = traces(ALL, "games-success", choice)["Most that any server reaches"]
-        pairs = zip(ceiling.x, ceiling.y, strict=True)
-        assert all(y == pytest.approx(1 / (1 + math.exp(-float(x)))) for x, y in pairs)
-    assert [look.symbol for look in traces(ALL, "games-success")["ome"].looks] == ["circle-open"]
-    assert "contradicts its ε or noise bound" in str(game_figures(ALL)["games-success"].keys)
-
-
-def test_the_level_without_a_mechanism_goes_across() -> None:
-    series = game_figures(ALL)["games-success"].choices[0].panels[0].series
-    levels = [one for one in series if isinstance(one, Series) and one.name == "no mechanism"]
-    assert [0.99, 0.99] in [one.y for one in levels]
-    assert game_figures(played(NONE)) == {}
-
-
 def test_the_first_picture_names_the_epsilon_of_every_row() -> None:
     (forest,) = games_picture(ALL)
     assert [line.label for line in forest.lines] == [
@@ -275,26 +234,39 @@ def test_the_first_picture_names_the_epsilon_of_every_row() -> None:
         "ome, ε 1",
         "bitwise-rr, ε 7",
     ]
-    assert [line.label for line in forest.lines if line.marks[0][0].look.symbol == "diamond"] == [
-        "ome, ε 1"
-    ]
+    assert [
+        line.label for line in forest.lines if line.cells[0].marks[0].look.symbol == "diamond"
+    ] == ["ome, ε 1"]
+
+
+def test_rows_have_the_most_that_claimed_and_actual_epsilon_allow_any_server() -> None:
+    (forest,) = games_picture(ALL)
+    by_label = {line.label: line.cells[0].marks for line in forest.lines}
+    success, claimed, actual = by_label["bitwise-rr, ε 7"]
+    assert (success.low, success.high) == (HONEST.adv.low, HONEST.adv.high)
+    assert [claimed.value, actual.value] == pytest.approx([1 / (1 + math.exp(-7))] * 2)
+    assert len(by_label["bitrand, ε 3"]) == 2, "an epsilon of 668 bounds nothing"
+    assert len(by_label["no mechanism"]) == 1, "nothing bounds it"
+    refuted, claimed, *_ = by_label["ome, ε 1"]
+    assert must(refuted.low) > claimed.value
+    assert "contradicts its ε or noise bound" in [key.name for key in forest.keys]
 
 
 def test_the_first_picture_of_many_points_has_the_ends_of_each_mechanism() -> None:
-    points = [point(name, 1.0 + at) for name in ("bitrand", "ome") for at in range(MOST_ROWS)]
+    points = [point(name, 1.0 + at) for name in ("bitrand", "ome") for at in range(MOST_LINES)]
     (forest,) = games_picture(played(*points))
     assert [line.label for line in forest.lines] == [
         "bitrand, ε 1",
-        "bitrand, ε 18",
+        f"bitrand, ε {MOST_LINES}",
         "ome, ε 1",
-        "ome, ε 18",
+        f"ome, ε {MOST_LINES}",
     ]
-    assert "32 more points" in forest.caption
+    assert f"{2 * MOST_LINES - 4} more points" in forest.caption
     assert "smallest and the largest of each mechanism" in forest.caption
 
 
 def test_the_first_picture_of_many_mechanisms_has_the_best_point_of_each() -> None:
-    names = [f"m{at}" for at in range(MOST_ROWS)]
+    names = [f"m{at}" for at in range(MOST_LINES)]
     points = [point(name, 1.0 + at, right=50 + at) for name in names for at in range(3)]
     (forest,) = games_picture(played(*points))
     assert [line.label for line in forest.lines] == [f"{name}, ε 3" for name in names]
@@ -339,13 +311,6 @@ def test_every_page_is_whole(points: tuple[PointPlayed, ...]) -> None:
     for part in ("verdict", "asked", "points", "reproduce"):
         assert f'id="{part}"' in document
     assert "guessing" in " ".join(printed(record).split())
-    assert all(figure.choices for figure in game_figures(record).values())
-
-
-def test_lines_that_do_not_fit_are_counted() -> None:
-    record = played(*(point(f"m{place}", 1.0 + place) for place in range(40)))
-    figure = game_figures(record)["games-success"]
-    assert f"{40 - MOST_LINES} more lines would not fit" in figure.caption
 
 
 STUDY = """
@@ -477,25 +442,6 @@ def test_points_are_named_by_where_their_zero_lies_and_by_a_lost_sign() -> None:
         "bitrand, sign lost",
         "bitrand, zero as trained, sign lost",
     ]
-
-
-def test_epochs_stand_in_the_table_with_those_that_never_came_to_an_end() -> None:
-    epochs = Estimate(topic=GAMES, metric=EPOCHS, value=41.6, low=30.2, high=53.0, samples=40)
-    all_of_them, some = (
-        changed(
-            one,
-            estimates=[*one.estimates, epochs],
-            training=TrainingLength(least=5, most=100, stopped=stopped),
-        )
-        for one, stopped in ((point(figures={FIT: 1.0}), 40), (point("ome"), 39))
-    )
-    table = must(points_table(played(all_of_them, some)))
-    assert [one.text for one in table.columns][-2:] == ["Fit", "Epochs"]
-    first, second = (row[-1] for row in table.rows)
-    assert (first.text, first.detail) == ("42", "30–53")
-    assert (second.text, second.detail) == ("≥ 42", "30–53")
-    plain = must(points_table(played(point())))
-    assert [one.text for one in plain.columns][-1] == "Fires for others"
 
 
 @pytest.mark.parametrize(("claimed", "rate"), [(3.0, "60.0%"), (2.0, "60.0%"), (1.0, "55.0%")])

@@ -100,7 +100,7 @@ def test_an_auc_below_one_half_is_reported_and_not_turned_round() -> None:
     assert any("reported as it is" in point for point in said.open)
 
 
-def test_aucs_below_one_half_are_told_once_with_whom_they_are_held_against() -> None:
+def test_aucs_below_one_half_are_reported_once_with_their_number() -> None:
     said = said_of(
         *(
             auc(0.3, 0.25, 0.35, attack="sly", contrast=contrast, target=target)
@@ -109,8 +109,7 @@ def test_aucs_below_one_half_are_told_once_with_whom_they_are_held_against() -> 
         )
     )
     (point,) = [point for point in said.open if "reported as it is" in point]
-    assert "sly v. unseen, client 0 (AUC 0.300, 0.250–0.350), sly v. mixed, client 0" in point
-    assert "and 3 further figures" in point
+    assert point.startswith("In 6 figures members rank below non-members.")
 
 
 @pytest.mark.parametrize(
@@ -198,7 +197,7 @@ def test_no_leak_shown_says_what_may_still_be_hidden() -> None:
     assert (
         "What could still be hidden: AUC up to 0.520 and TPR at 1% FPR up to 2.0%" in said.meaning
     )
-    assert "at fewer false alarms than one in 100 this audit says nothing" in said.meaning
+    assert "This audit says nothing about TPR below 1% FPR." in said.meaning
 
 
 def test_a_mean_without_an_interval_is_held_down_by_its_runs() -> None:
@@ -275,10 +274,10 @@ def test_tile_badge_and_sentence_name_one_figure_and_the_largest_word_stands_fir
     assert (said.status, first.value, first.tone) == ("clear leak", "10.6%", "clear")
 
 
-def test_without_controls_nothing_vouches_for_the_figures() -> None:
+def test_that_no_control_was_run_is_no_failure_and_no_tick() -> None:
     bare = none_found(controls=())
     first = first_screen(bare, verdict(bare))
-    assert (first.sign, first.controls) == ("✗", "No control was run")
+    assert (first.sign, first.controls) == ("?", "No control was run")
 
 
 def test_an_interval_above_guessing_that_the_correction_takes_back_says_so() -> None:

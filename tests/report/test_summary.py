@@ -17,7 +17,6 @@ from fedaudit.report.summary import (
     MARK,
     Section,
     escaped,
-    explained,
     summary_html,
     summary_markdown,
     summary_of,
@@ -310,10 +309,12 @@ def test_there_are_lines_for_signatures_and_for_the_released_model() -> None:
 
 
 def test_only_terms_that_are_used_are_explained() -> None:
-    assert [term for term, _ in explained("the AUC of an attack")] == ["Attack", "AUC"]
-    terms = dict(summary_of(played()).glossary)
-    assert "Neuron, mechanism" in terms
-    assert "Unlearning" not in terms
+    assert [term for term, _ in words.explained("the AUC of an attack")] == ["Attack", "AUC"]
+    assert [term for term, _ in words.explained("canaries, rounded")] == ["Canary"]
+    games = dict(summary_of(played()).glossary)
+    assert {"Neuron", "Mechanism"} <= {*games}
+    assert "Unlearning" not in games
+    assert not {"Neuron", "Mechanism"} & {*dict(summary_of(found(auc(0.48, 0.52))).glossary)}
 
 
 HOSTILE_NAME = (

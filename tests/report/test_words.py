@@ -2,8 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedaudit.core import metric_names
 from fedaudit.report.grid import Footnotes, clean, shortened
 from fedaudit.report.words import (
+    fixed,
     interval,
     listed,
     metric_name,
@@ -48,6 +50,12 @@ def test_a_share_short_of_all_or_nothing_never_reads_as_all_or_nothing(share: fl
 )
 def test_a_metric_is_named_as_the_field_names_it(metric: str, name: str) -> None:
     assert metric_name(metric) == name
+
+
+def test_names_in_the_file_of_texts_are_those_of_metrics() -> None:
+    assert {*fixed("metrics")} <= {
+        value for value in vars(metric_names).values() if isinstance(value, str)
+    }
 
 
 def test_limits_share_one_per_cent_sign_and_may_stand_alone() -> None:

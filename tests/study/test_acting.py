@@ -100,7 +100,7 @@ def test_a_chain_acts_always_if_one_of_its_parts_does() -> None:
 
 @pytest.mark.parametrize("way", ["fixed", "threshold", "hard"])
 def test_equal_risks_change_no_choice_and_one_great_risk_does(way: str) -> None:
-    preference = Preference(way)
+    preference = Preference(way)  # type: ignore[arg-type]
     loss, bonus = torch.tensor([0.5, 0.6]), torch.zeros(2)
     without = preference.choose_without_risk(loss, 0.65, bonus)
     assert without == 0

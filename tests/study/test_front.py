@@ -1,5 +1,6 @@
 """An audit of objects from Python: the same study, the same figures, and clear refusals."""
 
+import html
 import json
 import re
 import subprocess
@@ -24,7 +25,8 @@ from fedaudit.algorithms import FederatedTask
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.membership.single_client import Mean
 from fedaudit.catalogue import explanation, listing
-from fedaudit.core.errors import BadInput, FedauditError, Unsupported
+from fedaudit.core import errors
+from fedaudit.core.errors import BadInput, FedauditError, Unsupported, called_by
 from fedaudit.core.naming import DefensePart
 from fedaudit.core.values import Batch, Model
 from fedaudit.datasets.partitions.schemes import Counts, Quotas
@@ -33,12 +35,11 @@ from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import Defense, Turn
 from fedaudit.observe.round import Sent
+from fedaudit.plan.identity import study_key
 from fedaudit.plan.values import study_from
 from fedaudit.signals.outputs import Confidence
 from fedaudit.study.build import setup
-from fedaudit.study.front.audit import in_python
-from fedaudit.study.front.federation import Federation, Questions, plan_of
-from fedaudit.study.running.identity import study_key
+from fedaudit.study.front.federation import Federation, plan_of
 
 FIGURES = fa.Figures(permutations=20, blind_classifier=False)
 FEW = fa.Audit(samples=60, every=2, background=0)
@@ -202,8 +203,15 @@ def test_objects_and_a_file_give_the_same_study_and_the_same_figures(tmp_path: P
     )
     attacks = ["fedmia-2", "loss-series"]
     audit = fa.Audit(samples=90, every=2)
-    asked = Questions(attacks, [1], (1, 2), audit, figures=FIGURES)
-    plan = plan_of(federation, asked, name="same")
+    plan = plan_of(
+        federation,
+        attacks=attacks,
+        targets=[1],
+        seeds=(1, 2),
+        audit=audit,
+        figures=FIGURES,
+        name="same",
+    )
     assert plan.study == in_file
     assert plan.objects == {}
     ours = fa.audit(
@@ -302,7 +310,7 @@ def test_clients_have_networks_of_their_own_as_a_file_would_say_it(tmp_path: Pat
             {"algorithm": fa.algorithms.FedMD(public="digits", nets="2; 3", rounds=2)},
             "nets and the study's models are both the clients' networks",
         ),
-        ({"models": [Linear]}, "nor one of a class of its own.*student= of what algorithm= is"),
+        ({"models": [Linear]}, "nor one of a class of its own.*algorithm.student"),
         ({"models": [3]}, "a model is a torch.nn.Module, .* got an int"),
     ],
 )
@@ -349,8 +357,8 @@ def test_what_was_found_is_at_hand(run: fa.Run, tmp_path: Path) -> None:
     assert np.array_equal(
         run.scores("confidence+Mean", seed=1).scores, run.scores(f"{__name__}:Sure", seed=1).scores
     )
-    assert run.report().read_text().startswith("<!")
-    assert fa.report(run.record, tmp_path / "mine.html").is_file()
+    assert run.save_report().read_text().startswith("<!")
+    assert run.save_report(tmp_path / "mine.html").is_file()
     rows = run.record.rows()
     assert len(rows) + len(run.record.mean_rows()) == len(run.record.estimates)
     assert {"attack", "metric", "value", "low", "high", "seed"} <= rows[0].keys()
@@ -364,6 +372,15 @@ def test_what_was_found_is_at_hand(run: fa.Run, tmp_path: Path) -> None:
     assert len(fa.plots.accuracy(run.record).axes[0].lines) == 2
     with pytest.raises(BadInput, match="there are several seeds; give seed= one of 1, 2"):
         run.scores("fedmia-2")
+    with pytest.raises(BadInput, match=r"several attacks; give attack= one of .*, fedmia-2"):
+        run.scores(seed=1)
+    first, verdict = repr(run).splitlines()[:2]
+    assert first.startswith("<fedaudit.Run ")
+    assert ": " in verdict
+    shown = run._repr_html_()
+    assert shown.startswith("<iframe ")
+    assert '<html lang="en">' in html.unescape(shown)
+    assert "<html" not in shown
     with pytest.raises(BadInput, match=r"no attack with scores named 'fedmia'; did you mean"):
         run.scores("fedmia", seed=1)
 
@@ -374,7 +391,6 @@ def test_members_have_instances_of_their_own_and_plans_of_the_same_members_are_a
     assert isinstance(Jitter(sigma=0.5), Jitter)
     plan = plan_of(
         small(defenses=[part, Blurred(), fa.defenses.GradientNoise(members=(2, 3), sigma=1.0)]),
-        Questions(),
         name="x",
     )
     others, pair = plan.study.defense.groups(4)
@@ -397,9 +413,7 @@ def test_a_run_goes_on_with_the_same_objects_and_not_with_others(run: fa.Run) ->
     after = [path.stat().st_mtime_ns for path in sorted(run.folder.glob("seed-*/measured/*"))]
     assert after == before
     other = small(defenses=[JITTER(members=[1], sigma=0.2), Blurred((0.3,))])
-    with pytest.raises(
-        BadInput, match=r"other settings \(defense.name is .*another folder with out="
-    ):
+    with pytest.raises(BadInput, match=r"other settings \(defenses is .*another folder with out="):
         carried(run.folder, other, **same)
 
 
@@ -448,11 +462,11 @@ def lambda_defense(weight: int) -> Defense:
 
 def key_of(federation: Federation) -> str:
     from fedaudit.core.importing import objects_given
-    from fedaudit.study.running.identity import with_code
+    from fedaudit.study.build import completed
 
-    plan = plan_of(federation, Questions(), name="x")
+    plan = plan_of(federation, name="x")
     with objects_given(plan.objects):
-        return study_key(with_code(plan.study))
+        return study_key(completed(plan.study))
 
 
 SCRIPT = """
@@ -531,11 +545,12 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
             "fair, samples and people are one setting; give one",
         ),
         (lambda: fa.Samples([[1, 2]], ["a"]), "turn texts into numbers"),
-        (lambda: COFEDMID(members=3), r"clients by number, such as \[0, 1\]"),
+        (lambda: COFEDMID(members=3), r"by number, such as \[0, 1\]"),
         (lambda: plan(model=3), "a model is a torch.nn.Module, a class"),
         (lambda: plan(model=nn.ReLU(), clients="4"), "clients are a number of them, or what"),
         (lambda: plan(algorithm=Net(3)), "an algorithm is what fedaudit.algorithms makes"),
-        (lambda: plan(data=3), "data are samples, what fedaudit.datasets makes"),
+        (lambda: plan(algorithm=None), "an algorithm is what .*; got None"),
+        (lambda: plan(data=3), "a data set is samples, what fedaudit.datasets makes"),
         (lambda: plan(defenses=3), "a defense is derived from"),
         (lambda: plan(training=fa.Training(rounds=3)), "rounds is set by algorithm and by"),
         (lambda: plan(model=fa.named(Net, hidden=[3])), "hidden of the model .* is a list"),
@@ -545,7 +560,7 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
         (lambda: fa.audit(small(), targets=[4]), "4"),
         (lambda: fa.audit(small(model=fa.named(Net, width=3))), "named 'width'"),
         (lambda: fa.Run("nowhere"), "nowhere holds no record"),
-        (lambda: plan_of(small(), Questions(attacks=[]), name="x"), "attacks names none"),
+        (lambda: plan_of(small(), attacks=[], name="x"), "attacks names none"),
     ],
 )
 def test_a_mistake_is_told_in_one_sentence(ask: object, said: str) -> None:
@@ -557,14 +572,13 @@ def test_a_mistake_is_told_in_one_sentence(ask: object, said: str) -> None:
 
 
 def plan(**changes: object) -> object:
-    return plan_of(small(**changes), Questions(), name="x")
+    return plan_of(small(**changes), name="x")
 
 
 def test_every_catalogue_is_at_the_front_door() -> None:
     for make in DEFENSES.values():
         assert getattr(fa.defenses, make.__name__) is make
-    assert set(dir(fa)) == set(fa.__all__)
-    assert all(getattr(fa, name) is not None for name in fa.__all__)
+    assert all(getattr(fa, name) is not None for name in dir(fa))
 
 
 @pytest.fixture
@@ -618,21 +632,23 @@ def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("said", "added"),
+    ("setting", "argument"),
     [
-        ("lower audit.fair", " (in Python, audit.fair is fedaudit.Audit(fair=...))"),
-        (
-            "give it as defense.options.sigma",
-            " (in Python, defense.options.sigma is sigma= of what defenses= is)",
-        ),
-        ("data.name is other", " (in Python, data.name is said by data=)"),
-        ("see model.nothing and study.json", ""),
+        ("audit.fair", "audit.fair"),
+        ("training.rounds", "rounds"),
+        ("defense.options.sigma", "defenses.sigma"),
+        ("data.name", "data"),
+        ("data.classes", "classes"),
+        ("partition.clients", "clients"),
+        ("partition.samples_per_client", "clients.samples_per_client"),
+        ("records.features", "features"),
+        ("recordings.features", "recordings.features"),
     ],
 )
-def test_a_refusal_that_names_a_setting_names_the_argument_too(said: str, added: str) -> None:
-    with pytest.raises(BadInput) as refused, in_python():
-        raise BadInput(said)
-    assert str(refused.value) == said + added
+def test_a_setting_is_named_as_its_caller_writes_it(setting: str, argument: str) -> None:
+    assert errors.setting(setting) == setting
+    with called_by("objects"):
+        assert errors.setting(setting) == argument
 
 
 @pytest.mark.parametrize(

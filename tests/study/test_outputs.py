@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import fedaudit
 from fedaudit import cli
-from fedaudit.core.errors import BadInput, Damaged, on_command_line
+from fedaudit.core.errors import BadInput, Damaged, called_by
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.plan.sections import Study
+from fedaudit.report.page import write_report
 from fedaudit.results.read import read_record
 from fedaudit.results.record import write_record
 from fedaudit.study.running.folder import refuse_other_record
@@ -123,12 +123,13 @@ def test_a_page_is_written_under_the_name_of_a_page_only(
 ) -> None:
     record = read_record(recording / "record.json")
     with pytest.raises(BadInput, match=r"would be an HTML page.*ends in \.html, such as"):
-        fedaudit.report(record, tmp_path / name)
+        write_report(record, tmp_path / name)
     refused("report", recording, "--out", tmp_path / name)
     refused("compare", *records(tmp_path, "a", "b"), "--out", tmp_path / name)
     assert not (tmp_path / name).exists()
     for right in ("page.HTML", "page.htm", "page"):
-        assert fedaudit.report(record, tmp_path / right).exists()
+        write_report(record, tmp_path / right)
+        assert (tmp_path / right).exists()
 
 
 @pytest.mark.parametrize("what", ["", "{}", "<svg>", "x <!doctype html>"])
@@ -318,5 +319,5 @@ def test_who_names_code_that_is_not_trusted_is_said(recording: Path, tmp_path: P
     said = "names the attack 'evil:x'.*trust=True in Python"
     with pytest.raises(BadInput, match=f"^the call {said}"):
         reattack(recording, ["evil:x"], tmp_path)
-    with on_command_line(), pytest.raises(BadInput, match=f"^the command line {said}"):
+    with called_by("command"), pytest.raises(BadInput, match=f"^the command line {said}"):
         reattack(recording, ["evil:x"], tmp_path)

@@ -68,7 +68,7 @@ def test_members_and_what_is_drawn_stand_in_the_local_report(run: fa.Run) -> Non
     with Image.open(run.folder / "pictures.png") as image:
         width, height = image.size
     assert (width, height) == (CONCEPTS * 12 + 3 * 4, 2 * 12 + 4)
-    assert "data:image/png" in run.report().read_text(encoding="utf-8")
+    assert "data:image/png" in run.save_report().read_text(encoding="utf-8")
 
 
 def test_no_pack_takes_them(run: fa.Run, tmp_path: Path) -> None:
@@ -81,11 +81,11 @@ def test_no_pack_takes_them(run: fa.Run, tmp_path: Path) -> None:
 
 def test_what_is_no_picture_is_not_shown(run: fa.Run, tmp_path: Path) -> None:
     (tmp_path / "pictures.png").write_bytes(b"<svg onload=alert(1)>")
-    assert "data:image/png" not in run.report(tmp_path / "report.html").read_text("utf-8")
+    assert "data:image/png" not in run.save_report(tmp_path / "report.html").read_text("utf-8")
 
 
 def test_pictures_are_the_owners_alone(run: fa.Run) -> None:
-    for file in (run.folder / "pictures.png", run.report()):
+    for file in (run.folder / "pictures.png", run.save_report()):
         assert file.stat().st_mode & 0o077 == 0
 
 

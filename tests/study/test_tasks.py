@@ -122,7 +122,7 @@ def test_a_task_is_audited_from_training_to_the_gate(name: str, tmp_path: Path) 
     assert max(one.number for one in aucs if one.low and one.low > 0.5) > 0.6
     assert {one.control for one in record.controls} >= {"permuted members", "untrained model"}
     assert all(control.passed is not False for control in record.controls)
-    page = run.report().read_text(encoding="utf-8")
+    page = run.save_report().read_text(encoding="utf-8")
     assert "loss-series" in page
     if not CASES[name].utility.endswith("accuracy"):
         assert CASES[name].utility.removeprefix("test ") in page

@@ -22,6 +22,7 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.pack.suppressing import suppressed
+from fedaudit.plan.identity import run_key
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
 from fedaudit.report.deciding.deletion import deletion
@@ -31,8 +32,7 @@ from fedaudit.results import estimate
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
 from fedaudit.study.build import setup
-from fedaudit.study.front.federation import Questions, plan_of
-from fedaudit.study.running.identity import run_key
+from fedaudit.study.front.federation import plan_of
 from fedaudit.study.running.observing import stored_rounds
 from fedaudit.study.running.preflight import check_run
 from fedaudit.study.running.reattack import reattack
@@ -310,8 +310,8 @@ def test_unlearning_of_people_speaks_of_people_and_counts_them(tmp_path: Path) -
     assert 5 < row.after.n_members < 25
     section = unlearning_section(record)
     assert section is not None
-    assert f"of {row.after.n_members} people" in section.said
-    assert "unseen people" in section.table.caption
+    assert f"of {row.after.n_members} people" in section.said[0]
+    assert "unseen people" in section.tables[0].caption
 
 
 def test_figures_on_few_forgotten_samples_leave_no_pack(continued: Carried) -> None:
@@ -331,7 +331,7 @@ def test_figures_on_few_forgotten_samples_leave_no_pack(continued: Carried) -> N
 def test_a_report_says_what_is_left_and_what_the_models_are_good_for(continued: Carried) -> None:
     section = unlearning_section(continued.record)
     assert section is not None
-    assert "Test accuracy" in [row[0].text for row in section.table.rows]
+    assert "Test accuracy" in [row[0].text for row in section.tables[0].rows]
     (tile,) = unlearning_tile(continued.record)
     assert tile.label == "Unlearning by continue"
     assert tile.value == unlearning_verdict_of(unlearning_rows(continued.record))
@@ -364,7 +364,7 @@ def test_a_model_that_unlearning_destroyed_is_not_called_forgetful(continued: Ca
     assert must(deletion(at(0.04, left))).verdict == "not forgotten", "a leak that is left stands"
     section = unlearning_section(at(0.04, forgotten))
     assert section is not None
-    assert "left a test accuracy near guessing" in section.said
+    assert "left a test accuracy near guessing" in section.said[0]
     (tile,) = unlearning_tile(at(0.04, forgotten))
     assert (tile.value, tile.tone) == ("model destroyed", "alarm")
 
@@ -410,8 +410,8 @@ def test_a_released_model_that_is_gone_or_another_is_not_gone_on_from(
 
 
 def test_python_says_it_as_a_study_file_does() -> None:
-    asked = Questions(tables={"unlearning": fa.Unlearning(method="ascent", radius=0.5)})
-    plan = plan_of(fa.Federation("digits", clients=4), asked, name="ours")
+    options = fa.AuditOptions(unlearning=fa.Unlearning(method="ascent", radius=0.5))
+    plan = plan_of(fa.Federation("digits", clients=4), options=options, name="ours")
     assert (
         plan.study.unlearning
         == unlearning_study(unlearning={"method": "ascent", "radius": 0.5}).unlearning

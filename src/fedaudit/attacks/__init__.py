@@ -33,12 +33,12 @@ from fedaudit.signals.outputs import (
     PosteriorSpread,
     ScaledLogit,
 )
-from fedaudit.signals.residuals import ProjectionResidual
 from fedaudit.signals.updates import (
     CentredTailCosine,
     GradientCosine,
     GradientDifference,
     GradientNorm,
+    ProjectionResidual,
     WithoutTailCosine,
 )
 
@@ -137,22 +137,25 @@ DEFAULT_SET = list(ATTACK_SETS)[-1]
 
 
 def attack_set(name: str) -> dict[str, Attack]:
-    """The attacks of a set by name, with the settings that they have in it.
+    """Return the attacks of a set by name, with the settings that they have in it.
 
     Raises:
-        BadInput: There is no such set; the refusal names the nearest.
+        BadInput: No such set; the message names the nearest.
     """
     if name not in ATTACK_SETS:
         raise unknown_name("set of attacks", name, ATTACK_SETS)
-    given = SET_SETTINGS.get(name, {})
-    return {one: attack_named(one).with_settings(given.get(one, {})) for one in ATTACK_SETS[name]}
+    settings = SET_SETTINGS.get(name, {})
+    return {
+        attack: attack_named(attack).with_settings(settings.get(attack, {}))
+        for attack in ATTACK_SETS[name]
+    }
 
 
 def attack_named(name: str) -> Attack:
-    """The attack of that name, of an installed package, or of the user's own as ``module:object``.
+    """Return the attack of that name, from the catalogue, an installed package or ``module:object``.
 
     Raises:
-        BadInput: There is none; the nearest is named.
+        BadInput: No such attack; the message names the nearest.
     """
     found: Attack | type[Attack] = named(
         "attack",
@@ -165,19 +168,19 @@ def attack_named(name: str) -> Attack:
 
 
 def catalogued(names: Iterable[str]) -> list[str]:
-    """Names of attacks as the catalogue spells them, each of which is one.
+    """Return names of attacks as the catalogue spells them, after checking that each is known.
 
-    The user's own (``module:object``) are left as they are, and nothing is imported.
+    Custom attacks (``module:object``) are left as they are, and nothing is imported.
 
     Raises:
-        BadInput: There is no attack of a name; the nearest is named.
+        BadInput: A name is no attack's; the message names the nearest.
     """
-    known = ATTACKS | SOURCE_ATTACKS
-    found = [as_catalogued("attack", name, known) for name in names]
-    for name in found:
-        if not (is_own(name) or name in known or name in installed("attack")):
-            raise unknown_part("attack", name, known)
-    return found
+    catalogue = ATTACKS | SOURCE_ATTACKS
+    catalogue_names = [as_catalogued("attack", name, catalogue) for name in names]
+    for name in catalogue_names:
+        if not (is_own(name) or name in catalogue or name in installed("attack")):
+            raise unknown_part("attack", name, catalogue)
+    return catalogue_names
 
 
 def _makes_attacks(found: object) -> bool:

@@ -96,8 +96,8 @@ class SourceOnAverage(Bayes):
     """The client whose models have the least loss on average over its measured rounds.
 
     The mean rather than the product of the rounds' likelihoods: where all clients take part in
-    all rounds, the product names the same client, and is as sure as this with a temperature as
-    many times smaller as there are rounds.
+    all rounds, the product names the same client. Its posterior equals this one at a temperature
+    divided by the number of rounds.
 
     Source: SIA, section 5 (several rounds, left for future work).
     """
@@ -124,12 +124,12 @@ class SourceByProduct(Bayes):
 
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
         values = m.values.double()
-        there = ~torch.isnan(values).any(2)
+        took_part = ~torch.isnan(values).any(2)
         alone = values.masked_fill(torch.isnan(values), -torch.inf).log_softmax(1)
         # Against chance among those who took part: a round of two says less than one of ten.
-        gain = alone + there.sum(1).log()[:, None, None]
-        total = gain.where(there[:, :, None], 0.0).sum(0)
-        total[~there.any(0)] = torch.nan
+        gain = alone + took_part.sum(1).log()[:, None, None]
+        total = gain.where(took_part[:, :, None], 0.0).sum(0)
+        total[~took_part.any(0)] = torch.nan
         return total
 
 
@@ -138,7 +138,7 @@ class SourceByTail(Bayes):
     """The client for which a membership rule finds the sample least like a non-member's.
 
     The evidence for a client is minus the logarithm of the rule's tail probability with that
-    client as the target: how rarely a client without the sample would stand out as much.
+    client as the target: the probability that a client without the sample deviates as much.
 
     Attributes:
         rule: Scores are minus such a probability, as FedMIA's are.
@@ -156,15 +156,15 @@ class SourceByTail(Bayes):
         """See :class:`Bayes`.
 
         Raises:
-            NotVisible: The rule cannot judge one of the clients, for want of others beside it.
+            NotVisible: Too few other clients were measured to judge one of the clients.
         """
-        found = torch.full(m.values.shape[1:], torch.nan, dtype=torch.float64)
+        evidence = torch.full(m.values.shape[1:], torch.nan, dtype=torch.float64)
         for row, client in enumerate(m.clients):
             if not bool(torch.isnan(m.of(client)).any(1).all()):
                 # The smallest positive number, where the tail is 0 in 64 bits.
                 least = torch.finfo(torch.float64).tiny
-                found[row] = -(-self._scores(m, client)).clamp_min(least).log()
-        return found
+                evidence[row] = -(-self._scores(m, client)).clamp_min(least).log()
+        return evidence
 
     def _scores(self, m: Measurements, client: ClientId) -> Float[Tensor, " samples"]:
         try:

@@ -16,10 +16,9 @@ from typing import Annotated, NamedTuple, NoReturn, TextIO, cast
 from cyclopts import App, CycloptsError, Parameter
 
 from fedaudit import __version__
-from fedaudit.core.errors import FAULT, BadInput, FedauditError, on_command_line
+from fedaudit.core.errors import FAULT, BadInput, FedauditError, called_by
 from fedaudit.core.files import RECORDING_FILE, open_regular
 from fedaudit.core.importing import code_named_in
-from fedaudit.plan.toml import read_toml
 from fedaudit.results.text import LogLines, indented, one_line
 
 _LONGEST_TRACE = 8000
@@ -95,7 +94,7 @@ def main(words: Sequence[str] | None = None) -> None:
             with stopping_at_sigterm():
                 _refuse_nul(sys.argv[1:] if words is None else words)
                 # What carries out a study, or is told to trust a folder, says so itself.
-                with on_command_line(), code_named_in("what was given", trusted=False):
+                with called_by("command"), code_named_in("what was given", trusted=False):
                     app(
                         words,
                         exit_on_error=False,
@@ -366,6 +365,8 @@ def _kind_of_folder(folder: Path) -> Kind | None:
 
 
 def _kind_of_file(path: Path) -> Kind | None:
+    from fedaudit.plan.toml import read_toml
+
     with open_regular(path) as file:
         mark = _MARK.search(file.read(_MARKED_WITHIN))
     return _BY_MARK.get(mark[1]) if mark else _kind_of_tables(read_toml(path, "the file"))

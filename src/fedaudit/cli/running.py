@@ -36,7 +36,6 @@ from fedaudit.core.files import (
 )
 from fedaudit.core.importing import code_named_in, line_of
 from fedaudit.core.progress import importing
-from fedaudit.plan.toml import parsed_toml, refuse_many_dots
 
 if TYPE_CHECKING:
     import fedaudit.plan.sections
@@ -144,7 +143,7 @@ def _carry_out(
 ) -> None:
     with importing():
         from fedaudit.core.devices import device_named
-        from fedaudit.engines.ray_cluster import engine_named
+        from fedaudit.engines.local import engine_named
         from fedaudit.plan.file import chosen_studies, read_studies
         from fedaudit.study.running.preflight import check_grid, refuse_place
 
@@ -295,7 +294,7 @@ def _run(
     with importing():
         from fedaudit.core.devices import device_named
         from fedaudit.core.progress import bars
-        from fedaudit.engines.ray_cluster import engine_named
+        from fedaudit.engines.local import engine_named
         from fedaudit.study.running.run import run_study
 
     with bars() as progress:
@@ -325,6 +324,8 @@ def _finish(record: "fedaudit.results.record.Record", folder: Path, *, brief: bo
 
 def settings_from(words: Sequence[str], *, games: bool = False) -> dict[str, object]:
     """Return ``--a.b=1`` or ``--a.b 1`` as ``{"a.b": 1}``; values are TOML, else text."""
+    from fedaudit.plan.toml import refuse_many_dots
+
     found: dict[str, object] = {}
     waiting = list(words)
     while waiting:
@@ -354,6 +355,8 @@ def _refuse_bytes(option: str, text: str) -> None:
 
 
 def _value(option: str, text: str) -> object:
+    from fedaudit.plan.toml import parsed_toml
+
     try:
         return parsed_toml(f"value = {text}", f"the value of {option}")["value"]
     except BadInput as error:

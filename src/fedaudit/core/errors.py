@@ -1,14 +1,15 @@
-"""Errors that fedaudit raises, and the words that they share.
+"""Errors that fedaudit raises, and functions that word them.
 
-Every message says what was given, what is allowed and what to do. All errors are ``ValueError``s,
-so that a caller who does not know fedaudit can catch them. The command line prints the message and
-exits with code 2.
+Every message says what was given, what is allowed and what to do. Options and settings are named
+as their caller writes them. All errors are ``ValueError``s, so that any caller can catch them. The
+command line prints the message and exits with code 2.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import SequenceMatcher, get_close_matches
+from typing import Literal
 
 FAULT = 70
 """Exit code for a fault of the program (EX_SOFTWARE of BSD's sysexits), which no verdict has."""
@@ -29,6 +30,10 @@ class FedauditError(ValueError):
 
 class BadInput(FedauditError):
     """A value, file or setting given by the user is unusable."""
+
+
+class BadArgument(BadInput, TypeError):
+    """An argument is unknown, missing, or of another type or range than is allowed."""
 
 
 class NotVisible(FedauditError):
@@ -74,22 +79,70 @@ def custom_code(refusal: Callable[[Exception, str], FedauditError | None]) -> It
         raise refused from error
 
 
-_on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
+Caller = Literal["file", "command", "objects"]
+"""Who wrote what is refused: a study file, a shell command, or Python with objects."""
+
+_caller: ContextVar[Caller] = ContextVar("caller", default="file")
 
 
 @contextmanager
-def on_command_line() -> Iterator[None]:
-    """Inside, refusals speak of options as a command has them, and not as Python does."""
-    token = _on_command_line.set(True)
+def called_by(caller: Caller) -> Iterator[None]:
+    """Inside, refusals name options and settings as their caller writes them."""
+    token = _caller.set(caller)
     try:
         yield
     finally:
-        _on_command_line.reset(token)
+        _caller.reset(token)
 
 
 def option(name: str) -> str:
-    """An option in the words of who asks: ``--data-dir`` of a command, ``data_dir=`` in Python."""
-    return f"--{name}" if _on_command_line.get() else f"{name.replace('-', '_')}="
+    """Return an option as its caller writes it: ``--data-dir`` of a command, else ``data_dir=``."""
+    return f"--{name}" if _caller.get() == "command" else f"{name.replace('-', '_')}="
+
+
+_ARGUMENTS = {
+    "algorithm.name": "algorithm",
+    "algorithm.options": "algorithm",
+    "data.classes": "classes",
+    "data.first_class": "first_class",
+    "data.name": "data",
+    "data.options": "data",
+    "defense.also": "defenses",
+    "defense.clients": "defenses.members",
+    "defense.name": "defenses",
+    "defense.options": "defenses",
+    "mechanism.name": "mechanism",
+    "mechanism.options": "mechanism",
+    "model.name": "model",
+    "model.options": "model",
+    "partition.clients": "clients",
+    "partition.options": "clients",
+    "partition.samples_per_client": "clients.samples_per_client",
+    "partition.scheme": "clients",
+    "records": "",
+    "rounds.defense": "defense",
+    "rounds.options": "defense",
+    "task.name": "task",
+    "task.options": "task",
+    "training": "",
+}
+"""Settings of study files that arguments of another name give in Python, by their beginning."""
+
+
+def setting(name: str) -> str:
+    """Return a setting as its caller writes it.
+
+    Args:
+        name: Its dotted name in a study file. Where objects are audited, it becomes the argument
+            and what that holds: ``clients.samples_per_client`` for
+            ``partition.samples_per_client``. Most settings have one name in both:
+            ``audit.view`` is ``view`` of the argument ``audit``.
+    """
+    if _caller.get() == "objects":
+        for start, argument in _ARGUMENTS.items():
+            if f"{name}.".startswith(f"{start}."):
+                return f"{argument}{name.removeprefix(start)}".removeprefix(".") or name
+    return name
 
 
 LISTED = {
@@ -106,21 +159,21 @@ LISTED = {
     "metric": "metrics",
     "schedule": "schedules",
 }
-"""Every catalogue as ``fedaudit list`` has it, by what one entry is wanted as."""
+"""Name of each catalogue in ``fedaudit list``, by what one of its entries is."""
 
 _FEW = 12
 _AS_NEAR = 0.1
-"""How much less like a misspelt name another may be than the nearest, to be named beside it."""
+"""How much less similar than the nearest name another may be, to be suggested too."""
 
 
 def unknown_name(kind: str, given: str, known: Iterable[str], *, listed: str = "") -> BadInput:
-    """A refusal for a misspelt name, naming the nearest that exist, or all where they are few.
+    """Return the refusal of an unknown name, with the nearest names, or all if they are few.
 
     Args:
-        kind: What it is wanted as ("defense").
-        given: As it is spelt.
-        known: Every name that there is.
-        listed: The command that lists them; that of the kind's catalogue by default.
+        kind: What it should name ("defense").
+        given: The unknown name.
+        known: All names that exist.
+        listed: Command that lists them; that of the kind's catalogue by default.
     """
     names = sorted({*known})
     near = nearest(given, names)
@@ -136,7 +189,7 @@ def unknown_name(kind: str, given: str, known: Iterable[str], *, listed: str = "
 
 
 def nearest(given: str, known: Iterable[str], *, most: int = 3) -> list[str]:
-    """Names like a misspelt one, likest first; case, hyphens and underscores are no difference."""
+    """Return similar names, nearest first; case, hyphens and underscores make no difference."""
     folded: dict[str, list[str]] = {}
     for name in known:
         folded.setdefault(folded_name(name), []).append(name)
@@ -150,15 +203,17 @@ def nearest(given: str, known: Iterable[str], *, most: int = 3) -> list[str]:
 
 
 def folded_name(name: str) -> str:
-    """A name in the one form that all its spellings share."""
+    """Return a name in lower case with hyphens, which all its spellings share."""
     return name.lower().replace("_", "-")
 
 
 def an(noun: str) -> str:
-    """A noun with its article: "an attack"."""
+    """Return a noun with its article: "an attack"."""
     return f"an {noun}" if noun[:1] in "aeiouAEIOU" else f"a {noun}"
 
 
 def type_of(value: object) -> str:
-    """The type of a value that is another than was wanted, for a message: "an int", "None"."""
+    """Return the type of a value for a message: "an int", "None", "the class Net"."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     return "None" if value is None else an(type(value).__name__)

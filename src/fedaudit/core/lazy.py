@@ -1,11 +1,16 @@
 """Public names that are imported when they are first used, and catalogues of such names.
 
-A package lists its public names once, as imports that only a type checker carries out::
+A package lists its public names once, as statements that only a type checker runs::
 
     if TYPE_CHECKING:
         from fedaudit.models.mlp import MLP as MLP
+        from fedaudit.plan import sections as _sections
+
+        Audit = _sections.AuditSection
     else:
         __getattr__, __dir__, __all__ = lazy_names(__name__)
+
+The assignment gives a class another public name.
 """
 
 import ast
@@ -13,26 +18,44 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Generic, TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar, cast
 
 Entry = TypeVar("Entry")
 
 
+class _Place(NamedTuple):
+    """Where a public name is defined; a submodule has no attribute."""
+
+    module: str
+    attribute: str = ""
+
+    def load(self) -> object:
+        module = import_module(self.module)
+        return getattr(module, self.attribute) if self.attribute else module
+
+
 @cache
-def _modules(package: str) -> dict[str, str]:
-    """Return the module of each name that a package imports under ``TYPE_CHECKING``."""
+def _places(package: str) -> dict[str, _Place]:
+    """Return where each name is defined that a package lists under ``TYPE_CHECKING``."""
     loader = getattr(find_spec(package), "loader", None)
-    # The imports themselves are read: a table beside them would list every name again.
+    # The statements themselves are read: a table next to them would list every name again.
     tree = ast.parse(loader.get_source(package) if loader else "")
-    blocks = [node.body for node in tree.body if isinstance(node, ast.If)]
-    return {
-        alias.name: statement.module
-        for block in blocks
-        for statement in block
-        if isinstance(statement, ast.ImportFrom) and statement.module
-        for alias in statement.names
-        if alias.asname == alias.name
-    }
+    places: dict[str, _Place] = {}
+    renamed: dict[str, str] = {}
+    for statement in (one for node in tree.body if isinstance(node, ast.If) for one in node.body):
+        match statement:
+            case ast.ImportFrom(module=str(module), names=names):
+                for alias in names:
+                    submodule = f"{module}.{alias.name}"
+                    if alias.asname == alias.name:
+                        is_module = module == package
+                        place = _Place(submodule) if is_module else _Place(module, alias.name)
+                        places[alias.name] = place
+                    elif alias.asname:
+                        renamed[alias.asname] = submodule
+            case ast.Assign([ast.Name(name)], ast.Attribute(ast.Name(module), attribute)):
+                places[name] = _Place(renamed[module], attribute)
+    return places
 
 
 def lazy_names(
@@ -41,18 +64,18 @@ def lazy_names(
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package of lazy names.
 
     Args:
-        package: Its name, which imports these names under ``TYPE_CHECKING``.
+        package: Its name, which lists these names under ``TYPE_CHECKING``.
         defined: Public names that the package defines itself.
     """
-    modules = _modules(package)
-    public = sorted([*modules, *defined])
+    places = _places(package)
+    public = sorted([*places, *defined])
 
-    def imported(name: str) -> object:
-        if name not in modules:
+    def load(name: str) -> object:
+        if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(modules[name]), name)
+        return places[name].load()
 
-    return imported, lambda: public, public
+    return load, lambda: public, public
 
 
 def entry_name(module: str) -> str:
@@ -72,15 +95,14 @@ class Catalogue(Mapping[str, Entry], Generic[Entry]):
 
     def __init__(self, package: str, *folders: str) -> None:
         self._places = {
-            entry_name(module): (module, name)
+            entry_name(place.module): place
             for folder in folders or [""]
-            for name, module in _modules(package).items()
-            if module.startswith(".".join([package, folder]))
+            for place in _places(package).values()
+            if place.module.startswith(".".join([package, folder]))
         }
 
     def __getitem__(self, name: str) -> Entry:
-        module, attribute = self._places[name]
-        return cast(Entry, getattr(import_module(module), attribute))
+        return cast(Entry, self._places[name].load())
 
     def __contains__(self, name: object) -> bool:
         return name in self._places

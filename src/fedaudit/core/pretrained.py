@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.errors import BadInput, Damaged, setting
 from fedaudit.core.files import open_regular
 
 MAX_TENSORS = 100_000
@@ -140,7 +140,8 @@ def pretrained(name: str) -> dict[str, Tensor]:
     if not file.is_file():
         raise BadInput(
             f"the pretrained values {file} are not there; 'fedaudit run' makes those of a study "
-            "that has a [pretraining] table, and model.options.weights names a file of your own"
+            f"that has a [pretraining] table, and {setting('model.options.weights')} names a file "
+            "of your own"
         )
     try:
         check_header(file)

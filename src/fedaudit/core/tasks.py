@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedaudit.core.errors import BadInput, type_of
+from fedaudit.core.errors import BadInput, setting, type_of
 from fedaudit.core.importing import named
 from fedaudit.core.inputs import Inputs
 from fedaudit.core.seeds import seed_for
@@ -398,8 +398,8 @@ def _whole_numbers(features: Tensor, labels: Tensor) -> Tensor:
     if features.ndim != 2 or not bool((features == features.round()).all()):
         raise BadInput(
             "samples of the task 'next-token' are sequences of whole numbers, one row a sample, "
-            f"got {_spoken(features)}; set data.options.standardise to false where a file holds "
-            "them"
+            f"got {_spoken(features)}; set {setting('data.options.standardise')} to false where a "
+            "file holds them"
         )
     return features.int()
 

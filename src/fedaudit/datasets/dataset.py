@@ -9,7 +9,7 @@ from jaxtyping import Int, Shaped
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.tasks import Reading, Task, without_masked
 from fedaudit.core.values import Samples, short_repr
 
@@ -224,11 +224,13 @@ def some_classes(dataset: Dataset, kept: Sequence[int], *, first: int = 0) -> Da
     strangers = [label for label in kept if not 0 <= label < dataset.classes]
     if strangers or len(set(kept)) < len(kept):
         raise BadInput(
-            f"data.classes names classes of {dataset.name!r}, each once: whole numbers from 0 to "
-            f"{dataset.classes - 1}, got {list(kept)}"
+            f"{setting('data.classes')} names classes of {dataset.name!r}, each once: whole "
+            f"numbers from 0 to {dataset.classes - 1}, got {list(kept)}"
         )
     if first + len(kept) < 2:
-        raise BadInput(f"data.classes keeps {list(kept)} alone; a classifier needs two classes")
+        raise BadInput(
+            f"{setting('data.classes')} keeps {list(kept)} alone; a classifier needs two classes"
+        )
     number = torch.full((dataset.classes,), -1)
     number[list(kept)] = torch.arange(first, first + len(kept))
     train = _renumbered(dataset.train, number)

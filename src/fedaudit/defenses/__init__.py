@@ -96,9 +96,8 @@ def made(name: str, options: Mapping[str, Setting], *, coalition: tuple[ClientId
         coalition: The clients that use it, for defenses that take them.
     """
     make = defense_named(name)
-    together = dict.fromkeys(
-        signature(make).parameters.keys() & {"coalition", "members"}, coalition
-    )
+    takes = signature(make).parameters.keys() & {"coalition", "members"}
+    together = dict.fromkeys(takes, coalition) if coalition else {}
     defense = called("defense", name, make, **options, **together)
     assert isinstance(defense, Defense)
     return defense

@@ -1,13 +1,14 @@
 """Augmentation: the model never sees a training image twice in the same form."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import ModuleType
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fedaudit.core.arguments import Count, Fraction, Range, dataclass
 from fedaudit.core.devices import forked
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_globally
@@ -40,11 +41,14 @@ class Augmentation(ConfiguredDefense):
     Attributes:
         padding: Black pixels put around an image before a window of its own size is cut out at
             random; 0 for none.
-        horizontal_flip: Probability of a mirror image, in [0, 1].
-        vertical_flip: Probability of turning upside down, in [0, 1].
-        rotation: Largest angle in degrees, either way, in [0, 180]; corners become black.
-        brightness: Images are multiplied by a factor between 1 minus and 1 plus this, in [0, 1].
-        contrast: Distance from the image's mean grey is multiplied likewise, in [0, 1].
+        horizontal_flip: Probability of a mirror image, in [0, 1]; 0 for none.
+        vertical_flip: Probability of turning upside down, in [0, 1]; 0 for none.
+        rotation: Largest angle in degrees, either way, in [0, 180], 0 for none; corners
+            become black.
+        brightness: Images are multiplied by a factor between 1 minus and 1 plus this, in [0, 1]; 0
+            changes nothing.
+        contrast: Distance from the image's mean grey is multiplied likewise, in [0, 1]; 0 changes
+            nothing.
 
     Examples:
         >>> Augmentation(padding=4, horizontal_flip=0.5).padding
@@ -58,24 +62,17 @@ class Augmentation(ConfiguredDefense):
         the crop; the paper's shearing has no published strength and is left out.
     """
 
-    padding: int = 4
-    horizontal_flip: float = 0.5
-    vertical_flip: float = 0.5
-    rotation: float = 45.0
-    brightness: float = 0.25
-    contrast: float = 0.8
+    padding: Count = 4
+    horizontal_flip: Fraction = 0.5
+    vertical_flip: Fraction = 0.5
+    rotation: Annotated[float, Range(ge=0, le=180)] = 45.0
+    brightness: Fraction = 0.25
+    contrast: Fraction = 0.8
     _range: dict[str, Tensor] = field(
         default_factory=dict, init=False, repr=False, compare=False, hash=False
     )
 
     def __post_init__(self) -> None:
-        shares = (self.horizontal_flip, self.vertical_flip, self.brightness, self.contrast)
-        inside = all(0 <= share <= 1 for share in shares) and 0 <= self.rotation <= 180
-        if not inside or self.padding < 0:
-            raise BadInput(
-                "augmentation takes padding of at least 0, flips, brightness and contrast in "
-                f"[0, 1] and rotation in [0, 180], got {self}"
-            )
         if not self.neutral:
             _kornia()
 

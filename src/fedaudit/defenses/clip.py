@@ -1,16 +1,26 @@
 """Client-level differential privacy: a clipped upload with noise fitted to the clip."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 
+from fedaudit.core.arguments import AboveZeroOrInfinite, AtLeastZero, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Params, norm, scaled
 from fedaudit.defenses.noise import with_noise
 from fedaudit.fl.accounting import gaussian_epsilon
 from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, Turn, Workload
 from fedaudit.observe.round import Gradient, Update, Upload
+
+
+def refuse_noise_without_clip(clip: float, noise_multiplier: float) -> None:
+    """Raise if noise is asked for in units of an infinite clip."""
+    if clip == float("inf") and noise_multiplier > 0:
+        raise BadInput(
+            f"noise_multiplier is {noise_multiplier} in units of clip, which is infinite; give a "
+            "finite clip, or noise_multiplier=0"
+        )
 
 
 def clipped(values: Params, limit: float) -> Params:
@@ -24,8 +34,9 @@ class ClientDP(ConfiguredDefense):
     """Clips a client's upload to a length and adds noise in proportion to that length.
 
     Attributes:
-        clip: Largest Euclidean length of an upload; infinity clips nothing.
-        noise_multiplier: Standard deviation of the noise in units of ``clip``; 0 adds none.
+        clip: Largest Euclidean length of an upload, above 0; infinity clips nothing.
+        noise_multiplier: Standard deviation of the noise in units of ``clip``, at least 0; 0 adds
+            none.
 
     Examples:
         >>> ClientDP(clip=1.0, noise_multiplier=1.1).clip
@@ -38,17 +49,11 @@ class ClientDP(ConfiguredDefense):
 
     accepts: ClassVar[tuple[type, ...]] = (Update, Gradient)
 
-    clip: float
-    noise_multiplier: float
+    clip: AboveZeroOrInfinite
+    noise_multiplier: AtLeastZero
 
     def __post_init__(self) -> None:
-        if not (self.clip > 0 and 0 <= self.noise_multiplier < float("inf")):
-            raise BadInput(
-                f"clip must be above 0 and noise_multiplier finite and at least 0, got "
-                f"{self.clip} and {self.noise_multiplier}"
-            )
-        if self.clip == float("inf") and self.noise_multiplier > 0:
-            raise BadInput("noise is measured in clips: with noise, clip must be finite")
+        refuse_noise_without_clip(self.clip, self.noise_multiplier)
 
     @property
     def always_acts(self) -> bool:

@@ -9,7 +9,7 @@ sample's rows weighted, so that it gives the sum of the clipped gradients at onc
 import logging
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from math import ceil
 from weakref import WeakKeyDictionary
@@ -20,9 +20,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
+from fedaudit.core.arguments import (
+    AboveZeroOrInfinite,
+    AtLeastZero,
+    Count,
+    Fraction,
+    Positive,
+    dataclass,
+)
 from fedaudit.core.errors import BadInput, Unsupported, type_of
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Params, Samples, chunks
+from fedaudit.defenses.clip import refuse_noise_without_clip
 from fedaudit.fl.accounting import gaussian_epsilon
 from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, Objective, Plan, Turn, Workload
 from fedaudit.fl.training.manual_backprop import dense_clipped_sum, dense_layers, shortening
@@ -50,12 +59,12 @@ class DPSGD(ConfiguredDefense):
     Infinite clip, no noise and one copy train as if undefended, in shuffled batches.
 
     Attributes:
-        clip: Largest Euclidean length of one sample's gradient; infinity clips nothing.
-        noise_multiplier: Standard deviation of the noise on the sum in units of ``clip``; 0
-            adds none, and then nothing is proven. Published: 0.05, 0.1 and 0.2 (CoFedMID, which
-            states no clip).
+        clip: Largest Euclidean length of one sample's gradient, above 0; infinity clips nothing.
+        noise_multiplier: Standard deviation of the noise on the sum in units of ``clip``, at least
+            0; 0 adds none, and then nothing is proven. Published: 0.05, 0.1 and 0.2 (CoFedMID,
+            which states no clip).
         multiplicity: How many augmented copies of an image have their gradients averaged
-            before clipping; 1 trains on the image itself.
+            before clipping, at least 1; 1 trains on the image itself.
         padding: Copies are windows of an image continued by so many mirrored pixels; 0 for none.
         horizontal_flip: Probability with which a copy is a mirror image, in [0, 1].
 
@@ -69,27 +78,15 @@ class DPSGD(ConfiguredDefense):
         instead of the drawn batch size, whose noise-free value would give itself away.
     """
 
-    clip: float
-    noise_multiplier: float
-    multiplicity: int = 1
-    padding: int = 4
-    horizontal_flip: float = 0.5
+    clip: AboveZeroOrInfinite
+    noise_multiplier: AtLeastZero
+    multiplicity: Positive = 1
+    padding: Count = 4
+    horizontal_flip: Fraction = 0.5
     _expected: float = field(default=0.0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        noise = 0 <= self.noise_multiplier < float("inf")
-        if not (self.clip > 0 and noise and self.multiplicity >= 1):
-            raise BadInput(
-                "clip must be above 0, noise_multiplier finite and at least 0 and multiplicity at "
-                f"least 1, got {self.clip}, {self.noise_multiplier} and {self.multiplicity}"
-            )
-        if not (self.padding >= 0 and 0 <= self.horizontal_flip <= 1):
-            raise BadInput(
-                "padding is at least 0 and horizontal_flip lies in [0, 1], got "
-                f"{self.padding} and {self.horizontal_flip}"
-            )
-        if self.clip == float("inf") and self.noise_multiplier > 0:
-            raise BadInput("noise is measured in clips: with noise, clip must be finite")
+        refuse_noise_without_clip(self.clip, self.noise_multiplier)
 
     def acts_in(self, hook: str) -> bool:
         """True if the named hook does more than the neutral one."""

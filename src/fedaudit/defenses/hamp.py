@@ -1,10 +1,8 @@
 """HAMP: soft labels and a reward for doubt keep a model from being too sure of its data."""
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.arguments import AtLeastZero, Fraction, dataclass
 from fedaudit.core.values import Batch
 from fedaudit.defenses.soft_labels import (
     divergence_per_class,
@@ -45,16 +43,9 @@ class Hamp(ConfiguredDefense):
     Differs: Outputs at test time are left as they are, since attacks read the model.
     """
 
-    entropy_threshold: float
-    entropy_weight: float
+    entropy_threshold: Fraction
+    entropy_weight: AtLeastZero
     divide_by_classes: bool = True
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.entropy_threshold <= 1 and 0 <= self.entropy_weight < float("inf")):
-            raise BadInput(
-                "entropy_threshold lies in [0, 1] and entropy_weight is at least 0, got "
-                f"{self.entropy_threshold} and {self.entropy_weight}"
-            )
 
     @property
     def neutral(self) -> bool:

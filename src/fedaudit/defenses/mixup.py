@@ -1,18 +1,17 @@
 """MixUp: a client trains on blends of its samples, never on a sample as it is."""
 
-from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.arguments import AtLeastZero, dataclass
+from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Batch
 from fedaudit.defenses.soft_labels import class_count, hard_target
 from fedaudit.fl.hooks import ConfiguredDefense, Plan, Turn
-
-MIXES = ("inputs-and-labels", "legacy_label_only")
 
 
 @dataclass(frozen=True)
@@ -41,17 +40,8 @@ class MixUp(ConfiguredDefense):
         shares as drawn, since there a sample does not change places with its partner.
     """
 
-    alpha: float
-    mixes: str = "inputs-and-labels"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.alpha < float("inf"):
-            raise BadInput(
-                f"alpha is the parameter of Beta(alpha, alpha), at least 0 and finite; 0 blends "
-                f"nothing; got {self.alpha}"
-            )
-        if self.mixes not in MIXES:
-            raise unknown_name("mix of the defense 'mixup'", self.mixes, MIXES)
+    alpha: AtLeastZero
+    mixes: Literal["inputs-and-labels", "legacy_label_only"] = "inputs-and-labels"
 
     @property
     def mixes_labels(self) -> bool:

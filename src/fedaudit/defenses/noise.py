@@ -1,11 +1,11 @@
 """Gradient noise: every entry of what a client sends gets a normal draw added."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.arguments import AtLeastZero, dataclass
 from fedaudit.core.values import Params
 from fedaudit.fl.hooks import ConfiguredDefense, Turn
 from fedaudit.observe.round import Upload
@@ -27,8 +27,8 @@ class GradientNoise(ConfiguredDefense):
     Nothing is clipped, so that no sigma gives differential privacy; :class:`ClientDP` does.
 
     Attributes:
-        sigma: Standard deviation in units of the upload; 0 changes nothing. Published: 0.01
-            to 0.5 (FedMIA), 0.01 and 0.1 (CoFedMID).
+        sigma: Standard deviation in units of the upload, at least 0; 0 changes nothing.
+            Published: 0.01 to 0.5 (FedMIA), 0.01 and 0.1 (CoFedMID).
 
     Examples:
         >>> GradientNoise(sigma=0.01, members=[0]).sigma
@@ -38,13 +38,7 @@ class GradientNoise(ConfiguredDefense):
     Differs: The noisy upload is what every attack sees, losses included.
     """
 
-    sigma: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.sigma < float("inf"):
-            raise BadInput(
-                f"sigma is a standard deviation, finite and at least 0, got {self.sigma}"
-            )
+    sigma: AtLeastZero
 
     def upload(self, upload: Upload, turn: Turn) -> Upload:
         """Each round: noise on the upload."""

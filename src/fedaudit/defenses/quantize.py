@@ -1,19 +1,17 @@
 """Gradient quantization: every entry of what a client sends is moved to one of a few levels."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.arguments import Range, dataclass
 from fedaudit.core.values import Params
 from fedaudit.fl.hooks import ConfiguredDefense, Turn
 from fedaudit.observe.round import Upload
-
-MOST_BITS = 10
-FULL_PRECISION = 32
 
 
 @dataclass(frozen=True)
@@ -38,21 +36,12 @@ class GradientQuantization(ConfiguredDefense):
         The rounded upload is what every attack sees, losses included.
     """
 
-    bits: int
-    rounding: str = "stochastic"
-
-    def __post_init__(self) -> None:
-        if not (1 <= self.bits <= MOST_BITS or self.bits == FULL_PRECISION):
-            raise BadInput(
-                f"bits lies in 1 to {MOST_BITS}, or is {FULL_PRECISION} for full precision, got "
-                f"{self.bits}"
-            )
-        if self.rounding not in ("stochastic", "floor"):
-            raise unknown_name("rounding", self.rounding, ("stochastic", "floor"))
+    bits: Annotated[int, Range(ge=1, le=10)] | Literal[32]
+    rounding: Literal["stochastic", "floor"] = "stochastic"
 
     def upload(self, upload: Upload, turn: Turn) -> Upload:
         """Each round: every tensor is rounded between its own extremes."""
-        if self.bits == FULL_PRECISION:
+        if self.bits == 32:
             return upload
         if self.rounding == "floor":
             return replace(upload, values=_each(upload, partial(floored, bits=self.bits)))

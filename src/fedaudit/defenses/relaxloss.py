@@ -1,17 +1,15 @@
 """RelaxLoss: training aims at a loss above zero, as high as that of unseen samples."""
 
-from dataclasses import dataclass
+from typing import Literal
 
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.arguments import AtLeastZero, Fraction, dataclass
 from fedaudit.core.values import Batch
 from fedaudit.defenses.soft_labels import hard_labels, soft_target, true_probability
 from fedaudit.fl.hooks import ConfiguredDefense, Turn
-
-FORMS = ("images", "tables")
 
 
 @dataclass(frozen=True)
@@ -23,8 +21,8 @@ class RelaxLoss(ConfiguredDefense):
     predictions are flattened: what misclassified samples give to other classes is evened out.
 
     Attributes:
-        target_loss: The mean loss aimed at, in nats; 0 trains as if undefended. Published: 1
-            for CIFAR-10, 3 for CIFAR-100, 0.8 for Purchase.
+        target_loss: The mean loss aimed at, in nats, at least 0; 0 trains as if undefended.
+            Published: 1 for CIFAR-10, 3 for CIFAR-100, 0.8 for Purchase.
         upper: Largest probability of the own class in a flattened label, in [0, 1]. Published:
             1, 1 and 0.3 for the same three.
         form: How predictions are flattened: "images" also raises the loss of all samples
@@ -41,18 +39,9 @@ class RelaxLoss(ConfiguredDefense):
         its graph, as in the published code.
     """
 
-    target_loss: float
-    upper: float = 1.0
-    form: str = "images"
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.target_loss < float("inf") and 0 <= self.upper <= 1):
-            raise BadInput(
-                "target_loss is at least 0 and upper lies in [0, 1], got "
-                f"{self.target_loss} and {self.upper}"
-            )
-        if self.form not in FORMS:
-            raise unknown_name("form of the defense 'relaxloss'", self.form, FORMS)
+    target_loss: AtLeastZero
+    upper: Fraction = 1.0
+    form: Literal["images", "tables"] = "images"
 
     def acts_in(self, hook: str) -> bool:
         """True if the named hook does more than the neutral one."""

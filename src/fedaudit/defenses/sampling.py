@@ -1,11 +1,11 @@
 """Data sampling: a client trains on a fresh part of its data instead of all of it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.arguments import Share, dataclass
 from fedaudit.core.values import Batch, Samples
 from fedaudit.fl.hooks import ConfiguredDefense, Turn
 
@@ -15,8 +15,8 @@ class DataSampling(ConfiguredDefense):
     """Trains on a fresh random share of the client's data in every epoch, or in every round.
 
     Attributes:
-        share: Of the data, in (0, 1]; at least one sample is trained on, and 1 changes nothing.
-            Published: 0.1 to 1 (FedMIA).
+        share: Share of the data, in (0, 1]; at least one sample is trained on, and 1 changes
+            nothing. Published: 0.1 to 1 (FedMIA).
         every: "epoch" draws before each epoch; "round" draws once for all epochs of a round.
 
     Examples:
@@ -29,14 +29,8 @@ class DataSampling(ConfiguredDefense):
         cut.
     """
 
-    share: float
-    every: str = "epoch"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise BadInput(f"share is of the client's data, in (0, 1], got {self.share}")
-        if self.every not in ("epoch", "round"):
-            raise unknown_name("time of sampling", self.every, ("epoch", "round"))
+    share: Share
+    every: Literal["epoch", "round"] = "epoch"
 
     def acts_in(self, hook: str) -> bool:
         """In "batches" or in "select", as it draws; in none where everything is taken."""

@@ -1,12 +1,13 @@
 """Gradient sparsification: only the largest entries of what a client sends are sent."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.arguments import Fraction, dataclass
 from fedaudit.core.values import Params, flat
 from fedaudit.fl.hooks import ConfiguredDefense, Turn
 from fedaudit.observe.round import Upload
@@ -37,14 +38,8 @@ class GradientSparsification(ConfiguredDefense):
         losses included.
     """
 
-    ratio: float
-    scope: str = "global"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.ratio <= 1:
-            raise BadInput(f"ratio is the share of entries to zero, in [0, 1], got {self.ratio}")
-        if self.scope not in ("global", "per-tensor"):
-            raise unknown_name("scope of sparsification", self.scope, ("global", "per-tensor"))
+    ratio: Fraction
+    scope: Literal["global", "per-tensor"] = "global"
 
     def upload(self, upload: Upload, turn: Turn) -> Upload:
         """Each round: zeros in place of the small entries."""

@@ -47,8 +47,7 @@ from fedaudit.metrics import (
     thin,
 )
 from fedaudit.metrics.epsilon import EpsilonBound, bound_method, one_sided_coins
-from fedaudit.metrics.evaluate import CONTRASTS, estimates
-from fedaudit.metrics.table import metric_named
+from fedaudit.metrics.table import CONTRASTS, estimates, metric_named
 from fedaudit.observe.measurements import Measurements
 from fedaudit.plan.named import assigns_classes
 from fedaudit.plan.parts import Setup

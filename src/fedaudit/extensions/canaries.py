@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.errors import BadInput, Unsupported, setting
 from fedaudit.core.metric_names import (
     CLAIMED_CLIENT_EPSILON,
     CLAIMED_CLIENT_EPSILON_ALONE,
@@ -90,14 +90,13 @@ class Canaries(Extension):
     @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run with its canary clients."""
-        if run.study.canaries is None:
-            return run
+        assert run.study.canaries is not None
         found = run.extended(_canaries(run, run.study.canaries))
         for index in range(1, run.study.training.rounds + 1):
             if not set(found.cohort(index)) & run.deal.clients.keys():
                 raise BadInput(
                     f"in round {index} of seed {run.seed} only canary clients would take part; "
-                    "raise training.participation, or take fewer canaries"
+                    f"raise {setting('training.participation')}, or take fewer canaries"
                 )
         return found
 
@@ -193,7 +192,7 @@ def _canaries(run: Setup, given: CanariesSection) -> Canaries:
     if len(defenses) not in (0, len(sizes)) or (defenses and private is None):
         raise Unsupported(
             "canary clients tell what every client's own clipping and noise do for its update; "
-            'use defense.name = "client-dp" for all clients, or none'
+            'use the defense "client-dp" for all clients, or none'
         )
     length = given.length or (private.clip if private else 0.0)
     if not 0 < length < math.inf:
@@ -354,8 +353,8 @@ class CanaryRecords(Extension):
 
     @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run, with the check of its defense's claim if it audits canary records."""
-        return run.extended(cls()) if run.study.audit.draw == "canaries" else run
+        """Return the run with the check of its defense's claim."""
+        return run.extended(cls())
 
     @classmethod
     def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:

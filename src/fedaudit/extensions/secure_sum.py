@@ -12,7 +12,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.errors import BadInput, Unsupported, setting
 from fedaudit.core.metric_names import SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN
 from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seed_for, seeded
@@ -77,8 +77,7 @@ class SecureSum(Extension):
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run, of whose last round such sums are drawn."""
         given = run.study.secure_sum
-        if given is None:
-            return run
+        assert given is not None
         _refuse_misfit(run, run.study)
         return run.extended(cls(given.draws, run.study.audit.targets))
 
@@ -135,7 +134,7 @@ def _refuse_misfit(run: Setup, study: Study) -> None:
         raise BadInput(
             "[secure_sum] is asked for whoever sees one round's sum and nothing else, of single "
             'clients that take part in every round; use audit.view = "sum", without audit.merge '
-            "and with training.participation = 1"
+            f"and with {setting('training.participation')} = 1"
         )
     refuse_several_models(run, "secure_sum")
     private = client_dp_of(run.defenses)
@@ -144,7 +143,7 @@ def _refuse_misfit(run: Setup, study: Study) -> None:
     ):
         raise Unsupported(
             "[secure_sum] draws what every client sends anew, with its own clipping and noise; use "
-            'defense.name = "client-dp" for all clients, or none, and leave [canaries] out'
+            'the defense "client-dp" for all clients, or none, and leave [canaries] out'
         )
     for target in study.audit.targets:
         needed = sum(size for client, size in run.deal.sizes.items() if client != target)
@@ -153,7 +152,7 @@ def _refuse_misfit(run: Setup, study: Study) -> None:
             raise BadInput(
                 f"[secure_sum] draws {needed} samples for the clients beside {target} from "
                 f"training samples that are not its own, and there are {there}; lower "
-                "partition.samples_per_client or partition.clients"
+                f"{setting('partition.samples_per_client')} or {setting('partition.clients')}"
             )
 
 

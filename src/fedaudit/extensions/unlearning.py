@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import nn
 
-from fedaudit.core.errors import BadInput, Damaged, Unsupported, custom_code
+from fedaudit.core.errors import BadInput, Damaged, Unsupported, custom_code, setting
 from fedaudit.core.metric_names import AUC, Origin
 from fedaudit.core.modules import loaded
 from fedaudit.core.seeds import seed_for, seeded
@@ -85,8 +85,7 @@ class Unlearning(Extension):
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run with the federations that its unlearning trains."""
         given = run.study.unlearning
-        if given is None:
-            return run
+        assert given is not None
         _refuse_unfit(run, given)
         deal = without_members(run.deal, run.study.audit.targets)
         if not deal.clients:
@@ -103,6 +102,13 @@ class Unlearning(Extension):
     def federations(self) -> tuple[Setup, ...]:
         """The federation that is trained after the run, and the retrained one."""
         return (*([self.unlearned] if self.unlearned else []), self.retrained)
+
+    def refuse_untrainable(self, run: Setup) -> None:
+        """Try one step of ascent on the smallest and the largest batch of forgotten samples."""
+        given = run.study.unlearning
+        assert given is not None
+        if given.method == "ascent":
+            _try_ascent(run, given)
 
     def fitted(self, run: Setup, means: Means) -> Setup:
         """Measure the models of unlearning."""
@@ -185,11 +191,11 @@ def _refuse_unfit(run: Setup, given: UnlearningSection) -> None:
         "figures.evaluation": study.figures.evaluation != "aligned",
         "figures.nobody_is_a_member": study.figures.nobody_is_a_member,
     }
-    for setting, asked in others.items():
+    for name, asked in others.items():
         if asked:
             raise BadInput(
                 f"unlearning holds samples that a fair draw gave to a client against unseen ones; "
-                f"leave {setting} as it is by default, or leave [unlearning] out"
+                f"leave {name} as it is by default, or leave [unlearning] out"
             )
     if given.method in _TRAINS_ON and type(algorithm) not in (FedAvg, FedProx):
         raise Unsupported(
@@ -278,20 +284,9 @@ def _climbed(run: Setup, released: Model) -> Model:
     return model
 
 
-def try_ascent(run: Setup) -> None:
-    """Take one step of ascent on the smallest and the largest batch of forgotten samples.
-
-    A freshly initialised model takes the place of the released one.
-
-    Args:
-        run: Whose audited samples are to be forgotten; nothing is tried unless by ascent.
-
-    Raises:
-        BadInput: The model cannot take a step on a batch of forgotten samples.
-    """
-    given, most = run.study.unlearning, run.study.training.batch_size
-    if given is None or given.method != "ascent":
-        return
+def _try_ascent(run: Setup, given: UnlearningSection) -> None:
+    """Raise if a freshly initialised model cannot take a step on a batch of forgotten samples."""
+    most = run.study.training.batch_size
     model, tried = run.algorithm.nets[0].initial(0), set[int]()
     for target in run.study.audit.targets:
         own = _forgotten(run, target)
@@ -310,8 +305,8 @@ def _no_ascent(
         f"{run.named_for_people}, {run.called(target)}: of {samples:,} samples to be forgotten in "
         f"batches of {run.study.training.batch_size}, one batch has {size}, and the model "
         f"{run.algorithm.nets[0].name!r} cannot take a step of ascent on it ({described}); set "
-        "another training.batch_size or unlearning.method, or take another model (batch "
-        "normalisation needs several samples)"
+        f"another {setting('training.batch_size')} or unlearning.method, or take another model "
+        "(batch normalisation needs several samples)"
     )
 
 

@@ -23,7 +23,7 @@ def gaussian_epsilon(
         noise_multiplier: Standard deviation of each sum's noise, in clips.
         releases: How many sums are given out.
         delta: Failure probability, in (0, 1).
-        rate: Probability with which the term takes part in a sum, drawn for each anew and
+        rate: Probability with which the term takes part in a sum, drawn for each sum
             independently of all others (Poisson sampling); 1 where it always does.
 
     Returns:
@@ -53,9 +53,9 @@ def gaussian_epsilon(
         raise BadInput(
             "the accountant is not installed; install it with: pip install 'fedaudit[dp]'"
         ) from error
-    one = GaussianDpEvent(noise_multiplier)
+    gaussian = GaussianDpEvent(noise_multiplier)
     accountant = RdpAccountant()
-    event = one if rate == 1 else PoissonSampledDpEvent(rate, one)
+    event = gaussian if rate == 1 else PoissonSampledDpEvent(rate, gaussian)
     with _excluded_orders_in_the_debug_log():
         accountant.compose(SelfComposedDpEvent(event, releases))
         epsilon = float(accountant.get_epsilon(delta))
@@ -68,15 +68,15 @@ def gaussian_epsilon(
 def _excluded_orders_in_the_debug_log() -> Iterator[None]:
     """Inside, the accountant says on our debug log which orders it leaves out.
 
-    Each order bounds epsilon by itself and the least bound is given, so that a series that did
-    not converge costs tightness at most. By default each would be a line on the terminal.
+    Each order gives a bound on epsilon, and the least bound is returned. A series that did not
+    converge therefore costs tightness at most. By default each would print a line.
     """
 
     def elsewhere(record: logging.LogRecord) -> bool:
-        said = record.getMessage()
-        left_out = "Excluding this order" in said
+        message = record.getMessage()
+        left_out = "Excluding this order" in message
         if left_out:
-            _log.debug("accounting: %s", said)
+            _log.debug("accounting: %s", message)
         return not left_out
 
     logger = logging.getLogger("absl")

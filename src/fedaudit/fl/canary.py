@@ -36,7 +36,7 @@ def canary_direction(like: Params, seed: int, number: int) -> Params:
 
 @dataclass(frozen=True)
 class CanaryUpload(Defense):
-    """Sends a direction in the place of what training would give.
+    """Client that uploads a random direction instead of a trained update.
 
     Attributes:
         seed: Of the directions.
@@ -131,7 +131,7 @@ def canary_statistics(
 
 
 def _without(round: Round, canaries: frozenset[ClientId]) -> Round:
-    """A round as if nobody had seen the canaries; shares are those among the others."""
+    """Return a round without the canaries; shares are those among the other clients."""
     weights = _others(round.weights, canaries)
     total = sum(weights.values())
     return replace(

@@ -1,6 +1,6 @@
 """The hooks through which a defense acts, and what a hook may know."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import Signature, signature
@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from fedaudit.core.arguments import ClientIds
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.modules import outputs_of
@@ -50,8 +51,8 @@ class Visit:
 
         What training and defenses note: ``used`` (ids of the samples of every step),
         ``recycled`` (ids of those among them that a defense brought back), ``extra_bytes``
-        (what the client received or sent beside model and upload), ``acted`` (1 for a step or an
-        upload that a defense changed, 0 for one that it left as it was; not noted by defenses
+        (what the client received or sent in addition to model and upload), ``acted`` (1 for a step
+        or an upload that a defense changed, 0 for one that it left as it was; not noted by defenses
         that change every one), ``risk_decided`` (likewise for a choice of a model by its risk).
 
         Args:
@@ -66,7 +67,7 @@ class Visit:
         return {fact: torch.cat(parts).to(CPU) for fact, parts in self._noted.items()}
 
     def rng(self, purpose: str) -> torch.Generator:
-        """The generator of one purpose in this visit; repeated calls go on with its stream."""
+        """Return the generator of one purpose in this visit; repeated calls continue its stream."""
         if purpose not in self._generators:
             self._generators[purpose] = seeded(
                 self.seed, "client", self.client, "round", self.round, purpose
@@ -74,7 +75,7 @@ class Visit:
         return self._generators[purpose]
 
     def aside(self, purpose: str) -> "Visit":
-        """The same visit for training on what is nobody's data: draws and notes of its own."""
+        """Return the visit with separate draws and notes, for training on data of no client."""
         seed = seed_for(self.seed, purpose)
         return replace(self, seed=seed, _generators={}, _noted={})
 
@@ -118,10 +119,10 @@ class Objective:
         module: Holds the parameters being trained.
         loss: Scalar loss of (outputs, batch), with the defense's own terms in it.
         per_sample: Loss of (outputs, targets) whose mean ``loss`` is; None where it is not
-            known to be the mean of any, as where a defense has a loss of its own.
+            known to be the mean of any, as for a defense with a custom loss.
         slope: Derivative of ``loss`` by the outputs, times the number of samples, of (outputs,
             batch); None, or a function that gives None, where autograd has to find it.
-        task: By which outputs are read of what the module returns.
+        task: Task that reads outputs from the module's return value.
     """
 
     module: nn.Module
@@ -183,7 +184,8 @@ class Guarantee(NamedTuple):
 
     Attributes:
         epsilon: In nats; infinite where nothing is proven after all.
-        unit: What it is that cannot be told, such as whose presence, and under what assumption.
+        unit: What is protected, such as the presence of one sample or client, and under what
+            assumption.
         method: How epsilon was worked out; empty for Renyi accounting.
     """
 
@@ -203,10 +205,10 @@ class _SettingsOfInit:
         if begins is object.__init__:
             return Signature()
         try:
-            whole = signature(begins, eval_str=True)
+            init_signature = signature(begins, eval_str=True)
         except NameError:  # some annotations speak of names that only a type checker has
-            whole = signature(begins)
-        return whole.replace(parameters=list(whole.parameters.values())[1:])
+            init_signature = signature(begins)
+        return init_signature.replace(parameters=list(init_signature.parameters.values())[1:])
 
 
 class Defense:
@@ -245,9 +247,9 @@ class Defense:
     def acts_in(self, hook: str) -> bool:
         """True if the named hook does more than the neutral one.
 
-        Where "loss" and "gradient" do not, dense nets are trained by the fastest road; a defense
-        that overrides them but is set to do nothing says so here, and trains to the same bits
-        as without it.
+        Dense networks train fastest if "loss" and "gradient" do not act. A defense that overrides
+        these hooks but is configured to change nothing returns False here, and trains to the same
+        bits as without it.
         """
         return getattr(type(self), hook) is not getattr(Defense, hook)
 
@@ -270,7 +272,7 @@ class Defense:
 
     @property
     def reads(self) -> Reading:
-        """Readings of a model's outputs that the defense takes beside a loss."""
+        """Readings of a model's outputs that the defense takes in addition to a loss."""
         classes = self.needs_classes or self.mixes_labels
         return Reading.POSTERIOR if classes else Reading.NOTHING
 
@@ -289,14 +291,14 @@ class Defense:
 
     @property
     def prepares_apart(self) -> bool:
-        """True if :meth:`prepare` makes one sample of each, by itself, and keeps none as it was."""
+        """True if :meth:`prepare` changes every sample, each independently of all others."""
         return not self.acts_in("prepare")
 
     def refuse_misfit(self, plan: Plan) -> None:
         """Before anything is trained: refuses what the defense could not go through with.
 
         Args:
-            plan: What it is to be used for.
+            plan: Algorithm, training and clients that the defense is used with.
         """
 
     def prepare(self, data: Samples, visit: Visit) -> Samples:
@@ -359,7 +361,7 @@ class Defense:
 
         Args:
             visit: Of the client in that round; weights play no part.
-            classes: How many the model tells apart.
+            classes: Number of the model's classes.
         """
         return torch.ones(classes, dtype=torch.bool)
 
@@ -380,8 +382,8 @@ class ConfiguredDefense(Defense):
     """Defense with settings as dataclass fields, and the clients that use it.
 
     Attributes:
-        members: Clients that use the defense, each with an instance of its own; None for all
-            clients that have no other.
+        members: Numbers of the clients that use the defense, from 0, each once, such as
+            ``[0, 1]``; each has a separate instance. None for all clients that have no other.
 
     Examples:
         >>> @dataclass(frozen=True)
@@ -395,9 +397,7 @@ class ConfiguredDefense(Defense):
         [0]
     """
 
-    members: Sequence[ClientId] | None = field(
-        default=None, kw_only=True, repr=False, compare=False
-    )
+    members: ClientIds | None = field(default=None, kw_only=True, repr=False, compare=False)
 
 
 UNDEFENDED = Defense()
@@ -412,9 +412,8 @@ class Chain(Defense):
     """Applies several defenses in order, each to what the one before it has left.
 
     Attributes:
-        parts: At least one. What is done to data, batches and uploads is done in this order; how
-            batches are drawn, what is minimised and which direction is taken is said by the one
-            part that says it.
+        parts: At least one defense. Data, batches and uploads pass through all parts in order. At
+            most one part decides how batches are drawn, one the loss and one the gradient.
     """
 
     parts: tuple[Defense, ...]
@@ -514,7 +513,7 @@ class Chain(Defense):
         return self._only("loss").loss(outputs, batch, turn)
 
     def slope(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor | None:
-        """Each step: of the one part that has a loss of its own."""
+        """Each step: by the one part that defines a loss."""
         only = self._only("loss")
         return only.slope(outputs, batch, turn) if only.knows_its_slope else None
 
@@ -551,8 +550,8 @@ class Chain(Defense):
             if not (part.acts_in("gradient") and self._others_touch_samples(part))
             and not (part.acts_in("prepare") and self._others_saw_samples(part))
         ]
-        known = [guarantee for guarantee in proven if guarantee is not None]
-        return min(known, key=lambda guarantee: guarantee.epsilon, default=None)
+        finite_guarantees = [guarantee for guarantee in proven if guarantee is not None]
+        return min(finite_guarantees, key=lambda guarantee: guarantee.epsilon, default=None)
 
     def _others_touch_samples(self, part: Defense) -> bool:
         hooks = ("select", "batches", "batch", "loss")

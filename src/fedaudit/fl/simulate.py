@@ -12,7 +12,7 @@ import torch
 from fedaudit.core.devices import CPU, refuse_several_workers
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.modules import as_taken, frozen_digest, refuse_unfit
-from fedaudit.core.objects import stated
+from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId, Model, Params, Samples
 from fedaudit.engines.base import Counted, Engine, SharedByKey
@@ -90,12 +90,12 @@ def simulate(
     checkpoint: Path | None = None,
     device: torch.device = CPU,
 ) -> Iterator[Round]:
-    """Trains round by round and yields each round when it is whole.
+    """Train round by round and yield each round when it is complete.
 
-    The consumer decides what becomes of a round: measure it, record it, stop. With a
-    checkpoint, the run's standing is saved when the consumer asks for the *next* round, so a
-    run that is killed at any moment and called again goes on with the first round that the
-    consumer had not finished with, bit for bit as if it had never stopped.
+    The consumer decides what to do with a round: measure it, record it, stop. With a checkpoint,
+    the state of the run is saved when the consumer asks for the *next* round. A run that is killed
+    at any moment and called again resumes with the first round that the consumer had not finished
+    with, bit for bit as if it had never stopped.
 
     Args:
         algorithm: FedAvg or another.
@@ -157,21 +157,21 @@ def _rounds(
         )
     with engine.session(visited, given._replace(data=SharedByKey(data))) as run:
         for index in range(standing.round + 1, plan.rounds + 1):
-            asked = _asked(given, server, plan, standing, index)
+            request = _asked(given, server, plan, standing, index)
             came = _collected(
-                zip(asked.cohort, run(_jobs(asked, plan, standing, index)), strict=True),
+                zip(request.cohort, run(_jobs(request, plan, standing, index)), strict=True),
                 checkpoint.parent if checkpoint else None,
             )
             uploads = came.uploads
-            state = algorithm.fold(standing.server, uploads, asked.shares)
+            state = algorithm.fold(standing.server, uploads, request.shares)
             yield Round(
                 index=index,
-                exposed=algorithm.expose(asked.sent, uploads, index, plan.rounds, plan.seed),
-                sent=asked.sent,
+                exposed=algorithm.expose(request.sent, uploads, index, plan.rounds, plan.seed),
+                sent=request.sent,
                 uploads=uploads,
-                weights=asked.shares,
-                asked=asked.cohort,
-                answered=asked.cohort,
+                weights=request.shares,
+                asked=request.cohort,
+                answered=request.cohort,
                 after=algorithm.models(state),
                 facts=came.facts,
                 kept=_kept(algorithm, standing, came),
@@ -180,8 +180,8 @@ def _rounds(
                 seconds=came.seconds,
             )
             standing = _next(standing, index, state, came)
-            # The next round's models come beside nothing of this one.
-            del asked, came, uploads
+            # Free this round's models before the next ones are received.
+            del request, came, uploads
             if checkpoint:
                 save_checkpoint(standing, checkpoint, fingerprint)
 
@@ -205,7 +205,7 @@ def _collected(done: Iterable[tuple[ClientId, Done]], folder: Path | None) -> _A
 
 
 def _kept(algorithm: Algorithm, standing: Standing, came: _Answers) -> Mapping[ClientId, Model]:
-    """The models that stay with the clients, if they have any of their own."""
+    """Return the models that stay with the clients, if the algorithm has such."""
     if not isinstance(algorithm, KeepsModels):
         return {}
     return algorithm.models_of_clients({**standing.memories, **came.memories})
@@ -367,14 +367,14 @@ def fingerprint_of(
     clients: Mapping[ClientId, Samples],
     defenses: Mapping[ClientId, Defense],
 ) -> str:
-    """Tells one run from another, so that a checkpoint is never taken up by a stranger.
+    """Return a fingerprint of a run, so that no other run resumes from its checkpoint.
 
     Args:
         settings: Of the run, in a fixed order.
         clients: Each client's data.
         defenses: By client, as they are before they prepare anything.
     """
-    digest = sha256(stated(settings).encode())
+    digest = sha256(canonical_repr(settings).encode())
     for client in sorted(clients):
         defense = defenses.get(client, UNDEFENDED)
         # Members of a coalition go by the name that they have in checkpoints of earlier versions,
@@ -384,7 +384,9 @@ def fingerprint_of(
             for name, value in vars(defense).items()
             if not (name == "members" and value is None)
         }
-        digest.update(stated((client, type(defense).__name__, settings_of_defense)).encode())
+        digest.update(
+            canonical_repr((client, type(defense).__name__, settings_of_defense)).encode()
+        )
         for part in clients[client].parts:
             digest.update(part.contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
@@ -406,15 +408,14 @@ def resume_checkpoint(
     beginning: Standing,
     clients: Collection[ClientId],
 ) -> Standing | None:
-    """The standing saved at a path, or None where there is none.
+    """Return the state saved at a path, or None if the file does not exist.
 
     Args:
         path: Of the file.
         fingerprint: Of the run that asks for it.
         rounds: Of the run in all.
-        beginning: Where the run stands before its first round. Later, the server's state has the
-            same names and shapes; so have the defenses' states, but what is empty at first may
-            grow in length.
+        beginning: State of the run before its first round. Later states have the same names and
+            shapes, except that an empty tensor of a defense may grow in length.
         clients: Of the run.
 
     Raises:
@@ -451,7 +452,7 @@ def resume_checkpoint(
 def _fault(
     standing: Standing, rounds: int, beginning: Standing, clients: Collection[ClientId]
 ) -> str:
-    """Reason why this run cannot stand there; empty if it can."""
+    """Return why a saved state is impossible for this run; empty if it is possible."""
     if not 1 <= standing.round <= rounds:
         return f"it is of round {str(standing.round)[:20]}, and the run has {rounds}"
     strangers = sorted({*standing.memories, *standing.defenses} - set(clients))
@@ -459,20 +460,20 @@ def _fault(
         return f"it has client {str(strangers[0])[:20]}, and the run has none such"
     fault = _misfit(standing.server, beginning.server, "the model's")
     for client in clients:
-        found, own = (one.defenses.get(client, {}) for one in (standing, beginning))
-        fault = fault or _misfit(found, own, f"those of client {client}'s defense", growing=True)
+        saved, first = (state.defenses.get(client, {}) for state in (standing, beginning))
+        fault = fault or _misfit(saved, first, f"those of client {client}'s defense", growing=True)
     return fault
 
 
-def _misfit(found: Params, own: Params, whose: str, *, growing: bool = False) -> str:
-    """Differences of tensors from the first ones in name, type or shape; empty if they fit."""
-    names = sorted(found.keys() ^ own.keys())
+def _misfit(saved: Params, first: Params, whose: str, *, growing: bool = False) -> str:
+    """Return how saved tensors differ from the first ones in name or shape; empty if they fit."""
+    names = sorted(saved.keys() ^ first.keys())
     if names:
         return f"tensors are missing or too many, such as {names[0][:80]!r}"
-    for name, value in own.items():
-        there = found[name]
-        same = (there.shape, there.dtype) == (value.shape, value.dtype)
-        grown = growing and value.numel() == 0 and there.shape[1:] == value.shape[1:]
+    for name, value in first.items():
+        other = saved[name]
+        same = (other.shape, other.dtype) == (value.shape, value.dtype)
+        grown = growing and value.numel() == 0 and other.shape[1:] == value.shape[1:]
         if not (same or grown):
             return f"the tensor {name!r} is of another shape or type than {whose}"
     return ""

@@ -21,7 +21,7 @@ from fedaudit.attacks.ami.plant import (
     plant_disguised,
     plant_one_row,
 )
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
@@ -257,7 +257,7 @@ def _federation(study: GameStudy, dealt: Dealt, mechanism: Given, run: int) -> _
     if len(clients) < 3 * asked.clients:
         raise BadInput(
             f"{len(clients)} records are too few for {asked.clients} clients of a federation; "
-            "lower detector.clients or raise records.clients"
+            f"lower detector.clients or raise {setting('records.clients')}"
         )
     features = mechanism.randomisers.client(clients, seeded(seed, "noise"))
     everybody = Samples(features, dealt.labels.clients, torch.arange(len(features)))

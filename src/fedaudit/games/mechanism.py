@@ -5,7 +5,7 @@ import math
 from typing import NamedTuple
 
 from fedaudit.attacks.ami.game import NONE, Randomisers
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.importing import named
 from fedaudit.defenses import DEFENSES
 from fedaudit.defenses.ldp import FixedPoint, LocalDP
@@ -48,7 +48,9 @@ def given(section: MechanismSection, features: int) -> Given:
     """
     if section.name == NO_MECHANISM:
         if section.options:
-            raise BadInput('the mechanism "none" has no settings; leave mechanism.options out')
+            raise BadInput(
+                f'the mechanism "none" has no settings; leave {setting("mechanism.options")} out'
+            )
         return Given(NONE, None, math.inf, 0.0, False, math.inf)
     known = {name: make for name, make in DEFENSES.items() if _is_local(make)}
     make = named(

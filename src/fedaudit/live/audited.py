@@ -36,12 +36,11 @@ Part: TypeAlias = Mapping[str, Tensor | ndarray] | Path | str
 
 
 class Split(NamedTuple):
-    """Each client's samples, so that an audit can tell.
+    """Training and audited samples of each client.
 
     Attributes:
-        train: For each client, as it was called, the positions of the samples that it may train
-            on.
-        audit: The audited samples: half of them, by the toss of a coin, are among these.
+        train: Positions of the samples that each client may train on, by client.
+        audit: The audited samples; a fair coin decided for each whether it is also in ``train``.
     """
 
     train: dict[Called, Int[ndarray, " samples"]]
@@ -53,18 +52,17 @@ class Split(NamedTuple):
 
     @property
     def part(self) -> dict[str, ndarray]:
-        """Arrays by name that measuring these clients takes.
+        """Arrays of the audited samples by name, and of no others; see :func:`join_audits`.
 
-        The audited samples ("features", or "input/NAME" of a model that takes several; "labels",
-        and "targets" where these are no classes), who trains on each ("owner", -1 for nobody) and
-        for whom a coin decided that ("panel"). Nothing is in it of samples that are not audited.
-        See :func:`join_audits`.
+        "features" (or "input/NAME" for each named input), "labels", "targets" if they are not
+        classes, "owner" (the client that trains on a sample, -1 for held-out ones) and "panel"
+        (the client for which a coin decided).
         """
         tensors = {**features_by_name(self.audit.samples), **self.audit.tensors()}
         return {name: tensors[name].numpy() for name in tensors if name not in ("ids", "group")}
 
     def save(self, path: Path | str) -> None:
-        """Writes :attr:`part` to a file, for whoever measures; folders are made.
+        """Write :attr:`part` to a file and create missing folders.
 
         Raises:
             BadInput: It cannot be written.
@@ -81,25 +79,24 @@ def audit_samples(
     copies: Literal["refuse", "drop"] = "refuse",
     seed: int = 1,
 ) -> AuditSet:
-    """Samples to be audited, if who trains on what is settled already.
+    """Build an audit set if members are known already.
 
-    Anything that distinguishes members from unseen samples by their looks (another hospital,
-    another year) passes for leakage; a control with a classifier of inputs alone warns of that.
-    Bounds on epsilon rest on a fair draw and are not given: see :func:`fair_split`.
+    A difference in distribution between members and unseen samples (another hospital, another
+    year) looks like leakage; a control with a classifier of inputs alone warns of it. Bounds on
+    epsilon need a fair draw and are not computed; see :func:`fair_split`.
 
     Args:
         members: For each client, by number or name, some samples that it trains on.
         unseen: Samples of the same kind that no client trains on.
-        training: All samples that each client trains on, to check members and unseen samples;
-            nothing of them is kept. None checks members and unseen samples against each other only.
-        copies: Whether exact copies (same features and target) between members and unseen samples,
-            between clients and within either are refused, or left out with a warning that counts
-            them: all that are on two sides, and all but one of the others.
-        seed: Decides the order, which is independent of who is a member.
+        training: All samples that each client trains on, to check members and unseen samples; they
+            are not kept. By default members and unseen samples are only compared with each other.
+        copies: "refuse" exact copies (same features and target), or "drop" them with a warning:
+            every copy that is on two sides, and repeats on one.
+        seed: Seed of the order of samples.
 
     Raises:
-        BadInput: There are no samples of a kind, features and labels do not fit together, there are
-            exact copies, an unseen sample is trained on, or a member is not.
+        BadInput: A side has no samples, features and labels do not fit together, there are exact
+            copies, an unseen sample is trained on, or a member is not.
 
     Examples:
         >>> features, labels = torch.arange(60.0).reshape(30, 2), torch.arange(30) % 2
@@ -118,10 +115,10 @@ def audit_samples(
         _check_training(parts, nobody, training)
     owners = [np.full(len(part), numbers[client]) for client, part in parts.items()]
     owner = np.concatenate([*owners, np.full(len(nobody), NOBODY)])
-    whole = Samples.joined(*parts.values(), nobody)
+    samples = Samples.joined(*parts.values(), nobody)
     panel = np.full(len(owner), NOBODY)
-    kept = _without_copies(whole, owner, panel, refused=copies == "refuse")
-    return _shuffled(whole.take(torch.from_numpy(kept)), owner[kept], panel[kept], seed)
+    rows = _without_copies(samples, owner, panel, refused=copies == "refuse")
+    return _shuffled(samples.take(torch.from_numpy(rows)), owner[rows], panel[rows], seed)
 
 
 def _check_training(
@@ -142,12 +139,12 @@ def _check_training(
             "train on; leave them out"
         )
     by_client = dict(zip(trained, trained_rows, strict=True))
-    for client, own in zip(members, rows, strict=False):
-        absent = int((~np.isin(own, by_client[numbers[number_of(client)]])).sum())
+    for client, member_rows in zip(members, rows, strict=False):
+        absent = int((~np.isin(member_rows, by_client[numbers[number_of(client)]])).sum())
         if absent:
             raise BadInput(
-                f"{absent} of {len(own)} members of client {client} are not among the samples that "
-                "it trains on; give members as they are trained on"
+                f"{absent} of {len(member_rows)} members of client {client} are not among the "
+                "samples that it trains on; give members as they are trained on"
             )
 
 
@@ -181,34 +178,31 @@ def _without_copies(
             f"{what}; a sample with a copy elsewhere is member and non-member at once: leave "
             'copies out, or pass copies="drop"'
         )
-    kept = np.flatnonzero(~is_shared & ~is_repeated)
-    if not len(kept):
+    positions = np.flatnonzero(~is_shared & ~is_repeated)
+    if not len(positions):
         raise BadInput(f"{what}, so that none is left; give samples that differ")
     warnings.warn(f"{what}; they are left out of the audit", stacklevel=3)
-    return kept
+    return positions
 
 
 def fair_split(
     data: ByClient[Labelled], *, audited: int | Mapping[Called, int] = 300, seed: int = 1
 ) -> Split:
-    """Sets samples of each client aside by the toss of a coin, before anybody trains.
+    """Draw members and unseen samples of each client by fair coins, before training.
 
-    Of each client ``audited`` samples are drawn, and a fair coin decides for each whether the
-    client trains on it or nobody does. Members and unseen samples then differ in nothing else, and
-    bounds on epsilon can be given.
+    ``audited`` samples of each client are drawn, and a fair coin decides for each whether the
+    client trains on it. Members and unseen samples then have the same distribution, which bounds
+    on epsilon need.
 
-    Exact copies within a client's data are one sample: one coin decides for all of them. Audited
-    samples with a copy in another client's data are left out of the audit, with a warning that
-    counts them.
-
-    A client that splits its own data alone gets the same as in a split of everybody's; see
-    :func:`join_audits`.
+    Exact copies within a client's data count as one sample. Audited samples with a copy in another
+    client's data are left out of the audit, with a warning. A client that splits its data alone
+    gets the same split; see :func:`join_audits`.
 
     Args:
         data: All samples of each client, by number or name.
         audited: Samples drawn of each client, or the number for each client; about half of them
             are lost to training.
-        seed: Of the draw.
+        seed: Seed of the draw.
 
     Raises:
         BadInput: A client has too few samples that differ.
@@ -223,22 +217,24 @@ def fair_split(
     Source: Steinke, Nasr and Jagielski 2023 (independent inclusion).
     """
     numbers = _numbers(data)
-    whole = {client: labelled_samples(given, f"client {client}") for client, given in data.items()}
-    if not whole:
+    samples_of = {
+        client: labelled_samples(arrays, f"client {client}") for client, arrays in data.items()
+    }
+    if not samples_of:
         raise BadInput("an audit needs clients: give the samples of at least one")
-    rows = dict(zip(whole, number_rows(*whole.values()), strict=True))
+    rows = dict(zip(samples_of, number_rows(*samples_of.values()), strict=True))
     shared = occur_in_several(list(rows.values()))
     train: dict[Called, Int[ndarray, " samples"]] = {}
     samples, owners, panels = [], [], []
     left_out = 0
     # In the order of numbers, as parts are joined.
-    for client, every in sorted(whole.items(), key=lambda item: numbers[item[0]]):
-        number, own = numbers[client], rows[client]
+    for client, every in sorted(samples_of.items(), key=lambda item: numbers[item[0]]):
+        number, client_rows = numbers[client], rows[client]
         count = audited_of(client, audited)
         rng = seeded_numpy(seed, "fair split", number)
         order = rng.permutation(len(every))
         # The first of each group of copies, in the order drawn.
-        drawn = order[np.sort(np.unique(own[order], return_index=True)[1])]
+        drawn = order[np.sort(np.unique(client_rows[order], return_index=True)[1])]
         if not 0 < count < len(drawn):
             raise BadInput(
                 f"{count} samples of client {client} cannot be audited: it has {len(every)}, of "
@@ -246,8 +242,8 @@ def fair_split(
             )
         drawn = drawn[:count]
         member = rng.random(count) < 0.5
-        train[client] = np.flatnonzero(~np.isin(own, own[drawn[~member]]))
-        alone = ~np.isin(own[drawn], shared)
+        train[client] = np.flatnonzero(~np.isin(client_rows, client_rows[drawn[~member]]))
+        alone = ~np.isin(client_rows[drawn], shared)
         left_out += int((~alone).sum())
         samples.append(every.take(torch.from_numpy(drawn[alone])))
         owners.append(np.where(member, number, NOBODY)[alone])
@@ -258,7 +254,7 @@ def fair_split(
             raise BadInput(f"{what}, so that none is left; give clients samples that differ")
         warnings.warn(f"{what}; they are left out of the audit", stacklevel=2)
     together = Samples.joined(*samples)
-    train = {client: train[client] for client in whole}
+    train = {client: train[client] for client in samples_of}
     return Split(train, _shuffled(together, np.concatenate(owners), np.concatenate(panels), seed))
 
 
@@ -285,21 +281,20 @@ def audited_of(client: Called, audited: int | Mapping[Called, int]) -> int:
 
 
 def join_audits(parts: Iterable[Part], *, seed: int = 1) -> AuditSet:
-    """The audit set of several clients, each of which has split its data by itself.
+    """Join the audit sets of clients that split their data separately.
 
-    A client needs nobody's data for :func:`fair_split` but its own: what is drawn depends on its
-    number, on how many samples it has and on the seed. With one seed everywhere, the joined audit
-    set is that of a split of all clients' data at once; bounds on epsilon are given all the same
-    where clients have seeds of their own. Samples with an exact copy in another part are left out,
-    with a warning that counts them; copies among samples that are not audited cannot be seen.
+    The draw of :func:`fair_split` depends on the client's number, its number of samples and the
+    seed alone. If all clients use one seed, the joined audit set equals that of a split of all
+    data at once. Samples with an exact copy in another part are left out, with a warning; copies
+    among samples that are not audited are not noticed.
 
     Args:
-        parts: Of the clients, each :attr:`Split.part` or the file that :meth:`Split.save` wrote;
-            they may be anybody's. In whichever order they come, the result is the same.
-        seed: With which the clients split.
+        parts: :attr:`Split.part` of each client, or the file that :meth:`Split.save` wrote; both
+            are untrusted. The order of parts does not matter.
+        seed: The seed with which clients split.
 
     Raises:
-        BadInput: There are no parts, one is none, two are of one client, their samples differ
+        BadInput: There are no parts, one is invalid, two are of one client, their samples differ
             in shape, or all of them have copies.
         Damaged: A file cannot be read.
 
@@ -310,7 +305,7 @@ def join_audits(parts: Iterable[Part], *, seed: int = 1) -> AuditSet:
         >>> len(join_audits([first.part, second.part]).samples)
         40
     """
-    read = [_part(one, f"part {place}", seed) for place, one in enumerate(parts, 1)]
+    read = [_part(part, f"part {place}", seed) for place, part in enumerate(parts, 1)]
     if not read:
         raise BadInput("an audit needs the part of at least one client; check where they lie")
     read.sort(key=lambda part: part.clients)
@@ -323,17 +318,17 @@ def join_audits(parts: Iterable[Part], *, seed: int = 1) -> AuditSet:
                     "client's once, under its own number"
                 )
             named[client] = part.name
-        shapes = [tuple(one.samples.features.shape[1:]) for one in (first, part)]
+        shapes = [tuple(each.samples.features.shape[1:]) for each in (first, part)]
         if shapes[0] != shapes[1]:
             raise BadInput(
                 f"samples of {first.name} have the shape {shapes[0]} and those of {part.name} "
                 f"{shapes[1]}; all clients give them as the model takes them"
             )
-    whole = Samples.joined(*(part.samples for part in read))
+    together = Samples.joined(*(part.samples for part in read))
     owner = np.concatenate([part.owner for part in read])
     panel = np.concatenate([part.panel for part in read])
-    kept = _without_copies(whole, owner, panel)
-    return _shuffled(whole.take(torch.from_numpy(kept)), owner[kept], panel[kept], seed)
+    rows = _without_copies(together, owner, panel)
+    return _shuffled(together.take(torch.from_numpy(rows)), owner[rows], panel[rows], seed)
 
 
 class _Read(NamedTuple):
@@ -344,28 +339,28 @@ class _Read(NamedTuple):
     panel: Int[ndarray, " samples"]
 
 
-def _part(given: Part, name: str, seed: int) -> _Read:
-    """A part as its client had it before it was shuffled."""
-    if isinstance(given, Path | str):
-        name, given = str(given), read_tensors(Path(given))[0]
-    missing = [key for key in _OF_A_PART if key not in given]
-    inputs = {n.removeprefix(_INPUT): v for n, v in given.items() if n.startswith(_INPUT)}
-    missing += [_FEATURES] if not inputs and _FEATURES not in given else []
+def _part(part: Part, name: str, seed: int) -> _Read:
+    """Read a client's part and undo its shuffling."""
+    if isinstance(part, Path | str):
+        name, part = str(part), read_tensors(Path(part))[0]
+    missing = [key for key in _OF_A_PART if key not in part]
+    inputs = {n.removeprefix(_INPUT): v for n, v in part.items() if n.startswith(_INPUT)}
+    missing += [_FEATURES] if not inputs and _FEATURES not in part else []
     if missing:
         raise BadInput(
             f"{name} has no {missing[0]!r}, and is no client's part of an audit; give what "
             "fair_split(...).part is, or the file that its save wrote"
         )
-    labels = torch.as_tensor(given["labels"])
-    samples = labelled_samples((inputs or given[_FEATURES], given.get(_TARGETS, labels)), name)
-    if _TARGETS in given:
+    labels = torch.as_tensor(part["labels"])
+    samples = labelled_samples((inputs or part[_FEATURES], part.get(_TARGETS, labels)), name)
+    if _TARGETS in part:
         samples = samples.replace(
             labels=labelled_samples((torch.arange(labels.numel())[:, None], labels), name).labels
         )
-    owner, panel = (torch.as_tensor(given[key]) for key in ("owner", "panel"))
-    told = all(t.dtype == torch.int64 and t.shape == (len(samples),) for t in (owner, panel))
-    clients = sorted({*owner.tolist(), *panel.tolist()} - {NOBODY}) if told else []
-    fits = told and bool(((panel == NOBODY) | (owner == NOBODY) | (owner == panel)).all())
+    owner, panel = (torch.as_tensor(part[key]) for key in ("owner", "panel"))
+    is_typed = all(t.dtype == torch.int64 and t.shape == (len(samples),) for t in (owner, panel))
+    clients = sorted({*owner.tolist(), *panel.tolist()} - {NOBODY}) if is_typed else []
+    fits = is_typed and bool(((panel == NOBODY) | (owner == NOBODY) | (owner == panel)).all())
     if not fits or not clients or min(clients) < 0:
         raise BadInput(
             f"{name} does not say of each of its {len(samples)} samples which client trains on it; "
@@ -396,10 +391,10 @@ def _numbers(clients: Iterable[Called]) -> dict[Called, ClientId]:
     return numbers
 
 
-def labelled_samples(given: Labelled, whose: str) -> Samples:
+def labelled_samples(labelled: Labelled, whose: str) -> Samples:
     """Return features and targets as samples; raise if they do not fit or are not finite."""
     try:
-        given_features, given_targets = given
+        given_features, given_targets = labelled
         named = isinstance(given_features, Mapping)
         parts = given_features if isinstance(given_features, Mapping) else {"": given_features}
         if any(np.ma.is_masked(part) for part in (*parts.values(), given_targets)):
@@ -408,9 +403,9 @@ def labelled_samples(given: Labelled, whose: str) -> Samples:
         targets = torch.as_tensor(given_targets).detach().cpu()
     # Texts, lists of several lengths, three parts.
     except (TypeError, ValueError, RuntimeError) as error:
-        said = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         raise BadInput(
-            f"the samples of {whose} are no pair of features and targets ({said}); {SUPPORTED}: "
+            f"the samples of {whose} are no pair of features and targets ({reason}); {SUPPORTED}: "
             "give two arrays, or a dictionary of what the model takes by name, and an array"
         ) from error
     sizes = {len(targets), *(len(part) if part.ndim else 0 for part in inputs.values())}
@@ -431,12 +426,12 @@ def labelled_samples(given: Labelled, whose: str) -> Samples:
             )
     if len(inputs) == 1:
         refuse_constant(next(iter(inputs.values())), f"samples of {whose}")
-    taken = {n: part.float() if part.is_floating_point() else part for n, part in inputs.items()}
-    return Samples(taken if named else taken[""], targets, torch.arange(len(targets)))
+    features = {n: part.float() if part.is_floating_point() else part for n, part in inputs.items()}
+    return Samples(features if named else features[""], targets, torch.arange(len(targets)))
 
 
 def features_by_name(samples: Samples) -> dict[str, Tensor]:
-    """Features as they are stored: one tensor, or each that a model takes by name."""
+    """Return features as they are stored: one tensor, or one per named input."""
     if samples.inputs is None:
         return {_FEATURES: samples.features}
     return {f"{_INPUT}{n}": v for n, v in samples.inputs.unpacked(samples.features).items()}

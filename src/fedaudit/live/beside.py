@@ -41,7 +41,7 @@ Measure: TypeAlias = Callable[[Path], Mapping[ClientId, str]]
 
 
 class Outcome(NamedTuple):
-    """A round that the process is done with.
+    """Result of a round that the background process measured.
 
     Attributes:
         round: Its number.
@@ -70,7 +70,7 @@ def refuse_impossible(device: torch.device) -> None:
 
 
 def is_left_alone(folder: Path) -> bool:
-    """Return True if a locked recording is measured for a training that has ended, or this one."""
+    """Return True if the training that locked a recording has ended or is this process."""
     try:
         trainer = int(read_text(folder / FOLDER / TRAINER, max_bytes=_LONGEST_NUMBER))
     except (OSError, ValueError):
@@ -79,24 +79,24 @@ def is_left_alone(folder: Path) -> bool:
 
 
 class Beside:
-    """The process, as whoever trains sees it; it is started with the first round that waits.
+    """Background process that measures waiting rounds, seen from the training process.
 
-    It is a copy of the program (fork): the network need not be importable, and nothing but numbers
-    of rounds passes between the two. Rounds lie in the recording's folder, so that whichever is
-    killed, nothing is lost: the process measures what waits when the training is gone, and is
-    started anew when it is gone itself. It is no child of the program, which may wait for its own.
+    It is forked with the first round that waits, so that the network need not be importable.
+    Rounds lie in the recording's folder, so that none is lost if either process is killed: the
+    background process measures what is left after training, and is restarted if it dies. It is
+    detached, since the program may wait for its own children.
     """
 
     def __init__(
         self, folder: Path, measure: Measure, seconds: float, keeps: Sequence[int]
     ) -> None:
-        """Starts nothing yet.
+        """Store the settings; the process starts later.
 
         Args:
-            folder: Of the recording.
-            measure: Measures the round in a file, and takes the file away whatever comes of it.
-            seconds: That a round will take, about.
-            keeps: Open files that the process must have, such as the folder's lock; no others.
+            folder: Folder of the recording.
+            measure: Measures the round in a file, and always removes the file.
+            seconds: Expected seconds for a round.
+            keeps: Open files that the process needs, such as the folder's lock; others are closed.
         """
         self._folder, self._measure, self._keeps = folder, measure, tuple(keeps)
         self._limit = max(_PATIENCE, 20 * seconds)
@@ -111,7 +111,7 @@ class Beside:
         return self._starts >= _STARTS and not self._alive()
 
     def handed(self) -> None:
-        """Tells the process that a round waits; starts it where it does not run."""
+        """Notify the process that a round waits, and start it if it is not running."""
         # Not in a copy of the program that somebody else has made.
         if os.getpid() == self._trainer:
             if not self._alive() and self._starts < _STARTS:
@@ -119,17 +119,17 @@ class Beside:
             self._send(b"round")
 
     def outcomes(self) -> list[Outcome]:
-        """The rounds that the process was done with since the last time."""
+        """Return the outcomes since the last call."""
         self._listen(0.0)
-        found, self._heard = self._heard, []
-        return found
+        outcomes, self._heard = self._heard, []
+        return outcomes
 
-    def wait(self, most: int) -> None:
-        """Wait until at most so many rounds are left, but not for a process that gets nowhere."""
+    def wait(self, n_waiting: int) -> None:
+        """Wait until at most ``n_waiting`` rounds are left, or the process makes no progress."""
         fewest, since = len(waiting(self._folder)), monotonic()
-        while (left := len(waiting(self._folder))) > most:
-            if left < fewest:
-                fewest, since = left, monotonic()
+        while (remaining := len(waiting(self._folder))) > n_waiting:
+            if remaining < fewest:
+                fewest, since = remaining, monotonic()
             if not self._alive():
                 if self._starts >= _STARTS:
                     return
@@ -142,10 +142,7 @@ class Beside:
             self._listen(_POLLED)
 
     def close(self) -> None:
-        """Lets the process end once it has measured what waits; one that has nothing to do at once.
-
-        The folder is then nobody's.
-        """
+        """End the process once all waiting rounds are measured, and release the folder."""
         if os.getpid() != self._trainer:
             return
         self._send(_END)
@@ -155,7 +152,7 @@ class Beside:
         self._let_go()
 
     def _start(self) -> None:
-        """Makes a copy of the program that belongs to nobody; one that cannot be made counts."""
+        """Fork a detached process; a failed fork counts as a start."""
         self._starts += 1
         self._let_go()
         ours, theirs = Pipe()
@@ -185,7 +182,7 @@ class Beside:
         return self._pipe is not None
 
     def _listen(self, wait: float) -> None:
-        """Takes what the process says; that it is gone shows here as well."""
+        """Receive outcomes, and notice if the process has exited."""
         try:
             while self._pipe is not None and self._pipe.poll(wait):
                 index, seconds, error, faulty = json.loads(self._pipe.recv_bytes())
@@ -212,7 +209,7 @@ class Beside:
                 self._pipe.send_bytes(what)
 
     def _leave(self, pipe: Connection) -> NoReturn:
-        """In the copy: make another one, which is no child of the program, and exit."""
+        """Fork again, so that the process is not a child of the program, and exit."""
         try:
             if os.fork() == 0:
                 self._serve(pipe)
@@ -221,7 +218,7 @@ class Beside:
             os._exit(0)
 
     def _serve(self, pipe: Connection) -> None:
-        """Measure what waits until the training says that it is over, or is gone."""
+        """Measure waiting rounds until training ends or its process is gone."""
         # Ctrl-C is for the training; what waits is measured all the same.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -242,24 +239,26 @@ class Beside:
             pass
 
     def _measure_next(self, pipe: Connection, done: set[int]) -> bool:
-        """Measure the first round that waits, each once; return False if there is none."""
-        left = [(index, path) for index, path in waiting(self._folder) if index not in done]
-        for index, path in left[:1]:
+        """Measure the first waiting round, each once; return False if there is none."""
+        waiting_rounds = [
+            (index, path) for index, path in waiting(self._folder) if index not in done
+        ]
+        for index, path in waiting_rounds[:1]:
             done.add(index)
-            began, said, faulty = monotonic(), "", dict[ClientId, str]()
+            began, reason, faulty = monotonic(), "", dict[ClientId, str]()
             try:
                 faulty |= self._measure(path)
             # Whatever it is: the next round is another one.
             except Exception as error:
-                said = str(error)[:2000] or type(error).__name__
+                reason = str(error)[:2000] or type(error).__name__
             with suppress(OSError):
-                pipe.send_bytes(json.dumps([index, monotonic() - began, said, faulty]).encode())
-        return bool(left)
+                pipe.send_bytes(json.dumps([index, monotonic() - began, reason, faulty]).encode())
+        return bool(waiting_rounds)
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """No signal is acted upon inside, which in a copy would run the program's own way out."""
+    """Block signals, which in a forked copy would run the program's exit handlers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _BOTH)
     try:
         yield
@@ -268,10 +267,10 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _close_others(keeps: Sequence[int]) -> None:
-    """Lets go of what the program has open: its output, its ports, other recordings' locks.
+    """Close the program's other open files: output, ports, locks of other recordings.
 
-    Numbers stay taken: an object of the program that is cleared away later closes its own, and not
-    a file that was opened here since.
+    Descriptors stay occupied, so that an object of the program that closes its own later does not
+    close a file that was opened here.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
     listed = next((place for place in ("/proc/self/fd", "/dev/fd") if os.path.isdir(place)), None)
@@ -297,7 +296,7 @@ def _is_over(pipe: Connection, trainer: int, *, wait: float) -> bool:
 
 
 def _has_ended(process: int) -> bool:
-    """True if a process is gone, also where nobody has waited for it."""
+    """Return True if a process has exited, even if its parent has not waited for it."""
     try:
         if not hasattr(os, "pidfd_open"):
             os.kill(process, 0)

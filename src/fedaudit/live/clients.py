@@ -21,7 +21,7 @@ ByClient: TypeAlias = Mapping[ClientId, Value] | Mapping[str, Value] | Mapping[C
 
 
 def number_of(client: object) -> ClientId:
-    """The number of a client; a name has one that rests on the name alone.
+    """Return the number of a client; that of a name depends on the name alone.
 
     Args:
         client: A whole number, a name, or a number in digits. Names that look alike are one name;
@@ -46,7 +46,7 @@ def number_of(client: object) -> ClientId:
 
 
 def plain_name(name: str) -> str:
-    """Return a name as all its spellings that look alike: composed letters, single spaces.
+    """Normalise a name: composed letters, single spaces.
 
     Files and systems differ in how they store an accented letter, and spaces at an end are
     invisible.
@@ -57,13 +57,16 @@ def plain_name(name: str) -> str:
 
 def numbers_of(clients: Iterable[Called]) -> dict[Called, ClientId]:
     """Return the number of each client; raise if one has none, or two have the same."""
-    numbers, known = dict[Called, ClientId](), dict[ClientId, Called]()
+    numbers, by_number = dict[Called, ClientId](), dict[ClientId, Called]()
     for client in clients:
         number = numbers[client] = number_of(client)
-        other = known.setdefault(number, client)
+        other = by_number.setdefault(number, client)
         if other != client:
             both = f"clients {other!a} and {client!a}"
-            names = {plain_name(one) if isinstance(one, str) else one for one in (other, client)}
+            names = {
+                plain_name(called) if isinstance(called, str) else called
+                for called in (other, client)
+            }
             what = (
                 "are one name in two spellings" if len(names) == 1 else f"have the number {number}"
             )
@@ -72,24 +75,21 @@ def numbers_of(clients: Iterable[Called]) -> dict[Called, ClientId]:
 
 
 def is_of_name(number: ClientId) -> bool:
-    """Return True if a client's number is that of a name."""
+    """Return True if a client's number is derived from a name."""
     return number in _NAMED
 
 
 def refuse_otherwise_called(clients: Iterable[Called], audited: Iterable[ClientId]) -> None:
-    """Raise if clients have names where audited ones have numbers, or the reverse.
-
-    They would pass for clients of whom no sample is audited.
-    """
+    """Raise if clients have names and audited ones numbers, or the reverse."""
     named = {is_of_name(number) for number in audited}
     for client in clients:
         number = number_of(client)
         by_name = isinstance(client, str) and number in _NAMED
         if (named == {False} and by_name) or (named == {True} and number not in _NAMED):
-            by, other = ("name", "number") if by_name else ("number", "name")
+            form, other = ("name", "number") if by_name else ("number", "name")
             raise BadInput(
-                f"client {str(client)[:80]!r} is called by {by}, and the clients that are audited "
-                f"by {other}; call them as fair_split or audit_samples was told"
+                f"client {str(client)[:80]!r} is called by {form}, and the clients that are "
+                f"audited by {other}; call them as fair_split or audit_samples was told"
             )
 
 
@@ -121,7 +121,7 @@ class Participants(NamedTuple):
 
 
 def usable_number(client: object, audited: Iterable[ClientId]) -> ClientId:
-    """Return the number of a client; raise if it has none, or is called unlike audited ones."""
+    """Return the number of a client; raise if it has none or names and numbers are mixed."""
     number = number_of(client)
     if not 0 <= number <= LARGEST_CLIENT:
         raise BadInput(
@@ -137,12 +137,12 @@ def participants_of(
     excluded: ByClient[str],
     audited: Collection[ClientId],
 ) -> Participants:
-    """Return the clients of a round by number; one without a number costs no other's upload.
+    """Return the clients of a round by number, without those that have none.
 
     Raises:
         BadInput: No upload belongs to a client that is known.
     """
-    found, faulty = dict[ClientId, Weights](), dict[ClientId, str]()
+    readable, faulty = dict[ClientId, Weights](), dict[ClientId, str]()
     called, strange = dict[ClientId, Called](), list[str]()
     for client, upload in uploads.items():
         try:
@@ -152,9 +152,9 @@ def participants_of(
             continue
         if number in called:
             faulty[number] = f"two uploads are of it, under {called[number]!a} and {client!a}"
-            found.pop(number, None)
+            readable.pop(number, None)
         else:
-            called[number], found[number] = client, upload
+            called[number], readable[number] = client, upload
     for client, reason in excluded.items():
         try:
             faulty[usable_number(client, audited)] = str(reason)
@@ -168,9 +168,9 @@ def participants_of(
             numbers.append(usable_number(client, audited))
         except BadInput:
             unnamed += 1
-    found = {client: upload for client, upload in found.items() if client not in faulty}
+    readable = {client: upload for client, upload in readable.items() if client not in faulty}
     # Of an upload whose client is not known, its sender was asked as well.
-    return Participants(numbers, found, faulty, unnamed, strange[0] if strange else "")
+    return Participants(numbers, readable, faulty, unnamed, strange[0] if strange else "")
 
 
 class Attendance:
@@ -186,11 +186,11 @@ class Attendance:
         before: Iterable[RoundEntry],
         called: Callable[[ClientId], str],
     ) -> None:
-        """Count rounds that were recorded before, without the reasons for those that were not."""
+        """Count earlier rounds, without the reasons for unrecorded ones."""
         self._called = called
         self._audited, self._others = {*audited}, set[ClientId]()
         self.reasons = dict[str, str]()
-        self._met = any(self._audited & {*one.asked, *one.answered} for one in before)
+        self._met = any(self._audited & {*entry.asked, *entry.answered} for entry in before)
         self._rounds = 0
 
     def fault(self, entry: RoundEntry) -> str:
@@ -208,20 +208,20 @@ class Attendance:
         )
 
     def summary(self) -> str:
-        """Return what is to be said of the run when it ends; empty if nothing is."""
-        said = []
+        """Return a closing warning on rounds and clients; empty if there is none."""
+        sentences = []
         if reasons := [*filter(None, self.reasons.values())]:
-            said.append(
+            sentences.append(
                 f"{len(reasons)} of {len(self.reasons)} rounds are not recorded; the first, "
                 f"because {reasons[0]}"
             )
         if not self._met and self._rounds:
-            said.append(
+            sentences.append(
                 f"no audited client took part in any of {self._rounds} rounds, and "
                 f"{len(self._others)} clients did that nobody audits ({self._few(self._others)}): "
                 "nothing can be said of the audited ones"
             )
-        return "; ".join(said)
+        return "; ".join(sentences)
 
     def _few(self, clients: Collection[ClientId]) -> str:
         named = ", ".join(self._called(client) for client in sorted(clients)[:_MOST_NAMED])

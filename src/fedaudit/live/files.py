@@ -35,7 +35,7 @@ _OF_EACH_START = {
 
 
 def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
-    """Make a folder a recording's own, and return the recording as it was begun first.
+    """Claim a folder for a recording, and return the recording as it was first started.
 
     Raises:
         BadInput: The folder holds something else, a link or a file where rounds go, or a recording
@@ -44,12 +44,12 @@ def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        taken = [name for name in (STUDY_FILE, RECORD_FILE) if (folder / name).exists()]
+        foreign = [name for name in (STUDY_FILE, RECORD_FILE) if (folder / name).exists()]
     except (OSError, ValueError) as error:
         raise BadInput(f"{folder} cannot be used ({error}); choose another folder") from error
-    if taken:
+    if foreign:
         raise BadInput(
-            f"{folder} holds {taken[0]}, which is of a study; give the recording its own folder"
+            f"{folder} holds {foreign[0]}, which is of a study; give the recording its own folder"
         )
     is_new = not is_recording(folder)
     if is_new:
@@ -59,60 +59,67 @@ def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
         own_folder(folder, name)
     if is_new:
         return recording
-    there = read_recording(folder)
-    now, then = (one.model_dump(mode="json", exclude=_OF_EACH_START) for one in (recording, there))
+    earlier = read_recording(folder)
+    now, then = (
+        settings.model_dump(mode="json", exclude=_OF_EACH_START)
+        for settings in (recording, earlier)
+    )
     changed = [name for name in now if now[name] != then[name]]
     if changed:
         raise BadInput(
             f"{folder} holds a recording with another {changed[0]} ({then[changed[0]]}, now "
             f"{now[changed[0]]}); give this one another folder"
         )
-    kept, _ = read_tensors(folder / AUDIT_FILE)
-    made = samples.tensors()
-    if kept.keys() != made.keys() or not all(torch.equal(kept[n], made[n]) for n in made):
+    stored, _ = read_tensors(folder / AUDIT_FILE)
+    tensors = samples.tensors()
+    if stored.keys() != tensors.keys() or not all(
+        torch.equal(stored[n], tensors[n]) for n in tensors
+    ):
         raise BadInput(
             f"{folder} holds a recording with other audited samples; a recording that is gone on "
             "with needs the same ones, drawn with the same seed"
         )
-    return there
+    return earlier
 
 
 def _refuse_leftovers(folder: Path) -> None:
-    """Refuses files of a recording, or of somebody else's, that would be replaced."""
+    """Raise if files of another recording would be replaced."""
     measured = sorted(folder.glob("*/*.safetensors"))
-    left = [one for one in (folder / AUDIT_FILE, folder / SAMPLES_FILE) if one.exists()] + measured
-    if left:
+    leftovers = [
+        path for path in (folder / AUDIT_FILE, folder / SAMPLES_FILE) if path.exists()
+    ] + measured
+    if leftovers:
         raise BadInput(
-            f"{folder} holds {left[0].relative_to(folder)} and no {RECORDING_FILE}: it is no "
+            f"{folder} holds {leftovers[0].relative_to(folder)} and no {RECORDING_FILE}: it is no "
             "recording to go on with, and what is there would be lost; give another folder, or "
             "delete this one"
         )
 
 
 def write_audit(folder: Path, audit: AuditSet, *, features: bool) -> None:
-    """Keeps who trains on what, and the samples themselves if that is asked for."""
+    """Write who trains on what, and optionally the samples themselves."""
     write_tensors(audit.tensors(), folder / AUDIT_FILE, private=True)
     if features:
         write_tensors(features_by_name(audit.samples), folder / SAMPLES_FILE, private=True)
 
 
 def read_audit(folder: Path) -> AuditSet:
-    """Read the audited samples; those that are kept without features have none."""
+    """Read the audited samples; without stored features they have none."""
     path = folder / AUDIT_FILE
     if not path.is_file():
         raise Damaged(f"{path} is missing; restore the recording from a copy")
-    kept, _ = read_tensors(path)
+    tensors, _ = read_tensors(path)
     try:
-        ids, labels, owner, panel = (kept[name] for name in ("ids", "labels", "owner", "panel"))
+        ids, labels, owner, panel = (tensors[name] for name in ("ids", "labels", "owner", "panel"))
         features: Tensor | dict[str, Tensor] = torch.zeros(len(ids), 0)
         if (folder / SAMPLES_FILE).is_file():
             features = features_stored(read_tensors(folder / SAMPLES_FILE)[0])
-        targets = kept.get("targets", labels)
+        targets = tensors.get("targets", labels)
         columns = (ids, labels, owner, panel)
         if any(c.dtype != torch.int64 or c.shape != (len(ids),) for c in columns) or not len(ids):
             raise ValueError("its columns are not of one length")
-        given = features.values() if isinstance(features, dict) else (features,)
-        if not all(bool(part.isfinite().all()) for part in (*given, targets)):
+        parts = features.values() if isinstance(features, dict) else (features,)
+        if not all(bool(part.isfinite().all()) for part in (*parts, targets)):
             raise ValueError("its features or targets are no finite numbers")
         if int(labels.min()) < 0 or int(owner.min()) < -1 or int(panel.min()) < -1:
             raise ValueError("it has labels or owners that cannot be")
@@ -124,24 +131,26 @@ def read_audit(folder: Path) -> AuditSet:
 
 
 def write_untrained(folder: Path, rounds: tuple[MeasuredRound, ...], key: str) -> None:
-    """Keeps what was measured of models that nobody trained."""
-    for name, one in zip(_UNTRAINED, rounds, strict=False):
-        write_measured(own_folder(folder, name), one, {"run": key})
+    """Write the measurements of untrained models."""
+    for name, measured in zip(_UNTRAINED, rounds, strict=False):
+        write_measured(own_folder(folder, name), measured, {"run": key})
 
 
 def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound, ...]:
     """Read the measurements of untrained models."""
     # Apart, since the second round has fewer signals.
-    found = [one for name in _UNTRAINED for one in stored_in(own_place(folder, name))]
-    if not found or any(
-        one.notes.get("run") != key
-        or fault_in(one.measured, {*one.measured.clients, *one.measured.stands_for}, samples)
-        for one in found
+    rounds = [stored for name in _UNTRAINED for stored in stored_in(own_place(folder, name))]
+    if not rounds or any(
+        stored.notes.get("run") != key
+        or fault_in(
+            stored.measured, {*stored.measured.clients, *stored.measured.stands_for}, samples
+        )
+        for stored in rounds
     ):
         raise Damaged(
             f"{folder / _UNTRAINED[0]} does not hold this recording's untrained models; restore it"
         )
-    return tuple(one.measured for one in found)
+    return tuple(stored.measured for stored in rounds)
 
 
 FOLDER = "waiting"
@@ -151,12 +160,12 @@ _Value = TypeVar("_Value")
 
 
 def waiting(folder: Path) -> list[tuple[int, Path]]:
-    """Numbers and files of the rounds that a recording still has to measure, ascending."""
+    """Return numbers and files of the rounds still to be measured, ascending."""
     return numbered(folder / FOLDER, ".safetensors")
 
 
 def waiting_entries(folder: Path) -> dict[int, RoundEntry]:
-    """Log entries of the rounds that a recording still has to measure, by number."""
+    """Return log entries of the rounds still to be measured, by number."""
     entries = dict[int, RoundEntry]()
     for index, path in waiting(folder):
         try:
@@ -168,7 +177,7 @@ def waiting_entries(folder: Path) -> dict[int, RoundEntry]:
 
 
 def clear(folder: Path) -> None:
-    """Takes the folder of waiting rounds away, where none waits."""
+    """Remove the folder of waiting rounds if it is empty."""
     if not waiting(folder):
         # A folder that is not there, or holds what is not ours.
         with suppress(OSError):
@@ -177,26 +186,26 @@ def clear(folder: Path) -> None:
 
 
 def hand_over(folder: Path, round: Round, entry: RoundEntry) -> bool:
-    """Keep a round until it is measured, every value to the bit; return False if it is too large.
+    """Store a round bit for bit until it is measured; return False if it is too large.
 
     It is there whole or not at all, whenever a process is killed. A power failure may lose it.
     """
     clients = sorted(round.exposed)
-    known = [base for c in clients if (base := round.exposed[c].base) is not None]
-    distinct, numbers = grouped(known)
+    bases = [base for c in clients if (base := round.exposed[c].base) is not None]
+    distinct, numbers = grouped(bases)
     tensors = numbered_models("base", dict(enumerate(distinct)))
     tensors |= numbered_models("after", round.after)
     described, number = [], iter(numbers)
     for client in clients:
-        one = round.exposed[client]
-        place = -1 if one.base is None else next(number)
-        local, update = _not_derived(one)
+        exposed = round.exposed[client]
+        place = -1 if exposed.base is None else next(number)
+        local, update = _not_derived(exposed)
         if local is not None:
             tensors |= numbered_models("local", {str(client): local})
         if update is not None:
             tensors |= {f"update/{client}/{name}": value for name, value in update.items()}
-        held = [one.local is not None, one.update is not None]
-        described.append([client, place, one.gradient_scale, *held])
+        has_parts = [exposed.local is not None, exposed.update is not None]
+        described.append([client, place, exposed.gradient_scale, *has_parts])
     if len(tensors) > MAX_TENSORS or sum(value.nbytes for value in tensors.values()) > MAX_BYTES:
         return False
     notes = {
@@ -211,7 +220,7 @@ def hand_over(folder: Path, round: Round, entry: RoundEntry) -> bool:
 
 
 def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEntry]:
-    """Read a round as it was handed over; the file may be anybody's."""
+    """Read a round that :func:`hand_over` stored; the file is untrusted."""
     tensors, notes = read_tensors(path)
     try:
         entry = RoundEntry.model_validate(parsed_json(notes["entry"]))
@@ -255,15 +264,15 @@ _WEIGHTS = TypeAdapter(list[tuple[int, _Finite]])
 _GROUPS = TypeAdapter(list[tuple[int, int]])
 
 
-def _not_derived(one: Exposed) -> tuple[Model | None, Params | None]:
-    """Return the client's model and its change, less one that follows from the other exactly."""
-    base, local, update = one.base, one.local, one.update
+def _not_derived(exposed: Exposed) -> tuple[Model | None, Params | None]:
+    """Return the client's model and its update, without one that follows from the other."""
+    base, local, update = exposed.base, exposed.local, exposed.update
     if base is None or local is None or update is None:
         return local, update
     if _equal(plus(local.params, base.params, -1.0), update):
         return local, None
-    made = _moved(base, update)
-    same = _equal(made.params, local.params) and _equal(made.buffers, local.buffers)
+    moved = _moved(base, update)
+    same = _equal(moved.params, local.params) and _equal(moved.buffers, local.buffers)
     return (None if same else local), update
 
 
@@ -271,10 +280,10 @@ def _moved(base: Model, update: Params) -> Model:
     return Model(base.architecture, plus(base.params, update), base.buffers)
 
 
-def _equal(left: Params, right: Params) -> bool:
-    """To the bit: zeros of either sign are two numbers."""
-    return left.keys() == right.keys() and all(
-        torch.equal(_bits(left[name]), _bits(right[name])) for name in left
+def _equal(first: Params, second: Params) -> bool:
+    """Compare bit for bit: +0 and -0 differ."""
+    return first.keys() == second.keys() and all(
+        torch.equal(_bits(first[name]), _bits(second[name])) for name in first
     )
 
 

@@ -51,7 +51,7 @@ def locked(folder: Path, log: Callable[[str], None]) -> Lock:
 
 
 class Measuring:
-    """Measures the rounds of a recording, and keeps the folder for as long as it is not closed."""
+    """Measurement of a recording's rounds; holds the folder's lock until it is closed."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Measuring:
         failed: Callable[[RoundEntry, str], None],
         log: Callable[[str], None],
     ) -> None:
-        """Measure nothing yet.
+        """Store the settings; nothing is measured yet.
 
         Args:
             folder: The recording's, to which ``lock`` belongs.
@@ -94,29 +94,29 @@ class Measuring:
         self._beside: Beside | None = None
 
     def untrained(self) -> tuple[MeasuredRound, ...]:
-        """Measurements of models that nobody trained, for a control; says what a round costs."""
+        """Measure untrained models for a control, and log what a round costs."""
         watch, clients = _Watch(self._log), len(self._setup.deal.clients)
         if clients * self._shape.numbers >= _LARGE:
             self._log(f"{self._recording.name}: a model that nobody trained is measured first")
         samples = self._setup.deal.audit.samples
-        found = untrained_rounds(self._setup, samples, self._device, watch.measured)
+        measured = untrained_rounds(self._setup, samples, self._device, watch.measured)
         self._expected = watch.seconds
-        self._log(self._cost(watch.seconds, found[0]))
-        return found
+        self._log(self._cost(watch.seconds, measured[0]))
+        return measured
 
     def begin(self) -> None:
-        """Sees to what an earlier run has left to be measured."""
-        left = bool(waiting(self._folder))
+        """Start the background process, or measure rounds that an earlier run left."""
+        has_waiting = bool(waiting(self._folder))
         if self._when == "beside" and self._lock is not None:
             keeps = [self._lock.number]
             self._beside = Beside(self._folder, self._measure_file, self._expected, keeps)
-            if left:
+            if has_waiting:
                 self._beside.handed()
-        elif left and self._when == "now":
+        elif has_waiting and self._when == "now":
             self._measure_left()
 
     def take(self, seen: Round, entry: RoundEntry) -> None:
-        """Measure a round as the adversary sees it, or keep it until it is measured."""
+        """Measure a round as the adversary sees it, or store it to be measured later."""
         if self._when != "now" and self._lock is None:
             raise BadInput("the recording is closed; open it again with fedaudit.record")
         if self._beside is not None:
@@ -129,36 +129,36 @@ class Measuring:
             self._beside.handed()
 
     def outcomes(self) -> list[Outcome]:
-        """The outcomes of rounds that waited, since the last time; says how long they took."""
-        found, self._outcomes = self._outcomes, []
-        found += self._beside.outcomes() if self._beside is not None else []
-        for one in found:
-            if not one.error and one.seconds >= _EVERY:
-                self._log(f"round {one.round} is measured, in {time_of(one.seconds)}")
-        return found
+        """Return outcomes since the last call, and log long measurements."""
+        outcomes, self._outcomes = self._outcomes, []
+        outcomes += self._beside.outcomes() if self._beside is not None else []
+        for outcome in outcomes:
+            if not outcome.error and outcome.seconds >= _EVERY:
+                self._log(f"round {outcome.round} is measured, in {time_of(outcome.seconds)}")
+        return outcomes
 
     @property
     def is_closed(self) -> bool:
-        """True if the folder is nobody's any more."""
+        """True once the folder is released."""
         return self._lock is None
 
     def end(self, *, finish: bool) -> None:
-        """Measure what waits, or leave it to be measured where a loop was stopped."""
-        left = len(waiting(self._folder)) if self._when != "now" else 0
-        still = f"{_rounds(left)} {'is' if left == 1 else 'are'} still to be measured"
-        if left and finish:
+        """Measure waiting rounds, or leave them if the loop was interrupted."""
+        n_waiting = len(waiting(self._folder)) if self._when != "now" else 0
+        still = f"{_rounds(n_waiting)} {'is' if n_waiting == 1 else 'are'} still to be measured"
+        if n_waiting and finish:
             self._log(still)
         if self._beside is not None and finish:
             self._beside.wait(0)
         if finish:
             self._measure_left()
-        elif left and self._beside is None:
+        elif n_waiting and self._beside is None:
             self._log(f"{still}: open the recording again with fedaudit.record, and close it")
         if self._waited >= _EVERY:
             self._log(f"training waited {time_of(self._waited)} in all for measuring")
 
     def close(self) -> None:
-        """Lets go of the folder."""
+        """Release the folder."""
         if self._beside is not None:
             self._beside.close()
         if self._when != "now":
@@ -166,16 +166,16 @@ class Measuring:
         self._lock = None
 
     def _cost(self, seconds: float, untrained: MeasuredRound) -> str:
-        said, numbers = self._recording, self._shape.numbers
+        recording, numbers = self._recording, self._shape.numbers
         values = sum(part.numel() for part in untrained.signals.values())
-        senders = len(self._setup.deal.clients) if said.view in ("uploads", "sum") else 1
+        senders = len(self._setup.deal.clients) if recording.view in ("uploads", "sum") else 1
         disk = round_bytes(
-            keep=said.keep, clients=len(untrained.clients), values=values, parameters=numbers
+            keep=recording.keep, clients=len(untrained.clients), values=values, parameters=numbers
         )
         # Of each client its model and its change, and of the server two models.
         memory = 4 * numbers * (2 * senders + 2) + 8 * values
-        often = "every round" if said.every == 1 else f"every {said.every} rounds"
-        advice = "; every=10 would measure each tenth round only" if said.every == 1 else ""
+        often = "every round" if recording.every == 1 else f"every {recording.every} rounds"
+        advice = "; every=10 would measure each tenth round only" if recording.every == 1 else ""
         waits = size_of(4 * numbers * (senders + 2))
         where = {
             "now": "in this process",
@@ -184,13 +184,13 @@ class Measuring:
             "after": f"when the recording is closed, until when each round waits ({waits})",
         }[self._when]
         return (
-            f"{said.name}: {len(self._setup.deal.audit)} samples are measured {often} by "
+            f"{recording.name}: {len(self._setup.deal.audit)} samples are measured {often} by "
             f"{len(untrained.signals)} signals, which takes about {time_of(seconds)} {where}, "
             f"{size_of(disk)} of disk and {size_of(memory)} of memory each time{advice}"
         )
 
     def _measured(self, seen: Round, entry: RoundEntry) -> dict[ClientId, str]:
-        """Measures a round; returns clients that it had to leave out, with the reason."""
+        """Measure a round; return the clients that were left out, with the reason."""
         audit, unsent = self._setup.deal.audit, self._shape.unsent
         # The same digits in whichever process it is.
         with one_thread():
@@ -218,7 +218,7 @@ class Measuring:
         )
 
     def _measure_file(self, path: Path) -> dict[ClientId, str]:
-        """Measures a round that waits, and takes it away."""
+        """Measure a waiting round and delete its file."""
         entry: RoundEntry | None = None
         try:
             seen, entry = read_waiting(path, self._shape.model.architecture)
@@ -233,16 +233,16 @@ class Measuring:
         return faulty
 
     def _measure_left(self) -> None:
-        left = waiting(self._folder)
-        for done, (index, path) in enumerate(left):
-            began, said, faulty = monotonic(), "", dict[ClientId, str]()
+        waiting_rounds = waiting(self._folder)
+        for done, (index, path) in enumerate(waiting_rounds):
+            began, reason, faulty = monotonic(), "", dict[ClientId, str]()
             try:
                 faulty = self._measure_file(path)
             except Exception as error:
-                said = str(error) or type(error).__name__
-            self._outcomes.append(Outcome(index, 0.0, said, faulty))
+                reason = str(error) or type(error).__name__
+            self._outcomes.append(Outcome(index, 0.0, reason, faulty))
             if monotonic() - began >= _EVERY:
-                self._log(f"{done + 1} of {_rounds(len(left))} are measured")
+                self._log(f"{done + 1} of {_rounds(len(waiting_rounds))} are measured")
 
     def _wait_for_room(self, entry: RoundEntry) -> None:
         assert self._beside is not None
@@ -272,7 +272,7 @@ def _rounds(count: int) -> str:
 
 
 class _Watch:
-    """Times the measurement of an untrained model, and says how far it is if it takes long."""
+    """Timer for the measurement of an untrained model, with progress lines."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self._log = log
@@ -280,7 +280,7 @@ class _Watch:
         self.seconds = 0.0
 
     def measured(self, done: int, total: int) -> None:
-        """So many samples are."""
+        """Note that ``done`` of ``total`` samples are measured."""
         now = monotonic()
         if not done:
             self._began = self._said = now

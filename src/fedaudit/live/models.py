@@ -33,15 +33,15 @@ _NEXT_TO_NOTHING = 1e-6
 
 
 class CanaryClients:
-    """Clients that show how well one client's update is hidden in what a federation releases.
+    """Clients whose random updates measure how well one client's update is hidden.
 
-    Each sends, in every round in which it is asked, the model that it was sent, and half of them,
-    by a fair coin each, move it by a random direction of the length to which clients' updates are
-    clipped. All must be treated as any other client: clipped, weighted, and hidden in noise.
+    A canary client returns the model that it received. If its fair coin says so, it moves the
+    model in a random direction, by the length to which clients' updates are clipped. The server
+    must treat it like any other client: clip, weight and add noise.
 
     Attributes:
-        sends: Whether each moves the model. Whoever attacks must not know it, nor the seed.
-        seed: Of directions and coins.
+        sends: Whether each canary moves the model; must be secret, as must the seed.
+        seed: Seed of directions and coins.
 
     Examples:
         >>> canaries = CanaryClients(nn.Linear(2, 2), count=40, length=1.0, seed=1)
@@ -54,17 +54,17 @@ class CanaryClients:
     def __init__(
         self, model: nn.Module, *, count: int = 100, length: float, seed: int | None = None
     ) -> None:
-        """Tosses the coins.
+        """Draw directions and coins.
 
         Args:
             model: The network, for names and shapes.
             count: Canary clients, at least 20; about half of them move the model.
-            length: By how much, such as the clipping norm; at most a million.
-            seed: Of directions and coins, a secret of whoever audits; drawn if left out. Keep it to
-                make the same canaries again.
+            length: Length of the move, such as the clipping norm; at most a million.
+            seed: Secret seed of directions and coins, which recreates the canaries; random by
+                default.
 
         Raises:
-            BadInput: Too few canaries, a length that is none, or a model that nothing trains.
+            BadInput: Too few canaries, an invalid length, or a model without trained parameters.
         """
         if not isinstance(model, nn.Module):
             raise BadInput(f"model is {type_of(model)}; give the network, a torch.nn.Module")
@@ -86,19 +86,19 @@ class CanaryClients:
         self.sends = seeded_numpy(self.seed, "canary coins").random(count) < 0.5
 
     def upload(self, number: int, sent: Weights) -> dict[str, Tensor] | list[ndarray]:
-        """A canary's answer: the model that it was sent, moved if its coin says so.
+        """Return a canary's answer: the received model, moved if its coin says so.
 
-        Without a move one number differs by a millionth of the length, or its last bits.
+        Without a move one value changes by a millionth of the length, or in its last bits.
 
         Args:
-            number: Of the canary, from 0.
+            number: The canary's number, from 0.
             sent: The model, a state dict, or arrays in its order (or of trainable parameters).
 
         Returns:
-            A state dict; arrays where arrays were sent.
+            A state dict, or arrays if arrays were sent.
 
         Raises:
-            BadInput: There is no such canary, or the model is another.
+            BadInput: There is no such canary, or the model does not fit.
         """
         if number not in range(len(self.sends)):
             raise BadInput(f"canaries are numbered 0 to {len(self.sends) - 1}, got {number!r}")
@@ -114,9 +114,9 @@ class CanaryClients:
         else:
             # Next to nothing, and not nothing: what clips an update may divide by its length, as
             # Flower's fixed clipping does.
-            one = moved[next(iter(self._like))].view(-1)[:1]
-            least = 2 * torch.finfo(one.dtype).eps * one.abs()
-            one += least.clamp_min(_NEXT_TO_NOTHING * self._length)
+            entry = moved[next(iter(self._like))].view(-1)[:1]
+            least = 2 * torch.finfo(entry.dtype).eps * entry.abs()
+            entry += least.clamp_min(_NEXT_TO_NOTHING * self._length)
         if isinstance(sent, nn.Module | Mapping):
             return moved
         return [value.numpy() for value in moved.values()]
@@ -133,56 +133,58 @@ class CanaryClients:
         alpha: float = 0.05,
         every_round: bool = True,
     ) -> CanaryBounds:
-        """Lower bounds on the epsilon of one client's update in the released models.
+        """Compute lower bounds on the epsilon of one client's update.
 
         Args:
             first: The global model before the first round in which canaries were asked.
-            last: That after the last.
-            delta: At which epsilon is stated.
-            alpha: Probability that a bound is wrong, each for itself.
-            every_round: Whether all canaries were asked in every round in between; where rounds
-                draw their clients, there is the bound from coins alone.
+            last: The global model after the last such round.
+            delta: The delta of (epsilon, delta).
+            alpha: Probability that a bound is wrong, for each bound.
+            every_round: Whether all canaries were asked in every round in between. Without that,
+                only the bound from coins is computed.
 
         Raises:
-            BadInput: The models are others, or nothing moved.
+            BadInput: The models do not fit, or did not change.
         """
         before, after = (
-            self._named(given, whose)
-            for given, whose in ((first, "the first model"), (last, "the last model"))
+            self._named(weights, whose)
+            for weights, whose in ((first, "the first model"), (last, "the last model"))
         )
         movement = {name: after[name] - before[name] for name in self._like}
         z = canary_statistics(movement, len(self.sends), self._direction).numpy()
         return canary_bounds(z, self.sends, delta=delta, alpha=alpha, every_round=every_round)
 
-    def _named(self, given: Weights, whose: str) -> Params:
-        if isinstance(given, nn.Module):
-            given = given.state_dict()
-        if isinstance(given, Mapping):
-            pairs = list(given.items())
-        elif isinstance(given, Sequence):
-            order = self._order if len(given) == len(self._order) else tuple(self._like)
-            if len(given) != len(order):
+    def _named(self, weights: Weights, whose: str) -> Params:
+        if isinstance(weights, nn.Module):
+            weights = weights.state_dict()
+        if isinstance(weights, Mapping):
+            pairs = list(weights.items())
+        elif isinstance(weights, Sequence):
+            order = self._order if len(weights) == len(self._order) else tuple(self._like)
+            if len(weights) != len(order):
                 raise BadInput(
-                    f"{whose} has {len(given)} arrays, and the network {len(self._order)}, of "
+                    f"{whose} has {len(weights)} arrays, and the network {len(self._order)}, of "
                     f"which {len(self._like)} are trained"
                 )
-            pairs = list(zip(order, given, strict=True))
+            pairs = list(zip(order, weights, strict=True))
         else:
-            raise BadInput(f"{whose} is {type_of(given)}; give a module, a state dict or arrays")
-        found = {name: tensor_of(value, f"{name} of {whose}") for name, value in pairs}
+            raise BadInput(f"{whose} is {type_of(weights)}; give a module, a state dict or arrays")
+        tensors = {name: tensor_of(value, f"{name} of {whose}") for name, value in pairs}
         for name, like in self._like.items():
-            if name not in found or found[name].shape != like.shape:
-                has = f"has shape {tuple(found[name].shape)}" if name in found else "is not there"
+            if name not in tensors or tensors[name].shape != like.shape:
+                has = (
+                    f"has shape {tuple(tensors[name].shape)}" if name in tensors else "is not there"
+                )
                 raise BadInput(f"{name} of {whose} {has}, and the network's is {tuple(like.shape)}")
-        return found
+        return tensors
 
 
 class UnlearnedModel(NamedTuple):
-    """AUCs and verdict on the samples that were to be forgotten, and the models' utility.
+    """AUCs, verdict and utility of a model after unlearning.
 
     Attributes:
         figures: The AUCs of forgotten against unseen samples by minus the loss, and the verdict.
-        utility: The mean over test samples of the task's measure, such as accuracy, by "before",
+        utility: Mean of the task's measure, such as accuracy, over test samples, by "before",
             "after" and "retrained"; empty without test samples.
         measure: Name of that measure.
     """
@@ -192,7 +194,7 @@ class UnlearnedModel(NamedTuple):
     measure: str
 
     def __str__(self) -> str:
-        """The figures, a line each, the verdict, and the utility beside them."""
+        """Format figures, verdict and utility, a line each."""
         if not self.utility:
             return str(self.figures)
         beside = ", ".join(f"{value:.3f} {model}" for model, value in self.utility.items())
@@ -210,27 +212,26 @@ def unlearning(
     task: Task = CLASSIFICATION,
     margin: float = 0.05,
 ) -> UnlearnedModel:
-    """Verdict on forgotten samples by their losses; see :func:`fedaudit.metrics.unlearned`.
+    """Judge by losses whether a model has forgotten samples.
 
-    Forgotten and unseen samples are to differ in nothing but that the former were trained on: set
-    both aside by a fair draw before training (:func:`fedaudit.fair_split`). A model that was
-    retrained once without the forgotten samples is the yardstick where that is not certain.
+    Forgotten and unseen samples must have the same distribution: draw both before training
+    (:func:`fedaudit.fair_split`). Otherwise a model retrained without the forgotten samples is the
+    reference.
 
     Args:
         before: The model before unlearning, trained on the forgotten samples.
-        after: The model after it.
-        retrained: One that was trained anew without them.
+        after: The model after unlearning.
+        retrained: A model trained from scratch without them.
         forgotten: Features and targets of the samples that were to be forgotten.
-        unseen: The same of samples that nobody ever trained on.
-        test: Further samples, to tell how good each model is. A method that takes a classifier
-            down to guessing, there or else on the unseen samples, has destroyed it and is not
-            said to forget.
-        task: What the models are trained for; see :mod:`fedaudit.tasks`.
+        unseen: Features and targets of samples that no client ever trained on.
+        test: Further samples for the utility. A classifier that falls to chance on them, or on the
+            unseen samples if there are none, is destroyed, which does not count as forgetting.
+        task: The task of the models; see :mod:`fedaudit.tasks`.
         margin: Largest difference of AUCs that counts as none, in (0, 0.5).
 
     Raises:
-        BadInput: Models that cannot be run on the samples, no samples of a kind, or a margin that
-            is none.
+        BadInput: Models that cannot be run on the samples, no samples of a kind, or an invalid
+            margin.
 
     Examples:
         >>> import torch
@@ -256,11 +257,15 @@ def unlearning(
         outputs = outputs_of(model, samples.samples.features)
         scores[name] = -net_task.losses(outputs, samples.samples.targets).double().numpy()
         if beside is not None:
-            told = net_task.utility.of(outputs_of(model, beside.features), beside.targets)
-            utility[name] = float(told.double().mean())
+            scores_of_samples = net_task.utility.of(
+                outputs_of(model, beside.features), beside.targets
+            )
+            utility[name] = float(scores_of_samples.double().mean())
         if net_task.utility.name == "accuracy" and net_task.classes:
-            told = net_task.utility.of(outputs_of(model, checked.features), checked.targets)
-            right[name] = float(told.double().mean())
+            scores_of_samples = net_task.utility.of(
+                outputs_of(model, checked.features), checked.targets
+            )
+            right[name] = float(scores_of_samples.double().mean())
             right["guess"] = int(checked.targets.bincount().max()) / len(checked.targets)
     figures = unlearned(
         scores["before"],
@@ -275,7 +280,7 @@ def unlearning(
 
 
 def _is_destroyed(right: Mapping[str, float]) -> bool:
-    """Return whether a classifier that predicted before does so no more; False of other tasks."""
+    """Return whether a classifier fell from above chance to near chance."""
     if not right:
         return False
     before, after, guess = (right[name] for name in ("before", "after", "guess"))

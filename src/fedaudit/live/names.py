@@ -32,11 +32,11 @@ _TIMES_KEYS, _MORE_KEYS = 4, 1000
 
 
 class NameTable:
-    """Names of one network's parameters and buffers, and how wrapped ones are matched with them."""
+    """Names of a network's parameters and buffers, matched with names in uploads."""
 
-    def __init__(self, known: Iterable[str], trained: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], trained: Iterable[str]) -> None:
         """Index every name that an upload may use; those of ``trained`` are for messages."""
-        self._known, self._trained = frozenset(known), tuple(trained)
+        self._known, self._trained = frozenset(names), tuple(trained)
         self._longest = _MORE_CHARACTERS + max(map(len, self._known), default=0)
         self._most_keys = _TIMES_KEYS * len(self._known) + _MORE_KEYS
         # Names that differ in wrappers alone can only be matched as they are.
@@ -69,23 +69,25 @@ class NameTable:
     def matched(self, keys: Collection[str], whose: str) -> Mapping[str, str]:
         """Return the network's own name for each key; raise if one fits no name, or several.
 
-        Wrappers are left out of names, and one prefix that all keys share or lack.
+        Names are compared without wrappers and without a prefix that all keys share or lack.
         """
         if self._known.issuperset(keys):
             return {key: key for key in keys}
         short = {key: _without_wrappers(key) for key in keys if key not in _BESIDE_NETWORK}
-        if any(one not in self._unwrapped for one in short.values()):
+        if any(unwrapped not in self._unwrapped for unwrapped in short.values()):
             short = self._with_prefix(short, whose)
-        ambiguous = next((key for key, one in short.items() if one in self._shared), None)
+        ambiguous = next(
+            (key for key, unwrapped in short.items() if unwrapped in self._shared), None
+        )
         if ambiguous is not None:
             raise BadInput(
                 f"{whose} has {ambiguous!r}, which fits several names of the model given to the "
                 "recorder; name parameters as the model's state dict does"
             )
-        return {key: self._unwrapped[one] for key, one in short.items()}
+        return {key: self._unwrapped[unwrapped] for key, unwrapped in short.items()}
 
     def _with_prefix(self, short: Mapping[str, str], whose: str) -> dict[str, str]:
-        """Names without a prefix that all share, or with one that all lack."""
+        """Remove a prefix that all names share, or add one that all lack."""
         first = min(short.values(), key=len, default="")
         shared = [
             first[: -len(name)] for name in self._unwrapped if name and first.endswith(f".{name}")
@@ -94,17 +96,17 @@ class NameTable:
             name[: -len(first)] for name in self._unwrapped if first and name.endswith(f".{first}")
         ]
         fits = [
-            {key: one.removeprefix(prefix) for key, one in short.items()}
+            {key: name.removeprefix(prefix) for key, name in short.items()}
             for prefix in shared
             if all(
-                one.startswith(prefix) and one[len(prefix) :] in self._unwrapped
-                for one in short.values()
+                name.startswith(prefix) and name[len(prefix) :] in self._unwrapped
+                for name in short.values()
             )
         ]
         fits += [
-            {key: prefix + one for key, one in short.items()}
+            {key: prefix + name for key, name in short.items()}
             for prefix in lacking
-            if all(prefix + one in self._unwrapped for one in short.values())
+            if all(prefix + name in self._unwrapped for name in short.values())
         ]
         if len(fits) == 1:
             return fits[0]
@@ -113,7 +115,7 @@ class NameTable:
                 f"{whose} has {first[:200]!r}, which fits {len(fits)} parts of the model given to "
                 "the recorder; name parameters as the model's state dict does"
             )
-        unknown = next(key for key, one in short.items() if one not in self._unwrapped)
+        unknown = next(key for key, name in short.items() if name not in self._unwrapped)
         raise BadInput(
             f"{whose} has {unknown[:200]!r}, which the model that was given to the recorder has "
             f"not; it has {', '.join(self._trained[:6])} ..., and no prefix makes all names fit"
@@ -126,7 +128,7 @@ def _without_wrappers(name: str) -> str:
 
 
 def sent_names(module: nn.Module) -> dict[str, str]:
-    """A network's own name of each trained parameter, by the one that PEFT sends it under.
+    """Map the names under which PEFT sends trained parameters to the network's own names.
 
     ``get_peft_model_state_dict`` leaves out what an adapter is called (``lora_A.weight`` for
     ``lora_A.default.weight``), and where in a larger network the adapted one stands.
@@ -142,16 +144,18 @@ def sent_names(module: nn.Module) -> dict[str, str]:
         return {}
     from peft import get_peft_model_state_dict
 
-    own = {p.data_ptr(): name for name, p in module.named_parameters() if p.requires_grad}
+    names_by_address = {
+        p.data_ptr(): name for name, p in module.named_parameters() if p.requires_grad
+    }
     pairs = [
-        (name, own[value.data_ptr()])
+        (name, names_by_address[value.data_ptr()])
         for adapter in adapted.peft_config
         # The default looks for the network on the internet.
         for name, value in get_peft_model_state_dict(
             adapted, adapter_name=adapter, save_embedding_layers=False
         ).items()
-        if value.data_ptr() in own
+        if value.data_ptr() in names_by_address
     ]
     shared = Counter(name for name, _ in pairs)
-    found = {name: mine for name, mine in pairs if shared[name] == 1}
-    return found | {f"{path}.{name}": mine for name, mine in found.items() if path}
+    unshared = {name: mine for name, mine in pairs if shared[name] == 1}
+    return unshared | {f"{path}.{name}": mine for name, mine in unshared.items() if path}

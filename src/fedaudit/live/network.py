@@ -34,11 +34,11 @@ _FEW = 3
 
 
 class Network(NamedTuple):
-    """A network that is trained elsewhere.
+    """Network that is trained elsewhere.
 
     Attributes:
-        architecture: Makes untrained ones.
-        shape: What its parameters are like.
+        architecture: Builds untrained copies.
+        shape: Form of its parameters.
         classes: Number of logits.
     """
 
@@ -50,26 +50,25 @@ class Network(NamedTuple):
 def network_of(
     model: Given, samples: AuditSet, task: Task, not_uploaded: Collection[str] = ()
 ) -> Network:
-    """Describes a network; a module that is given is left as it is.
+    """Describe a network; a given module is not changed.
 
-    Where a network returns an object or dictionary with ``logits``, these are its outputs. One
-    logit z of a binary classifier is read as the two logits 0 and z: their softmax is the sigmoid
-    of z, and their cross-entropy is that of z. Half precision is measured in single precision,
-    and wrappers of torch around a network are taken off.
+    ``logits`` of a returned object or dictionary are its outputs. One logit z of a binary
+    classifier is read as the two logits 0 and z, which have the same loss. Half precision is
+    measured in single precision, and torch's wrappers are removed.
 
     Args:
-        model: A module, or what makes one.
-        samples: That it is to be run on.
+        model: A module, or a function that builds one.
+        samples: Samples to run it on.
         task: What it is trained for.
         not_uploaded: Names or patterns of values that clients do not upload.
 
     Raises:
-        BadInput: It is no network of torch, or gives no outputs that the task takes.
+        BadInput: It is not a torch module, or its outputs do not fit the task.
     """
     with torch.random.fork_rng(devices=[]):
-        made, build = _made(model)
-        name = type(made).__name__
-        plain = Model.of(Architecture(name, build), made)
+        module, build = _made(model)
+        name = type(module).__name__
+        plain = Model.of(Architecture(name, build), module)
         hooks: tuple[_Hook, ...] = ()
         inputs = samples.samples.inputs
         if task == CLASSIFICATION and inputs is None:
@@ -79,34 +78,34 @@ def network_of(
         architecture = Architecture(
             name, partial(_hooked, build, hooks) if hooks else build, task=task
         )
-        known = Model(architecture, plain.params, plain.buffers)
-        outputs = refuse_unfit(known, samples.samples)
-        refuse_probabilities(known, samples.samples)
-        unsent = unsent_in(known, samples.samples, not_uploaded)
-    return Network(architecture, Shape(known, made, unsent), outputs)
+        known_model = Model(architecture, plain.params, plain.buffers)
+        outputs = refuse_unfit(known_model, samples.samples)
+        refuse_probabilities(known_model, samples.samples)
+        unsent = unsent_in(known_model, samples.samples, not_uploaded)
+    return Network(architecture, Shape(known_model, module, unsent), outputs)
 
 
 def _made(model: Given) -> tuple[nn.Module, Callable[[], nn.Module]]:
-    """A module, and what makes untrained ones: copies of a given one, with layers drawn anew."""
+    """Return a module and a function that builds untrained ones."""
     if isinstance(model, nn.Module):
         try:
-            made = _plain(copy.deepcopy(model))
+            module = _plain(copy.deepcopy(model))
         except RuntimeError as error:
             raise BadInput(
                 f"the {type(model).__name__} that is given as model cannot be copied ({error}); "
                 "give the class or function that makes it"
             ) from error
-        return made, partial(_drawn_anew, made)
+        return module, partial(_drawn_anew, module)
     name = getattr(model, "__name__", type(model).__name__)
     try:
-        found: object = model()
+        result: object = model()
     # A class that wants arguments; an object that cannot be called.
     except Exception as error:
-        said = " ".join(str(error).split())[:200]
-        raise BadInput(f"model is {name}, which makes no network ({said}); {_GIVE}") from error
-    if not isinstance(found, nn.Module):
-        raise BadInput(f"model makes {type_of(found)}; {_GIVE}")
-    return _plain(found), partial(_made_plain, model)
+        reason = " ".join(str(error).split())[:200]
+        raise BadInput(f"model is {name}, which makes no network ({reason}); {_GIVE}") from error
+    if not isinstance(result, nn.Module):
+        raise BadInput(f"model makes {type_of(result)}; {_GIVE}")
+    return _plain(result), partial(_made_plain, model)
 
 
 def _made_plain(make: Callable[[], nn.Module]) -> nn.Module:
@@ -114,11 +113,11 @@ def _made_plain(make: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _drawn_anew(like: nn.Module) -> nn.Module:
-    """Return an untrained copy: layers are reset, and what no reset changes is drawn anew."""
+    """Return an untrained copy: layers are reset, and unchanged parameters drawn again."""
     module = copy.deepcopy(like)
     for part in module.modules():
-        own = [*part.parameters(recurse=False)]
-        if own and not any(value.requires_grad for value in own):
+        parameters = [*part.parameters(recurse=False)]
+        if parameters and not any(value.requires_grad for value in parameters):
             continue
         # torch's attention and transformers have a private one.
         for name in ("reset_parameters", "_reset_parameters"):
@@ -138,12 +137,12 @@ def _drawn_anew(like: nn.Module) -> nn.Module:
 
 
 def _varies(value: Tensor) -> bool:
-    """True if entries differ; a reset leaves those of a constant as they were."""
+    """Return True if entries differ; a constant stays as it is after a reset."""
     return value.numel() > 1 and bool((value != value.reshape(-1)[0]).any())
 
 
 def _plain(module: nn.Module) -> nn.Module:
-    """The network inside the wrappers of torch, on the CPU, in single precision at least."""
+    """Return the network without torch's wrappers, on the CPU, in single precision at least."""
     # By name, since importing the compiler takes seconds.
     while (kind := type(module).__name__) in _WRAPPERS:
         module = module.get_submodule(_WRAPPERS[kind])
@@ -169,20 +168,20 @@ def _hooked(build: Callable[[], nn.Module], hooks: tuple[_Hook, ...]) -> nn.Modu
 def _as_logits(
     model: Model, samples: Samples, loss: PerSampleLoss
 ) -> tuple[tuple[_Hook, ...], PerSampleLoss]:
-    """Return functions from the model's outputs to logits, and the loss of these."""
+    """Return hooks that turn outputs into logits, and the loss of these."""
     name, module = model.architecture.name, model.module()
     few = as_taken(samples.features[:_FEW], model)
     with torch.no_grad():
-        found = outputs_tried(module, name, few)
+        outputs = outputs_tried(module, name, few)
         hooks: tuple[_Hook, ...] = ()
-        if not isinstance(found, Tensor) and isinstance(_named(found), Tensor):
-            found, hooks = _named(found), (_logits_of,)
-        if not isinstance(found, Tensor) or len(found) != len(few):
+        if not isinstance(outputs, Tensor) and isinstance(_named(outputs), Tensor):
+            outputs, hooks = _named(outputs), (_logits_of,)
+        if not isinstance(outputs, Tensor) or len(outputs) != len(few):
             return hooks, loss
-        if found.numel() == len(few) and found.ndim in (1, 2) and int(samples.labels.max()) < 2:
-            flat = found.ndim == 1
-            own = loss if loss is cross_entropy else partial(_of_one, loss, flat)
-            return (*hooks, _two_logits), own
+        if outputs.numel() == len(few) and outputs.ndim in (1, 2) and int(samples.labels.max()) < 2:
+            flat = outputs.ndim == 1
+            logit_loss = loss if loss is cross_entropy else partial(_of_one, loss, flat)
+            return (*hooks, _two_logits), logit_loss
     return hooks, loss
 
 
@@ -193,10 +192,10 @@ def _named(outputs: object) -> object:
 
 
 def _logits_of(module: nn.Module, args: tuple[object, ...], outputs: object) -> Tensor:
-    found = _named(outputs)
-    if not isinstance(found, Tensor):
+    logits = _named(outputs)
+    if not isinstance(logits, Tensor):
         raise BadInput(f"{type_of(module)} returned no logits, and did before")
-    return found
+    return logits
 
 
 def _two_logits(module: nn.Module, args: tuple[object, ...], outputs: object) -> Tensor:
@@ -221,9 +220,8 @@ _SLACK = 1e-4
 def refuse_probabilities(model: Model, samples: Samples) -> None:
     """Raise if a network ends in a sigmoid or a softmax, and its task takes logits.
 
-    Logits leave [0, 1] for some parameters, and probabilities for none: the network is tried as it
-    is and with other parameters. Outputs that are always the same prove nothing, such as those of
-    a network that nothing reaches.
+    Logits leave [0, 1] for some parameters and probabilities for none, so that the network is
+    tried with several. Constant outputs prove nothing.
     """
     task = model.architecture.task
     if task.name not in _OF_LOGITS:
@@ -237,7 +235,7 @@ def refuse_probabilities(model: Model, samples: Samples) -> None:
             return
         seen.append(outputs)
     # The logits 0 and z of one logit z have a column that never changes.
-    columns = torch.cat([one.reshape(-1, one.shape[-1]) for one in seen]).nan_to_num()
+    columns = torch.cat([outputs.reshape(-1, outputs.shape[-1]) for outputs in seen]).nan_to_num()
     if bool((columns == columns[0]).all()):
         return
     sums = columns.sum(-1)
@@ -249,7 +247,7 @@ def refuse_probabilities(model: Model, samples: Samples) -> None:
 
 
 def _tried(model: Model, samples: Samples) -> Iterator[Tensor]:
-    """Outputs on a few samples, of the network as it is and then with other parameters."""
+    """Yield outputs on a few samples, with the network's parameters and with perturbed ones."""
     task, module = model.architecture.task, model.module()
     rows = as_taken(samples.features[:_TRIED], model)
     rng = torch.Generator().manual_seed(0)

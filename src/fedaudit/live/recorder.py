@@ -81,7 +81,7 @@ _LONGEST_NAME = 200
 
 
 class Recorder:
-    """A recording that is being made; see :func:`fedaudit.record`."""
+    """Recorder of a live recording; see :func:`fedaudit.record`."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Recorder:
         claimed = claim(folder, recording, samples)
         self.recording = claimed.model_copy(update={"is_closed": False})
         lock = locked(folder, log)
-        left = waiting_entries(folder)
+        waiting = waiting_entries(folder)
         clients = samples.owner[samples.owner >= 0].tolist()
         self._setup = recorded_run(
             self.recording, samples, net.architecture, clients=clients, rounds=(MAX_ROUND,)
@@ -114,13 +114,13 @@ class Recorder:
         self._other_run = ""
         before = mended_round_log(folder)
         # A round that failed may be told again.
-        self._past = {one.round: one for one in before if not one.failed}
+        self._past = {entry.round: entry for entry in before if not entry.failed}
         self._attendance = Attendance(
             {*clients, *self.recording.targets, *self.recording.sizes},
-            [*before, *left.values()],
+            [*before, *waiting.values()],
             self._called,
         )
-        for index in left:
+        for index in waiting:
             self._count(index)
         self._waiting: tuple[Model, RoundEntry] | None = None
         self._measuring = Measuring(
@@ -138,14 +138,14 @@ class Recorder:
         )
         # Settings that could not be read back are refused before anything is measured.
         recording_text(self.recording, folder)
-        if not before and not left:
+        if not before and not waiting:
             untrained = self._measuring.untrained()
             # Of one that was begun before and stopped before its first round, not of this one.
             write_untrained(folder, untrained, self.recording.key)
             write_audit(folder, samples, features=keep_samples)
-        if self.recording != claimed or not (before or left):
+        if self.recording != claimed or not (before or waiting):
             write_recording(self.recording, folder)
-        self._past |= left
+        self._past |= waiting
         self._earlier = {*self._past}
         if self._past:
             log(f"{self.recording.name}: continues after round {max(self._past)}")
@@ -184,36 +184,34 @@ class Recorder:
         note: str = "",
         reported: ByClient[Mapping[str, float]] | None = None,
     ) -> None:
-        """Records one round; a round that was recorded before is compared with what was told then.
+        """Record one round; a repeated round is compared with the first.
 
-        Clients are called as the audited samples were told of them: by number, or by name. A client
-        whose upload cannot be measured (values that are not finite, another shape, another part of
-        the model, an impossible weight) is left out of the round by name. The figures of the others
-        are those of a round in which it did not answer.
+        Use the same client numbers or names as in the audited samples. A client whose upload cannot
+        be measured (non-finite values, another shape, another part of the model, an impossible
+        weight) is treated as if it had not answered, and the log names it.
 
         Args:
-            index: Its number, from 1.
-            sent: The global model that clients were sent; by client where they differ.
-            uploads: What came back of each client; nothing for a client that sees no uploads.
-            weights: Shares of clients in the average; in proportion to their sizes, or equal, by
-                default.
-            asked: Clients that were sent something; those that answered by default.
-            unnamed: How many more were sent something, did not answer, and never said which
-                clients they are.
+            index: The round's number, from 1.
+            sent: The global model that clients were sent, or one for each client.
+            uploads: Each client's upload; none in a view without uploads.
+            weights: Weights of clients in the average; by default their sizes, or equal weights.
+            asked: Clients that were sent the model; by default those that answered.
+            unnamed: Number of further clients that were sent the model, did not answer, and are
+                not identified.
             after: The global model afterwards. By default the mean of the uploads that can be
-                measured; in a view without uploads the model that is sent next.
-            excluded: Clients that answered with an upload that cannot be read, and why. The round
-                is measured without them, and the log names them.
-            kept_out: Clients whose upload the server kept out of the average. What they sent is
-                measured, but no later model depends on it, so that nothing is missing if it cannot
-                be measured. An upload that is not finite counts as kept out if ``after`` is finite.
-            note: What was wrong with the uploads of clients that are not known.
+                measured, or, in a view without uploads, the model of the next round.
+            excluded: Clients with an unreadable upload, and why; the round is measured without
+                them.
+            kept_out: Clients whose upload the server kept out of the average. Their uploads are
+                measured, but are not missing if they cannot be, as no later model depends on them.
+                A non-finite upload counts as kept out if ``after`` is finite.
+            note: What was wrong with uploads of unidentified clients.
             reported: Accuracy ("accuracy", as a share or in percent) and mean loss ("loss") on its
-                training data that a client computed with the model it uploads. They are compared
-                with the recorder's own figures on the client's audited members.
+                training data, computed by a client with the model that it uploads. They are
+                compared with the recorder's own figures on audited members.
 
         Raises:
-            BadInput: Something does not fit, and the recording is strict.
+            BadInput: An argument does not fit, and the recording is strict.
         """
         entry: RoundEntry | None = None
         try:
@@ -251,14 +249,14 @@ class Recorder:
         answered: Collection[Called] | None = None,
         unnamed: int = 0,
     ) -> None:
-        """Tells of a round that cannot be recorded; the record says so, and why.
+        """Log a round that cannot be recorded, with the reason.
 
         Args:
-            index: Its number, from 1.
-            reason: What stood in the way, in words.
-            asked: Clients that were sent something, as far as they are known.
-            answered: Clients that answered; None if it is not known who did, or not of all.
-            unnamed: As for :meth:`round`.
+            index: The round's number, from 1.
+            reason: Why it cannot be recorded.
+            asked: Known clients that were sent the model.
+            answered: Clients that answered; None if not all of them are known.
+            unnamed: See :meth:`round`.
 
         Raises:
             BadInput: The recording is strict.
@@ -279,16 +277,16 @@ class Recorder:
         self._failed(index, entry, failure)
 
     def begin_at(self, index: int, what: str) -> None:
-        """Says so if a run begins with a round that another run has told of before.
+        """Warn if a run begins with a round that is already recorded.
 
-        Frameworks count every run from the start, so that all of its rounds would be passed over.
+        Frameworks count the rounds of each run from the start, so that none would be recorded.
 
         Args:
             index: The run's first round.
-            what: A run of what, in words.
+            what: The kind of run, in words.
 
         Raises:
-            BadInput: There is such a round, and the recording is strict.
+            BadInput: The round is recorded, and the recording is strict.
         """
         if not self.has(index):
             return
@@ -320,11 +318,11 @@ class Recorder:
         return self._strict
 
     def close(self) -> None:
-        """Ends the recording, once all its rounds are measured; it can be gone on with."""
+        """Measure all waiting rounds and end the recording; it can be continued later."""
         self._close(finish=True)
 
     def _close(self, *, finish: bool) -> None:
-        """Ends the recording; where a loop was stopped, what waits is left to be measured."""
+        """End the recording; after an interrupted loop, waiting rounds stay unmeasured."""
         if self._waiting is not None:
             self._failed_quietly(self._waiting[1], "no model followed")
             self._waiting = None
@@ -348,7 +346,7 @@ class Recorder:
 
     @contextmanager
     def _never_raising(self) -> Iterator[None]:
-        """Raise nothing inside, unless the recording is strict."""
+        """Turn errors into warnings, unless the recording is strict."""
         try:
             yield
         except Exception as error:
@@ -357,16 +355,16 @@ class Recorder:
             self._warn(plain(f"the recorder failed: {error}"), str(error))
 
     def _keep_names(self, *clients: Called) -> None:
-        known, new = self.recording.names, dict[ClientId, str]()
+        names, new = self.recording.names, dict[ClientId, str]()
         for client in clients:
             name = plain_name(client) if isinstance(client, str) else ""
             if name and not name.isdecimal():
                 with suppress(BadInput):
                     new[usable_number(name, self.recording.targets)] = name[:200]
-        if len(known) < MOST_CLIENTS and not new.keys() <= known.keys():
+        if len(names) < MOST_CLIENTS and not new.keys() <= names.keys():
             # More names than can be read back are shown as numbers: no round is lost for them.
             with suppress(BadInput):
-                self._restate(names=dict(islice((known | new).items(), MOST_CLIENTS)))
+                self._restate(names=dict(islice((names | new).items(), MOST_CLIENTS)))
 
     def _restate(self, **changes: object) -> None:
         recording = self.recording.model_copy(update=changes)
@@ -374,21 +372,21 @@ class Recorder:
         self.recording = recording
 
     def _by_number(self, values: ByClient[float]) -> dict[ClientId, float]:
-        """Values by the number of their client, without those of clients that have none."""
-        found = dict[ClientId, float]()
+        """Return values by client number, without clients that have none."""
+        numbered = dict[ClientId, float]()
         for client, value in values.items():
             with suppress(BadInput):
-                found[usable_number(client, self.recording.targets)] = value
-        return found
+                numbered[usable_number(client, self.recording.targets)] = value
+        return numbered
 
     def _called(self, client: ClientId) -> str:
         return self.recording.names.get(client, str(client))
 
-    def _refuse_faulty(self, entry: RoundEntry, given: Answers) -> None:
-        """Raise if uploads are missing and the recording is strict, or their sum is measured."""
+    def _refuse_faulty(self, entry: RoundEntry, answers: Answers) -> None:
+        """Raise if uploads are missing and the recording is strict or measures their sum."""
         missing = {c: why for c, why in entry.excluded.items() if c not in entry.kept_out}
         of_sum = self.recording.view == "sum" or (
-            self.recording.view != "uploads" and given.after is None
+            self.recording.view != "uploads" and answers.after is None
         )
         if (missing or entry.note) and (self._strict or of_sum):
             client, why = next(iter(missing.items()), (None, entry.note))
@@ -397,7 +395,7 @@ class Recorder:
     def _reported(
         self, reported: ByClient[Mapping[str, float]], answered: Collection[ClientId]
     ) -> dict[ClientId, dict[Metric, float]]:
-        """The usable metrics of audited clients, by number; a client chooses what it reports."""
+        """Return usable metrics of audited clients; a client may report anything."""
         # A gradient is taken at the model that was sent, of which the upload says nothing.
         if self._uploads == "gradients":
             return {}
@@ -409,37 +407,37 @@ class Recorder:
                 metrics[number_of(client)] = metrics_in(values)
         return {client: metrics[client] for client in sorted(audited) if metrics.get(client)}
 
-    def _hear(self, entry: RoundEntry, given: Answers) -> None:
+    def _hear(self, entry: RoundEntry, answers: Answers) -> None:
         if self._other_run:
             raise BadInput(self._other_run)
-        if not given.uploads and not self.sees_uploads:
-            self._follow(entry, cast("Weights", given.sent), given.after)
+        if not answers.uploads and not self.sees_uploads:
+            self._follow(entry, cast("Weights", answers.sent), answers.after)
             return
-        if not given.uploads:
+        if not answers.uploads:
             if entry.excluded:
                 self._refuse_all(entry.excluded)
             raise BadInput("no client's upload came back")
         if entry.round % self.recording.every:
-            bases = bases_of(given.sent, sorted(given.uploads), self._shape)[0]
+            bases = bases_of(answers.sent, sorted(answers.uploads), self._shape)[0]
             entry = entry.model_copy(update={"sent": digest_of_models(bases), "note": ""})
             if not self._is_repeated(entry):
                 self._meet(entry)
                 self._note(entry.logged())
             return
-        heard = round_of_uploads(entry, given, self._shape, self._uploads, self.recording.sizes)
-        entry = _with_findings(entry, given, heard)
+        heard = round_of_uploads(entry, answers, self._shape, self._uploads, self.recording.sizes)
+        entry = _with_findings(entry, answers, heard)
         if self._is_repeated(entry):
             return
         if heard.round is None:
             self._refuse_all(entry.excluded)
-        self._refuse_faulty(entry, given)
+        self._refuse_faulty(entry, answers)
         self._meet(entry)
         self._measure(heard.round, entry)
         self._warn_of_faulty(entry.round, entry.excluded)
         if entry.note:
-            # With every audited client's upload at hand, the other is of a client without audit.
-            whole = {*self.recording.targets} <= {*entry.answered}
-            how = "is recorded without an upload" if whole else "is not recorded in full"
+            # If every audited client has answered, the other upload is of a client without audit.
+            all_audited = {*self.recording.targets} <= {*entry.answered}
+            how = "is recorded without an upload" if all_audited else "is not recorded in full"
             self._warn(plain(f"round {entry.round} {how}: {entry.note}"), entry.note)
 
     def _is_repeated(self, entry: RoundEntry) -> bool:
@@ -475,13 +473,13 @@ class Recorder:
         return True
 
     def _keep_conflict(self, index: int, reason: str) -> None:
-        known = self.recording.conflicts
-        if index not in known and len(known) < MOST_CONFLICTS:
+        conflicts = self.recording.conflicts
+        if index not in conflicts and len(conflicts) < MOST_CONFLICTS:
             with suppress(BadInput):
-                self._restate(conflicts={**known, index: reason})
+                self._restate(conflicts={**conflicts, index: reason})
 
     def _meet(self, entry: RoundEntry) -> None:
-        """Warn, or raise, if no client so far is audited: it may be called by another number."""
+        """Warn, or raise, if no client so far is audited."""
         fault = self._attendance.fault(entry)
         if fault and self._strict:
             raise BadInput(fault)
@@ -501,7 +499,7 @@ class Recorder:
             self._warn(text, f"{called}: {why}")
 
     def _follow(self, entry: RoundEntry, sent: Weights, after: Weights | None) -> None:
-        """A round of which only the model sent is known: measured when the next one comes."""
+        """Measure the previous round, which ends with the model sent in this one."""
         now = finite_model(sent, self._shape, f"the model sent in round {entry.round}")
         entry = entry.model_copy(update={"sent": digest_of_models({EVERYBODY: now})})
         if self._is_repeated(entry):
@@ -541,7 +539,7 @@ class Recorder:
         self._past[entry.round] = entry
 
     def _listen(self) -> None:
-        """Warn of rounds that could not be measured in full; raise if the recording is strict."""
+        """Warn of rounds that were not measured in full; raise if the recording is strict."""
         with self._never_raising():
             for index, _, error, faulty in self._measuring.outcomes():
                 if error:
@@ -560,7 +558,7 @@ class Recorder:
             self._past[entry.round] = entry
 
     def _count(self, index: object, reason: str = "") -> None:
-        """Count a round, with the reason if it is not recorded; a later outcome counts instead."""
+        """Store a round's reason for not being recorded; empty if it is."""
         self._attendance.reasons[str(index)[:80]] = reason
 
     def _failed(self, index: int, entry: RoundEntry | None, error: Exception) -> None:
@@ -596,11 +594,11 @@ class Recorder:
             self._note(entry.logged(note=note[:2000]))
 
 
-def _with_findings(entry: RoundEntry, given: Answers, heard: Heard) -> RoundEntry:
-    """Return the entry with what was found out about the uploads."""
+def _with_findings(entry: RoundEntry, answers: Answers, heard: Heard) -> RoundEntry:
+    """Return the entry with faulty uploads, digests and weights."""
     excluded = {**entry.excluded, **heard.faulty}
     kept_out = {*entry.kept_out}
-    if given.after is not None and heard.after_is_finite:
+    if answers.after is not None and heard.after_is_finite:
         # The mean of what is not finite is not: the model afterwards was made without it.
         kept_out |= {client for client, why in excluded.items() if NOT_FINITE in why}
     return entry.model_copy(
@@ -609,7 +607,7 @@ def _with_findings(entry: RoundEntry, given: Answers, heard: Heard) -> RoundEntr
             "kept_out": tuple(sorted(kept_out)),
             "sent": heard.sent,
             "uploads": heard.uploads,
-            "weights": heard.weights if given.after is None else {},
+            "weights": heard.weights if answers.after is None else {},
         }
     )
 
@@ -637,50 +635,47 @@ def record(
     device: str = "cpu",
     log: Callable[[str], None] = on_stderr,
 ) -> Recorder:
-    """Starts a recording of a federation that somebody else runs, or goes on with one.
+    """Start or continue a recording of a federation that runs elsewhere.
 
-    The network is tried on a few samples here, before anything is trained; see
-    :func:`fedaudit.core.modules.refuse_unfit`.
+    The network is first tried on a few samples; see :func:`fedaudit.core.modules.refuse_unfit`.
 
     Args:
-        path: Folder for the recording; one that was stopped is gone on with.
-        model: What clients train: a module, or what makes one. It is copied, never changed.
-        samples: What is audited: of :func:`fair_split` or :func:`audit_samples`.
-        name: Of the federation; that of the folder by default.
-        attacks: Attacks to measure for; by default those of the default set that the view and a
-            recording allow. They are kept by name in the recording.
-        targets: Clients under audit; all with audited members by default.
-        view: What the adversary is taken to see; "globals" for a client that sees no uploads.
-        every: Rounds are measured so far apart.
+        path: Folder for the recording; a recording that was stopped is continued.
+        model: The module that clients train, or a function that builds one. It is copied.
+        samples: The audit set, from :func:`fair_split` or :func:`audit_samples`.
+        name: Name of the federation; by default the folder's.
+        attacks: Attacks to measure for; by default those of the default set that view and recording
+            allow.
+        targets: Audited clients; by default all with audited members.
+        view: The adversary's view; "globals" for a client that sees no uploads.
+        every: Measure only every so many rounds.
         keep: "signals" keeps measurements only, "full" also every update of measured rounds.
-        uploads: What :meth:`Recorder.round` is given: clients' models after training, their
-            changes of the model they were sent, or gradients at it.
+        uploads: What :meth:`Recorder.round` receives: clients' "models" after training, "updates"
+            (differences from the model they were sent), or "gradients" at it.
         sizes: Training samples of each client; for attacks with a prior.
-        loss: Loss of classification, of (logits, class indices) with a number a sample, where it is
-            not cross-entropy.
-        task: What clients train for: a name ("next-token"), what ``fedaudit.tasks`` makes, or a
-            loss of your own, of (outputs, targets) with a number a sample.
+        loss: Per-sample loss of (logits, class indices) for classification.
+        task: The clients' task: a name ("next-token"), a task of ``fedaudit.tasks``, or a
+            per-sample loss of (outputs, targets).
         not_uploaded: Names, or patterns such as "head.*", of parameters and buffers that stay at
-            the clients. They are measured as they were sent, else as in ``model``. Others that
-            uploads lack are refused, except running statistics, which are estimated.
-        keep_samples: Keeps the audited samples' features in the recording, which the control
-            with a classifier that sees inputs alone needs. Without, the recording holds none.
-        strict: Whether a round that cannot be recorded stops the loop. By default it is warned
-            of, and the record says that it is missing: no audit may end another's training.
-        measure: "now" measures a round before the loop goes on. "beside" leaves it to a process of
-            its own, for which a few rounds may wait: with a core to spare the loop pays for a copy
-            of the models alone. "after" measures when the recording is closed, and keeps all rounds
-            until then. No figure depends on it.
+            the clients. They are measured as they were sent, else as in ``model``. Missing values
+            of other names are refused, except running statistics, which are estimated.
+        keep_samples: Store the audited samples' features in the recording, which the control with
+            a classifier of inputs alone needs.
+        strict: Whether a round that cannot be recorded stops the loop. By default a warning is
+            given, and the record lists the round as missing.
+        measure: "now" measures a round before the loop continues. "beside" leaves it to a
+            background process, for which a few rounds may wait, so that the loop only copies
+            models. "after" stores all rounds and measures them when the recording is closed. The
+            figures are the same.
         workers: Threads for the gradient signals.
         device: Where models are run, such as "cuda".
-        log: Takes what the recorder tells of its cost: at the start, once, what a measured round
-            takes; while it works, how far what takes long is. Lines on standard error by default.
+        log: Takes lines on the cost of a measured round and on progress; standard error by default.
 
     Raises:
-        BadInput: Settings or samples that make no audit, a network that cannot be audited, a
-            folder of something else, or one that another process records to.
-        NotVisible: An attack needs what the view does not show.
-        Damaged: The recording to go on with cannot be read.
+        BadInput: Invalid settings or samples, a network that cannot be audited, or a folder that
+            holds something else or is in use by another process.
+        NotVisible: An attack needs more than the view shows.
+        Damaged: The recording to continue cannot be read.
 
     Examples:
         >>> import torch
@@ -705,7 +700,7 @@ def record(
         refuse_otherwise_called(called, owners)
     samples = replace(samples, samples=samples_of_task(samples.samples, chosen))
     net = network_of(model, samples, chosen, not_uploaded)
-    given = recording_of(
+    recording = recording_of(
         name=name or _named_after(folder),
         key=secrets.token_hex(16),
         view=view,
@@ -724,7 +719,7 @@ def record(
     )
     return Recorder(
         folder,
-        given,
+        recording,
         samples,
         net,
         uploads=uploads,
@@ -737,25 +732,25 @@ def record(
     )
 
 
-def _refuse_unlisted(what: str, given: str, allowed: tuple[str, ...]) -> None:
-    if given not in allowed:
-        raise unknown_name(what, given, allowed)
+def _refuse_unlisted(what: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise unknown_name(what, value, allowed)
 
 
-def _task(given: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:
-    if not isinstance(given, str | Task) and not callable(given):
+def _task(task_like: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:
+    if not isinstance(task_like, str | Task) and not callable(task_like):
         raise BadInput(
             "task is a name such as 'next-token', what fedaudit.tasks makes, or a loss of "
-            f"(outputs, targets); got {type_of(given)}"
+            f"(outputs, targets); got {type_of(task_like)}"
         )
-    if isinstance(given, str):
-        task = task_named(given, {})
-    elif isinstance(given, Task):
-        task = given
-    elif cast("object", given) in list(TASKS.values()):
-        task = cast("Callable[[], Task]", given)()
+    if isinstance(task_like, str):
+        task = task_named(task_like, {})
+    elif isinstance(task_like, Task):
+        task = task_like
+    elif cast("object", task_like) in list(TASKS.values()):
+        task = cast("Callable[[], Task]", task_like)()
     else:
-        task = of_loss(getattr(given, "__name__", type(given).__name__), given)
+        task = of_loss(getattr(task_like, "__name__", type(task_like).__name__), task_like)
     if loss is cross_entropy:
         return task
     if task != CLASSIFICATION:

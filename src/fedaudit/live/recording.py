@@ -50,27 +50,27 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Recording(Part):
-    """Settings and facts of a recording.
+    """Settings and facts of a live recording.
 
     Attributes:
-        name: Of the federation, for people.
-        key: Random; ties measured rounds to this recording.
-        view: What the adversary is taken to see.
-        every: Measured rounds are this far apart.
+        name: Name of the federation.
+        key: Random key that ties measured rounds to this recording.
+        view: The adversary's view.
+        every: Distance of measured rounds.
         keep: See :mod:`fedaudit.observe.tensors`.
-        attacks: Those whose signals are measured.
-        refused: Others that cannot be made of what is recorded, with the reason.
-        targets: Clients under audit.
+        attacks: Attacks whose signals are measured.
+        refused: Other attacks, with the reason why they cannot be run.
+        targets: Audited clients.
         classes: Number of outputs of the model.
-        sizes: Training samples of each client, as far as they are told.
-        not_uploaded: Parameters and buffers that the user says clients do not upload.
-        names: Of clients that are called by name, by their numbers.
-        unaudited: Clients that declined the audit or gave no part that fits, with the reason.
-        conflicts: Rounds that came a second time with other models or uploads, which are not in the
-            recording, with the reason.
+        sizes: Training samples of each client, if known.
+        not_uploaded: Parameters and buffers declared as not uploaded.
+        names: Names of clients, by their numbers.
+        unaudited: Clients that declined the audit or gave no usable part, with the reason.
+        conflicts: Rounds that came a second time with other models or uploads, which are not
+            recorded, with the reason.
         is_closed: True once the recorder was closed after its last round; None in recordings of
-            older versions, which do not say.
-        model: The model in words: its class.
+            older versions.
+        model: Class of the model.
         started: Date and time.
     """
 
@@ -104,7 +104,7 @@ class Recording(Part):
     started: Annotated[str, Field(max_length=40)] = ""
 
     def measured_task(self) -> Task:
-        """Return the task as far as figures need it: nothing is imported, no loss is computed."""
+        """Return the task for figures; nothing is imported and no loss is computed."""
         if self.task.name in TASKS:
             return task_named(self.task.name, self.task.options)
         return of_loss(self.task.name, _no_loss)
@@ -115,7 +115,7 @@ def _no_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def recording_of(**said: object) -> Recording:
-    """Return a recording with these settings; see :class:`Recording`."""
+    """Validate the settings of a recording."""
     try:
         return Recording.model_validate(said)
     except ValidationError as error:
@@ -123,28 +123,28 @@ def recording_of(**said: object) -> Recording:
 
 
 def recording_text(recording: Recording, folder: Path) -> str:
-    """Return the content of a recording's file; raise if it could not be read back."""
+    """Return the text of a recording's file; raise if it could not be read back."""
     text = recording.model_dump_json(indent=1) + "\n"
     refuse_unreadable(folder / RECORDING_FILE, text)
     return text
 
 
 def write_recording(recording: Recording, folder: Path) -> None:
-    """Write a recording's settings; what was there stays if they could not be read back."""
+    """Write a recording's settings, unless they could not be read back."""
     write_whole(folder / RECORDING_FILE, recording_text(recording, folder))
 
 
 def is_recording(folder: Path) -> bool:
-    """True if a folder is a live recording, and not that of a study."""
+    """Return True if a folder holds a live recording."""
     return (folder / RECORDING_FILE).is_file()
 
 
 def read_recording(folder: Path) -> Recording:
-    """Reads a recording's settings; the file may be anybody's.
+    """Read a recording's settings from an untrusted file.
 
     Raises:
-        BadInput: The folder holds none.
-        Damaged: It cannot be read or says what none does.
+        BadInput: The folder is no recording.
+        Damaged: The file cannot be read or is invalid.
     """
     refuse_absent(folder, "the folder of a live recording")
     path = folder / RECORDING_FILE
@@ -165,21 +165,22 @@ _MOST_NAMED = 5
 
 
 class RoundEntry(Part):
-    """One round, measured or not.
+    """Log entry of one round, measured or not.
 
     Attributes:
-        round: Its number.
-        asked: Clients that were sent something.
-        answered: Clients whose upload came back.
-        measured: Whether it was measured.
-        unnamed: How many more were sent something, did not answer, and never said who they are.
+        round: Number of the round.
+        asked: Clients that were sent the model.
+        answered: Clients that sent an upload.
+        measured: Whether the round was measured.
+        unnamed: Number of further clients that were sent the model, did not answer, and are not
+            identified.
         note: What went wrong; empty for nothing.
-        excluded: Clients that answered and whose upload was not measured, with the reason.
+        excluded: Clients whose upload was not measured, with the reason.
         kept_out: Clients whose upload the server kept out of the average.
-        unknown: True if it is not known who answered, or not of all.
-        sent: SHA-256 of what clients were sent; empty where it is not known.
-        uploads: The same of the uploads that can be measured.
-        weights: Of the uploads, until the round is measured; empty where the loop has given the
+        unknown: True if not all clients that answered are known.
+        sent: SHA-256 of the models that clients were sent; empty if unknown.
+        uploads: SHA-256 of the uploads that can be measured.
+        weights: Weights of the uploads, until the round is measured; empty if the loop passed the
             model afterwards.
         reported: Training metrics that audited clients reported, until the round is measured.
     """
@@ -200,11 +201,11 @@ class RoundEntry(Part):
 
     @property
     def failed(self) -> bool:
-        """True if the round could not be measured, for another reason than the user's choice."""
+        """True if the round could not be measured; False if ``every`` skipped it."""
         return bool(self.note) and not self.measured
 
     def logged(self, **changes: object) -> "RoundEntry":
-        """Return the entry without what only measuring needs, and with some changes."""
+        """Return the entry without fields that only measuring needs, with changes."""
         return self.model_copy(update={"weights": {}, "reported": {}, **changes})
 
     @property
@@ -221,7 +222,7 @@ def round_entry(
     excluded: Mapping[ClientId, str] | None = None,
     note: str = "",
 ) -> RoundEntry:
-    """Return the log entry of a round that is not measured, or not yet; see :class:`RoundEntry`."""
+    """Return the log entry of a round that is not measured, or not yet."""
     try:
         return RoundEntry(
             round=index,
@@ -241,10 +242,10 @@ def round_entry(
 
 
 def read_round_log(folder: Path) -> list[RoundEntry]:
-    """All rounds that a recording heard of, in the order they came.
+    """Read all rounds of a recording in the order in which they came.
 
-    A last line that is cut off, as a power failure leaves it, is left out; of a round that stands
-    twice, as where a process was killed, the last line counts.
+    An incomplete last line, as after a power failure, is ignored. If a round has two lines, as
+    after a killed process, the last one counts.
 
     Raises:
         BadInput: The log is a link or no regular file.
@@ -255,8 +256,8 @@ def read_round_log(folder: Path) -> list[RoundEntry]:
         raise Damaged(f"{folder / LOG_FILE} has over {MOST_ROUNDS:,} rounds; it is no recording's")
     lines = text.split("\n")[:-1]
     try:
-        found = [RoundEntry.model_validate(parsed_json(line)) for line in lines]
-        return list({one.round: one for one in found}.values())
+        entries = [RoundEntry.model_validate(parsed_json(line)) for line in lines]
+        return list({entry.round: entry for entry in entries}.values())
     except (ValueError, RecursionError) as error:
         raise Damaged(
             f"{folder / LOG_FILE} is no log of rounds ({error}); restore it from a copy"
@@ -264,16 +265,16 @@ def read_round_log(folder: Path) -> list[RoundEntry]:
 
 
 def mended_round_log(folder: Path) -> list[RoundEntry]:
-    """Read the log, and remove a line that was cut off, so that others can follow."""
-    found, text = read_round_log(folder), _log(folder)
+    """Read the log, and remove an incomplete last line so that others can follow."""
+    entries, text = read_round_log(folder), _log(folder)
     if text and not text.endswith("\n"):
         write_whole(folder / LOG_FILE, text[: text.rfind("\n") + 1])
-    return found
+    return entries
 
 
-def append_round(one: RoundEntry, folder: Path) -> None:
-    """Add a line for one round, whole or not at all; raise if the log is full."""
-    line = (one.model_dump_json(exclude_defaults=True) + "\n").encode()
+def append_round(entry: RoundEntry, folder: Path) -> None:
+    """Append a line for one round atomically; raise if the log is full."""
+    line = (entry.model_dump_json(exclude_defaults=True) + "\n").encode()
     with opened_to_append(folder / LOG_FILE) as file:
         before = file.tell()
         _refuse_full(folder, before, before + len(line))
@@ -284,7 +285,7 @@ def append_round(one: RoundEntry, folder: Path) -> None:
 
 
 def _refuse_full(folder: Path, before: int, after: int) -> None:
-    """Raise if a log of so many bytes, or its lines, are more than are read back."""
+    """Raise if a log would exceed the bytes or lines that are read back."""
     is_full = after > LONGEST_LOG
     if not is_full and before >= MOST_ROUNDS * _SHORTEST_LINE:
         is_full = _log(folder).count("\n") >= MOST_ROUNDS
@@ -296,7 +297,7 @@ def _refuse_full(folder: Path, before: int, after: int) -> None:
 
 
 def _log(folder: Path) -> str:
-    """The log's text; empty where there is none yet."""
+    """Return the log's text; empty if there is none yet."""
     path = folder / LOG_FILE
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise BadInput(

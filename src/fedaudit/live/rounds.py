@@ -30,12 +30,12 @@ Kind = Literal["models", "updates", "gradients"]
 
 
 class Answers(NamedTuple):
-    """A loop's data of one round.
+    """Data of one round, as the loop passes it.
 
     Attributes:
-        sent: The global model that clients were sent; by client where they differ.
-        uploads: What came back of each client.
-        weights: Shares of clients in the average; empty for the usual ones.
+        sent: The global model that clients were sent, or one for each client.
+        uploads: Upload of each client.
+        weights: Weights of clients in the average; empty for the default.
         after: The global model afterwards; None for the mean of the uploads.
         kept_out: Clients whose upload the server kept out of the average.
     """
@@ -48,15 +48,15 @@ class Answers(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """A round of which the uploads are known.
+    """Round with known uploads.
 
     Attributes:
         round: Without the clients in ``faulty``; None if no upload can be measured.
         faulty: Clients whose upload cannot be measured, with the reason.
-        weights: Of the uploads in the round, in the average.
+        weights: Weights of the uploads in the average.
         sent: Digest of the models that were sent.
         uploads: Digest of the uploads in the round.
-        after_is_finite: True if the loop has given a model afterwards that has finite values only.
+        after_is_finite: True if the loop passed a model afterwards, with finite values only.
     """
 
     round: Round | None
@@ -68,101 +68,100 @@ class Heard(NamedTuple):
 
 
 def round_of_uploads(
-    entry: RoundEntry, given: Answers, shape: Shape, kind: Kind, sizes: Mapping[ClientId, int]
+    entry: RoundEntry, answers: Answers, shape: Shape, kind: Kind, sizes: Mapping[ClientId, int]
 ) -> Heard:
-    """Return a round of which the uploads are known; each upload is judged by itself.
+    """Build a round from uploads; each upload is checked separately.
 
     Raises:
-        BadInput: The model that was sent, or the one afterwards, does not fit the architecture, or
-            has values that are not finite although those of all uploads are.
+        BadInput: The model that was sent, or the one afterwards, does not fit the architecture or
+            has non-finite values that no upload explains.
     """
-    bases, faulty = bases_of(given.sent, sorted(given.uploads), shape)
+    bases, faulty = bases_of(answers.sent, sorted(answers.uploads), shape)
     sent = digest_of_models(bases)
-    whole, held = dict[ClientId, Exposed](), dict[ClientId, tuple[str, ...]]()
+    sound, names = dict[ClientId, Exposed](), dict[ClientId, tuple[str, ...]]()
     for client, base in bases.items():
         try:
-            if given.weights:
-                _refuse_impossible_weight(given.weights.get(client))
-            one = _exposed(base, given.uploads[client], shape, kind)
-            _refuse_not_finite(one)
-            held[client] = shape.moved(given.uploads[client], whose="its upload")
-            whole[client] = one
+            if answers.weights:
+                _refuse_impossible_weight(answers.weights.get(client))
+            exposed_client = _exposed(base, answers.uploads[client], shape, kind)
+            _refuse_not_finite(exposed_client)
+            names[client] = shape.moved(answers.uploads[client], whose="its upload")
+            sound[client] = exposed_client
         # Whatever it is: a client may send what it wants.
         except Exception as error:
             faulty[client] = str(error) or type(error).__name__
-    moved, others = _usual_part(held, len(shape.model.params))
+    moved, others = _usual_part(names, len(shape.model.params))
     faulty |= others
-    whole = {c: one for c, one in whole.items() if c not in faulty}
-    if not whole:
+    sound = {c: exposed_client for c, exposed_client in sound.items() if c not in faulty}
+    if not sound:
         return Heard(None, faulty, {}, sent, "")
-    whole, carried = _trained_statistics(whole, shape, kind)
-    exposed = {c: _of_part(one, moved) for c, one in whole.items()}
-    uploads = digest_of_models({c: one.local for c, one in exposed.items() if one.local})
-    weights = given.weights or _usual_weights([*whole], sizes)
-    used = {c: 0.0 if c in given.kept_out else float(weights[c]) for c in whole}
+    sound, carried = _trained_statistics(sound, shape, kind)
+    exposed = {c: _of_part(exposed_client, moved) for c, exposed_client in sound.items()}
+    uploads = digest_of_models(
+        {c: exposed_client.local for c, exposed_client in exposed.items() if exposed_client.local}
+    )
+    weights = answers.weights or _usual_weights([*sound], sizes)
+    used = {c: 0.0 if c in answers.kept_out else float(weights[c]) for c in sound}
     shares = _shares(used)
     # Where the server kept all uploads out, its model stays as it was.
-    after = _mean(whole, shares) if any(used.values()) else next(iter(bases.values()))
+    after = _mean(sound, shares) if any(used.values()) else next(iter(bases.values()))
     is_given = False
-    if given.after is not None:
-        known = shape.model_of(given.after, whose="the model afterwards")
-        is_given = is_finite(known.params)
+    if answers.after is not None:
+        ended = shape.model_of(answers.after, whose="the model afterwards")
+        is_given = is_finite(ended.params)
         if is_given:
-            after = _base_statistics(known, shape, carried=carried)
-        elif not _spoils_mean(whole, faulty):
+            after = _base_statistics(ended, shape, carried=carried)
+        elif not _spoils_mean(sound, faulty):
             raise BadInput(f"the model afterwards has {NOT_FINITE}, and no upload explains it")
     return Heard(_round(entry, exposed, shares, after), faulty, used, sent, uploads, is_given)
 
 
-def _spoils_mean(whole: Mapping[ClientId, Exposed], faulty: Mapping[ClientId, str]) -> bool:
+def _spoils_mean(sound: Mapping[ClientId, Exposed], faulty: Mapping[ClientId, str]) -> bool:
     return any(NOT_FINITE in reason for reason in faulty.values()) or any(
         bool((value.abs() > _LARGEST_AVERAGED).any())
-        for one in whole.values()
-        if one.local is not None
-        for value in one.local.params.values()
+        for exposed in sound.values()
+        if exposed.local is not None
+        for value in exposed.local.params.values()
     )
 
 
 def _trained_statistics(
-    whole: Mapping[ClientId, Exposed], shape: Shape, kind: Kind
+    sound: Mapping[ClientId, Exposed], shape: Shape, kind: Kind
 ) -> tuple[dict[ClientId, Exposed], bool]:
-    """Take away running statistics that are nobody's, and say whether uploads carry them.
-
-    What is left out is estimated where the round is measured. Each client is judged by itself.
-    """
+    """Remove untrained running statistics, and return whether uploads carry them."""
     unsent = shape.unsent
     if not unsent.statistics:
-        return dict(whole), True
+        return dict(sound), True
     locals_ = {
         client: None
-        if one.local is None
-        else unsent.without_statistics(one.local)
-        if unsent.are_untrained(one.local.buffers)
-        else one.local
-        for client, one in whole.items()
+        if exposed.local is None
+        else unsent.without_statistics(exposed.local)
+        if unsent.are_untrained(exposed.local.buffers)
+        else exposed.local
+        for client, exposed in sound.items()
     }
     with_them = [m is not None and unsent.has_statistics(m) for m in locals_.values()]
     carried = kind == "models" and 2 * sum(with_them) >= len(with_them)
     bases = {
-        id(one.base): _base_statistics(one.base, shape, carried=carried)
-        for one in whole.values()
-        if one.base is not None
+        id(exposed.base): _base_statistics(exposed.base, shape, carried=carried)
+        for exposed in sound.values()
+        if exposed.base is not None
     }
-    found = {}
-    for client, one in whole.items():
-        base, local = bases.get(id(one.base)), locals_[client]
+    trained = {}
+    for client, exposed in sound.items():
+        base, local = bases.get(id(exposed.base)), locals_[client]
         if kind != "models" and base is not None and local is not None:
             local = replace(local, buffers=base.buffers)
-        found[client] = replace(one, base=base, local=local)
-    return found, carried
+        trained[client] = replace(exposed, base=base, local=local)
+    return trained, carried
 
 
 def _base_statistics(model: Model, shape: Shape, *, carried: bool) -> Model:
-    """The model without running statistics that no client can have had a part in."""
-    unsent, own = shape.unsent, shape.model.buffers
+    """Return the model without running statistics that no client contributed to."""
+    unsent, initial = shape.unsent, shape.model.buffers
     if carried or not unsent.has_statistics(model):
         return model
-    untouched = all(torch.equal(model.buffers[name], own[name]) for name in unsent.statistics)
+    untouched = all(torch.equal(model.buffers[name], initial[name]) for name in unsent.statistics)
     if untouched or unsent.are_untrained(model.buffers):
         return unsent.without_statistics(model)
     return model
@@ -171,59 +170,64 @@ def _base_statistics(model: Model, shape: Shape, *, carried: bool) -> Model:
 def without(
     round: Round, clients: Collection[ClientId], weights: Mapping[ClientId, float]
 ) -> Round:
-    """Return a round without some clients, as if they had not answered.
+    """Return a round as if some clients had not answered.
 
     Args:
-        round: Of uploads.
-        clients: To be left out; not all of its clients.
-        weights: Of all clients, where the model afterwards is the mean of the uploads; empty if the
-            loop has given that model.
+        round: A round of uploads.
+        clients: Clients to leave out, but not all.
+        weights: Weights of all clients if the model afterwards is the mean of uploads, else empty.
     """
-    exposed = {c: one for c, one in round.exposed.items() if c not in clients}
-    left = {c: share for c, share in (weights or round.weights).items() if c in exposed}
-    shares = _shares(left)
-    after = {"global": _mean(exposed, shares)} if any(left.values()) and weights else round.after
+    exposed = {c: client_exposed for c, client_exposed in round.exposed.items() if c not in clients}
+    remaining = {c: share for c, share in (weights or round.weights).items() if c in exposed}
+    shares = _shares(remaining)
+    after = (
+        {"global": _mean(exposed, shares)} if any(remaining.values()) and weights else round.after
+    )
     return replace(round, exposed=exposed, weights=shares, after=after)
 
 
 def is_finite(params: Mapping[str, Tensor]) -> bool:
-    """True if all values are finite numbers."""
+    """Return True if all values are finite."""
     return all(bool(value.isfinite().all()) for value in params.values())
 
 
-def _refuse_not_finite(one: Exposed) -> None:
+def _refuse_not_finite(exposed: Exposed) -> None:
     """Raise if an upload, or its difference from the model that was sent, is not finite.
 
-    A buffer that is as it was sent may be so: some masks hold minus infinity.
+    An unchanged buffer may be non-finite: some masks hold minus infinity.
     """
-    local, update = one.local, one.update
-    assert one.base is not None
+    local, update = exposed.local, exposed.update
+    assert exposed.base is not None
     assert local is not None
-    known = one.base.buffers
+    sent_buffers = exposed.base.buffers
     for name, value in (*local.params.items(), *local.buffers.items(), *(update or {}).items()):
         if bool(value.isfinite().all()):
             continue
-        same = name in local.buffers and name in known and torch.equal(value, known[name])
+        same = (
+            name in local.buffers
+            and name in sent_buffers
+            and torch.equal(value, sent_buffers[name])
+        )
         if not same:
             raise BadInput(f"its upload has {name!r} with {NOT_FINITE}")
 
 
 def digest_of_models(models: Mapping[ClientId, Model]) -> str:
-    """SHA-256 over the models of clients; of one model if all have the same."""
-    digests = {id(one): digest_of(one.tensors(), {}) for one in models.values()}
+    """Return the SHA-256 of the clients' models, or of the only distinct one."""
+    digests = {id(model): digest_of(model.tensors(), {}) for model in models.values()}
     if len(digests) == 1:
         return next(iter(digests.values()))
-    listed = [(client, digests[id(one)]) for client, one in sorted(models.items())]
+    listed = [(client, digests[id(model)]) for client, model in sorted(models.items())]
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
 def _usual_part(
-    held: Mapping[ClientId, tuple[str, ...]], total: int
+    names_of: Mapping[ClientId, tuple[str, ...]], total: int
 ) -> tuple[tuple[str, ...], dict[ClientId, str]]:
-    """The trainable parameters that most uploads of a round hold, and clients that hold others."""
-    if not held:
+    """Return the parameters that most uploads hold, and faults of clients that hold others."""
+    if not names_of:
         return (), {}
-    counts = Counter(held.values())
+    counts = Counter(names_of.values())
     # Of as many, the larger part: then no order of clients decides.
     usual = max(counts, key=lambda names: (counts[names], len(names), names))
     return usual, {
@@ -232,34 +236,31 @@ def _usual_part(
             f"parameters) than those of most clients ({len(usual)}), and they cannot be averaged; "
             "have all clients send the same names"
         )
-        for client, names in held.items()
+        for client, names in names_of.items()
         if names != usual
     }
 
 
-def _of_part(whole: Exposed, moved: tuple[str, ...]) -> Exposed:
-    """The exposed part of the parameters that moved; the others stand beside them, as frozen."""
-    if whole.update is None or len(moved) == len(whole.update):
-        return whole
-    base, local = (_part(one, moved) for one in (whole.base, whole.local))
-    return Exposed(base, local, {name: whole.update[name] for name in moved})
+def _of_part(exposed: Exposed, moved: tuple[str, ...]) -> Exposed:
+    """Restrict models and update to the parameters that moved; the others become buffers."""
+    if exposed.update is None or len(moved) == len(exposed.update):
+        return exposed
+    base, local = (_part(model, moved) for model in (exposed.base, exposed.local))
+    return Exposed(base, local, {name: exposed.update[name] for name in moved})
 
 
 def _part(model: Model | None, moved: tuple[str, ...]) -> Model | None:
     if model is None:
         return None
-    own = {name: model.params[name] for name in moved}
-    rest = {name: value for name, value in model.params.items() if name not in own}
-    return Model(model.architecture, own, {**model.buffers, **rest})
+    in_part = {name: model.params[name] for name in moved}
+    others = {name: value for name, value in model.params.items() if name not in in_part}
+    return Model(model.architecture, in_part, {**model.buffers, **others})
 
 
 def round_of_globals(
     entry: RoundEntry, base: Model, after: Model, client: ClientId, shape: Shape
 ) -> Round:
-    """Return a round of which only the global models before and after it are known.
-
-    The client stands for all; views without uploads forget it.
-    """
+    """Build a round from the global models before and after it; ``client`` represents all."""
     if shape.unsent.are_untrained(after.buffers):
         after = shape.unsent.without_statistics(after)
     if not shape.unsent.has_statistics(after):
@@ -289,17 +290,17 @@ def _round(
 def bases_of(
     sent: Sent, clients: Sequence[ClientId], shape: Shape
 ) -> tuple[dict[ClientId, Model], dict[ClientId, str]]:
-    """Return the model that each client was sent, and clients of whom it is not known, with why."""
+    """Return the model that each client was sent, and faults of clients without one."""
     # Names of parameters have arrays; clients, which may have names too, have whole models.
     if not (isinstance(sent, Mapping) and sent and not any(map(is_array, sent.values()))):
         return dict.fromkeys(
             clients, finite_model(cast("Weights", sent), shape, "the model sent")
         ), {}
     models, faulty = dict[int, Model](), dict[ClientId, str]()
-    found = dict[ClientId, Model]()
-    by_client = {str(client): one for client, one in cast("ByClient[Weights]", sent).items()}
+    bases = dict[ClientId, Model]()
+    by_client = {str(client): model for client, model in cast("ByClient[Weights]", sent).items()}
     spellings = Counter(_number_or_none(client) for client in by_client)
-    numbered = {_number_or_none(client): one for client, one in by_client.items()}
+    numbered = {_number_or_none(client): model for client, model in by_client.items()}
     for client in clients:
         if spellings[client] > 1:
             faulty[client] = "sent names it in two spellings"
@@ -307,14 +308,14 @@ def bases_of(
         if client not in numbered:
             faulty[client] = "sent names no model for it"
             continue
-        given = numbered[client]
+        weights = numbered[client]
         try:
-            if id(given) not in models:
-                models[id(given)] = finite_model(given, shape, "the model sent to it")
-            found[client] = models[id(given)]
+            if id(weights) not in models:
+                models[id(weights)] = finite_model(weights, shape, "the model sent to it")
+            bases[client] = models[id(weights)]
         except Exception as error:
             faulty[client] = str(error)
-    return found, faulty
+    return bases, faulty
 
 
 def _number_or_none(client: str) -> ClientId | None:
@@ -347,7 +348,7 @@ def _exposed(base: Model, upload: Weights, shape: Shape, kind: Kind) -> Exposed:
 def _usual_weights(
     clients: Sequence[ClientId], sizes: Mapping[ClientId, int]
 ) -> Mapping[ClientId, float]:
-    """In proportion to sizes where all are known, and equal else."""
+    """Return weights by sizes if all are known, else equal weights."""
     if all(client in sizes for client in clients):
         return {client: float(sizes[client]) for client in clients}
     return dict.fromkeys(clients, 1.0)
@@ -362,7 +363,7 @@ def _refuse_impossible_weight(weight: float | None) -> None:
 
 
 def _shares(weights: Mapping[ClientId, float]) -> dict[ClientId, float]:
-    """Shares of clients in the average; equal where all have the weight 0."""
+    """Return shares in the average; equal if all weights are 0."""
     total = sum(weights.values())
     if not total:
         return dict.fromkeys(weights, 1 / len(weights))
@@ -370,11 +371,11 @@ def _shares(weights: Mapping[ClientId, float]) -> dict[ClientId, float]:
 
 
 def _mean(exposed: Mapping[ClientId, Exposed], shares: Mapping[ClientId, float]) -> Model:
-    locals_ = {client: one.local for client, one in exposed.items() if one.local is not None}
+    locals_ = {client: model.local for client, model in exposed.items() if model.local is not None}
     first = next(iter(locals_.values()))
     weights = [shares[client] for client in locals_]
-    params = weighted_sum([one.params for one in locals_.values()], weights)
-    buffers = weighted_sum(common([one.buffers for one in locals_.values()]), weights)
+    params = weighted_sum([model.params for model in locals_.values()], weights)
+    buffers = weighted_sum(common([model.buffers for model in locals_.values()]), weights)
     return Model(first.architecture, params, buffers)
 
 
@@ -388,7 +389,7 @@ Measure: TypeAlias = Callable[[Round, Samples], MeasuredRound]
 
 
 class Sound(NamedTuple):
-    """A measured round, and clients that were left out of it, with the reason."""
+    """Measured round, with the clients that were left out and why."""
 
     measured: MeasuredRound
     round: Round
@@ -398,11 +399,10 @@ class Sound(NamedTuple):
 def measure_sound(
     round: Round, weights: Mapping[ClientId, float], measure: Measure, samples: Samples
 ) -> Sound:
-    """Measure a round without those clients whose upload cannot be measured.
+    """Measure a round without the clients whose upload cannot be measured.
 
-    The others are measured once more, since what goes through a kernel together may share bits:
-    their figures are those of a round in which the faulty ones did not answer. What ``measure``
-    raises is raised if no client is at fault, or every one.
+    The others are measured again, since clients that share a kernel call may share rounding. An
+    error of ``measure`` is raised if no client, or every client, is at fault.
     """
     faulty = dict[ClientId, str]()
     while True:
@@ -410,26 +410,26 @@ def measure_sound(
             return Sound(measure(round, samples), round, faulty)
         except Exception as error:
             clients = round.exposed.keys()
-            found = error.clients if isinstance(error, NotFinite) else {}
-            if not found and len(clients) > 1:
-                found = _faulty_alone(round, weights, measure, samples)
-            if not found or found.keys() >= clients:
+            at_fault = error.clients if isinstance(error, NotFinite) else {}
+            if not at_fault and len(clients) > 1:
+                at_fault = _faulty_alone(round, weights, measure, samples)
+            if not at_fault or at_fault.keys() >= clients:
                 raise
-            faulty |= found
-            round = without(round, found.keys(), weights)
+            faulty |= at_fault
+            round = without(round, at_fault.keys(), weights)
 
 
 def _faulty_alone(
     round: Round, weights: Mapping[ClientId, float], measure: Measure, samples: Samples
 ) -> dict[ClientId, str]:
-    """Clients that cannot be measured each by itself, with the reason."""
-    found = dict[ClientId, str]()
+    """Measure each client separately, and return those that fail with the reason."""
+    at_fault = dict[ClientId, str]()
     for client in round.exposed:
         others: Collection[ClientId] = round.exposed.keys() - {client}
         try:
             measure(without(round, others, weights), samples.take(slice(_PROBED)))
         except NotFinite as error:
-            found |= error.clients
+            at_fault |= error.clients
         except Exception as error:
-            found[client] = str(error) or type(error).__name__
-    return found
+            at_fault[client] = str(error) or type(error).__name__
+    return at_fault

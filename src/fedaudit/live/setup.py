@@ -54,21 +54,20 @@ def recorded_run(
 ) -> Setup:
     """Return a recorded federation as a run, for the figures and controls of every run.
 
-    The settings say what the recording says: its audit, attacks, clients and last round. Nothing is
-    trained by them: the algorithm stands for the network alone.
+    Nothing is trained: the algorithm only holds the architecture.
 
     Args:
-        recording: Its settings.
+        recording: Settings of the recording.
         audit: The audited samples.
         architecture: What clients train; never built once the federation is recorded.
-        clients: Those that took part, in addition to the owners of audited samples.
-        rounds: The measured ones.
+        clients: Clients that took part, in addition to the owners of audited samples.
+        rounds: The measured rounds.
         figures: Settings of figures.
-        attacks: Attacks to run; those that the recording was made for if empty.
-        recorded: Facts of the federation; None while it is being recorded.
+        attacks: Attacks to run; those of the recording if empty.
+        recorded: Facts of the federation; None during recording.
 
     Raises:
-        BadInput: A target of whom no member is audited, or an unknown attack.
+        BadInput: A target without audited members, or an unknown attack.
         NotVisible: An attack needs more than the view shows.
     """
     view, task = view_named(recording.view), architecture.task
@@ -91,7 +90,7 @@ def recorded_run(
     )
     _refuse_targets_without_members(audit, recording.targets)
     owners = audit.owner[audit.owner >= 0].tolist()
-    held = {
+    samples_of = {
         client: audit.samples.take(torch.from_numpy(audit.owner == client))
         for client in sorted({*clients, *owners})
     }
@@ -99,14 +98,14 @@ def recorded_run(
         study=study,
         seed=SEED,
         dataset=_dataset(recording, audit),
-        deal=Deal(held, audit, recording.sizes),
+        deal=Deal(samples_of, audit, recording.sizes),
         algorithm=FedAvg(architecture, LocalTraining()),
         defenses={},
         view=view,
         attacks={name: _possible(name, view, task) for name in names},
         refused={} if attacks else recording.refused,
         measured_rounds=rounds,
-        groups=Groups((EVERY_CLIENT,), dict.fromkeys(held, 0), audit.owner),
+        groups=Groups((EVERY_CLIENT,), dict.fromkeys(samples_of, 0), audit.owner),
         recorded=recorded,
     )
 
@@ -114,24 +113,24 @@ def recorded_run(
 def attacks_in(
     view: View, names: Sequence[str], task: Task
 ) -> tuple[dict[str, Attack], dict[str, str]]:
-    """Return the attacks that can be recorded for, those of the default set if none is named.
+    """Return the attacks that can be recorded for; those of the default set by default.
 
     Returns:
-        The attacks, and for others of the default set why they cannot.
+        The attacks, and for others of the default set the reason against them.
 
     Raises:
-        BadInput: No such attack.
-        NotVisible: One that is named needs more than the view shows.
+        BadInput: An unknown attack.
+        NotVisible: A named attack needs more than the view shows.
     """
     if names:
         return {name: _possible(name, view, task) for name in catalogued(names)}, {}
-    found, refused = {}, {}
+    possible, refused = {}, {}
     for name in ATTACK_SETS[DEFAULT_SET]:
         try:
-            found[name] = _possible(name, view, task)
+            possible[name] = _possible(name, view, task)
         except NotVisible as error:
             refused[name] = str(error)
-    return found, refused
+    return possible, refused
 
 
 def _refuse_targets_without_members(audit: AuditSet, targets: Sequence[ClientId]) -> None:
@@ -162,7 +161,7 @@ def _possible(name: str, view: View, task: Task) -> Attack:
 
 
 def _dataset(recording: Recording, audit: AuditSet) -> Dataset:
-    """Members as the training part and unseen samples as the test part, for accuracies."""
+    """Return members as the training part and held-out samples as the test part."""
     unseen = torch.from_numpy(audit.owner < 0)
     parts = [audit.samples.take(~unseen), audit.samples.take(unseen)]
     numbers = torch.arange(len(audit))

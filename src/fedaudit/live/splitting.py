@@ -38,8 +38,8 @@ class DatasetSplit(NamedTuple):
     """Data sets to train on, and the audited samples.
 
     Attributes:
-        train: What each client may train on, of the kind that was given: a Subset, a DataLoader or
-            a table. Of one data set without a client's name, that alone.
+        train: Training part of each client, of the kind that was passed: a Subset, a DataLoader or
+            a table. A single data set gives a single part.
         split: Positions and audited samples; see :class:`fedaudit.live.audited.Split`.
     """
 
@@ -76,7 +76,7 @@ def split_dataset(
 
     Raises:
         BadInput: A data set without length or positions, items that differ from one read to the
-            next, columns that hold no numbers, or too few samples.
+            next, columns without numbers, or too few samples.
 
     Examples:
         >>> import torch
@@ -95,8 +95,8 @@ def split_dataset(
             "test; give the training part"
         )
     data, counts = {}, {}
-    for name, one in by_client.items():
-        data[name] = _read(one, _Reading(f"client {name}", transform, features, label))
+    for name, client_data in by_client.items():
+        data[name] = _read(client_data, _Reading(f"client {name}", transform, features, label))
         counts[name] = min(audited_of(name, audited), len(data[name][1]) // 2)
     split = fair_split(cast(Mapping[int, Labelled], data), audited=counts, seed=seed)
     train = {name: _subset(by_client[name], split.train[name]) for name in by_client}
@@ -104,7 +104,7 @@ def split_dataset(
 
 
 class _Reading(NamedTuple):
-    """How the data of one client are read."""
+    """Settings for reading one client's data."""
 
     whose: str
     transform: Callable[[Any], Any] | None
@@ -113,19 +113,19 @@ class _Reading(NamedTuple):
 
     def columns(self, listed: list[Any], kind: str) -> tuple[Any, list[Any]]:
         """Return the names of the label and of the features: all others by default."""
-        wanted = _LABELS if self.label is None else (self.label,)
-        found = [name for name in wanted if name in listed]
-        if not found:
+        label_names = _LABELS if self.label is None else (self.label,)
+        labels = [name for name in label_names if name in listed]
+        if not labels:
             raise BadInput(
-                f"none of {', '.join(map(str, listed))} is {' or '.join(wanted)}; name the "
+                f"none of {', '.join(map(str, listed))} is {' or '.join(label_names)}; name the "
                 "label with label="
             )
         if self.features is None:
-            return found[0], [name for name in listed if name != found[0]]
+            return labels[0], [name for name in listed if name != labels[0]]
         names = [self.features] if isinstance(self.features, str) else self.features
         if absent := [name for name in names if name not in listed]:
             raise unknown_name(kind, str(absent[0]), list(map(str, listed)))
-        return found[0], names
+        return labels[0], names
 
 
 def _read(data: Data, how: _Reading) -> Labelled:
@@ -147,9 +147,9 @@ def _read(data: Data, how: _Reading) -> Labelled:
         raise BadInput(f"the data of {whose} have no items; give some")
     with _random_state_kept():
         probed = range(min(_PROBED, len(data)))
-        pairs = [_pair(_item(source, at, whose), how) for at in range(len(data))]
-        again = [_pair(source[at], how) for at in probed]
-    if any(not _same(pairs[at], again[at]) for at in probed):
+        pairs = [_pair(_item(source, index, whose), how) for index in range(len(data))]
+        second_pairs = [_pair(source[index], how) for index in probed]
+    if any(not _same(pairs[index], second_pairs[index]) for index in probed):
         raise BadInput(
             f"items of {whose} differ from one read to the next, by a random transform; pass "
             "transform= with the one that models are evaluated with"
@@ -166,7 +166,7 @@ def _read(data: Data, how: _Reading) -> Labelled:
 
 
 def _refuse_selective(loader: DataLoader[Any], whose: str) -> None:
-    """Raise if a loader does not take each sample once an epoch, as far as is known."""
+    """Raise if a loader may skip or repeat samples within an epoch."""
     sampler, count = cast(Any, loader.sampler), len(cast(Sized, loader.dataset))
     how = ""
     if loader.batch_size is None and loader.batch_sampler is not None:
@@ -185,12 +185,12 @@ def _refuse_selective(loader: DataLoader[Any], whose: str) -> None:
         )
 
 
-def _item(data: Data, at: int, whose: str) -> object:
+def _item(data: Data, index: int, whose: str) -> object:
     try:
-        return data[at]
+        return data[index]
     except LookupError as error:
         raise BadInput(
-            f"the data of {whose} have no item {at}, or it cannot be read ({error}); items are "
+            f"the data of {whose} have no item {index}, or it cannot be read ({error}); items are "
             "numbered from 0 to one below the length that len gives"
         ) from error
 
@@ -199,15 +199,15 @@ class _Transformed:
     def __init__(self, data: Data, transform: Callable[[Any], Any]) -> None:
         self.data, self.transform = data, transform
 
-    def __getitem__(self, at: int) -> object:
-        item = self.data[at]
+    def __getitem__(self, index: int) -> object:
+        item = self.data[index]
         if isinstance(item, Mapping):
             return self.transform(item)
         return (self.transform(item[0]), *item[1:])
 
 
 def _with_transform(data: Data, transform: Callable[[Any], Any]) -> Data:
-    """Return the data set with another transform; its own is left as it is."""
+    """Return a copy of the data set with another transform."""
     if isinstance(data, Subset):
         return Subset(_with_transform(data.dataset, transform), data.indices)
     if hasattr(data, "transform") and not callable(getattr(type(data), "transform", None)):
@@ -242,8 +242,8 @@ def _tensor(value: Any, name: str, whose: str) -> Tensor:
         )
     try:
         # A copy, since arrays of tables and files may not be writable.
-        given = np.array(value) if isinstance(value, np.ndarray) else value
-        return torch.as_tensor(given).detach().cpu()
+        numbers = np.array(value) if isinstance(value, np.ndarray) else value
+        return torch.as_tensor(numbers).detach().cpu()
     except (TypeError, ValueError) as error:
         raise BadInput(f"{name} of {whose} holds no numbers ({error}); number them") from error
 
@@ -270,22 +270,22 @@ def _of_table(table: Any, how: _Reading) -> Labelled:
             )
     values = x.to_numpy(dtype=np.float32) if transform is None else transform(x)
     values = values.toarray() if hasattr(values, "toarray") else values
-    whole = np.float32 if y.dtype.kind == "f" else np.int64
-    return torch.from_numpy(np.array(values)), torch.from_numpy(np.array(y, dtype=whole))
+    target_type = np.float32 if y.dtype.kind == "f" else np.int64
+    return torch.from_numpy(np.array(values)), torch.from_numpy(np.array(y, dtype=target_type))
 
 
-def _subset(data: Data, kept: Any) -> Data:
+def _subset(data: Data, positions: Any) -> Data:
     if hasattr(data, "iloc"):
-        return data.iloc[kept]
+        return data.iloc[positions]
     if not isinstance(data, DataLoader):
-        return Subset(cast("Dataset[Any]", data), kept.tolist())
+        return Subset(cast("Dataset[Any]", data), positions.tolist())
     same = {name: getattr(data, name) for name in _OF_A_LOADER}
     shuffled = isinstance(data.sampler, RandomSampler)
-    return DataLoader(Subset(data.dataset, kept.tolist()), shuffle=shuffled, **same)
+    return DataLoader(Subset(data.dataset, positions.tolist()), shuffle=shuffled, **same)
 
 
-def _same(one: tuple[dict[str, Tensor], Tensor], other: tuple[dict[str, Tensor], Tensor]) -> bool:
-    first, second = ([*x.values(), y] for x, y in (one, other))
+def _same(item: tuple[dict[str, Tensor], Tensor], other: tuple[dict[str, Tensor], Tensor]) -> bool:
+    first, second = ([*x.values(), y] for x, y in (item, other))
     return len(first) == len(second) and all(
         torch.equal(a, b) for a, b in zip(first, second, strict=True)
     )
@@ -293,7 +293,7 @@ def _same(one: tuple[dict[str, Tensor], Tensor], other: tuple[dict[str, Tensor],
 
 @contextmanager
 def _random_state_kept() -> Iterator[None]:
-    """Leave the random state of torch, numpy and Python as it was."""
+    """Restore the random state of torch, numpy and Python afterwards."""
     plain, drawn = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         with torch.random.fork_rng(devices=[]):

@@ -34,7 +34,7 @@ _MOST_NAMED = 5
 
 
 class Unsent(NamedTuple):
-    """Names of values that need care where uploads lack them.
+    """Names of values that uploads may lack.
 
     Attributes:
         statistics: Running means and variances of normalisation layers that clients train.
@@ -58,8 +58,8 @@ class Unsent(NamedTuple):
 
     def without_statistics(self, model: Model) -> Model:
         """Return the model without running statistics, which are then estimated."""
-        kept = {n: value for n, value in model.buffers.items() if n not in self.statistics}
-        return replace(model, buffers=kept)
+        buffers = {n: value for n, value in model.buffers.items() if n not in self.statistics}
+        return replace(model, buffers=buffers)
 
     def has_statistics(self, model: Model) -> bool:
         """Return True if the model has all running statistics."""
@@ -70,12 +70,12 @@ def unsent_in(model: Model, samples: Samples, declared: Collection[str]) -> Unse
     """Find the values of a network that training changes, by one training step.
 
     Args:
-        model: As it was given to the recorder.
-        samples: Some that it takes.
+        model: The model given to the recorder.
+        samples: Samples to train on.
         declared: Names, or patterns such as ``"head.*"``, of values that clients do not upload.
 
     Raises:
-        BadInput: A declared name that the network does not have.
+        BadInput: The network has no value of a declared name.
     """
     names = [*model.params, *model.buffers]
     for pattern in declared:
@@ -84,7 +84,7 @@ def unsent_in(model: Model, samples: Samples, declared: Collection[str]) -> Unse
                 f"not_uploaded has {pattern[:200]!r}, and the model has no such parameter or "
                 f"buffer; it has {', '.join(names[:6])} ..."
             )
-    stays = {name for name in names if any(fnmatchcase(name, one) for one in declared)}
+    stays = {name for name in names if any(fnmatchcase(name, pattern) for pattern in declared)}
     module = model.module()
     normalising = dict(_normalising(module))
     statistics = {
@@ -112,8 +112,8 @@ def _normalising(module: nn.Module) -> list[tuple[str, _NormBase]]:
 
 
 def _is_frozen(part: nn.Module) -> bool:
-    own = [*part.parameters(recurse=False)]
-    return bool(own) and not any(value.requires_grad for value in own)
+    parameters = [*part.parameters(recurse=False)]
+    return bool(parameters) and not any(value.requires_grad for value in parameters)
 
 
 def _training_step(model: Model, module: nn.Module, samples: Samples) -> tuple[set[str], set[str]]:
@@ -137,18 +137,18 @@ def _training_step(model: Model, module: nn.Module, samples: Samples) -> tuple[s
 
 
 def named_few(names: Collection[str]) -> str:
-    """Return the first of some names, and how many more there are."""
+    """Join the first of some names, and count the others."""
     first = sorted(names)[:_MOST_NAMED]
-    more = len(names) - len(first)
-    return ", ".join(name[:100] for name in first) + (f" and {more} more" if more else "")
+    n_more = len(names) - len(first)
+    return ", ".join(name[:100] for name in first) + (f" and {n_more} more" if n_more else "")
 
 
 def estimated_layers(round: Round, unsent: Unsent) -> list[str]:
-    """Return names of normalisation layers whose statistics a round of models lacks."""
-    shown = [m for e in round.exposed.values() for m in (e.base, e.local) if m is not None]
+    """Return the normalisation layers whose statistics a round's models lack."""
+    models = [m for e in round.exposed.values() for m in (e.base, e.local) if m is not None]
     lacking = {
         name
-        for model in (*shown, *round.after.values())
+        for model in (*models, *round.after.values())
         for name in unsent.statistics - model.buffers.keys()
     }
     return sorted({name.rpartition(".")[0] or name for name in lacking})
@@ -157,10 +157,10 @@ def estimated_layers(round: Round, unsent: Unsent) -> list[str]:
 def with_estimates(
     round: Round, unsent: Unsent, audit: AuditSet, device: torch.device = CPU
 ) -> Round:
-    """Return the round with estimates of running statistics where its models have none.
+    """Estimate running statistics that a round's models lack.
 
-    A client's model takes its own audited samples, members and held-out samples alike, so that
-    the estimate says nothing about membership. Global models take all audited samples.
+    A client's model takes its own audited samples, members and held-out samples alike, so that the
+    estimate does not reveal membership. Global models take all audited samples.
     """
     if not estimated_layers(round, unsent):
         return round
@@ -172,23 +172,23 @@ def with_estimates(
         return model if unsent.has_statistics(model) else _estimated(model, unsent, samples, device)
 
     exposed = dict[ClientId, Exposed]()
-    for client, one in round.exposed.items():
-        base, local = one.base, one.local
+    for client, exposed_client in round.exposed.items():
+        base, local = exposed_client.base, exposed_client.local
         if base is not None:
             # One object a model that was sent: clients with the same one are comparable.
             if id(base) not in bases:
                 bases[id(base)] = filled(base, everything)
             base = bases[id(base)]
         if local is not None:
-            own = everything if client in merged else _own(audit, client, everything)
-            local = filled(local, own)
-        exposed[client] = replace(one, base=base, local=local)
+            client_samples = everything if client in merged else _own(audit, client, everything)
+            local = filled(local, client_samples)
+        exposed[client] = replace(exposed_client, base=base, local=local)
     after = {name: filled(model, everything) for name, model in round.after.items()}
     return replace(round, exposed=exposed, after=after)
 
 
 def _own(audit: AuditSet, client: ClientId, everything: Samples) -> Samples:
-    """A client's audited samples; all of them where it has too few."""
+    """Return a client's audited samples, or all if they are too few."""
     chosen = audit.panel == client
     if not chosen.any():
         chosen = (audit.owner == client) | (audit.owner == NOBODY)
@@ -199,13 +199,13 @@ def _own(audit: AuditSet, client: ClientId, everything: Samples) -> Samples:
 
 
 def _some(samples: Samples) -> Samples:
-    """Samples in an order that has nothing to do with membership, at most so many."""
+    """Return at most ``_MOST_SAMPLES`` samples in an order independent of membership."""
     order = torch.randperm(len(samples), generator=seeded(0, "running statistics"))
     return samples.take(order[:_MOST_SAMPLES])
 
 
 def _estimated(model: Model, unsent: Unsent, samples: Samples, device: torch.device) -> Model:
-    """The model with means of batch statistics in place of running ones that it lacks."""
+    """Fill missing running statistics with means of batch statistics."""
     missing = sorted(unsent.statistics - model.buffers.keys())
     layers = {name.rpartition(".")[0] for name in missing}
     task = model.architecture.task
@@ -219,32 +219,32 @@ def _estimated(model: Model, unsent: Unsent, samples: Samples, device: torch.dev
             part.train()
         for rows in _batches(as_taken(samples.features, model)):
             task.called(module, rows.to(device, copy=True))
-        there = dict(module.named_buffers())
-        values = {name: there[name].detach().cpu().clone() for name in missing}
-    known = model.buffers | values
+        current = dict(module.named_buffers())
+        values = {name: current[name].detach().cpu().clone() for name in missing}
+    known_buffers = model.buffers | values
     # The order of a model that has them all.
-    order = [name for name in there if name in known]
-    rest = [name for name in known if name not in there]
-    return replace(model, buffers={name: known[name] for name in (*order, *rest)})
+    order = [name for name in current if name in known_buffers]
+    missing = [name for name in known_buffers if name not in current]
+    return replace(model, buffers={name: known_buffers[name] for name in (*order, *missing)})
 
 
 def _batches(features: Tensor) -> Sequence[Tensor]:
-    """Batches of equal size, but for one sample: each counts alike."""
+    """Split into batches that differ by at most one sample, so that all count alike."""
     count = -(-len(features) // _AT_ONCE)
     return features.tensor_split(count)
 
 
 def array_from(read: Callable[[], object]) -> np.ndarray:
-    """Return an array out of bytes that may be anybody's; ``read`` executes nothing of them."""
+    """Read an untrusted array; ``read`` must execute nothing in it."""
     try:
-        found = read()
+        array = read()
     # Headers are parsed as Python's, archives opened: what these raise is of many kinds.
     except Exception as error:
-        said = " ".join(str(error).split())[:200]
-        raise BadInput(f"what should be an array is none ({said})") from error
-    if not isinstance(found, np.ndarray):
-        raise BadInput(f"what should be an array is {type_of(found)}")
-    return found
+        reason = " ".join(str(error).split())[:200]
+        raise BadInput(f"what should be an array is none ({reason})") from error
+    if not isinstance(array, np.ndarray):
+        raise BadInput(f"what should be an array is {type_of(array)}")
+    return array
 
 
 def tensor_of(value: object, what: str) -> Tensor:
@@ -264,8 +264,10 @@ def tensor_of(value: object, what: str) -> Tensor:
         tensor = tensor.cpu()
     # NumPy's texts, dates and records; tensors without memory.
     except (TypeError, ValueError, RuntimeError) as error:
-        said = " ".join(str(error).split())[:200]
-        raise BadInput(f"{what} holds no numbers that torch knows, but {kind} ({said})") from error
+        reason = " ".join(str(error).split())[:200]
+        raise BadInput(
+            f"{what} holds no numbers that torch knows, but {kind} ({reason})"
+        ) from error
     if not sound:
         raise BadInput(f"{what} is no plain tensor, but {tensor.layout} of {kind}")
     if tensor.is_complex():
@@ -274,7 +276,7 @@ def tensor_of(value: object, what: str) -> Tensor:
 
 
 def _usual(array: np.ndarray) -> np.ndarray:
-    """In the machine's order of bytes, and as torch can take it: writable, no axis backwards."""
+    """Return the array as torch can take it: native byte order, writable, no negative strides."""
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     return np.require(native, requirements=["C", "W", "E"])
 
@@ -293,7 +295,7 @@ _NOTHING_UNSENT = Unsent()
 
 
 class Shape:
-    """Form of parameters: names, shapes and order of one module.
+    """Names, shapes and order of a module's parameters.
 
     Attributes:
         model: A model of the architecture, for its names and shapes, and for buffers that no state
@@ -304,8 +306,8 @@ class Shape:
     def __init__(self, model: Model, module: nn.Module, unsent: Unsent = _NOTHING_UNSENT) -> None:
         self.model, self.unsent = model, unsent
         self._order = tuple(module.state_dict())
-        own = model.architecture.built().named_parameters()
-        self._frozen = {n: value.detach() for n, value in own if not value.requires_grad}
+        parameters = model.architecture.built().named_parameters()
+        self._frozen = {n: value.detach() for n, value in parameters if not value.requires_grad}
         self._sent_as = sent_names(module)
         self._tied = _tied_names(module)
         buffers = [name for name, _ in module.named_buffers()]
@@ -319,19 +321,19 @@ class Shape:
         return sum(v.numel() for v in (*self.model.params.values(), *self.model.buffers.values()))
 
     def model_of(self, weights: Weights, *, whose: str, sent: Model | None = None) -> Model:
-        """The model with these parameters.
+        """Return the model with these parameters.
 
         Args:
-            weights: In any of the forms. A sequence holds trainable parameters alone, or all. Where
-                a mapping holds a part of the names, the rest is as it was sent; frozen
-                parameters that are not in it are those of the model given to the recorder.
-            whose: For messages.
-            sent: The model that was sent, of an upload.
+            weights: Parameters in any form. A sequence holds trainable parameters alone, or all
+                values. Names that a mapping lacks are as they were sent; frozen ones are those of
+                the model given to the recorder.
+            whose: Owner of the weights, for messages.
+            sent: For an upload, the model that was sent.
 
         Raises:
             BadInput: They do not fit the architecture.
         """
-        named, known = self._named(weights, whose), sent or self.model
+        named, base = self._named(weights, whose), sent or self.model
         if sent is not None:
             self._refuse_unsent(named, whose)
         optional = self.unsent.declared | self.unsent.untrainable
@@ -343,38 +345,36 @@ class Shape:
                 "client trains them, as with adapters"
             )
         params = {
-            n: known.params[n]
-            if n in optional and n not in named
-            else _like(named, n, value, whose)
+            n: base.params[n] if n in optional and n not in named else _like(named, n, value, whose)
             for n, value in self.model.params.items()
         }
-        buffers = self._buffers(named, known, whose)
+        buffers = self._buffers(named, base, whose)
         for name, value in self._frozen.items():
             if name in named:
-                given = _like(named, name, value, whose)
+                tensor = _like(named, name, value, whose)
                 # What is as the recorder knows it need not be kept for each client.
-                usual = torch.equal(given, value) and name not in known.buffers
-                buffers |= {} if usual else {name: given}
-            elif name in known.buffers:
-                buffers[name] = known.buffers[name]
+                usual = torch.equal(tensor, value) and name not in base.buffers
+                buffers |= {} if usual else {name: tensor}
+            elif name in base.buffers:
+                buffers[name] = base.buffers[name]
             else:
                 self._refuse_drawn(name, whose)
         return Model(self.model.architecture, params, buffers)
 
-    def _buffers(self, named: Mapping[str, Array], known: Model, whose: str) -> Params:
-        """Return buffers, without running statistics that nobody sent."""
+    def _buffers(self, named: Mapping[str, Array], base: Model, whose: str) -> Params:
+        """Return buffers, without running statistics that were not sent."""
         buffers: Params = {}
         for name, value in self.model.buffers.items():
             if name in named:
                 buffers[name] = _like(named, name, value, whose)
             elif name in self.unsent.declared:
-                buffers[name] = known.buffers.get(name, value).clone()
+                buffers[name] = base.buffers.get(name, value).clone()
             elif name in self.unsent.changing:
                 raise _unsent_refusal(whose, [name], "which training changes")
             elif name not in self.unsent.statistics:
-                if known is self.model:
+                if base is self.model:
                     self._refuse_drawn(name, whose)
-                buffers[name] = known.buffers[name].clone()
+                buffers[name] = base.buffers[name].clone()
         lacking = (self.unsent.declared & self.unsent.statistics) - named.keys()
         if lacking and self.unsent.are_untrained(buffers):
             # A declared layer that the recorder knows untrained only: better estimated.
@@ -384,26 +384,26 @@ class Shape:
     def _refuse_unsent(self, named: Mapping[str, Array], whose: str) -> None:
         if not named.keys() & self.model.params.keys():
             raise BadInput(f"{whose} has none of the parameters that clients train")
-        known = named.keys() | self.unsent.declared | self.unsent.untrainable
-        lacking = [name for name in self.model.params if name not in known]
+        provided = named.keys() | self.unsent.declared | self.unsent.untrainable
+        lacking = [name for name in self.model.params if name not in provided]
         if lacking:
             raise _unsent_refusal(whose, lacking, "which clients train")
 
     @cached_property
     def _drawn(self) -> frozenset[str]:
-        """Frozen parameters and constant buffers that differ each time the network is built."""
+        """Frozen parameters and constant buffers that are drawn at random at each build."""
         first, second = (self.model.architecture.built(seed) for seed in (0, 1))
-        there = dict(second.named_parameters()) | dict(second.named_buffers())
+        second_values = dict(second.named_parameters()) | dict(second.named_buffers())
         constant = {*self._frozen, *self.model.buffers} - self.unsent.statistics
         pairs = (*first.named_parameters(), *first.named_buffers())
         return frozenset(
             name
             for name, value in pairs
-            if name in constant and not torch.equal(value, there[name])
+            if name in constant and not torch.equal(value, second_values[name])
         )
 
     def _refuse_drawn(self, name: str, whose: str) -> None:
-        """Raise if a value that nobody sent is drawn at random by what makes the network."""
+        """Raise if an unsent value is drawn at random at each build."""
         if name in self._drawn and name not in self.unsent.declared:
             raise BadInput(
                 f"{whose} lacks {name!r}, which is drawn at random whenever the network is built, "
@@ -411,7 +411,7 @@ class Shape:
             )
 
     def change_of(self, weights: Weights, *, whose: str) -> Params:
-        """Return a change or gradient of trainable parameters; a mapping may leave some out."""
+        """Return an update or gradient of trainable parameters; unsent ones are zero."""
         named = self._named(weights, whose)
         self._refuse_unsent(named, whose)
         return {
@@ -467,24 +467,24 @@ class Shape:
 
     @cached_property
     def _shorter_lists(self) -> tuple[tuple[str, ...], ...]:
-        """Names of values in lists without those that the user declares not to be uploaded."""
+        """Names of values in lists without those declared as not uploaded."""
         declared = self.unsent.declared
-        whole = (tuple(self.model.params), self._order) if declared else ()
-        return tuple(tuple(name for name in one if name not in declared) for one in whole)
+        orders = (tuple(self.model.params), self._order) if declared else ()
+        return tuple(tuple(name for name in names if name not in declared) for names in orders)
 
     def _by_own_names(self, named: Mapping[str, Array], whose: str) -> dict[str, Array]:
-        """Return values by the network's own names, where wrappers or PEFT use others."""
+        """Undo the renaming by wrappers or PEFT."""
         self._names.refuse_too_many(named.keys(), whose)
-        found: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         for key, name in self._names.matched(named.keys(), whose).items():
-            own = self._sent_as.get(name, name)
-            if own in found:
+            network_name = self._sent_as.get(name, name)
+            if network_name in arrays:
                 raise BadInput(
-                    f"{whose} has {own[:200]!r} under two names; send the adapters alone, or "
-                    "all of the state dict"
+                    f"{whose} has {network_name[:200]!r} under two names; send the adapters "
+                    "alone, or all of the state dict"
                 )
-            found[own] = named[key]
-        return found
+            arrays[network_name] = named[key]
+        return arrays
 
     def _refuse_other_order(self, whose: str) -> None:
         order, ours = [*dict.fromkeys(self._sent_as.values())], [*self.model.params]
@@ -504,28 +504,28 @@ def _unsent_refusal(whose: str, names: Collection[str], why: str) -> BadInput:
 
 
 def _tied_names(module: nn.Module) -> dict[str, str]:
-    """The first name of each parameter and buffer that has several, by its other names."""
+    """Map every further name of a parameter or buffer to its first."""
     listed = [
         *module.named_parameters(remove_duplicate=False),
         *module.named_buffers(remove_duplicate=False),
     ]
     first = dict[int, str]()
     names = {name: first.setdefault(id(value), name) for name, value in listed}
-    return {name: own for name, own in names.items() if name != own}
+    return {name: first_name for name, first_name in names.items() if name != first_name}
 
 
-def _are_equal(one: Array, other: Array, what: str) -> bool:
-    left, right = tensor_of(one, what), tensor_of(other, what)
-    if left.data_ptr() == right.data_ptr() and left.stride() == right.stride():
-        return left.shape == right.shape
+def _are_equal(value: Array, other: Array, what: str) -> bool:
+    first, second = tensor_of(value, what), tensor_of(other, what)
+    if first.data_ptr() == second.data_ptr() and first.stride() == second.stride():
+        return first.shape == second.shape
     # Values that are not numbers are refused with their own reason.
-    return left.shape == right.shape and torch.allclose(
-        left.to(right.dtype), right, rtol=0, atol=0, equal_nan=True
+    return first.shape == second.shape and torch.allclose(
+        first.to(second.dtype), second, rtol=0, atol=0, equal_nan=True
     )
 
 
 def is_array(value: object) -> bool:
-    """True if something is one parameter, and not a model of several."""
+    """Return True for a single array, and False for a model of several."""
     return isinstance(value, Tensor | np.ndarray | np.generic)
 
 
@@ -546,7 +546,7 @@ def _like(named: Mapping[str, Array], name: str, like: Tensor, whose: str) -> Te
             f"{like.dtype}; send numbers with a fractional part"
         )
     try:
-        # A copy, since a live loop goes on with its own.
+        # A copy, since the loop may change its own in place.
         return tensor.to(like.dtype, copy=True).contiguous()
     except RuntimeError as error:
         raise BadInput(

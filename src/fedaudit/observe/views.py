@@ -291,13 +291,18 @@ VIEWS: dict[str, View] = {
 
 
 def view_named(name: str) -> View:
-    """The view of that name, of an installed package, or of the user's own as ``module:object``.
+    """Return the view of a name.
+
+    Args:
+        name: Name that ``fedaudit list views`` shows ("uploads", "sum", "globals", "final" and
+            others), name of an installed package's view, or ``module:object``.
 
     Raises:
         BadInput: There is none; the nearest is named.
 
     Examples:
-        >>> Sees.UPLOADS in view_named("globals").offers
+        >>> import fedaudit as fa
+        >>> fa.views.Sees.UPLOADS in fa.views.view_named("globals").offers
         False
     """
     return named(
@@ -372,7 +377,14 @@ def of_several_models(view: View) -> View:
 
 
 def seen_from(rounds: Iterable[Round], view: View) -> Iterator[Round]:
-    """The rounds as this adversary sees them.
+    """Yield rounds as an adversary sees them, without all that is hidden from it.
+
+    Args:
+        rounds: Rounds of a federation, as :func:`fedaudit.simulate` yields them.
+        view: The adversary's view, such as ``fedaudit.views.view_named("globals")``.
+
+    Raises:
+        NotVisible: The federation has no single model, and the view is of one.
 
     Examples:
         >>> import fedaudit as fa
@@ -382,7 +394,7 @@ def seen_from(rounds: Iterable[Round], view: View) -> Iterator[Round]:
         >>> algorithm = FedAvg(mlp, LocalTraining())
         >>> clients = {0: fa.Samples([[0.0, 1.0], [1.0, 0.0]], [0, 1])}
         >>> rounds = fa.simulate(algorithm, clients, rounds=2, seed=1)
-        >>> [len(round.uploads) for round in seen_from(rounds, view_named("globals"))]
+        >>> [len(one.uploads) for one in fa.seen_from(rounds, fa.views.view_named("globals"))]
         [0, 0]
     """
     return view.of(rounds)

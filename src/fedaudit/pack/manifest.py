@@ -1,6 +1,6 @@
-"""The manifest of a pack: its files with their hashes, where the record is from, and signatures.
+"""Manifest of a pack: its files with their hashes, the origin of its record, and signatures.
 
-A signature is of Ed25519, over the bytes of the manifest, by the package cryptography.
+Signatures are Ed25519 over the bytes of the manifest, by the package cryptography.
 """
 
 import hashlib
@@ -43,12 +43,12 @@ _HOW = "make one with `openssl genpkey -algorithm ed25519 -out key.pem`"
 
 
 class PackedFile(Part):
-    """A file of a pack.
+    """File of a pack.
 
     Attributes:
-        name: In the pack's folder, without any folder of its own.
-        bytes: Its size.
-        sha256: Over all of it.
+        name: Name in the pack's folder.
+        bytes: Size.
+        sha256: SHA-256 of the content.
     """
 
     name: str
@@ -59,35 +59,32 @@ class PackedFile(Part):
 class Manifest(Part):
     """Contents and origin of a pack.
 
-    All follows from its files but ``made_with`` and, of ``suppressed``, what is gone as a whole:
-    of that the files show the number of findings and the least number of some others. The
-    recording of the run shows every count. Of games nothing is suppressed, whatever
-    ``smallest_group`` says.
+    All follows from its files except ``made_with`` and parts of ``suppressed``: the files show the
+    number of findings and a lower limit of some others, the recording of the run every count.
+    Nothing is suppressed in games.
 
     Attributes:
         record: Name of the record.
         kind: "study" or "games".
-        content_hash: That of the record.
-        settings_hash: SHA-256 over the record's configuration.
-        data: Name of the data set, as the configuration has it; empty where it has none.
-        data_digest: SHA-256 of the data where the record has it; None where it has not.
+        content_hash: Content hash of the record.
+        settings_hash: SHA-256 of the record's configuration.
+        data: Name of the data set in the configuration; empty without one.
+        data_digest: SHA-256 of the data; None if the record lacks it.
         seeds: Root seeds of the runs.
-        versions: Of what the record was made with.
-        commit: Of the code that made the record; "+" marks uncommitted changes.
-        device: That it was made on.
+        versions: Versions of packages that made the record.
+        commit: Commit of the code that made the record; "+" marks uncommitted changes.
+        device: Device on which it was made.
         policy: Name of the policy.
-        policy_hash: SHA-256 over its settings.
-        outcome: What the policy says of the packed record.
+        policy_hash: SHA-256 of its settings.
+        outcome: Outcome of the policy on the packed record.
         smallest_group: Groups with fewer samples are suppressed.
-        suppressed: How many entries of each of the record's lists were, as far as the record that
-            was packed still had them.
-        untested: What the record says nothing about.
-        coverage: Numbers of rounds and uploads that were measured, or are missing; empty where the
-            record does not state them.
-        identity: SHA-256 over the models that were sent, round by round; empty where not known.
-        made_with: Versions of what made the pack.
-        files: All files but the manifest.
-        digest: SHA-256 over all of the above; keep it elsewhere, and nobody can replace the pack.
+        suppressed: Number of suppressed entries in each list of the record.
+        untested: What the record did not test.
+        coverage: Numbers of measured and missing rounds and uploads; empty if unknown.
+        identity: SHA-256 of the models that were sent, round by round; empty if unknown.
+        made_with: Versions of packages that made the pack.
+        files: All files except the manifest.
+        digest: SHA-256 of all of the above; stored elsewhere, it shows if the pack is replaced.
     """
 
     format: Literal["fedaudit-pack"] = "fedaudit-pack"
@@ -124,16 +121,7 @@ def manifest_of(
     suppressed: Mapping[str, int],
     made_with: Mapping[str, str],
 ) -> Manifest:
-    """The manifest of a pack, with its digest.
-
-    Args:
-        record: As it is packed.
-        verdict: Of the policy on it.
-        files: All files but the manifest.
-        smallest_group: Groups with fewer samples are suppressed.
-        suppressed: How many entries of each of the record's lists were.
-        made_with: Versions of what makes the pack.
-    """
+    """Return the manifest of a pack, with its digest."""
     data = record.config.get("data")
     about = data if isinstance(data, dict) else {}
     digest = about.get("digest")
@@ -163,31 +151,31 @@ def manifest_of(
 
 
 def digest_of(manifest: Manifest) -> str:
-    """SHA-256 over all of a manifest but its digest."""
+    """Return the SHA-256 of a manifest without its digest."""
     return _hash(manifest.model_dump(mode="json", exclude={"digest", *_not_stated(manifest)}))
 
 
 def manifest_text(manifest: Manifest) -> str:
-    """The manifest as a file: one way to write it, so that no byte can be another."""
+    """Return the manifest's file; there is one way to write it, to the byte."""
     return manifest.model_dump_json(indent=1, exclude=_not_stated(manifest)) + "\n"
 
 
 def _not_stated(manifest: Manifest) -> set[str]:
-    """Return fields that manifests without coverage do not have, as those of older versions."""
+    """Return fields that manifests without coverage lack, as those of older versions."""
     return {name for name in ("coverage", "identity") if not getattr(manifest, name)}
 
 
 def _coverage(record: Record) -> dict[str, int]:
-    known = record.coverage
-    if known is None:
+    coverage = record.coverage
+    if coverage is None:
         return {}
     return {
-        "rounds": known.rounds,
-        "measured": known.measured,
-        "last_measured": known.last_measured,
-        "missing_rounds": known.n_missing_rounds,
-        "missing_uploads": known.n_missing_uploads,
-        "clients_never_measured": len(known.never_measured),
+        "rounds": coverage.rounds,
+        "measured": coverage.measured,
+        "last_measured": coverage.last_measured,
+        "missing_rounds": coverage.n_missing_rounds,
+        "missing_uploads": coverage.n_missing_uploads,
+        "clients_never_measured": len(coverage.never_measured),
     }
 
 
@@ -196,7 +184,7 @@ def _hash(value: object) -> str:
 
 
 def private_key(path: Path) -> "Ed25519PrivateKey":
-    """The key that signs, from a PEM file.
+    """Read the private key in a PEM file.
 
     Raises:
         BadInput: The package is not installed, or the file is no such key without a password.
@@ -219,7 +207,7 @@ def private_key(path: Path) -> "Ed25519PrivateKey":
 
 
 def public_key(path: Path) -> "Ed25519PublicKey":
-    """The key that a signature is held against, from a PEM file.
+    """Read the public key in a PEM file.
 
     Raises:
         BadInput: The package is not installed, or the file is no such key, or one by which
@@ -246,10 +234,10 @@ def public_key(path: Path) -> "Ed25519PublicKey":
 
 
 def _is_weak(key: bytes) -> bool:
-    """True if the point has small order, or its y-coordinate is not reduced.
+    """Return True if the point has small order, or its y-coordinate is not reduced.
 
-    For a point of small order a signature of zeros is valid for one message in eight, whoever made
-    it. RFC 8032 allows such keys, and the package verifies by them.
+    For a point of small order, a signature of zeros is valid for one message in eight. RFC 8032
+    allows such keys, and the package accepts them.
     """
     # The highest bit is the sign of x.
     y = int.from_bytes(key, "little") & (2**255 - 1)
@@ -257,7 +245,7 @@ def _is_weak(key: bytes) -> bool:
 
 
 def is_signed(content: bytes, signature: bytes, key: "Ed25519PublicKey") -> bool:
-    """True if somebody with the private key of this public one has signed the content."""
+    """Return True if the signature is valid for content and key."""
     from cryptography.exceptions import InvalidSignature
 
     try:

@@ -1,4 +1,4 @@
-"""Makes a pack: a record that may leave the house, its report, a policy's verdict, a manifest."""
+"""Packing of a record for release: its report, a policy's verdict and a manifest."""
 
 import hashlib
 import os
@@ -57,11 +57,11 @@ FILES = {
 
 
 class Texts(NamedTuple):
-    """All that a pack holds but the manifest.
+    """Files that follow from record and policy.
 
     Attributes:
-        record: As it is packed.
-        verdict: Of the policy on it.
+        record: The packed record.
+        verdict: Verdict of the policy on it.
         files: Text by file name.
     """
 
@@ -78,40 +78,42 @@ def write_pack(
     smallest_group: int = SMALLEST_GROUP,
     sign: Path | None = None,
 ) -> Manifest:
-    """Writes a pack to a new folder.
+    """Write a pack to a new folder.
 
     Args:
-        record: A record, or a record of games.
-        policy: A policy.
-        folder: That is not there yet, or is empty.
+        record: File of a record of a study or of games.
+        policy: File of a policy.
+        folder: New or empty folder.
         smallest_group: Groups with fewer samples are suppressed.
-        sign: A private key of Ed25519 (PEM), by which the manifest is signed.
+        sign: Ed25519 private key (PEM) that signs the manifest.
 
     Raises:
-        BadInput: The key is none, the folder holds something, a file is no record or policy, or
-            what is suppressed would change the verdict.
+        BadInput: An invalid key, record or policy, a folder that is not empty, or a suppression
+            that would change the verdict.
         Damaged: The record does not fit its format, or is of games and was changed.
     """
     _refuse_used(folder)
     _refuse_file_name(folder)
     key = private_key(sign) if sign is not None else None
-    whole, asked = read_record(record), read_policy(policy)
+    original, gate_policy = read_record(record), read_policy(policy)
     counts: Mapping[str, int] = {}
     texts = {POLICY_FILE: read_text(policy, max_bytes=SHORT)}
-    packed = whole
-    if whole.kind == "games":
-        # As it stands, since its content hash can be made again from it.
-        _refuse_other_hash(whole)
+    packed = original
+    if original.kind == "games":
+        # Unchanged, since its content hash follows from it.
+        _refuse_other_hash(original)
     else:
-        packed, gone = suppressed(whole, smallest_group)
+        packed, gone = suppressed(original, smallest_group)
         counts = counted(gone, packed)
     texts[RECORD_FILE] = record_json(packed)
-    made = made_from(packed, asked)
-    _refuse_other_verdict(evaluate_policy(whole, asked), made.verdict, smallest_group)
-    texts |= made.files
+    texts_made = made_from(packed, gate_policy)
+    _refuse_other_verdict(
+        evaluate_policy(original, gate_policy), texts_made.verdict, smallest_group
+    )
+    texts |= texts_made.files
     manifest = manifest_of(
         packed,
-        made.verdict,
+        texts_made.verdict,
         [_packed(name, text) for name, text in sorted(texts.items())],
         smallest_group=smallest_group,
         suppressed=counts,
@@ -129,7 +131,7 @@ UNFINISHED = ".unfinished"
 
 
 def _write(folder: Path, texts: Mapping[str, str], signature: bytes | None) -> None:
-    """Write a pack whole: its files are moved to their places once all of them are written.
+    """Write all files of a pack, and move them to their places at the end.
 
     Raises:
         BadInput: The folder cannot be written, holds something, or another process writes to it.
@@ -155,7 +157,7 @@ def _write(folder: Path, texts: Mapping[str, str], signature: bytes | None) -> N
 
 
 def _is_at(path: Path, lock: Lock) -> bool:
-    """True if a lock is of the file at a path, and not of one that was taken away meanwhile."""
+    """Return True if a lock is on the file at a path, and not on one that was deleted meanwhile."""
     return path.exists() and os.fstat(lock.number).st_ino == path.stat().st_ino
 
 
@@ -180,7 +182,7 @@ def _fill(folder: Path, texts: Mapping[str, str], signature: bytes | None) -> No
 
 
 def _refuse_unreadable(folder: Path, texts: Mapping[str, str]) -> None:
-    """Raise if a file of a pack would be larger than what its reader takes."""
+    """Raise if a file would be larger than what is read back."""
     for name, text in texts.items():
         if name == MANIFEST_FILE:
             refuse_unreadable(folder / name, text)
@@ -192,7 +194,7 @@ def _refuse_unreadable(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 def made_from(record: Record, policy: Policy) -> Texts:
-    """Everything in a pack that follows from the packed record and the policy."""
+    """Make all files that follow from the packed record and the policy."""
     verdict = evaluate_policy(record, policy)
     files = {
         VERDICT_FILE: verdict_json(verdict),
@@ -206,7 +208,7 @@ def made_from(record: Record, policy: Policy) -> Texts:
 
 
 def made_with() -> dict[str, str]:
-    """Versions of what a pack's files are made with; others may make other bytes."""
+    """Return versions of packages on which the bytes of a pack's files depend."""
     packages = ("numpy", "scipy", "jinja2", "pydantic")
     return {"fedaudit": __version__} | {name: metadata.version(name) for name in packages}
 
@@ -217,14 +219,14 @@ def _packed(name: str, text: str) -> PackedFile:
 
 
 def _refuse_used(folder: Path) -> None:
-    """Raise if a folder holds anything but a pack of ours that was cut off."""
+    """Raise if a folder holds anything but an unfinished pack."""
     if not folder.exists():
         return
-    there = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
+    present = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
     ours = {LOCK_FILE}
-    if UNFINISHED in there:
+    if UNFINISHED in present:
         ours |= {UNFINISHED, *FILES, SIGNATURE_FILE}
-    if not there <= ours:
+    if not present <= ours:
         raise BadInput(
             f"{folder} is there and holds something; give a folder that is new or empty with "
             f"{option('out')}"
@@ -258,10 +260,10 @@ def _refuse_other_hash(record: Record) -> None:
         )
 
 
-def _refuse_other_verdict(whole: Verdict, packed: Verdict, smallest_group: int) -> None:
-    if whole.outcome is not packed.outcome:
+def _refuse_other_verdict(original: Verdict, packed: Verdict, smallest_group: int) -> None:
+    if original.outcome is not packed.outcome:
         raise BadInput(
             f"without groups of fewer than {smallest_group} samples the verdict would be "
-            f"{packed.outcome!s} where it is {whole.outcome!s}; give a smaller --smallest-group, "
-            "or a policy that does not judge such groups"
+            f"{packed.outcome!s} where it is {original.outcome!s}; give a smaller "
+            "--smallest-group, or a policy that does not judge such groups"
         )

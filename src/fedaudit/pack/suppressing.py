@@ -1,10 +1,10 @@
-"""A record without what is about single samples or small groups of them.
+"""Suppression of single samples and small groups in a record.
 
 Suppressed figures must not follow from what is left. An AUC is a mean over pairs of a member and a
-non-member. That of all non-members is therefore a weighted mean of those of its parts, as are AUCs
-over seeds, over clients and within classes: a single part that is missing follows from the whole
-and the other parts. A part stays hidden if all wholes that rest on it are hidden too, or if at
-least two parts of a whole are hidden that are no small group together.
+non-member. The AUC of all non-members is therefore a weighted mean of its parts, as are AUCs over
+seeds, over clients and within classes: a single missing part follows from the whole and the other
+parts. A part stays hidden if all wholes that rest on it are hidden too, or if at least two parts of
+a whole are hidden that are together no small group.
 """
 
 from collections import defaultdict
@@ -25,10 +25,10 @@ _KIND = tuple(name for name in Coordinates.model_fields if name not in _MOVING)
 
 
 class Place(NamedTuple):
-    """Metric and coordinates of a figure, whatever its attack: all attacks have the same samples.
+    """Metric and coordinates of a figure without its attack: all attacks have the same samples.
 
     Attributes:
-        kind: Metric and all other coordinates.
+        kind: Metric and the other coordinates.
         within: What members and non-members have in common.
         contrast: Kind of non-members.
         target: Audited client; None over all.
@@ -50,7 +50,7 @@ class Size(NamedTuple):
 
     @property
     def smaller(self) -> int:
-        """The smaller of both."""
+        """The smaller of both numbers."""
         return min(self)
 
 
@@ -61,12 +61,12 @@ def place_of(figure: Estimate) -> Place:
 
 
 class Hidden(NamedTuple):
-    """All that must be hidden of a record.
+    """Parts of a record that must be hidden.
 
     Attributes:
-        places: Of figures over all samples.
-        groups: As :func:`group_of` names them.
-        clients: Whose number of audited samples is hidden.
+        places: Places of figures over all samples.
+        groups: Groups, as :func:`group_of` names them.
+        clients: Clients with a hidden number of audited samples.
     """
 
     places: set[Place]
@@ -75,21 +75,16 @@ class Hidden(NamedTuple):
 
 
 def hidden_of(record: Record, smallest: int) -> Hidden:
-    """Return what must be hidden of a record.
-
-    Args:
-        record: Any.
-        smallest: Samples that a group must have to be shown.
-    """
+    """Return what must be hidden of a record: groups of fewer than ``smallest`` samples."""
     figures = [*record.findings, *record.where(topic=UNLEARNING)]
-    targets = {one.target for one in figures if one.target is not None}
+    targets = {figure.target for figure in figures if figure.target is not None}
     clients = _hidden_clients(record.clients, targets, smallest)
     divisions = _divisions(record.groups)
     wholes = {
-        _division(one, by): Size(one.n_members, one.n_nonmembers)
-        for one in record.findings
-        if one.attack and one.metric == AUC and not one.within
-        for by in ("class", "client")
+        _division(figure, division): Size(figure.n_members, figure.n_nonmembers)
+        for figure in record.findings
+        if figure.attack and figure.metric == AUC and not figure.within
+        for division in ("class", "client")
     }
     groups = {
         division: _hidden_groups(division, sizes, clients, smallest, wholes.get(division))
@@ -98,9 +93,9 @@ def hidden_of(record: Record, smallest: int) -> Hidden:
     places = _hidden_places(figures, smallest)
     # Where the mean over classes is hidden, so are the classes that it follows from.
     gone = {
-        _division(one, "class")
-        for one in figures
-        if one.within == "class" and one.metric == AUC and place_of(one) in places
+        _division(figure, "class")
+        for figure in figures
+        if figure.within == "class" and figure.metric == AUC and place_of(figure) in places
     }
     groups |= {division: set(divisions[division]) for division in gone & divisions.keys()}
     named: set[Hashable] = {
@@ -116,10 +111,10 @@ def _hidden_places(figures: Iterable[Estimate], smallest: int) -> set[Place]:
     hidden clients are at least two, and no small group together.
     """
     sizes: dict[Place, Size] = {}
-    for one in figures:
-        size = Size(one.n_members, one.n_nonmembers)
+    for figure in figures:
+        size = Size(figure.n_members, figure.n_nonmembers)
         if any(size):
-            place = place_of(one)
+            place = place_of(figure)
             sizes[place] = min(sizes.get(place, size), size, key=lambda each: each.smaller)
     hidden = {place for place, size in sizes.items() if size.smaller < smallest}
     # Contrasts before clients before seeds: each step can hide parts of the next.
@@ -132,8 +127,8 @@ def _hidden_places(figures: Iterable[Estimate], smallest: int) -> set[Place]:
     for place in sizes.keys() - hidden:
         gone = list(clients.get(_over_clients(place), {}).values())
         # A mean over runs rests on what each run shows, not on the clients.
-        whole = place.target is None and not (place.seed is None and place in of_runs)
-        if whole and gone and not _is_blurred(gone, smallest):
+        is_whole = place.target is None and not (place.seed is None and place in of_runs)
+        if is_whole and gone and not _is_blurred(gone, smallest):
             hidden.add(place)
     hidden |= _mixed_of(hidden) & sizes.keys()
     hidden |= {place._replace(seed=None) for place in hidden} & sizes.keys()
@@ -141,12 +136,12 @@ def _hidden_places(figures: Iterable[Estimate], smallest: int) -> set[Place]:
 
 
 def _over_clients(place: Place) -> Place:
-    """Return the place over all clients; pairs within one client are all pairs of each."""
+    """Return the place over all clients."""
     return place._replace(within="class" if place.within == "class" else "", target=None)
 
 
 def _mixed_of(hidden: Iterable[Place]) -> set[Place]:
-    return {one._replace(contrast=MIXED) for one in hidden if one.contrast in _PARTS_OF_MIXED}
+    return {place._replace(contrast=MIXED) for place in hidden if place.contrast in _PARTS_OF_MIXED}
 
 
 def _hidden_clients(rows: Sequence[ClientRow], targets: Collection[int], smallest: int) -> set[int]:
@@ -159,7 +154,7 @@ def _hidden_clients(rows: Sequence[ClientRow], targets: Collection[int], smalles
 
 
 class Division(NamedTuple):
-    """One way of dividing the samples of a target into groups."""
+    """One way to divide the samples of a target into groups."""
 
     by: str
     defense: str
@@ -179,10 +174,12 @@ def _division(figure: Estimate, by: str) -> Division:
 
 
 def _divisions(groups: Iterable[Estimate]) -> dict[Division, dict[str, Size]]:
-    found = defaultdict[Division, dict[str, Size]](dict)
-    for one in groups:
-        found[_division(one, one.by)][one.group] = Size(one.n_members, one.n_nonmembers)
-    return found
+    divisions = defaultdict[Division, dict[str, Size]](dict)
+    for figure in groups:
+        divisions[_division(figure, figure.by)][figure.group] = Size(
+            figure.n_members, figure.n_nonmembers
+        )
+    return divisions
 
 
 def _hidden_groups(
@@ -203,47 +200,41 @@ def _hidden_groups(
 
 
 def hidden_classes(samples: Mapping[int, int], whole: int, smallest: int) -> set[int]:
-    """Return classes whose counts must be hidden.
-
-    Args:
-        samples: Of each class.
-        whole: Samples of all classes together.
-        smallest: Samples that a class must have to be shown.
-    """
+    """Return classes whose counts must be hidden."""
     sizes = {label: Size(count, count) for label, count in samples.items() if count}
     return _with_complement(sizes, (), smallest, Size(whole, whole))
 
 
 def _with_complement(
     sizes: Mapping[Name, Size],
-    given: Collection[Name],
+    always: Collection[Name],
     smallest: int,
     whole: Size | None = None,
 ) -> set[Name]:
-    """Return small groups and those given, and the next larger ones until none of them follows."""
-    hidden = {name for name, size in sizes.items() if size.smaller < smallest or name in given}
+    """Return small groups and ``always``, and larger ones until no hidden group follows."""
+    hidden = {name for name, size in sizes.items() if size.smaller < smallest or name in always}
     rising = sorted(sizes.keys() - hidden, key=lambda name: (sizes[name].smaller, str(name)))
     for name in rising:
-        gone = [sizes[one] for one in hidden]
-        shown = [size for one, size in sizes.items() if one not in hidden]
-        if (not gone or _is_blurred(gone, smallest)) and not _leaves_few(shown, whole, smallest):
+        gone = [sizes[group] for group in hidden]
+        visible = [size for group, size in sizes.items() if group not in hidden]
+        if (not gone or _is_blurred(gone, smallest)) and not _leaves_few(visible, whole, smallest):
             break
         hidden.add(name)
     return hidden
 
 
 def _is_blurred(gone: Sequence[Size], smallest: int) -> bool:
-    """Return whether what is gone is several groups that are not small together."""
+    """Return whether several groups are hidden that are together no small group."""
     return len(gone) > 1 and _sum(gone).smaller >= smallest
 
 
-def _leaves_few(shown: Sequence[Size], whole: Size | None, least: int) -> bool:
-    """Return whether what a whole has beyond the groups that are shown is a small group."""
+def _leaves_few(visible: Sequence[Size], whole: Size | None, least: int) -> bool:
+    """Return whether the whole minus the visible groups is a small group."""
     if whole is None:
         return False
-    shown_size = _sum(shown)
-    rest = Size(whole.members - shown_size.members, whole.nonmembers - shown_size.nonmembers)
-    return 0 < rest.smaller < least
+    shown_size = _sum(visible)
+    remainder = Size(whole.members - shown_size.members, whole.nonmembers - shown_size.nonmembers)
+    return 0 < remainder.smaller < least
 
 
 def _sum(sizes: Sequence[Size]) -> Size:
@@ -264,11 +255,11 @@ SMALLEST_GROUP = 10
 
 
 class Suppressed(NamedTuple):
-    """A record that may leave the house.
+    """Record without small groups.
 
     Attributes:
-        record: Without what is suppressed.
-        counts: How many entries of each of its lists are gone or have less in them.
+        record: The record without suppressed parts.
+        counts: Number of removed or changed entries in each of its lists.
     """
 
     record: Record
@@ -276,53 +267,48 @@ class Suppressed(NamedTuple):
 
 
 def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
-    """The record without samples' numbers and without groups of fewer than so many samples.
+    """Remove samples' numbers and groups of fewer than ``smallest`` samples.
 
-    Gone are the most exposed samples, histograms of scores (a bin may hold one sample), how often
-    samples were used, groups and clients with too few samples, source attacks that asked about too
-    few of each client, and classes of those that had too few. A figure on too few samples loses its
-    value, its curve and the trajectories of its client, and controls on that client lose all but
-    their outcome; a client with few of some class loses its class counts, and one with few audited
-    samples their number. Of people, they and not their samples are counted. What a suppressed
-    figure would follow from goes too, see :mod:`fedaudit.pack.suppressing`. To suppress the same
-    once more changes nothing.
-
-    Args:
-        record: Any.
-        smallest: Samples that a group must have to be shown.
+    Removed are the most exposed samples, histograms of scores (a bin may hold one sample), usage
+    counts of samples, groups and clients with too few samples, source attacks with too few samples
+    of a client, and small classes. A figure on too few samples loses its value, its curve and the
+    trajectories of its client, and controls on that client keep their outcome alone. Small class
+    counts and numbers of audited samples are removed. If samples belong to people, people are
+    counted. Figures from which a suppressed one would follow are removed too, see
+    :mod:`fedaudit.pack.suppressing`. The function is idempotent.
     """
-    whole, parts = record.findings, record.groups
+    findings_before, parts = record.findings, record.groups
     unlearned = record.where(topic=UNLEARNING)
     places, small, few = hidden_of(record, smallest)
-    findings = [_figure(figure, smallest, places) for figure in whole]
+    findings = [_figure(figure, smallest, places) for figure in findings_before]
     # Also what was suppressed before, so that nothing that goes with it can be put back.
     hidden = [figure for figure in findings if is_suppressed(figure)]
     curves = {(f.attack, f.defense, f.contrast, f.target, f.seed) for f in hidden}
     clients = {(f.defense, f.target, f.seed) for f in hidden}
     owners = {
-        (one.attack, one.defense, one.view)
-        for one in record.sources
-        if one.samples // len(one.clients) < smallest
+        (row.attack, row.defense, row.view)
+        for row in record.sources
+        if row.samples // len(row.clients) < smallest
     }
-    asked = {(one.attack, one.defense, one.view): len(one.clients) for one in record.sources}
+    n_clients = {(row.attack, row.defense, row.view): len(row.clients) for row in record.sources}
     few_on_fair_draw = {
         key
-        for one in record.on_fair_sources
-        if (key := (one.attack, one.defense, one.view)) in asked
-        if one.seed is not None and one.samples // asked[key] < smallest
+        for row in record.on_fair_sources
+        if (key := (row.attack, row.defense, row.view)) in n_clients
+        if row.seed is not None and row.samples // n_clients[key] < smallest
     }
     lists: dict[str, Sequence[object]] = {
         "curves": [
-            one
-            for one in record.curves
-            if (one.attack, one.defense, one.contrast, one.target, one.seed) not in curves
+            row
+            for row in record.curves
+            if (row.attack, row.defense, row.contrast, row.target, row.seed) not in curves
         ],
         "trajectories": [
-            one for one in record.trajectories if (one.defense, one.target, one.seed) not in clients
+            row for row in record.trajectories if (row.defense, row.target, row.seed) not in clients
         ],
         "controls": [
-            _control(one, smallest) if (one.defense, one.target, one.seed) in clients else one
-            for one in record.controls
+            _control(row, smallest) if (row.defense, row.target, row.seed) in clients else row
+            for row in record.controls
         ],
         "histograms": [],
         "exposed": [],
@@ -331,37 +317,40 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
             _client(row, smallest, few) for row in record.clients if row.samples >= smallest
         ],
         "sources": [
-            _source(one, smallest)
-            for one in record.sources
-            if (one.attack, one.defense, one.view) not in owners
+            _source(row, smallest)
+            for row in record.sources
+            if (row.attack, row.defense, row.view) not in owners
         ],
     }
-    groups = [one for one in parts if group_of(one) not in small]
+    groups = [row for row in parts if group_of(row) not in small]
     counts = {name: _touched(getattr(record, name), rows) for name, rows in lists.items()}
-    gone = sum(_figure(one, smallest, places) is not one for one in unlearned)
-    counts |= {"findings": _touched(whole, findings) + gone, "groups": _touched(parts, groups)}
+    gone = sum(_figure(row, smallest, places) is not row for row in unlearned)
+    counts |= {
+        "findings": _touched(findings_before, findings) + gone,
+        "groups": _touched(parts, groups),
+    }
     others = [
-        _figure(one, smallest, places) if one.topic == UNLEARNING else one
-        for one in record.others
-        if one.topic != "source"
+        _figure(row, smallest, places) if row.topic == UNLEARNING else row
+        for row in record.others
+        if row.topic != "source"
         or (
-            (one.attack, one.defense, one.view) not in owners
+            (row.attack, row.defense, row.view) not in owners
             and not (
-                one.contrast == FAIR and (one.attack, one.defense, one.view) in few_on_fair_draw
+                row.contrast == FAIR and (row.attack, row.defense, row.view) in few_on_fair_draw
             )
         )
     ]
     # On more samples than there are people, who are what makes a group small.
     singles = [
-        one
-        for one in record.of_single_samples
-        if (one.attack, one.defense, one.contrast, one.target, one.seed) not in curves
+        row
+        for row in record.of_single_samples
+        if (row.attack, row.defense, row.contrast, row.target, row.seed) not in curves
     ]
-    kept = [*findings, *singles, *groups, *others]
+    estimates = [*findings, *singles, *groups, *others]
     together = _other_clients(record.other_clients, smallest)
     counts["clients"] += together is not record.other_clients
     config = _config(record.config, smallest)
-    update = {**lists, "estimates": kept, "other_clients": together, "config": config}
+    update = {**lists, "estimates": estimates, "other_clients": together, "config": config}
     return Suppressed(record.model_copy(update=update), counts)
 
 
@@ -373,22 +362,22 @@ def _figure(figure: Estimate, smallest: int, places: Collection[Place]) -> Estim
 
 
 def is_suppressed(figure: Estimate) -> bool:
-    """True if a figure has lost its value to :func:`suppressed`."""
+    """Return True if a figure has lost its value to :func:`suppressed`."""
     return figure.value is None and figure.note.startswith(_SUPPRESSED)
 
 
 def least_suppressed(record: Record) -> Mapping[str, int]:
-    """Numbers of entries of some lists that must have been suppressed, as what is left shows.
+    """Count the entries that must have been suppressed, as the rest of the record shows.
 
-    What is gone as a whole leaves no trace, so that no count but that of findings is exact.
+    Lists that are gone leave no trace, so that only the count of findings is exact.
     """
     blank = [figure for figure in record.findings if is_suppressed(figure)]
-    drawn = {(one.attack, one.defense, one.target, one.seed) for one in record.curves}
+    drawn = {(row.attack, row.defense, row.target, row.seed) for row in record.curves}
     # A run draws its curves against every kind of non-members, and one histogram.
     curves = {
-        (one.attack, one.defense, one.contrast, one.target, one.seed)
-        for one in blank
-        if (one.attack, one.defense, one.target, one.seed) in drawn
+        (row.attack, row.defense, row.contrast, row.target, row.seed)
+        for row in blank
+        if (row.attack, row.defense, row.target, row.seed) in drawn
     }
     return {
         "findings": len(blank),
@@ -396,28 +385,25 @@ def least_suppressed(record: Record) -> Mapping[str, int]:
         "histograms": len(drawn),
         "clients": sum(not classes for classes in record.label_distributions),
         "sources": sum(
-            sum(row.samples for row in one.classes) < one.samples for one in record.sources
+            sum(row.samples for row in row.classes) < row.samples for row in record.sources
         ),
     }
 
 
 def counted(counts: Mapping[str, int], packed: Record) -> dict[str, int]:
-    """The counts of a manifest: a record that was suppressed before shows that some are gone."""
+    """Return the counts for a manifest, including entries that were suppressed before."""
     least = least_suppressed(packed)
     return {name: max(count, least.get(name, 0)) for name, count in counts.items()}
 
 
 def wrongly_blank(record: Record, smallest: int) -> list[Estimate]:
-    """Figures called suppressed that are on samples enough, or by another size of groups.
-
-    Args:
-        record: As it is packed.
-        smallest: Samples that a group must have to be shown.
-    """
+    """Return figures marked as suppressed wrongly, or by another smallest group."""
     blank = [figure for figure in record.findings if is_suppressed(figure)]
     places = hidden_of(record, smallest).places
     return [
-        one for one in blank if one.note != _note_on(one, smallest) or place_of(one) not in places
+        figure
+        for figure in blank
+        if figure.note != _note_on(figure, smallest) or place_of(figure) not in places
     ]
 
 
@@ -428,7 +414,7 @@ def _note_on(figure: Estimate, smallest: int) -> str:
 
 
 def _control(control: ControlResult, smallest: int) -> ControlResult:
-    """Return a control on a small client with its outcome alone."""
+    """Return the control of a small client with its outcome alone."""
     note = f"{_SUPPRESSED}{smallest} samples"
     if control.note == note and control.value is None:
         return control
@@ -450,14 +436,14 @@ def _config(config: dict[str, object], smallest: int) -> dict[str, object]:
     sizes = recording.get("sizes") if isinstance(recording, dict) else None
     if not isinstance(recording, dict) or not isinstance(sizes, dict):
         return config
-    shown = {
+    visible = {
         client: size for client, size in sizes.items() if isinstance(size, int) and size >= smallest
     }
-    return {**config, "recording": {**recording, "sizes": shown}}
+    return {**config, "recording": {**recording, "sizes": visible}}
 
 
 def _other_clients(row: OtherClients | None, smallest: int) -> OtherClients | None:
-    """The row unless it tells the size of a client that is too small for one of its own."""
+    """Return the row unless it reveals the size of a small client."""
     if row is None or row.fewest < smallest or 0 < row.audited < smallest:
         return None
     if not any(0 < count < smallest for count in row.class_counts):
@@ -465,13 +451,17 @@ def _other_clients(row: OtherClients | None, smallest: int) -> OtherClients | No
     return row.model_copy(update={"class_counts": []})
 
 
-def _source(one: SourceResult, smallest: int) -> SourceResult:
-    counts = {row.label: row.samples for row in one.classes}
-    small = hidden_classes(counts, one.samples, smallest)
-    shown = [row for row in one.classes if row.label not in small]
-    return one if len(shown) == len(one.classes) else one.model_copy(update={"classes": shown})
+def _source(result: SourceResult, smallest: int) -> SourceResult:
+    counts = {row.label: row.samples for row in result.classes}
+    small = hidden_classes(counts, result.samples, smallest)
+    visible = [row for row in result.classes if row.label not in small]
+    return (
+        result
+        if len(visible) == len(result.classes)
+        else result.model_copy(update={"classes": visible})
+    )
 
 
 def _touched(before: Sequence[object], after: Sequence[object]) -> int:
-    kept = set(map(id, after))
-    return sum(id(entry) not in kept for entry in before)
+    after_ids = set(map(id, after))
+    return sum(id(entry) not in after_ids for entry in before)

@@ -1,6 +1,6 @@
-"""Checks a pack: every hash, and the verdict made again from record and policy.
+"""Verification of a pack: every hash, and the verdict recomputed from record and policy.
 
-Its policy, its names and its coverage are compared with the expected ones.
+Policy, names and coverage are compared with the expected ones.
 """
 
 import hashlib
@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -61,7 +62,7 @@ ABSENT = object()
 
 
 class Findings(NamedTuple):
-    """Results of one comparison, in words.
+    """Results of one comparison.
 
     Attributes:
         problems: Differences that make a pack unsound.
@@ -69,9 +70,9 @@ class Findings(NamedTuple):
         unchecked: Differences for the receiver to judge.
     """
 
-    problems: list[str]
-    checked: list[str]
-    unchecked: list[str]
+    problems: Sequence[str] = ()
+    checked: Sequence[str] = ()
+    unchecked: Sequence[str] = ()
 
 
 _LABELS = (("name",), ("owner",))
@@ -79,54 +80,42 @@ _LABELS = (("name",), ("owner",))
 
 
 def compare_policy(record: Record, packed: Policy, own: Policy, source: Path) -> Findings:
-    """Compare the policy of a pack with that of its receiver.
-
-    Args:
-        record: As it is packed.
-        packed: The policy in the pack.
-        own: The receiver's policy.
-        source: File of the receiver's policy.
-    """
-    given, wanted = (policy.model_dump(mode="json") for policy in (packed, own))
-    differences = [path for path in differing_paths(given, wanted) if path not in _LABELS]
+    """Compare the policy of a pack with that of its receiver, read from ``source``."""
+    in_pack, expected = (policy.model_dump(mode="json") for policy in (packed, own))
+    differences = [path for path in differing_paths(in_pack, expected) if path not in _LABELS]
     missing = sorted(asked_attacks(own) - attacks_of(record))
     problems = []
     if differences:
         outcome = evaluate_policy(record, own).outcome
         problems.append(
             f"policy.toml is not your policy {source.name}: "
-            f"{listed(change_at(path, given, wanted) for path in differences)}; by your policy the "
-            f"verdict on the packed record is {outcome}"
+            f"{listed(change_at(path, in_pack, expected) for path in differences)}; by your policy "
+            f"the verdict on the packed record is {outcome}"
         )
     if missing:
         problems.append(f"the record lacks attacks that your policy asks for: {listed(missing)}")
-    held = [] if problems else [f"policy.toml has the settings of your policy {source.name}"]
-    return Findings(problems, held, [])
+    checked = [] if problems else [f"policy.toml has the settings of your policy {source.name}"]
+    return Findings(problems, checked)
 
 
 def foreign_names(record: Record, policy: Policy) -> Findings:
-    """Find names that only look like those of the catalogue.
-
-    Args:
-        record: As it is packed.
-        policy: In the pack.
-    """
-    attacks = attacks_of(record) | {one.attack for one in record.controls if one.attack}
-    attacks |= {one.attack for one in record.estimates if one.attack} | asked_attacks(policy)
-    attacks |= {one.attack for one in record.curves} | {one.attack for one in record.sources}
-    names = attacks | {record.view.name} | {one.control for one in record.controls}
-    for one in record.estimates:
-        names |= {one.metric, one.contrast, one.view, one.algorithm, one.against, one.topic}
+    """Find names that only look like those of the catalogue."""
+    attacks = attacks_of(record) | {row.attack for row in record.controls if row.attack}
+    attacks |= {row.attack for row in record.estimates if row.attack} | asked_attacks(policy)
+    attacks |= {row.attack for row in record.curves} | {row.attack for row in record.sources}
+    names = attacks | {record.view.name} | {row.control for row in record.controls}
+    for row in record.estimates:
+        names |= {row.metric, row.contrast, row.view, row.algorithm, row.against, row.topic}
     odd = sorted(name for name in names if not (name.isascii() and name.isprintable()))
-    known = {*ATTACKS, *SOURCE_ATTACKS, *installed("attack")}
-    others = sorted(name for name in attacks - known - set(odd) if not is_own(name))
+    catalogue = {*ATTACKS, *SOURCE_ATTACKS, *installed("attack")}
+    others = sorted(name for name in attacks - catalogue - set(odd) if not is_own(name))
     owned = sorted(name for name in attacks - set(odd) if is_own(name))
     unchecked = []
     if others:
         unchecked.append(f"attacks that this fedaudit does not know: {listed(others)}")
     if owned:
         unchecked.append(f"what attacks of the sender's own compute: {listed(owned)}")
-    problems = [f"names with letters outside ASCII: {listed(ascii(one) for one in odd)}"]
+    problems = [f"names with letters outside ASCII: {listed(ascii(row) for row in odd)}"]
     return Findings(problems if odd else [], [], unchecked)
 
 
@@ -140,43 +129,43 @@ def coverage_notes(record: Record) -> Iterator[str]:
 
 
 def differing_paths(
-    one: object, other: object, path: tuple[str, ...] = ()
+    first: object, second: object, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, ...]]:
-    """Yield paths of settings that differ in value or type: 1, 1.0 and true are three."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        for key in dict.fromkeys([*one, *other]):
-            pair = one.get(key, ABSENT), other.get(key, ABSENT)
+    """Yield paths of settings that differ in value or type; 1, 1.0 and true all differ."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        for key in dict.fromkeys([*first, *second]):
+            pair = first.get(key, ABSENT), second.get(key, ABSENT)
             yield from differing_paths(*pair, (*path, key))
-    elif ABSENT in (one, other) or _text(one) != _text(other):
+    elif ABSENT in (first, second) or _text(first) != _text(second):
         yield path
 
 
 def setting_at(config: object, path: tuple[str, ...]) -> object:
-    """Return the value at a path of keys; ``ABSENT`` if there is none."""
+    """Return the value at a path of keys; ``ABSENT`` without one."""
     for key in path:
         config = config.get(key, ABSENT) if isinstance(config, Mapping) else ABSENT
     return config
 
 
-def change_at(path: tuple[str, ...], given: object, expected: object, table: str = "") -> str:
+def change_at(path: tuple[str, ...], config: object, expected: object, table: str = "") -> str:
     """Describe how the setting at a path differs, by its dotted name with both values."""
-    values = (setting_at(config, path) for config in (given, expected))
-    one, other = ("absent" if value is ABSENT else repr(value) for value in values)
+    values = (setting_at(config, path) for config in (config, expected))
+    first, second = ("absent" if value is ABSENT else repr(value) for value in values)
     name = ".".join([*([table] if table else []), *path])
-    return f"{shortened(name)} is {shortened(one, 80)} instead of {shortened(other, 80)}"
+    return f"{shortened(name)} is {shortened(first, 80)} instead of {shortened(second, 80)}"
 
 
 def attacks_of(record: Record) -> set[str]:
-    """Attacks that a record names in its settings or has a row for."""
-    return {one.name for one in record.attacks} | set(as_table(record.config.get("attacks")))
+    """Return attacks that a record names in its settings or has a row for."""
+    return {row.name for row in record.attacks} | set(as_table(record.config.get("attacks")))
 
 
 def asked_attacks(policy: Policy) -> set[str]:
-    """Attacks that a policy names; empty if it judges all attacks of a record."""
-    tables = [one for one in (policy.membership, policy.sources) if one is not None]
-    if not all(one.attacks for one in tables):
+    """Return attacks that a policy names; empty if it judges all attacks of a record."""
+    tables = [table for table in (policy.membership, policy.sources) if table is not None]
+    if not all(table.attacks for table in tables):
         return set()
-    return {name for one in tables for name in one.attacks}
+    return {name for table in tables for name in table.attacks}
 
 
 def as_table(value: object) -> dict[str, object]:
@@ -185,10 +174,10 @@ def as_table(value: object) -> dict[str, object]:
 
 
 def listed(names: Iterator[str] | list[str]) -> str:
-    """Join names with commas; after :data:`MOST_NAMED` only their number follows."""
-    given = [shortened(name, 160) for name in names]
-    more = f" and {len(given) - MOST_NAMED} more" if len(given) > MOST_NAMED else ""
-    return ", ".join(given[:MOST_NAMED]) + more
+    """Join at most :data:`MOST_NAMED` names with commas, and count the others."""
+    texts = [shortened(name, 160) for name in names]
+    others = f" and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
+    return ", ".join(texts[:MOST_NAMED]) + others
 
 
 def _text(value: object) -> str:
@@ -212,22 +201,22 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 
 
 class Verified(NamedTuple):
-    """The result of checking a pack.
+    """Result of checking a pack.
 
     Attributes:
-        problems: What is wrong, each naming its file; a pack is sound without any.
-        checked: What was done and held, in words.
-        record: The packed record; None where it could not be read.
-        manifest: That of the pack; None likewise.
-        unchecked: What could not be checked, in words.
-        policy: The policy in the pack; None where it could not be read.
+        problems: Faults, each with its file; a pack without any is sound.
+        checked: Checks that passed.
+        record: The packed record; None if it could not be read.
+        manifest: The manifest; None if it could not be read.
+        unchecked: What could not be checked.
+        policy: The policy in the pack; None if it could not be read.
         own_policy: The receiver's policy; None without one.
-        other_version: Another version of fedaudit or its parts made the pack, so that what follows
-            from the record may be written otherwise.
+        other_version: True if another version of fedaudit or its parts made the pack, so that its
+            files may differ from those made here.
     """
 
-    problems: list[str]
-    checked: list[str]
+    problems: Sequence[str]
+    checked: Sequence[str] = ()
     record: Record | None = None
     manifest: Manifest | None = None
     unchecked: Sequence[str] = ()
@@ -237,7 +226,7 @@ class Verified(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """ "study" or "games"; empty where the record could not be read."""
+        """ "study" or "games"; empty if the record could not be read."""
         if self.record is None:
             return ""
         return self.record.kind
@@ -246,20 +235,19 @@ class Verified(NamedTuple):
 def verify(
     folder: Path, *, digest: str = "", signer: Path | None = None, policy: Path | None = None
 ) -> Verified:
-    """Checks a pack that anybody may have written or changed.
+    """Check an untrusted pack.
 
-    Nothing outside of the folder is opened, whatever the manifest names, and no link is followed.
+    Nothing outside the folder is opened, and no link is followed.
 
     Args:
-        folder: Of the pack.
-        digest: That the manifest must have, as it was printed when the pack was made. Without it
-            a pack can be made anew around another record, and only that would show it, or
-            its signature.
-        signer: A public key of Ed25519 (PEM), by whose private key the pack must be signed.
-        policy: The receiver's policy, whose settings the policy in the pack must have.
+        folder: Folder of the pack.
+        digest: Digest that was printed when the pack was made. Without digest or signer, a pack
+            could have been replaced as a whole.
+        signer: Ed25519 public key (PEM) of the expected signer.
+        policy: The receiver's policy, which must have the same settings as the packed one.
 
     Raises:
-        BadInput: There is no such folder, or the digest, the key or the policy is none.
+        BadInput: There is no such folder, or digest, key or policy is invalid.
     """
     refuse_absent(folder, "the folder of a pack, which `fedaudit pack` made")
     if not folder.is_dir():
@@ -269,56 +257,54 @@ def verify(
             "a digest is 64 digits from 0 to 9 and a to f, as `fedaudit pack` printed it"
         )
     key = public_key(signer) if signer is not None else None
-    own = read_policy(policy) if policy is not None else None
+    own_policy = read_policy(policy) if policy is not None else None
     fault = _unreadable(folder / MANIFEST_FILE)
     if fault and not any((folder / name).exists() for name in (MANIFEST_FILE, VERDICT_FILE)):
         raise BadInput(
             f"{folder} is no pack: it has no {MANIFEST_FILE}; give the folder that `fedaudit pack` "
             "wrote"
         )
-    if fault:
-        return Verified([f"{MANIFEST_FILE} {fault}"], [])
-    read = _manifest(folder / MANIFEST_FILE)
-    if isinstance(read, str):
-        return Verified([f"{MANIFEST_FILE} {read}"], [])
-    problems = [f"{MANIFEST_FILE} {fault}" for fault in _against_digest(read, digest)]
+    manifest = fault or _manifest(folder / MANIFEST_FILE)
+    if isinstance(manifest, str):
+        return Verified([f"{MANIFEST_FILE} {manifest}"])
+    problems = [f"{MANIFEST_FILE} {fault}" for fault in _against_digest(manifest, digest)]
     checked = ["the manifest is as it was printed"] if digest and not problems else []
     if key is not None:
         fault = _unsigned(folder, key)
         problems += [fault] if fault else []
         checked += [] if fault else [f"the manifest is signed by the key of {signer}"]
-    files = [*_strange_names(read), *_strange_files(folder, read), *_changed(folder, read)]
-    if problems or files:
-        return Verified([*problems, *files], checked)
-    checked.append(f"{len(read.files)} files have the sizes and SHA-256 hashes of the manifest")
-    found = _made_again(folder, read)
-    unsure = [f"{SIGNATURE_FILE}, as no key was given (--signer)"]
-    signed = key is None and (folder / SIGNATURE_FILE).exists()
-    whole = found._replace(
-        problems=[*problems, *found.problems],
-        checked=[*checked, *found.checked],
-        manifest=read,
-        unchecked=[*(unsure if signed else []), *found.unchecked],
+    problems += [*_strange_names(manifest), *_strange_files(folder), *_changed(folder, manifest)]
+    if problems:
+        return Verified(problems, checked)
+    checked.append(f"{len(manifest.files)} files have the sizes and SHA-256 hashes of the manifest")
+    verified = _made_again(folder, manifest)
+    record, packed = verified.record, verified.policy
+    ignored = key is None and (folder / SIGNATURE_FILE).exists()
+    unchecked = [f"{SIGNATURE_FILE}, as no key was given (--signer)"] if ignored else []
+    parts = [
+        Findings(problems, checked, unchecked),
+        Findings(verified.problems, verified.checked, verified.unchecked),
+    ]
+    if record is not None and packed is not None:
+        parts.append(foreign_names(record, packed))
+        parts.append(Findings(unchecked=[*not_shown_alone(record), *coverage_notes(record)]))
+        if own_policy is not None and policy is not None:
+            parts.append(compare_policy(record, packed, own_policy, policy))
+        else:
+            whose = f"whether the policy {shortened(packed.name)!r} in the pack is yours (--policy)"
+            parts.append(Findings(unchecked=[whose]))
+    problems, checked, unchecked = ([*chain(*lists)] for lists in zip(*parts, strict=True))
+    return verified._replace(
+        problems=problems,
+        checked=checked,
+        unchecked=unchecked,
+        manifest=manifest,
+        own_policy=own_policy,
     )
-    if whole.record is None or whole.policy is None:
-        return whole
-    names = foreign_names(whole.record, whole.policy)
-    left = [*whole.unchecked, *names.unchecked, *not_shown_alone(whole.record)]
-    left += coverage_notes(whole.record)
-    problems, checked = [*whole.problems, *names.problems], whole.checked
-    if own is None or policy is None:
-        left.append(
-            f"whether the policy {shortened(whole.policy.name)!r} in the pack is yours (--policy)"
-        )
-    else:
-        compared = compare_policy(whole.record, whole.policy, own, policy)
-        problems += compared.problems
-        checked = [*checked, *compared.checked]
-    return whole._replace(problems=problems, checked=checked, unchecked=left, own_policy=own)
 
 
 def not_shown_alone(record: Record) -> Iterator[str]:
-    """Statements in the files of a pack that they do not show, in words."""
+    """Yield statements that the files of a pack alone do not show."""
     if record.kind == "games":
         yield "whether the games ended so, which only playing them again shows"
         yield f"{made_where(record)}, and the name and hours, which nothing in the pack shows"
@@ -337,20 +323,22 @@ def not_shown_alone(record: Record) -> Iterator[str]:
 
 
 def made_where(record: Record) -> str:
-    """Place, time and versions that a record says it was made with; nothing follows from that."""
-    made = record.environment
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(made.versions.items()))
-    said = [
-        f"commit {shortened(made.commit) or 'not said'}",
-        f"device {shortened(made.device, 80) or 'not said'}",
-        f"started {shortened(made.started) or 'not said'}",
+    """Describe place, time and versions that a record states, which nothing confirms."""
+    environment = record.environment
+    versions = ", ".join(
+        f"{name} {version}" for name, version in sorted(environment.versions.items())
+    )
+    facts = [
+        f"commit {shortened(environment.commit) or 'not said'}",
+        f"device {shortened(environment.device, 80) or 'not said'}",
+        f"started {shortened(environment.started) or 'not said'}",
         f"versions {shortened(versions, 200) or 'not said'}",
     ]
-    return f"where, when and with what the record was made ({'; '.join(said)})"
+    return f"where, when and with what the record was made ({'; '.join(facts)})"
 
 
 def _unsigned(folder: Path, key: "Ed25519PublicKey") -> str:
-    """Reason why the manifest is not signed by a key; empty where it is."""
+    """Return why the manifest is not signed by a key; empty if it is."""
     fault = _unreadable(folder / SIGNATURE_FILE, most=SIGNATURE_BYTES)
     if fault:
         return f"{SIGNATURE_FILE} {fault}: the pack is not signed by that key"
@@ -385,8 +373,8 @@ def _against_digest(manifest: Manifest, digest: str) -> Iterator[str]:
 
 
 def _strange_names(manifest: Manifest) -> Iterator[str]:
-    """Names that a pack has no business with, which are never opened."""
-    expected, names = FILES, [one.name for one in manifest.files]
+    """Yield faults of file names in the manifest; such files are never opened."""
+    expected, names = FILES, [file.name for file in manifest.files]
     for name in names:
         if not _NAME.fullmatch(name):
             yield f"{MANIFEST_FILE} names {shortened(name)!r}, which is no plain file name"
@@ -398,11 +386,11 @@ def _strange_names(manifest: Manifest) -> Iterator[str]:
         yield f"{MANIFEST_FILE} names {shortened(name)} twice"
 
 
-def _strange_files(folder: Path, manifest: Manifest) -> Iterator[str]:
-    """Files that lie in the folder and do not belong there."""
-    known = {*FILES, MANIFEST_FILE, SIGNATURE_FILE}
+def _strange_files(folder: Path) -> Iterator[str]:
+    """Yield files in the folder that the manifest does not name."""
+    expected = {*FILES, MANIFEST_FILE, SIGNATURE_FILE}
     with os.scandir(folder) as entries:
-        extra = sorted(entry.name for entry in entries if entry.name not in known)
+        extra = sorted(entry.name for entry in entries if entry.name not in expected)
     for name in extra[:MOST_NAMED]:
         yield f"{shortened(name)} is not in the manifest"
     if len(extra) > MOST_NAMED:
@@ -411,23 +399,23 @@ def _strange_files(folder: Path, manifest: Manifest) -> Iterator[str]:
 
 def _changed(folder: Path, manifest: Manifest) -> Iterator[str]:
     expected = FILES
-    for one in manifest.files:
-        if one.name not in expected:
+    for file in manifest.files:
+        if file.name not in expected:
             continue
-        path = folder / one.name
+        path = folder / file.name
         fault = _unreadable(path)
         if fault:
-            yield f"{one.name} {fault}"
+            yield f"{file.name} {fault}"
             continue
         size, sha256 = _hashed(path)
-        if size != one.bytes:
-            yield f"{one.name} has {size:,} bytes, and {one.bytes:,} in the manifest"
-        elif sha256 != one.sha256:
-            yield f"{one.name} was changed: its SHA-256 is {sha256}, not that in the manifest"
+        if size != file.bytes:
+            yield f"{file.name} has {size:,} bytes, and {file.bytes:,} in the manifest"
+        elif sha256 != file.sha256:
+            yield f"{file.name} was changed: its SHA-256 is {sha256}, not that in the manifest"
 
 
 def _unreadable(path: Path, *, most: int = LONGEST_RESULT) -> str:
-    """Reason why a file is not read; empty where it is. A link is never followed."""
+    """Return why a file cannot be read; empty if it can. Links are not followed."""
     try:
         kind = path.lstat()
     except OSError as error:
@@ -451,17 +439,17 @@ def _hashed(path: Path) -> tuple[int, str]:
 
 
 def _made_again(folder: Path, manifest: Manifest) -> Verified:
-    """The check that all that follows from record and policy is there."""
+    """Check that everything that follows from record and policy is in the pack."""
     try:
         record, policy = read_record(folder / RECORD_FILE), read_policy(folder / POLICY_FILE)
         if record.kind != manifest.kind:
-            return Verified([f"{RECORD_FILE} is a record of another kind"], [])
+            return Verified([f"{RECORD_FILE} is a record of another kind"])
         problems = list(_of_record(record, manifest))
-        made = made_from(record, policy)
+        texts = made_from(record, policy)
     except FedauditError as refusal:
-        # Paths of this machine are no part of what is said of a pack.
-        said = str(refusal).replace(f"{folder}{os.sep}", "")
-        return Verified([f"what the pack holds is refused: {shortened(said, 300)}"], [])
+        # The message must not depend on where the pack lies.
+        reason = str(refusal).replace(f"{folder}{os.sep}", "")
+        return Verified([f"what the pack holds is refused: {shortened(reason, 300)}"])
     checked = []
     if record.kind == "games":
         checked.append("the record's content hash follows from its settings and points")
@@ -470,12 +458,12 @@ def _made_again(folder: Path, manifest: Manifest) -> Verified:
             f"the record names no sample and shows no group of fewer than {manifest.smallest_group}"
         )
     same = manifest.made_with == made_with()
-    problems += _of_manifest(record, made.verdict, manifest)
-    others = list(_other_files(folder, made.files))
-    there = _verdict(folder / VERDICT_FILE)
-    if there is None or _outcomes(there) != _outcomes(made.verdict):
+    problems += _of_manifest(record, texts.verdict, manifest)
+    others = list(_other_files(folder, texts.files))
+    packed_verdict = _verdict(folder / VERDICT_FILE)
+    if packed_verdict is None or _outcomes(packed_verdict) != _outcomes(texts.verdict):
         problems.append(
-            f"{VERDICT_FILE} is not what the policy says of the record ({made.verdict.outcome})"
+            f"{VERDICT_FILE} is not what the policy says of the record ({texts.verdict.outcome})"
         )
     unchecked = []
     if same:
@@ -486,9 +474,9 @@ def _made_again(folder: Path, manifest: Manifest) -> Verified:
             f"({_versions(manifest)}), and this one makes other files of record and policy; these "
             "may hold anything, scripts too"
         )
-    verdict = f"the verdict ({made.verdict.outcome}, by the policy in the pack)"
-    held = [verdict, *sorted(made.files.keys() - {VERDICT_FILE, *others})]
-    checked.append(f"{', '.join(held)} are what record and policy give")
+    verdict = f"the verdict ({texts.verdict.outcome}, by the policy in the pack)"
+    matching = [verdict, *sorted(texts.files.keys() - {VERDICT_FILE, *others})]
+    checked.append(f"{', '.join(matching)} are what record and policy give")
     return Verified(
         problems,
         [] if problems else checked,
@@ -500,12 +488,12 @@ def _made_again(folder: Path, manifest: Manifest) -> Verified:
 
 
 def _versions(manifest: Manifest) -> str:
-    """Versions that differ from those here, as the manifest has them."""
-    here = made_with()
-    names = sorted({*here, *manifest.made_with})
-    odd = [name for name in names if manifest.made_with.get(name) != here.get(name)]
-    said = [f"{name} {manifest.made_with.get(name, 'unknown')}" for name in odd[:MOST_NAMED]]
-    return shortened(", ".join(said), 200)
+    """Return versions in the manifest that differ from the present ones."""
+    ours = made_with()
+    names = sorted({*ours, *manifest.made_with})
+    odd = [name for name in names if manifest.made_with.get(name) != ours.get(name)]
+    texts = [f"{name} {manifest.made_with.get(name, 'unknown')}" for name in odd[:MOST_NAMED]]
+    return shortened(", ".join(texts), 200)
 
 
 def _of_record(record: Record, manifest: Manifest) -> Iterator[str]:
@@ -525,11 +513,11 @@ def _of_record(record: Record, manifest: Manifest) -> Iterator[str]:
     if counts.keys() != manifest.suppressed.keys():
         yield f"{MANIFEST_FILE} counts other things as suppressed than a pack leaves out"
     for name, least in least_suppressed(record).items():
-        said = manifest.suppressed.get(name, 0)
-        if said < least or (name == "findings" and said != least):
+        stated = manifest.suppressed.get(name, 0)
+        if stated < least or (name == "findings" and stated != least):
             at_least = "" if name == "findings" else "at least "
             yield (
-                f"{MANIFEST_FILE} says that {said} {name} were suppressed, and {RECORD_FILE} has "
+                f"{MANIFEST_FILE} says that {stated} {name} were suppressed, and {RECORD_FILE} has "
                 f"{at_least}{least} of these"
             )
     blank = wrongly_blank(record, manifest.smallest_group)
@@ -542,16 +530,16 @@ def _of_record(record: Record, manifest: Manifest) -> Iterator[str]:
 
 
 def _foreign_settings(record: Record) -> str:
-    """Settings in the record of a live recording that none has; empty where there are none."""
-    said = record.config.get("recording")
-    within = said.keys() - OF_A_RECORDING if isinstance(said, dict) else set()
+    """Return settings of a recording that no recorder writes; empty if there are none."""
+    table = record.config.get("recording")
+    within = table.keys() - OF_A_RECORDING if isinstance(table, dict) else set()
     foreign = [*(record.config.keys() - OF_A_RECORDER), *(f"recording.{name}" for name in within)]
     return ", ".join(shortened(name) for name in sorted(foreign)[:MOST_NAMED])
 
 
 def _of_manifest(record: Record, verdict: Verdict, manifest: Manifest) -> Iterator[str]:
-    """Statements of the manifest on the record that do not follow from it."""
-    made = manifest_of(
+    """Yield statements of the manifest that do not follow from the record."""
+    expected = manifest_of(
         record,
         verdict,
         manifest.files,
@@ -560,13 +548,13 @@ def _of_manifest(record: Record, verdict: Verdict, manifest: Manifest) -> Iterat
         made_with=manifest.made_with,
     )
     for field in Manifest.model_fields:
-        if field != "digest" and getattr(made, field) != getattr(manifest, field):
+        if field != "digest" and getattr(expected, field) != getattr(manifest, field):
             yield f"{MANIFEST_FILE} has another {field.replace('_', ' ')} than record and policy"
 
 
-def _other_files(folder: Path, made: Mapping[str, str]) -> Iterator[str]:
-    """Names of files that are not what this version makes of record and policy."""
-    for name, text in made.items():
+def _other_files(folder: Path, texts: Mapping[str, str]) -> Iterator[str]:
+    """Yield names of files that differ from what this version makes."""
+    for name, text in texts.items():
         if read_bytes(folder / name, max_bytes=LONGEST_RESULT) != text.encode("utf-8"):
             yield name
 

@@ -12,11 +12,13 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainValidator,
+    Strict,
     ValidationError,
     model_validator,
 )
 
-from fedaudit.core.errors import BadInput, folded_name
+from fedaudit.core import arguments
+from fedaudit.core.errors import BadInput, folded_name, setting
 from fedaudit.core.importing import as_catalogued
 from fedaudit.core.values import Setting
 
@@ -113,9 +115,10 @@ def _setting(value: object) -> Setting:
     raise ValueError("it should be a number up to 1e15 in size, a text, or true or false")
 
 
-Share = Annotated[float, Field(gt=0, le=1)]
-Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
-Positive = Annotated[int, Field(ge=1, le=10**9, strict=True)]
+# Whole numbers in quotation marks are none.
+Count = Annotated[arguments.Count, Strict()]
+Positive = Annotated[arguments.Positive, Strict()]
+Rounds = Annotated[arguments.Rounds, Strict()]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Settings = dict[str, Annotated[Setting, PlainValidator(_setting)]]
 
@@ -157,7 +160,7 @@ class Section(BaseModel, metaclass=_Refusing):
             if name in self.set_elsewhere:
                 raise ValueError(
                     f"options.{name} is no setting of its own, since the program passes {name} "
-                    f"itself; leave it out and set {self.set_elsewhere[name]}"
+                    f"itself; leave it out and set {setting(self.set_elsewhere[name])}"
                 )
         return self
 

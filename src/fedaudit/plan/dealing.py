@@ -12,15 +12,24 @@ import numpy as np
 from jaxtyping import Int
 from numpy import ndarray
 
-from fedaudit.core.errors import BadInput, Unsupported, unknown_name
+from fedaudit.core.errors import BadInput, Unsupported, setting, unknown_name
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Samples
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal, all_but
 from fedaudit.datasets.draws.fair import DRAWS
-from fedaudit.datasets.partitions.attribute import BySide, dealt_by_side, like_their_side, sides_of
-from fedaudit.datasets.partitions.feature_shift import SHIFTS, Shift, of_clients, places, shifted
 from fedaudit.datasets.partitions.schemes import Partition
+from fedaudit.datasets.partitions.shifts import (
+    SHIFTS,
+    BySide,
+    Shift,
+    dealt_by_side,
+    like_their_side,
+    of_clients,
+    places,
+    shifted,
+    sides_of,
+)
 from fedaudit.fl.algorithms.base import Algorithm, HoldsOut
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import prepared
@@ -122,8 +131,8 @@ def refuse_one_sided(data: Mapping[ClientId, Samples], given: HoldOutRule) -> No
             raise BadInput(
                 f"client {client} has {len(mine)} samples and would hold out {apart} of them, and "
                 "it needs some on either side; give clients more samples "
-                "(partition.samples_per_client; audit.background of an audited client), or another "
-                "share to hold out (algorithm.options.held_out)"
+                f"({setting('partition.samples_per_client')}; audit.background of an audited "
+                f"client), or another share to hold out ({setting('algorithm.options.held_out')})"
             )
 
 

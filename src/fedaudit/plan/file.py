@@ -28,16 +28,28 @@ _LONGEST = 40
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
-def read_study(path: Path, overrides: dict[str, object] | None = None) -> Study:
-    """The study of a TOML file without its variants; see :func:`read_studies`.
+def read_study(path: Path | str, overrides: dict[str, object] | None = None) -> Study:
+    """Read a study from a TOML file, without its variants.
+
+    Args:
+        path: The file.
+        overrides: Values by dotted name that replace the file's, such as
+            ``{"training.rounds": 10}``.
+
+    Returns:
+        The settings, which :func:`fedaudit.run_study` runs.
+
+    Raises:
+        BadInput: No such file, not TOML, or a wrong setting.
 
     Examples:
-        >>> path = Path("mine.toml")
-        >>> _ = path.write_text("name = 'mine'\\n[data]\\nname = 'digits'\\n")
-        >>> read_study(path, {"training.rounds": 3}).training.rounds
+        >>> import fedaudit as fa
+        >>> from pathlib import Path
+        >>> _ = Path("mine.toml").write_text("name = 'mine'\\n[data]\\nname = 'digits'\\n")
+        >>> fa.read_study("mine.toml", {"training.rounds": 3}).training.rounds
         3
     """
-    return read_studies(path, overrides)[0]
+    return read_studies(Path(path), overrides)[0]
 
 
 def read_studies(path: Path, overrides: dict[str, object] | None = None) -> list[Study]:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from fedaudit.core.arguments import Decay, ProperShare
 from fedaudit.plan.base import Count, DefenseName, Digest, Positive, Section, Settings
 from fedaudit.plan.optional import COALITION
 from fedaudit.plan.sections import DataSection, Study
@@ -80,8 +81,8 @@ class NeuronSection(Section):
     hidden: Positive = 1000
     epochs: Count = 300
     lr: Annotated[float, Field(gt=0, le=1e6)] = 10.0
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    target_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    momentum: Decay = 0.9
+    target_share: ProperShare = 0.5
     output: str = "one-logit"
     optimizer: str = "momentum"
     check: Count = 0
@@ -213,7 +214,8 @@ class GameStudy(Section):
     def _one_defense(self) -> "GameStudy":
         if self.rounds.play == "rounds" and self.mechanism.name != "none":
             raise ValueError(
-                "games in rounds are behind rounds.defense, and those behind a mechanism are "
+                "games in rounds are behind a defense of gradients, and those behind a mechanism "
+                "are "
                 'played by signs; leave mechanism out, or set rounds.play to "signs"'
             )
         if self.rounds.play == "signs" and self.rounds != RoundsSection():

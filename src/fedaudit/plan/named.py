@@ -5,10 +5,10 @@ from contextlib import suppress
 from inspect import signature
 
 from fedaudit.algorithms import algorithm_named
-from fedaudit.core.errors import BadInput, FedauditError, Unsupported, type_of
+from fedaudit.core.errors import BadInput, FedauditError, Unsupported, setting, type_of
 from fedaudit.core.importing import called, named
 from fedaudit.core.naming import Copies
-from fedaudit.core.objects import stated
+from fedaudit.core.objects import canonical_repr
 from fedaudit.core.tasks import TASKS, Task, lacking, task_named
 from fedaudit.core.values import ClientId
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
@@ -125,7 +125,7 @@ def refuse_unfit(defenses: Mapping[ClientId, Defense], plan: Plan) -> None:
         FedauditError: What the first of them that does not fit says.
     """
     # Members of a coalition are set alike: one of them stands for all.
-    for defense in {stated(one): one for one in defenses.values()}.values():
+    for defense in {canonical_repr(one): one for one in defenses.values()}.values():
         task = plan.architecture.task
         if defense.reads & ~task.readings:
             said = lacking(f"the defense {type(defense).__name__}", defense.reads, task)
@@ -137,12 +137,13 @@ def _refuse_misplaced(group: Group, clients: int, found: dict[ClientId, Defense]
     strangers = [client for client in group.clients if client >= clients]
     if strangers:
         raise BadInput(
-            f"defense.clients names {strangers}, but clients are numbered 0 to {clients - 1}"
+            f"{setting('defense.clients')} names {strangers}, but clients are numbered 0 to "
+            f"{clients - 1}"
         )
     twice = [client for client in group.clients if client in found]
     if twice:
         raise BadInput(
-            f"clients {twice} are in two groups, of defense and its defense.also; put each client "
+            f"clients {twice} are in two groups of defended clients; put each client "
             "into one, and several defenses of one client into a chain"
         )
 
@@ -160,7 +161,7 @@ def _made(group: Group) -> dict[ClientId, Defense]:
         # Nobody would be defended, and the record would still name the defense.
         raise BadInput(
             f"no client is left to use the defense {group.parts[0].name!r}; name at least one in "
-            'defense.clients, or set defense.name = "none"'
+            f'{setting("defense.clients")}, or set {setting("defense.name")} = "none"'
         )
     chains = {
         client: tuple(made(p.name, p.options, coalition=group.clients) for p in group.parts)
@@ -200,7 +201,7 @@ def alike(
     """
     is_merged = client in study.audit.merge
     members = study.audit.merge if is_merged else (client,)
-    return is_merged, tuple(stated(defenses[c]) if c in defenses else "" for c in members)
+    return is_merged, tuple(canonical_repr(defenses[c]) if c in defenses else "" for c in members)
 
 
 def representatives(study: Study, defenses: Mapping[ClientId, Defense]) -> dict[ClientId, ClientId]:

@@ -5,9 +5,10 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, model_validator
 
+from fedaudit.core.arguments import LearningRate
 from fedaudit.core.values import ClientId
 from fedaudit.observe.tensors import MAX_ROUND
-from fedaudit.plan.base import Count, DefenseName, Positive, Section, Settings
+from fedaudit.plan.base import Count, DefenseName, Positive, Rounds, Section, Settings
 
 NONE = "none"
 
@@ -212,11 +213,11 @@ class UnlearningSection(Section):
     """
 
     method: Literal["retrain", "continue", "ascent", "nothing"] = "retrain"
-    rounds: Annotated[int, Field(ge=1, le=MAX_ROUND, strict=True)] = 5
+    rounds: Rounds = 5
     margin: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     epochs: Positive = 10
-    lr: Annotated[float, Field(gt=0, le=1e3)] = 0.1
-    radius: Annotated[float, Field(gt=0, le=1e3)] = 1 / 3
+    lr: LearningRate = 0.1
+    radius: LearningRate = 1 / 3
 
 
 class SecureSumSection(Section):
@@ -264,7 +265,7 @@ class AttackerSection(Section):
     client: Count | None = None
     first: Positive = 5
     every: Annotated[int, Field(ge=2, le=MAX_ROUND, strict=True)] = 2
-    strength: Annotated[float, Field(gt=0, le=1e3)] = 1.0
+    strength: LearningRate = 1.0
 
 
 OPTIONAL: Mapping[str, type[Section]] = {

@@ -1,18 +1,18 @@
-"""Settings of catalogue entries, held against what the entry's function takes."""
+"""Checks of the settings of catalogue entries against what an entry's function takes."""
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from inspect import Parameter, signature
-from types import UnionType
+from collections.abc import Callable, Collection, Iterable
+from inspect import Parameter
 from typing import NamedTuple, get_args
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.arguments import parameters, refuse_unfit
+from fedaudit.core.errors import BadInput, setting, unknown_name
 from fedaudit.core.values import Setting
 from fedaudit.plan.base import Settings
 
 _GIVEN = {"coalition", "members", "task"}
-"""Parameters that the rest of the study gives."""
+"""Parameters that the rest of the study sets."""
 
 
 def check_options(
@@ -25,15 +25,15 @@ def check_options(
     section: str | None = None,
     set_elsewhere: Collection[str] = (),
 ) -> None:
-    """Refuses options that a function does not take, of the wrong type, or left out.
+    """Raise if a function does not take an option, or one has the wrong type or is missing.
 
     Args:
-        kind: Of the catalogue, for refusals.
-        name: Of the entry.
-        make: Its function, whose parameters and their annotations are what is taken.
-        options: As the study gives them.
+        kind: Catalogue, for refusals.
+        name: Name of the entry.
+        make: Its function, whose parameters and annotations are what is taken.
+        options: Options in the study.
         complete: Whether every parameter without a default must be among them.
-        section: Of the study, in which the options stand; the kind's own name if left out.
+        section: Table of the study that has the options; that of the kind's name if left out.
         set_elsewhere: Parameters that other settings decide; a refusal does not offer them.
 
     Raises:
@@ -41,11 +41,11 @@ def check_options(
     """
     if not callable(make):
         raise TypeError(f"{name} cannot be made")
-    parameters = {n: p for n, p in _parameters(make).items() if n not in _GIVEN}
+    taken = {n: p for n, p in parameters(make).items() if n not in _GIVEN}
     for option in options:
-        if option not in parameters:
-            raise _unknown_option(kind, name, option, parameters.keys() - {*set_elsewhere})
-        _check_type(f"{option} of the {kind} {name!r}", options[option], parameters[option])
+        if option not in taken:
+            raise _unknown_option(kind, name, option, taken.keys() - {*set_elsewhere})
+        _check_type(f"{option} of the {kind} {name!r}", options[option], taken[option])
     if complete:
         refuse_missing([Entry(kind, name, make, options, section or kind)])
 
@@ -61,11 +61,11 @@ class Entry(NamedTuple):
     """A catalogue entry as a study names it.
 
     Attributes:
-        kind: Of the catalogue.
-        name: Of the entry.
+        kind: Catalogue.
+        name: Name of the entry.
         make: Its function.
-        options: As the study gives them.
-        section: Of the study, in which the options are.
+        options: Options in the study.
+        section: Table of the study that has the options.
         set_elsewhere: Parameters that other settings decide.
     """
 
@@ -78,10 +78,10 @@ class Entry(NamedTuple):
 
 
 def refuse_missing(entries: Iterable[Entry]) -> None:
-    """Refuse entries without a setting that they must have; all such settings are named at once.
+    """Raise if an entry lacks a setting that it needs; all such settings are named at once.
 
     Args:
-        entries: All that a study names.
+        entries: All entries that a study names.
 
     Raises:
         BadInput: A required setting is missing. Values that papers give for it are quoted. An
@@ -91,15 +91,15 @@ def refuse_missing(entries: Iterable[Entry]) -> None:
     for kind, name, make, options, section, set_elsewhere in entries:
         missing = [
             one.name
-            for one in _parameters(make).values()
+            for one in parameters(make).values()
             if one.default is one.empty
             and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
             and one.name not in options
             and one.name not in _GIVEN
         ]
-        given = [f"{section}.options.{one}{_published(make, one)}" for one in missing]
+        given = [setting(f"{section}.options.{one}") + _published(make, one) for one in missing]
         if missing:
-            taken = _parameters(make).keys() - _GIVEN
+            taken = parameters(make).keys() - _GIVEN
             unknown = [one for one in options if one not in taken]
             found += [
                 str(_unknown_option(kind, name, one, taken - {*set_elsewhere})) for one in unknown
@@ -122,31 +122,23 @@ def _published(make: object, parameter: str) -> str:
     return f" (published: {said[1]})" if said else ""
 
 
-def _parameters(make: Callable[..., object]) -> Mapping[str, Parameter]:
-    """Parameters of a function; annotations that are text, as in some files all are, are read."""
-    try:
-        return signature(make, eval_str=True).parameters
-    except NameError:  # some of them speak of names that are only there for a type checker
-        return signature(make).parameters
-
-
 def _check_type(what: str, value: Setting, parameter: Parameter) -> None:
-    """Whole numbers may stand for floats; nothing else may stand for another type."""
     annotation = parameter.annotation
-    if annotation is parameter.empty:  # a part of the user's own need not say
+    if annotation is parameter.empty:  # custom parts need no annotations
         return
-    kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
-    taken = [kind for kind in _IN_WORDS if kind in kinds]
-    if not taken:
+    if not _is_plain(annotation):
         raise BadInput(f"{what} cannot be set in a study; leave it out")
-    if type(value) not in taken and not (float in taken and type(value) is int):
-        names = " or ".join(_IN_WORDS[kind] for kind in taken)
-        raise BadInput(f"{what} takes {names}, got {value!r}")
+    refuse_unfit(
+        what,
+        value,
+        annotation,
+        *([] if parameter.default is parameter.empty else [parameter.default]),
+    )
 
 
-_IN_WORDS: dict[type, str] = {
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    bool: "true or false",
-}
+def _is_plain(annotation: object) -> bool:
+    """Return True if a study file can state a value of a type."""
+    within = [annotation, *get_args(annotation)]
+    return any(one in (bool, int, float, str) or isinstance(one, Setting) for one in within) or any(
+        _is_plain(one) for one in within[1:]
+    )

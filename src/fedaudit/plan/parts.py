@@ -66,7 +66,8 @@ class Parts:
     """Parts that a study names, looked up once, with everything refused that needs no data.
 
     Attributes:
-        study: The settings.
+        study: The settings, with those that follow from others: digests of custom code, and the
+            number of samples for source inference.
         task: What models are trained for.
         partition: How training samples are dealt to clients.
         make_algorithm: Constructs the algorithm once there are data.
@@ -76,6 +77,7 @@ class Parts:
         attacks: Attacks that the study names, or those of its set, whatever the view offers.
         metrics: Further metrics by name.
         measured_rounds: Rounds to be measured, ascending.
+        extensions: What its optional tables add to a run, in this order.
     """
 
     study: Study
@@ -88,6 +90,7 @@ class Parts:
     attacks: Mapping[str, Attack]
     metrics: Mapping[str, Exact | Metric]
     measured_rounds: tuple[int, ...]
+    extensions: "tuple[type[Extension], ...]"
 
 
 @short_repr
@@ -286,9 +289,9 @@ class Conclusion(NamedTuple):
 class Extension:
     """An extension of a run, which an optional table of its study asks for.
 
-    Class methods are asked for every study, in the order of
-    :data:`fedaudit.study.build.EXTENSIONS`, and do nothing where it has no such table. What
-    :meth:`added` gives a run is asked through methods, from the first round to the record.
+    Class methods are called for the studies that ask for it
+    (:func:`fedaudit.extensions.extensions_of`). What :meth:`added` gives a run is asked through
+    methods, from the first round to the record.
     """
 
     table: ClassVar[str] = ""
@@ -375,6 +378,13 @@ class Extension:
             folder: Its folder.
         """
         return []
+
+    def refuse_untrainable(self, run: Setup) -> None:
+        """Raise if what the extension trains after the run cannot be trained.
+
+        Raises:
+            BadInput: A model cannot take a step on its samples.
+        """
 
     def cost(self) -> str:
         """A sentence on what the federations beside a run cost; empty for nothing."""

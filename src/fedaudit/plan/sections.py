@@ -11,11 +11,18 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, model_validator
 
 from fedaudit.attacks import DEFAULT_SET
+from fedaudit.core.arguments import (
+    Decay,
+    Fraction,
+    LearningRate,
+    ProperShare,
+    Share,
+    WeightDecay,
+)
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import code_key
 from fedaudit.core.metric_names import tpr_at
-from fedaudit.fl.training.local import LocalTraining
-from fedaudit.observe.tensors import MAX_ROUND
+from fedaudit.fl.training.local import LocalTraining, OptimizerName, ScheduleName
 from fedaudit.plan.base import (
     AlgorithmName,
     AttackName,
@@ -27,9 +34,9 @@ from fedaudit.plan.base import (
     ModelName,
     PartitionName,
     Positive,
+    Rounds,
     Section,
     Settings,
-    Share,
     TaskName,
     ViewName,
     each_once,
@@ -95,8 +102,8 @@ class ModelSection(Section):
     """Which architecture; ``options`` are its own."""
 
     set_elsewhere: ClassVar[Mapping[str, str]] = {
-        "shape": "data.name, whose samples decide it",
-        "classes": "data.name or data.classes",
+        "shape": "data.name",
+        "classes": "data.classes",
     }
 
     name: ModelName = "mlp"
@@ -141,15 +148,15 @@ class TrainingSection(Section):
         20
     """
 
-    rounds: Annotated[int, Field(ge=1, le=MAX_ROUND, strict=True)] = 30
+    rounds: Rounds = 30
     participation: Share = 1.0
     epochs: Positive = 1
     batch_size: Positive = 32
-    lr: Annotated[float, Field(gt=0, le=1e3)] = 0.1
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0, le=1e3)] = 0.0
-    schedule: str = "constant"
-    optimizer: str = "sgd"
+    lr: LearningRate = 0.1
+    momentum: Decay = 0.0
+    weight_decay: WeightDecay = 0.0
+    schedule: ScheduleName = "constant"
+    optimizer: OptimizerName = "sgd"
 
     def local(self) -> LocalTraining:
         """Local training of each client in its round.
@@ -280,7 +287,7 @@ class ShiftSection(Section):
     """
 
     kind: str
-    minority: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    minority: ProperShare = 0.15
     minority_range: tuple[float, float] = (0.0, 25.0)
     majority_range: tuple[float, float] = (25.0, 50.0)
     value: str = ""
@@ -318,8 +325,8 @@ class RiskSection(Section):
     epochs: Positive | None = None
     sizes: Literal["proportional", "capped"] = "proportional"
     samples: Count = 0
-    low: Annotated[float, Field(ge=0, le=1)] = 0.5
-    high: Annotated[float, Field(ge=0, le=1)] = 0.8
+    low: Fraction = 0.5
+    high: Fraction = 0.8
 
     @model_validator(mode="before")
     @classmethod
@@ -374,7 +381,7 @@ class FiguresSection(Section):
     nobody_is_a_member: bool = False
     permutations: Annotated[int, Field(ge=20, le=10**6, strict=True)] = 200
     blind_classifier: bool = True
-    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    alpha: ProperShare = 0.05
     most_exposed: Count = 10
     planted_leak: bool = False
     metrics: Annotated[

@@ -47,8 +47,8 @@ def read_toml(path: Path, what: str) -> dict[str, object]:
     except TooLarge as error:
         raise BadInput(f"{error}; {what} is a short file") from error
     except FileNotFoundError as error:
-        there = islice(path.parent.glob("*.toml"), _MOST_LOOKED_AT)
-        near = [str(path.with_name(name)) for name in nearest(path.name, (p.name for p in there))]
+        there = [file.stem for file in islice(path.parent.glob("*.toml"), _MOST_LOOKED_AT)]
+        near = [str(path.with_name(f"{name}.toml")) for name in nearest(path.stem, there)]
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         if not near and path.parts[0] in _OF_A_CHECKOUT:
             hint = f"the folder {path.parts[0]} is in a checkout of fedaudit, not in its package; "

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from fedaudit.core.errors import BadInput, option, unknown_name
+from fedaudit.core.errors import BadInput, option, setting, unknown_name
 from fedaudit.results.text import MAX_DEPTH, deeper_than
 
 if TYPE_CHECKING:
@@ -19,10 +19,19 @@ _LONGEST = 80
 def study_from(
     values: dict[str, object], *, source: str = "the study", overrides: Collection[str] = ()
 ) -> "Study":
-    """A checked study from plain values; see :func:`settings_from`.
+    """Return a study from plain values, checked.
+
+    Args:
+        values: Tables and settings, as a study file has them.
+        source: Where they are from, for refusals.
+        overrides: Dotted names of settings that are from elsewhere.
+
+    Raises:
+        BadInput: One sentence naming the first setting that is wrong, and what is allowed.
 
     Examples:
-        >>> study_from({"name": "mine", "data": {"name": "digits"}}).data.name
+        >>> import fedaudit as fa
+        >>> fa.study_from({"name": "mine", "data": {"name": "digits"}}).data.name
         'digits'
     """
     # Not at the top: a policy is checked here too, by a gate that loads nothing that trains.
@@ -77,7 +86,7 @@ def refusal_of(
     typed = option(beside)
     # In Python a setting stands in a mapping, under the very name that is given.
     name = typed if typed.startswith("--") else beside
-    place = name if beside and where else f"{where} in {source}" if where else source
+    place = name if beside and where else f"{setting(where)} in {source}" if where else source
     # What refuses a whole table says itself what it was given.
     of_table = first["type"] == "value_error" and isinstance(first["input"], Mapping | BaseModel)
     return BadInput(f"{place}: {wanted}{'' if of_table else _got(first['input'])}{more}")

@@ -64,7 +64,7 @@ class First(NamedTuple):
         picture: Empty where no figure says anything, or a figure of the page stands in its place.
         numbers: Three at most.
         controls: How many hold, in a line.
-        sign: "✓" if all hold, "✗" if one failed or none was run, "?" if some cannot tell.
+        sign: "✓" if all hold, "✗" if one failed, "?" if some cannot tell or none was run.
         next: What to do, most important first.
     """
 

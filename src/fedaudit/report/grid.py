@@ -1,9 +1,10 @@
 """A table as data: one description that the terminal and the HTML report both draw."""
 
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from string import ascii_lowercase
 from typing import Literal, NamedTuple
 
 Tone = Literal["", "alarm", "raised", "weak", "clear", "strong", "good", "muted"]
@@ -36,8 +37,7 @@ class Heading(NamedTuple):
     detail: str = ""
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column's heading; numbers are set flush right."""
 
     text: str
@@ -74,9 +74,7 @@ class Footnotes:
     def mark(self, note: str) -> str:
         """Return the letter of a note, a new one for a new note; "" for an empty note."""
         note = shortened(note, 300)
-        if not note:
-            return ""
-        return self.notes.setdefault(note, _letters(len(self.notes)))
+        return self.notes.setdefault(note, _letters(len(self.notes))) if note else ""
 
     def listed(self) -> tuple[tuple[str, str], ...]:
         """Return all notes as (letter, text), in the order of their letters."""
@@ -84,11 +82,8 @@ class Footnotes:
 
 
 def _letters(number: int) -> str:
-    letters = ""
-    while number >= 0:
-        letters = chr(ord("a") + number % 26) + letters
-        number = number // 26 - 1
-    return letters
+    before = _letters(number // 26 - 1) if number >= 26 else ""
+    return before + ascii_lowercase[number % 26]
 
 
 def clean(text: str) -> str:
@@ -125,24 +120,30 @@ def cut_within(text: str, limit: int) -> str:
     return f"{text[: limit - 1 - end].rstrip()}…{text[len(text) - end :].lstrip()}"
 
 
-def named(text: str, detail: str = "", tone: Tone = "", *, limit: int = 48) -> Cell:
+MOST_KEPT = 400
+"""Characters of a name that the ``full`` text of a cell holds."""
+
+
+def named(text: str, detail: str = "", *, limit: int = 48) -> Cell:
     """Return a cell with a name from outside: cleaned and shortened, more of it in ``full``."""
     short, whole = shortened(text, limit), shortened(text, MOST_KEPT)
-    return Cell(short, detail, tone, full=whole if whole != short else "")
-
-
-MOST_KEPT = 400
-"""Characters of a name that ``full`` holds."""
+    return Cell(short, detail, full=whole if whole != short else "")
 
 
 EMPTY = Cell("–", tone="muted")
 """Placeholder for a missing value."""
 
-Filled = Mapping[str, Cell | str | None]
-"""A row by the headings of its columns; None leaves a dash."""
+Place = str | tuple[str, str]
+"""A column by its heading, or by a heading over several columns and its own."""
+
+Content = Cell | str | None
+"""What fills a place of a table; None leaves a dash."""
+
+Filled = Mapping[Place, Content]
+"""A row by the headings of its columns."""
 
 
-def as_cell(value: Cell | str | None) -> Cell:
+def as_cell(value: Content) -> Cell:
     """Return a text as a cell, and a dash for None."""
     return EMPTY if value is None else Cell(value) if isinstance(value, str) else value
 
@@ -151,49 +152,46 @@ def tabled(
     caption: str,
     rows: Iterable[Filled],
     *,
-    words: Sequence[str] = (),
-    varying: Sequence[str] = (),
-    headings: tuple[Heading, ...] = (),
+    words: Collection[str] = (),
+    order: Iterable[Place] = (),
+    under: Mapping[str, str] | None = None,
     notes: Footnotes | None = None,
     remark: str = "",
 ) -> Grid:
-    """Return a table of rows that all have the same columns, in their order.
+    """Return a table of rows, with the columns that any of them has.
 
     Args:
         caption: What the table shows.
         rows: The first column of each is its heading.
         words: Columns without numbers, except the first; the others are set flush right.
-        varying: Columns without numbers that are left out if they are the same in all of several
-            rows; the remark then says it once.
-        headings: Headings above the columns.
+        order: Columns that come first, in this order; the others follow as they first appear.
+            Those below one heading are side by side.
+        under: Smaller lines below headings over columns.
         notes: Footnotes of the cells.
         remark: A sentence below the table.
     """
-    cells = [{name: as_cell(one) for name, one in row.items()} for row in rows]
-    names = list(cells[0]) if cells else []
-    constant = [
-        name for name in varying if len(cells) > 1 and len({row[name].text for row in cells}) == 1
+    cells = [{_with_over(name): as_cell(one) for name, one in row.items()} for row in rows]
+    used = dict.fromkeys(place for row in cells for place in row)
+    known = [place for place in dict.fromkeys((*map(_with_over, order), *used)) if place in used]
+    overs = dict.fromkeys(over for over, _ in known)
+    places = [place for over in overs for place in known if place[0] == over]
+    names = [shortened(name, 60) for _, name in places]
+    headings = [
+        Heading(shortened(over, 60), sum(p[0] == over for p in places), (under or {}).get(over, ""))
+        for over in overs
     ]
-    shown = [name for name in names if name not in constant]
-    if constant:
-        same = [_of_all(shortened(name, 60).lower(), cells[0][name].text) for name in constant]
-        remark = f"In every row: {', '.join(same)}. {remark}"
     return Grid(
         caption,
-        tuple(
-            Column(shortened(name, 60), bool(place) and name not in (*words, *varying))
-            for place, name in enumerate(shown)
-        ),
-        tuple(tuple(row[name] for name in shown) for row in cells),
-        headings=headings,
-        notes=notes.listed() if notes else (),
-        remark=remark,
+        tuple(Column(name, at > 0 and name not in words) for at, name in enumerate(names)),
+        tuple(tuple(row.get(place, EMPTY) for place in places) for row in cells),
+        tuple(headings) if any(overs) else (),
+        notes.listed() if notes else (),
+        remark.strip(),
     )
 
 
-def _of_all(column: str, text: str) -> str:
-    """Return "seed 1"; a text that names its column, such as "no defense", is left as it is."""
-    return text if column in text.split() else f"{column} {text}"
+def _with_over(place: Place) -> tuple[str, str]:
+    return ("", place) if isinstance(place, str) else place
 
 
 def below(*lines: str) -> str:

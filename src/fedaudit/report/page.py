@@ -2,8 +2,7 @@
 
 import base64
 import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -25,34 +24,27 @@ from fedaudit.core.files import (
 from fedaudit.report import words
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clause_summary
-from fedaudit.report.clusters import cluster_figures, cluster_section
+from fedaudit.report.clusters import cluster_section
 from fedaudit.report.comparison.screen import first_of_comparison, front_figure
-from fedaudit.report.comparison.tables import comparison_section
+from fedaudit.report.comparison.tables import comparison_sections
 from fedaudit.report.comparison.tradeoffs import cautions
-from fedaudit.report.evidence import about_members, attacks_tried, says_nothing
+from fedaudit.report.evidence import attacks_tried, says_nothing
 from fedaudit.report.figures.drawing import Figures
 from fedaudit.report.figures.forest import forest_drawn
-from fedaudit.report.figures.games import game_figures
-from fedaudit.report.figures.membership import roc_figure
-from fedaudit.report.figures.svg import drawn, hovering, symbols
-from fedaudit.report.first import first_screen
-from fedaudit.report.fixed import package_file
+from fedaudit.report.figures.svg import drawn
+from fedaudit.report.first import First, first_screen
+from fedaudit.report.fixed import fixed, package_file
 from fedaudit.report.grid import clean, shortened
 from fedaudit.report.reproducing import reproducing
-from fedaudit.report.sources import kind_of, source_figures, source_section
-from fedaudit.report.tables.games import (
-    certificates_table,
-    detector_table,
-    detector_words,
-    points_table,
-)
-from fedaudit.report.tables.membership import membership_section, targets_of
-from fedaudit.report.tables.run import run_section
+from fedaudit.report.section import Section
+from fedaudit.report.sources import kind_of, source_section
+from fedaudit.report.tables.games import game_sections
+from fedaudit.report.tables.membership import membership_section
+from fedaudit.report.tables.run import run_sections
 from fedaudit.report.text.games import first_of_games, game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.unlearning import unlearning_section
 from fedaudit.results.comparison import Comparison
-from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.record import Record, record_json
 
 MOST_VERDICTS = 6
@@ -137,54 +129,74 @@ def report_html(record: Record, pictures: str = "") -> str:
     """
     record = words.cleaned(record, words.without_digests([record]))
     if record.kind == "games":
-        return _games_html(record)
-    kind, plain = kind_of(record), verdict(record)
-    attacks = words.plural(attacks_tried(record), "attack") if record.attacks else ""
-    return _rendered(
-        "report.html.j2",
-        f"{kind}: {shortened(record.name, 80)}",
-        figures_of(record),
-        **_common(
+        played = game_verdict(record)
+        return _report(
+            "games.html.j2",
             record,
-            words.plural(record.federation_size, "client"),
-            *filter(None, [attacks]),
-            words.plural(len(record.seeds), "seed"),
-        ),
-        kind=kind,
-        verdict=plain,
-        first=first_screen(record, plain),
-        on_membership=about_members(record),
-        sources=source_section(record),
-        clusters=cluster_section(record),
-        unlearning=unlearning_section(record),
-        advice=advice(record),
-        pictures=pictures,
-        targets=targets_of(record),
-        **membership_section(record),
-        **run_section(record),
-    )
-
-
-def _games_html(record: Record) -> str:
-    plain, detector = game_verdict(record), record.detection
-    return _rendered(
-        "games.html.j2",
-        f"Security games: {shortened(record.name, 80)}",
-        game_figures(record),
-        **_common(
-            record,
+            "Security games",
+            first_of_games(record, played),
             words.plural(len(record.points), "point"),
             words.plural(sum(game.adv.total for game in record.games), "game"),
-        ),
-        verdict=plain,
-        first=first_of_games(record, plain),
-        detector=detector_table(detector) if detector else None,
-        detected=detector_words(detector) if detector else [],
-        about=clean(str(record.config.get("about", ""))),
-        points=points_table(record),
-        rounds=points_table(record, in_rounds=True),
-        certificates=certificates_table(record),
+            verdict=played,
+            about=clean(str(record.config.get("about", ""))),
+        )
+    said, tried = verdict(record), words.plural(attacks_tried(record), "attack")
+    return _report(
+        "report.html.j2",
+        record,
+        kind_of(record),
+        first_screen(record, said),
+        words.plural(record.federation_size, "client"),
+        tried if record.attacks else "",
+        words.plural(len(record.seeds), "seed"),
+        verdict=said,
+        pictures=pictures,
     )
+
+
+def _report(
+    template: str, record: Record, kind: str, first: First, *counts: str, **values: object
+) -> str:
+    name, digest = shortened(record.name, 80), record.content_hash
+    meta = (record.environment.started[:10], *counts, f"record {shortened(digest, 13)}")
+    return _rendered(
+        template,
+        f"{kind}: {name}",
+        sections_of(record),
+        None,
+        kind=kind,
+        name=name,
+        running=(shortened(record.name, 60), f"record {shortened(digest, 21)}"),
+        record=record,
+        meta=[part for part in meta if part],
+        first=first,
+        clauses=clause_summary(record),
+        again=reproducing(record),
+        **values,
+    )
+
+
+def sections_of(record: Record) -> list[Section]:
+    """Return the sections of a record's report, without those that it has nothing for."""
+    if record.kind == "games":
+        return game_sections(record)
+    parts = [
+        membership_section(record),
+        unlearning_section(record),
+        _ladder_section(record),
+        source_section(record),
+        cluster_section(record),
+        *run_sections(record),
+    ]
+    return [part for part in parts if part is not None]
+
+
+def _ladder_section(record: Record) -> Section | None:
+    place = advice(record)
+    if place is None:
+        return None
+    said = [place.stands, fixed("ladder.lowered") if place.lowered else ""]
+    return Section("ladder", "On the leak ladder", said, place.lowered)
 
 
 def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
@@ -201,40 +213,20 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     verdicts = [verdict(record) for record in records]
     pairs = list(zip(records, verdicts, strict=True))
     first = first_of_comparison(comparison, records, verdicts)
-    front = front_figure(comparison, ranked=first.look != "control failed")
+    front = front_figure(comparison, records, ranked=first.look != "control failed")
     title = f"Comparison of {words.plural(len(records), 'audit')}"
     return _rendered(
         "comparison.html.j2",
         title,
-        {front.ident: front} if front else {},
+        comparison_sections(comparison, records, [plain.status for plain in verdicts]),
+        front,
         running=(title, ""),
         first=first,
-        front=front,
         verdicts=[(r.name, plain) for r, plain in pairs] if len(records) <= MOST_VERDICTS else [],
-        **comparison_section(comparison, records, [plain.status for plain in verdicts]),
-        defended=any(row.family != NO_DEFENSE for row in comparison.rows),
         cautions=cautions(comparison, records),
         alarming=any(says_nothing(r) or plain.status == "control failed" for r, plain in pairs),
         records=records,
     )
-
-
-def _common(record: Record, *counts: str) -> dict[str, object]:
-    """Return what the reports of studies and of games have in common."""
-    digest, made = record.content_hash, record.environment.started[:10]
-    return {
-        "record": record,
-        "running": (shortened(record.name, 60), f"record {shortened(digest, 21)}"),
-        "meta": [part for part in (made, *counts, f"record {shortened(digest, 13)}") if part],
-        "clauses": clause_summary(record),
-        "again": reproducing(record),
-    }
-
-
-def figures_of(record: Record) -> dict[str, Figures]:
-    """Return every figure that the record has data for, by its name in the document."""
-    found = [roc_figure(record.curves), *source_figures(record), *cluster_figures(record)]
-    return {figure.ident: figure for figure in found if figure is not None}
 
 
 _MOST_PICTURES = 2**20
@@ -257,13 +249,16 @@ def _pictures(path: Path) -> str:
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
-def _rendered(template: str, title: str, figures: Mapping[str, Figures], **values: object) -> str:
-    """Return a template filled in, with the page's script and the values of its figures."""
+def _rendered(
+    template: str,
+    title: str,
+    sections: Sequence[Section],
+    front: Figures | None,
+    /,
+    **values: object,
+) -> str:
+    """Return a template filled in, with the page's script."""
     scripts = {"guard": package_file("guard.js"), "page": package_file("page.js")}
-    data = {
-        name: [[hovering(panel) for panel in choice.panels] for choice in figure.choices]
-        for name, figure in figures.items()
-    }
     return (
         templates()
         .get_template(template)
@@ -272,20 +267,11 @@ def _rendered(template: str, title: str, figures: Mapping[str, Figures], **value
             css=Markup(package_file("report.css")),
             policy=_policy(list(scripts.values())),
             scripts={name: Markup(text) for name, text in scripts.items()},
-            data=Markup(embedded(data)),
-            figures=figures,
-            symbols=symbols(),
+            sections=sections,
+            front=front,
             **values,
         )
     )
-
-
-def embedded(value: object) -> str:
-    """Return JSON for a script element: no character in it can end the element."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    for char in "<>&":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
 
 
 def _policy(scripts: list[str]) -> str:

@@ -1,11 +1,13 @@
 """Source inference in a report: attacks with their runs, sentences, table and charts."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from itertools import compress
+from typing import NamedTuple, cast
 
 from fedaudit.report import evidence, words
-from fedaudit.report.figures import drawing
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Grid, named, shortened
+from fedaudit.report.section import Section
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance, alpha_of
@@ -21,12 +23,6 @@ from fedaudit.results.sources import (
 
 SAME_LABELS = "all with the label distribution of an audited client"
 """Mark of samples of a fair draw, in which classes do not reveal the client."""
-MOST_WRITTEN = 15
-"""Clients up to which a confusion map has its numbers written in."""
-MOST_APART = 40
-"""Clients up to which lines separate the fields of a confusion map."""
-MOST_TICKS = 10
-"""Measured rounds up to which each has a mark on the axis."""
 
 
 class Named(NamedTuple):
@@ -77,6 +73,11 @@ class Named(NamedTuple):
         """True if it is above guessing and above label distributions."""
         return self.above_guessing and bool(above_chance(self.excess))
 
+    @property
+    def share_beyond(self) -> float:
+        """Excess over label distributions by its lower limit, as a share of what they leave."""
+        return beyond(evidence.least_of(self.excess), self.mixes)
+
 
 def on_sources(record: Record) -> tuple[Named, ...]:
     """Return every source attack of a record, those without a defense first."""
@@ -114,11 +115,8 @@ def _key(result: Estimate | SourceResult) -> tuple[str, str, str]:
 def labels_of_named(attacks: Sequence[Named]) -> list[str]:
     """Return a label for each attack: its name, and its defense and view if these differ."""
     parts = [_setting(attack.success, 60) for attack in attacks]
-    varies = [place == 0 or len({part[place] for part in parts}) > 1 for place in range(3)]
-    return [
-        " · ".join(text for text, differs in zip(part, varies, strict=True) if differs)
-        for part in parts
-    ]
+    varies = [True, *(len(set(values)) > 1 for values in list(zip(*parts, strict=True))[1:])]
+    return [" · ".join(compress(part, varies)) for part in parts]
 
 
 def _setting(result: Estimate | SourceResult, limit: int = 48) -> tuple[str, str, str]:
@@ -131,23 +129,20 @@ def _setting(result: Estimate | SourceResult, limit: int = 48) -> tuple[str, str
 
 def strongest_on_sources(attacks: Sequence[Named]) -> Named | None:
     """Return the attack with the largest excess by its lower limit, else the highest success."""
-
-    def shown(attack: Named) -> tuple[bool, bool, float]:
-        excess = beyond(evidence.least_of(attack.excess), attack.mixes)
-        return (
-            attack.above_mixes,
-            attack.above_guessing,
-            excess if attack.above_mixes else attack.success.number,
-        )
-
-    return max(attacks, key=shown, default=None)
+    return max(
+        attacks,
+        key=lambda one: (
+            one.above_mixes,
+            one.above_guessing,
+            one.share_beyond if one.above_mixes else one.success.number,
+        ),
+        default=None,
+    )
 
 
 def excess_size(attack: Named) -> evidence.Size | None:
     """Return the size of the leak that is shown at least beyond label distributions."""
-    if not attack.above_mixes:
-        return None
-    return evidence.size_reached_by(beyond(evidence.least_of(attack.excess), attack.mixes))
+    return evidence.size_reached_by(attack.share_beyond) if attack.above_mixes else None
 
 
 def beyond(excess: float, level: float) -> float:
@@ -160,45 +155,15 @@ def look_of_source(attack: Named) -> evidence.Look:
     if attack.success.doubt:
         return evidence.DOUBTED
     if not attack.above_guessing:
-        return (
-            evidence.Look("△ ", "", "size open") if attack.success.significant else evidence.Look()
-        )
+        return evidence.SIZE_OPEN if attack.success.significant else evidence.Look()
     size = excess_size(attack)
     if size is None:
         return evidence.Look("▷ ", "", "labels may be all")
     return evidence.Look("▲ ", evidence.tone_of(size), size)
 
 
-SOURCE_HEADLINES: Mapping[evidence.Status, str] = {
-    "strong leak": "Strong source leakage: attacks identify the client of a sample far more "
-    "often than label distributions explain",
-    "clear leak": "Clear source leakage: attacks identify the client of a sample clearly more "
-    "often than label distributions explain",
-    "weak leak": "Weak source leakage: attacks identify the client of a sample somewhat more "
-    "often than label distributions explain",
-    "trace of a leak": "A trace of source leakage: attacks identify the client of a sample "
-    "hardly more often than label distributions explain",
-    "above guessing": "Attacks identify the client of a sample more often than guessing, but "
-    "are not shown to do so more often than label distributions explain",
-    "inconclusive": "Inconclusive about source inference: this audit is too small to say "
-    "whether attacks identify the client of a sample",
-    "no leak shown": "No leak of sources shown by the attacks that were run",
-}
-
-_MEANINGS: Mapping[evidence.Status, str] = {
-    "strong leak": "An adversary with this view names the client of many training samples, where "
-    "label distributions alone would not reveal it. Treat the source of a sample as disclosed.",
-    **dict.fromkeys(
-        ("clear leak", "weak leak", "trace of a leak"),
-        "An adversary with this view names owners that label distributions alone would not reveal. "
-        "Do not promise that sources stay hidden.",
-    ),
-    "above guessing": "The classes that a client holds may be all that identifies its samples. "
-    "Where these are a secret, it is a leak all the same.",
-    "inconclusive": "The intervals on sources are too wide to distinguish a leak from none. That "
-    "is not a sign of safety. More audited samples of each client narrow them, and more seeds.",
-    "no leak shown": "These attacks do not name owners more often than guessing here.",
-}
+SOURCE_HEADLINES = cast(Mapping[evidence.Status, str], fixed_texts("source_headlines"))
+"""Headline of each verdict on sources."""
 
 
 def wrong_side(attacks: Sequence[Named]) -> list[Named]:
@@ -227,13 +192,11 @@ def source_status(attacks: Sequence[Named]) -> evidence.Status:
 
 def source_meaning(status: evidence.Status, attacks: Sequence[Named]) -> str:
     """Return what follows from the verdict on sources, and what does not."""
+    meaning = fixed(f"source_meanings.{status}")
     if status != "no leak shown":
-        return _MEANINGS[status]
-    most = max(evidence.highest_of(attack.success) for attack in attacks)
-    return (
-        f"{_MEANINGS[status]} What could still be hidden: owners named in up to "
-        f"{words.percent(most)} of cases. This is a measurement, not a proof."
-    )
+        return meaning
+    most = words.percent(max(evidence.highest_of(attack.success) for attack in attacks))
+    return f"{meaning} {fixed('sources.open', most=most)}"
 
 
 def source_question(record: Record) -> str:
@@ -247,26 +210,12 @@ def source_question(record: Record) -> str:
 
 def source_sentence(record: Record) -> str:
     """Return the sentence of the section on sources: what was asked, and what qualifies it."""
-    best = strongest_on_sources(on_sources(record))
-    if best is None:
-        return ""
-    parts = [f"Asked of {source_question(record)}: whose sample is it?", best.older_level]
-    if best.on_fair_draw is None and best.success.contrast == FAIR:
-        parts.append(
-            "In these samples classes reveal no client. Of random samples of each client's own "
-            "data more may be named (audit.sources)."
-        )
-    absent = max(
-        (len(run.absent) for attack in on_sources(record) for run in attack.runs), default=0
-    )
-    if absent:
-        parts.append(
-            f"No measured round shows a model of {words.plural(absent, 'client')}, whose samples "
-            "could not be named."
-        )
-    if best.baseline is None:
-        parts.append("This record, of an earlier version, has no label-distribution baseline.")
-    return " ".join(filter(None, parts))
+    attacks = on_sources(record)
+    asked = fixed("sources.question", question=source_question(record))
+    fair_only = any(one.on_fair_draw is None and one.success.contrast == FAIR for one in attacks)
+    absent = max((len(run.absent) for attack in attacks for run in attack.runs), default=0)
+    unnamed = fixed("sources.absent", clients=words.plural(absent, "client")) if absent else ""
+    return " ".join(filter(None, [asked, fixed("sources.fair") if fair_only else "", unnamed]))
 
 
 def limits_in_words(figure: Estimate) -> str:
@@ -282,180 +231,62 @@ def kind_of(record: Record) -> str:
     return f"{words.capital(words.listed(topics))} audit"
 
 
-def source_section(record: Record) -> dict[str, object] | None:
+def source_section(record: Record) -> Section | None:
     """Return the section on sources; None if a record has no source inference."""
     if not record.sources:
         return None
-    return {"said": source_sentence(record), "attacks": source_table(record)}
-
-
-_SIGNS = (
-    "▲ above label distributions; the word is the size of the excess by its lower limit, as a "
-    "share of what they leave open. ▷ above guessing, and label distributions may be all of it. △ "
-    "above guessing by the test alone. Label baseline: names the client of whose data the sample's "
-    "class is the largest share. p-values: Holm over the {rows} rows, tested at {share}; alone: "
-    "before the correction."
-)
-
-
-class _Column(NamedTuple):
-    """A figure of an attack in the table of source inference."""
-
-    attack: Named
-    label: str
-    heading: str
-    figure: Estimate
+    return Section(
+        "sources",
+        "Source inference",
+        [source_sentence(record)],
+        tables=[source_table(record)],
+    )
 
 
 def source_table(record: Record) -> Grid:
     """Return all source attacks: success, and how far it is above guessing and baselines."""
     attacks = on_sources(record)
     figures = [
-        _Column(attack, label, heading, figure)
+        (label, heading, figure, look_of_source(attack) if figure is attack.success else _PLAIN)
         for attack, label in zip(attacks, labels_of_named(attacks), strict=True)
-        for heading, figure in {
-            "Attack success rate": attack.success,
-            "On the fair draw": attack.on_fair_draw,
-            "Over label distributions": attack.excess,
-            "Over the label baseline": attack.over_baseline,
-        }.items()
+        for heading, figure in (
+            ("Attack success rate", attack.success),
+            ("On the fair draw", attack.on_fair_draw),
+            ("Over label distributions", attack.excess),
+            ("Over the label baseline", attack.over_baseline),
+        )
         if figure is not None
     ]
     methods = ", ".join(evidence.distinct(attack.success.method for attack in attacks))
     parts = [
         f"Intervals: {methods}.",
-        "Means over seeds; p-values combined by Fisher's method."
-        * any(len(attack.runs) > 1 for attack in attacks),
+        fixed("sources.over_seeds") if any(len(attack.runs) > 1 for attack in attacks) else "",
         words.about_runs(attack.success.further for attack in attacks).strip(),
         f"Fair draw: samples {SAME_LABELS}." * any(attack.on_fair_draw for attack in attacks),
         *evidence.distinct(attack.older_level for attack in attacks),
-        _SIGNS.format(share=words.percent(alpha_of(record)), rows=len(attacks)),
+        fixed("sources.signs", share=words.percent(alpha_of(record)), rows=len(attacks)),
     ]
     return estimate_table(
-        "Source inference: all attacks",
+        "Source inference",
         figures,
-        rows=lambda entry: named(entry.label, limit=80),
-        columns=lambda entry: entry.heading,
-        cell=lambda entry: measured(
-            entry.figure,
-            look_of_source(entry.attack)
-            if entry.figure is entry.attack.success
-            else evidence.Look(),
-            *_lines(entry.figure),
-        ),
+        rows=lambda entry: named(entry[0], limit=80),
+        columns=lambda entry: entry[1],
+        cell=lambda entry: measured(entry[2], entry[3], *_lines(entry[2])),
         remark=" ".join(filter(None, parts)),
     )
 
 
+_PLAIN = evidence.Look()
+
+
 def _lines(figure: Estimate) -> list[str]:
     """Return counts, the level that a figure is compared with, and its p-value."""
-    lines = []
+    lines, test = [], figure.test()
     if not figure.against and figure.samples:
         right = words.count(round(figure.number * figure.samples))
         lines.append(f"{right}/{words.count(figure.samples)}")
     if figure.level is not None:
-        level = words.percent(figure.level)
-        lines.append(f"over {level}" if figure.against else f"guessing {level}")
-    test = figure.test()
+        lines.append(f"{'over' if figure.against else 'guessing'} {words.percent(figure.level)}")
     if test is not None and test.p_value is not None and test.adjusted is not None:
         lines.append(f"p {words.number(test.adjusted)}, alone {words.number(test.p_value)}")
     return lines
-
-
-_BASELINES = {
-    "Guessing": drawing.Style(drawing.GREY, "dot"),
-    "Label distributions alone": drawing.Style(drawing.GREY, "longdash", "square"),
-}
-
-
-def source_figures(record: Record) -> list[drawing.Figures]:
-    """Return the charts of source inference: success by round, and confusion of clients.
-
-    Each starts with the attack that shows most; records without data for a chart have none.
-    """
-    attacks = on_sources(record)
-    best = strongest_on_sources(attacks)
-    runs = [
-        run
-        for attack in sorted(attacks, key=lambda attack: attack is not best)
-        for run in attack.runs
-    ]
-    in_rounds = [run for run in runs if run.by_round]
-    seeds = evidence.distinct(f"Seed {run.seed}" for run in in_rounds)
-    looks = {seed: drawing.style(place) for place, seed in enumerate(seeds)}
-    explained = {_key(attack.success): attack.mixes for attack in attacks}
-    charts = []
-    if in_rounds:
-        charts.append(
-            drawing.Figures(
-                "sources-by-round",
-                "Share of samples whose owner is named, each measured round alone.",
-                drawing.choices_of(
-                    in_rounds,
-                    _setting,
-                    lambda same: [_by_round(same, looks, explained[_key(same[0])])],
-                ),
-                (*drawing.legend(looks), *drawing.legend(_BASELINES, marked=False)),
-            )
-        )
-    if runs:
-        charts.append(
-            drawing.Figures(
-                "sources-confusion",
-                "Of each client's samples (row), the share that is said to be each client's "
-                "(column).",
-                drawing.choices_of(
-                    runs,
-                    lambda run: (*_setting(run), f"seed {run.seed}"),
-                    lambda same: [_map(run) for run in same],
-                ),
-                shape="map",
-            )
-        )
-    return charts
-
-
-def _by_round(
-    runs: Sequence[SourceResult], looks: Mapping[str, drawing.Style], explained: float
-) -> drawing.Panel:
-    rounds = sorted(index for run in runs for index in run.rounds)
-    levels = (sum(run.chance for run in runs) / len(runs), explained)
-    series = [
-        drawing.Series(
-            f"Seed {run.seed}",
-            run.rounds,
-            run.by_round,
-            looks[f"Seed {run.seed}"],
-            "%{y:.1%} in round %{x}",
-            marks=12,
-        )
-        for run in runs
-    ]
-    series += [
-        drawing.level(rounds, value, look, name, "%{y:.1%}")
-        for value, (name, look) in zip(levels, _BASELINES.items(), strict=True)
-    ]
-    name = shortened(runs[0].attack)
-    return drawing.Panel(
-        name,
-        f"Success of {name} in each measured round.",
-        drawing.round_scale(rounds, named=MOST_TICKS),
-        drawing.Scale("Attack success rate", "%", from_zero=True, count=6),
-        series,
-    )
-
-
-def _map(run: SourceResult) -> drawing.Panel:
-    clients = [str(client) for client in run.clients]
-    heat = drawing.Heat(
-        clients,
-        [[amount / max(sum(row), 1) for amount in row] for row in run.confusion],
-        [[words.count(amount) for amount in row] for row in run.confusion],
-        written=len(clients) <= MOST_WRITTEN,
-        apart=len(clients) <= MOST_APART,
-        hover="of client %{y}, said to be client %{x}'s: %{z:.1%} (%{hovertext})",
-    )
-    x = drawing.Scale("Said to be client", names=clients, count=20)
-    y = drawing.Scale("From client", names=clients, count=20, ends=(len(clients) - 0.5, -0.5))
-    name = shortened(run.attack)
-    return drawing.Panel(name, f"Whose samples {name} says are whose.", x, y, [heat])

@@ -26,8 +26,9 @@ from fedaudit.report.page import templates, write_page
 from fedaudit.report.reproducing import inline, reproducing
 from fedaudit.report.sources import kind_of
 from fedaudit.report.tables.run import controls_table
-from fedaudit.report.text.answers import CHECKS, residual
+from fedaudit.report.text.answers import CHECKS, NO_LIMIT, residual
 from fedaudit.report.text.games import first_of_games, game_verdict
+from fedaudit.report.text.points import protection_name
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.tiles import tiles_of
 from fedaudit.report.verdict import clients_named, coverage_gaps, left_out, units_of
@@ -212,10 +213,11 @@ def summary_of(record: Record, policy: Section | None = None, valid_until: str =
         _untested(record, unsettled),
         _verifying(record, is_judged=policy is not None),
     )
+    used = words.explained(str(sections))
     name, digest = shortened(record.name, _SHORT), shortened(record.content_hash, 80)
     outcome = "no policy was applied" if policy is None else f"by the policy: {policy.badge}"
     signed = f"{name}: {first.status}; {outcome}"
-    return Summary(name, kind, digest, sections, signed, until, explained(str(sections)))
+    return Summary(name, kind, digest, sections, signed, until, used)
 
 
 def _valid_until(record: Record, text: str) -> str:
@@ -250,9 +252,9 @@ def _facts(record: Record) -> dict[str, str]:
     digest = f"{shortened(record.content_hash, 80)} (SHA-256)"
     facts = {"Result": shortened(record.name, _SHORT), "Digest of the result": digest}
     if record.kind == "games":
-        used = [game.rounds.defense if game.rounds else game.mechanism for game in record.games]
         facts["Data"] = settings_line(config.get("data"))
-        facts["Protection"] = words.listed(distinct(shortened(name, 60) for name in used)[:6])
+        protections = "; ".join(distinct(map(protection_name, record.games)))
+        facts["Protection"] = shortened(protections, _LONG)
     else:
         models = shortened(known.identity, 80) if known else ""
         facts["Digest of the models"] = models or _FIXED["models"]
@@ -315,9 +317,9 @@ def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...
         texts.append(_FIXED["taken_back"])
     elif numbers and not of_one_client and not checks_of(record.controls).failed:
         left = residual(record).text
-        texts.append(
-            f"By the attacks tried here, with 95% confidence each: {left[:1].lower()}{left[1:]}"
-        )
+        if left != NO_LIMIT:
+            left = left[:1].lower() + left[1:]
+            texts.append(f"By the attacks tried here, with 95% confidence each: {left}")
     head = ("Figure", "Measured", "Range (95% unless stated), and what to compare it with")
     rows = tuple((one.label, one.value, one.detail) for one in numbers)
     sizes = _FIXED["sizes"].format(
@@ -409,17 +411,8 @@ def _verifying(record: Record, *, is_judged: bool) -> Section:
     )
     same = "Attacking the same recording" if record.watched else "Training with the same settings"
     appendix = _FIXED["appendix"].format(same=same)
-    return Section("How to verify this page", paragraphs=(appendix,), commands=tuple(steps))
-
-
-def explained(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the terms that a text uses, each with its explanation.
-
-    Args:
-        text: Everything that a summary prints.
-    """
-    return tuple(
-        (term, meaning)
-        for term, meaning in _FIXED["glossary"].items()
-        if re.search(rf"(?i)\b(?:{term.replace(', ', '|')})", text)
+    return Section(
+        "How to verify this page",
+        paragraphs=(appendix,),
+        commands=tuple(steps),
     )

@@ -1,54 +1,30 @@
 """Unlearning in a report: forgotten against unseen samples, before, after, and retrained."""
 
-from typing import NamedTuple
-
 from fedaudit.core.metric_names import DESTROYED
 from fedaudit.report import words
 from fedaudit.report.deciding.deletion import WITHHELD, deletion, deletion_verdict
-from fedaudit.report.evidence import Look
-from fedaudit.report.grid import Cell, Grid, Tile, named
+from fedaudit.report.fixed import fixed
+from fedaudit.report.grid import Cell, Content, Tile, named
+from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table, measured
+from fedaudit.results import unlearning
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
-from fedaudit.results.unlearning import (
-    AFTER,
-    BEFORE,
-    BOTH,
-    NOT_TOLD,
-    RETRAINED,
-    UNLEARNING,
-    unlearning_rows,
-)
 
-
-class UnlearningSection(NamedTuple):
-    """The part of a report on unlearning.
-
-    Attributes:
-        said: The verdict in a sentence.
-        table: AUCs of each attack and utility, before, after and retrained.
-    """
-
-    said: str
-    table: Grid
-
-
-_HEADINGS = {BEFORE: "Before", AFTER: "After", RETRAINED: "Retrained", BOTH: "Both models"}
+_POINTS = (unlearning.BEFORE, unlearning.AFTER, unlearning.RETRAINED)
+_HEADINGS = {point: words.capital(point) for point in _POINTS} | {unlearning.BOTH: "Both models"}
 _EXCESS, _VERDICT = "After less retrained", "Verdict"
 
 
-def unlearning_section(record: Record) -> UnlearningSection | None:
-    """Return the part on unlearning; None for a record without it."""
-    rows, left = unlearning_rows(record), deletion(record)
+def unlearning_section(record: Record) -> Section | None:
+    """Return the section on unlearning: AUCs of each attack and utility; None without it."""
+    rows, left = unlearning.unlearning_rows(record), deletion(record)
     if left is None:
         return None
     several = len({row.after.target for row in rows}) > 1
-    figures = [
-        figure
-        for figure in record.where(topic=UNLEARNING, seed=None)
-        if figure.attack or figure.value
-    ]
+    figures = record.where(topic=unlearning.UNLEARNING, seed=None)
+    figures = [figure for figure in figures if figure.attack or figure.value]
     cells = [(_EXCESS if figure.against else _HEADINGS[figure.point], figure) for figure in figures]
     cells += [(_VERDICT, figure) for figure in figures if figure.against]
 
@@ -58,23 +34,21 @@ def unlearning_section(record: Record) -> UnlearningSection | None:
         target = "all" if figure.target is None else words.client_name(figure.target)
         return named(figure.attack, target * several)
 
+    def content(column: str, figure: Estimate) -> Content:
+        if column == _VERDICT:
+            return deletion_verdict(record, figure.note)
+        return measured(figure, unbounded="")
+
     table = estimate_table(
         f"AUC of forgotten against unseen {_units(record)}, and utility",
         cells,
         rows=lambda cell: heading(cell[1]),
         columns=lambda cell: cell[0],
-        cell=lambda cell: (
-            deletion_verdict(record, cell[1].note)
-            if cell[0] == _VERDICT
-            else measured(cell[1], Look(), unbounded="")
-        ),
-        order=("Before", "After", "Retrained", _EXCESS, _VERDICT),
-        remark="The yardstick is a federation with the same settings that never had the forgotten "
-        "samples. After less retrained: paired on the same samples, with a 90% interval, which is "
-        "two one-sided tests at 5% each. Both models: the score before less the score after, for "
-        "an adversary who has the two; retraining leaves that open too.",
+        cell=lambda cell: content(*cell),
+        order=(*(_HEADINGS[point] for point in _POINTS), _EXCESS, _VERDICT),
+        remark=fixed("unlearning.remark"),
     )
-    return UnlearningSection(_sentence(record, left.verdict), table)
+    return of_table("unlearning", "Unlearning", table, _sentence(record, left.verdict))
 
 
 def unlearning_tile(record: Record) -> list[Tile]:
@@ -83,25 +57,19 @@ def unlearning_tile(record: Record) -> list[Tile]:
     if left is None:
         return []
     most, both = left.most, left.both
-    aucs = ", ".join(
-        f"{name} {_with_range(figure)}"
-        for name, figure in (
-            (BEFORE, most.before),
-            (AFTER, most.after),
-            (RETRAINED, most.retrained),
-        )
-    )
-    utilities = record.where(topic=UNLEARNING, seed=None, metric=TEST_ACCURACY)
-    accuracies = ", ".join(
-        f"{figure.point} {words.shown(figure.value, TEST_ACCURACY)}"
-        for name in (BEFORE, AFTER, RETRAINED)
-        for figure in utilities
-        if figure.point == name
-    )
+    points = dict(zip(_POINTS, (most.before, most.after, most.retrained), strict=True))
+    aucs = ", ".join(f"{name} {_with_range(figure)}" for name, figure in points.items())
     detail = f"{most.after.attack}, AUC {aucs}; "
     detail += f"adversary with both models {_with_range(both)}, {both.attack}"
-    detail += f"; test accuracy {accuracies}" if accuracies else ""
-    tone = "" if left.verdict in (*NOT_TOLD, WITHHELD) else "alarm"
+    utilities = record.where(topic=unlearning.UNLEARNING, seed=None, metric=TEST_ACCURACY)
+    if accuracies := [
+        f"{name} {words.shown(figure.value, TEST_ACCURACY)}"
+        for name in points
+        for figure in utilities
+        if figure.point == name
+    ]:
+        detail += f"; test accuracy {', '.join(accuracies)}"
+    tone = "" if left.verdict in (*unlearning.NOT_TOLD, WITHHELD) else "alarm"
     return [Tile(f"Unlearning by {_method(record)}", left.verdict, detail, tone)]
 
 
@@ -121,7 +89,7 @@ def _units(record: Record) -> str:
 
 
 def _sentence(record: Record, verdict: str) -> str:
-    rows = unlearning_rows(record)
+    rows = unlearning.unlearning_rows(record)
     of_target = {row.after.target: row.after for row in rows}.values()
     forgotten, unseen = sum(o.n_members for o in of_target), max(o.n_nonmembers for o in of_target)
     what = f"unlearning by {_method(record)!r} of {forgotten} {_units(record)}"

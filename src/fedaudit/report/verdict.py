@@ -271,11 +271,11 @@ def _about(control: ControlResult) -> str:
 
 
 def controls_sign(records: Sequence[Record]) -> str:
-    """Return "✓" if every control holds, "✗" if one failed or none was run, else "?"."""
+    """Return "✓" if every control holds, "✗" if one failed, else "?", also if none was run."""
     checks = evidence.checks_of(control for record in records for control in record.controls)
-    if checks.failed or not checks.ran:
+    if checks.failed:
         return "✗"
-    return "?" if checks.untold else "✓"
+    return "?" if checks.untold or not checks.ran else "✓"
 
 
 def range_headline(figures: Sequence[Estimate]) -> str:

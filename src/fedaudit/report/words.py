@@ -1,14 +1,16 @@
 """Numbers, names and sentences as a reader sees them, and records with text made safe to show."""
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import TypeGuard, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel
 
-from fedaudit.core import metric_names
+from fedaudit.core.metric_names import AUC, rate_of
+from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import clean, cut_within, shortened
 from fedaudit.results.estimate import AT_THRESHOLD, NO_DEFENSE, Estimate, Interval
 from fedaudit.results.guessing import with_doubts
@@ -18,6 +20,32 @@ from fedaudit.results.record import Record
 MISSING = "–"
 
 Number = int | float
+
+
+def fixed(section: str) -> Mapping[str, str]:
+    """Return the fixed texts of a section, such as "games.limits", by their keys."""
+    return fixed_texts(section)
+
+
+def explained(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the terms of the glossary that a text uses, each with its explanation.
+
+    Args:
+        text: Everything that a page prints.
+    """
+    return tuple(
+        (term, meaning)
+        for term, meaning in fixed("glossary").items()
+        if re.search(rf"(?i)\b(?:{_with_plurals(term)})\b", text)
+    )
+
+
+def _with_plurals(term: str) -> str:
+    names = [re.escape(name) for name in term.split(", ")]
+    return "|".join(f"{n[:-1]}(?:y|ies)" if n.endswith("y") else f"{n}s?" for n in names)
+
+
+# Numbers and intervals.
 
 
 def percent(share: float) -> str:
@@ -92,8 +120,7 @@ def signed(value: float, metric: str) -> str:
 
 def _signed(value: float, decimals: int) -> str:
     size = f"{abs(value):.{decimals}f}"
-    sign = "" if float(size) == 0 else "+" if value > 0 else "−"
-    return sign + size
+    return size if float(size) == 0 else ("+" if value > 0 else "−") + size
 
 
 def span(low: float, high: float, metric: str) -> str:
@@ -122,16 +149,15 @@ def interval(low: float | None, high: float | None, metric: str) -> str:
 
 def interval_of(figure: Estimate) -> str:
     """The interval of a figure, without its method; of older rates that at the threshold used."""
-    limits = _limits(figure.low, figure.high, figure)
     at = figure.at_threshold
     used = interval(at.low, at.high, figure.metric) if at else ""
-    return limits or (f"{AT_THRESHOLD} {used}" if used else "")
+    return _limits(figure.low, figure.high, figure) or (used and f"{AT_THRESHOLD} {used}")
 
 
 def _limits(low: float | None, high: float | None, figure: Estimate) -> str:
-    if figure.against:
-        return "" if low is None or high is None else span(low, high, figure.metric)
-    return interval(low, high, figure.metric)
+    if not figure.against:
+        return interval(low, high, figure.metric)
+    return "" if low is None or high is None else span(low, high, figure.metric)
 
 
 def further_of(figure: Estimate) -> str:
@@ -148,16 +174,14 @@ def about_runs(further: Iterable[Interval | None]) -> str:
     Args:
         further: Of every figure of the table.
     """
-    given = [one for one in further if one is not None]
-    if not given:
+    known = [one for one in further if one is not None]
+    if not known:
         return ""
-    methods = list(dict.fromkeys(shortened(one.method, 80) for one in given))
-    if all(one.low is None for one in given):
-        return f" Over several seeds intervals are for these runs; {'; '.join(methods[:3])}."
-    return (
-        " Over several seeds intervals are for these runs; below them stands what further runs "
-        f"would give ({'; '.join(methods[:3])})."
-    )
+    methods = "; ".join(list(dict.fromkeys(shortened(one.method, 80) for one in known))[:3])
+    text = " Over several seeds intervals are for these runs; "
+    if all(one.low is None for one in known):
+        return f"{text}{methods}."
+    return f"{text}the interval for further runs is below them ({methods})."
 
 
 def level_of(method: str) -> str:
@@ -168,15 +192,17 @@ def level_of(method: str) -> str:
 
 def with_interval(figure: Estimate) -> str:
     """A figure in running text: "0.931 (95% interval 0.918–0.944)"."""
-    limits = interval_of(figure)
-    if not limits:
-        return f"{shown(figure.value, figure.metric)} (no interval)"
-    level = level_of(figure.method)
+    limits, level = interval_of(figure), level_of(figure.method)
     name = f"{level} interval" if level else shortened(figure.method, 60) or "interval"
-    return f"{shown(figure.value, figure.metric)} ({name} {limits})"
+    return (
+        f"{shown(figure.value, figure.metric)} ({f'{name} {limits}' if limits else 'no interval'})"
+    )
 
 
-def listed(items: list[str]) -> str:
+# Words in a row.
+
+
+def listed(items: Sequence[str]) -> str:
     """Words in a row: "a", "a and b", "a, b and c"."""
     if len(items) < 2:
         return "".join(items)
@@ -190,7 +216,7 @@ MOST_NAMED = 5
 def some(items: Sequence[str], most: int = MOST_NAMED, what: str = "more") -> str:
     """Return items in a row, of many the first: "a, b and 3 more"."""
     left = len(items) - most
-    return listed([*items[:most], f"{count(left)} {what}"] if left > 0 else list(items))
+    return listed([*items[:most], f"{count(left)} {what}"] if left > 0 else items)
 
 
 def plural(amount: int, one: str, many: str = "") -> str:
@@ -209,52 +235,19 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-CONTRASTS = {
-    "unseen": "Unseen",
-    "other_client": "Other clients'",
-    "mixed": "Mixed",
-}
-"""Short heading of each contrast, in the order of a report."""
-
-CONTRAST_MEANINGS = {
-    "unseen": "samples that no client trained on",
-    "other_client": "samples that another client trained on",
-    "mixed": "a mixture of unseen samples and other clients' samples",
-}
-
-PEOPLE_MEANINGS = {
-    "unseen": "people of whom no client has a sample",
-    "other_client": "people whose samples other clients trained on",
-    "mixed": "a mixture of unseen people and other clients' people",
-}
-"""The same where people are told apart, each by all of their samples."""
+# Names.
 
 NO_FAIR_DRAW = "no fair draw: differences between clients may be part of it"
 """Mark of a contrast whose members and non-members no single draw divided."""
 
-METRICS = {
-    metric_names.AUC: "AUC",
-    metric_names.EPSILON: "ε (lower bound)",
-    metric_names.EPSILON_IF_GAUSSIAN: "ε (lower bound, if Gaussian)",
-    metric_names.EPSILON_IF_NORMAL: "ε (lower bound, if scores are normal)",
-    metric_names.CLIENT_EPSILON: "one client's whole contribution, ε (lower bound)",
-    metric_names.CLIENT_EPSILON_IF_GAUSSIAN: "one client's whole contribution, ε (lower bound, if "
-    "Gaussian)",
-    metric_names.CLAIMED_CLIENT_EPSILON: "one client's whole contribution, claimed ε",
-    metric_names.CLAIMED_CLIENT_EPSILON_ALONE: "one client's whole contribution, claimed ε without "
-    "canaries",
-    metric_names.SECURE_SUM_EPSILON: "one client's update in one round's sum, ε (lower bound)",
-    metric_names.SECURE_SUM_EPSILON_IF_GAUSSIAN: "one client's update in one round's sum, ε (if "
-    "Gaussian)",
-    metric_names.FORMAL_EPSILON: "formal ε, whole training",
-    metric_names.FORMAL_EPSILON_OF_A_ROUND: "formal ε, one round",
-}
-"""Metrics whose words are not those of their name; rates at a rate have words of their own."""
+
+def _named(name: str, section: str) -> str:
+    return fixed(section).get(name) or shortened(name.replace("_", " "))
 
 
 def contrast_name(contrast: str) -> str:
     """Heading of a contrast."""
-    return CONTRASTS.get(contrast, _as_it_is(contrast))
+    return _named(contrast, "contrasts.heading")
 
 
 def against(contrast: str) -> str:
@@ -264,13 +257,12 @@ def against(contrast: str) -> str:
 
 def contrast_meaning(contrast: str, unit: str = "sample") -> str:
     """The non-members of a contrast, samples or people, in running text."""
-    meanings = PEOPLE_MEANINGS if unit == "person" else CONTRAST_MEANINGS
-    return meanings.get(contrast, _as_it_is(contrast))
+    return _named(contrast, f"contrasts.{'person' if unit == 'person' else 'sample'}")
 
 
 def contrast_order(contrast: str) -> tuple[int, str]:
     """Sort key that puts contrasts in the order of a report."""
-    known = list(CONTRASTS)
+    known = list(fixed("contrasts.heading"))
     return (known.index(contrast) if contrast in known else len(known), contrast)
 
 
@@ -289,100 +281,18 @@ def defense_name(defense: str) -> str:
 
 def sight_name(sight: str) -> str:
     """A thing that an adversary sees or an attack needs."""
-    plain = sight.lower()
-    return SIGHTS.get(plain, _as_it_is(plain))
+    return _named(sight.lower(), "sights")
 
 
 def metric_name(metric: str) -> str:
     """A metric's name for a heading: "auc" is AUC, "tpr@0.001" is TPR at 0.1% FPR."""
-    rate = metric_names.rate_of(metric)
-    if rate is not None:
-        return f"TPR at {100 * rate:g}% FPR"
-    return METRICS.get(metric, _as_it_is(metric))
+    rate = rate_of(metric)
+    return _named(metric, "metrics") if rate is None else f"TPR at {100 * rate:g}% FPR"
 
 
 def is_share(metric: str) -> bool:
     """True where a metric is a share of something, and so is shown in per cent."""
-    return range_of(metric) == (0.0, 1.0) and not metric.endswith(metric_names.AUC)
-
-
-def _as_it_is(name: str) -> str:
-    return shortened(name.replace("_", " "))
-
-
-SIGHTS = {
-    "predictions": "model outputs",
-    "global_model": "the model sent out",
-    "next_model": "the next global model",
-    "update": "how training changed it",
-    "uploads": "each client's upload",
-    "rounds": "several rounds",
-    "auxiliary_data": "data of the adversary's own",
-    "chooses_model": "the choice of the model sent out",
-}
-"""Things that an adversary sees and that attacks need."""
-
-_IN_NOTES = {key.upper(): words for key, words in SIGHTS.items()} | {
-    "other_client": "other clients'"
-}
-_NOTED = re.compile(rf"\b({'|'.join(_IN_NOTES)})\b")
-
-Model = TypeVar("Model", bound=BaseModel)
-
-_AS_IT_IS = {"config"}
-"""A study's settings are shown as a study file, which escapes what it must."""
-_NUMBERS = {float, int, bool, type(None)}
-"""Most of a record, which needs no look at each."""
-
-
-Speaker = Callable[[str], str]
-"""Makes a text safe to show."""
-
-_DIGEST = re.compile(r"(?<=[^\s#])#[0-9a-f]{8}\b")
-_MOST_BEFORE = 100
-"""Characters before a digest that tell names apart: bounded, since a text may be of any length."""
-
-
-def without_digests(models: Iterable[BaseModel]) -> Speaker:
-    """Cleans texts of some records, and names a user's own objects without their digests.
-
-    A digest stays where two of these names, or one and another name, would otherwise be one.
-    """
-    texts = {clean(text) for model in models for text in _texts(model)}
-    digests: dict[str, set[str]] = {}
-    for text in texts:
-        every = list(_DIGEST.finditer(text))
-        taken = {""} if every and _DIGEST.sub("", text) in texts else set()
-        for found in every:
-            digests.setdefault(_word_before(found), set()).update({found[0], *taken})
-
-    @cache
-    def speak(text: str) -> str:
-        return _DIGEST.sub(
-            lambda found: found[0] if len(digests.get(_word_before(found), "")) > 1 else "",
-            clean(text),
-        )
-
-    return speak
-
-
-def _word_before(found: re.Match[str]) -> str:
-    before = found.string[max(0, found.start() - _MOST_BEFORE) : found.start()]
-    return re.split(r"[\s#]", before)[-1]
-
-
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, BaseModel):
-        for name, part in vars(value).items():
-            if type(part) not in _NUMBERS and name not in _AS_IT_IS:
-                yield from _texts(part)
-    elif isinstance(value, dict):
-        yield from _texts([*value, *value.values()])
-    elif isinstance(value, list | tuple) and not _NUMBERS.issuperset(map(type, value)):
-        for part in value:
-            yield from _texts(part)
+    return range_of(metric) == (0.0, 1.0) and not metric.endswith(AUC)
 
 
 class NamedClient(int):
@@ -408,7 +318,7 @@ def client_name(client: int) -> str:
 
 def client_heading(client: int) -> str:
     """Return a client's name as it is, or its number as a heading: "hospital-a", "Client 3"."""
-    return client.name if isinstance(client, NamedClient) else f"Client {int(client)}"
+    return client_name(client) if isinstance(client, NamedClient) else f"Client {int(client)}"
 
 
 def client_names(record: BaseModel) -> dict[int, NamedClient]:
@@ -418,27 +328,71 @@ def client_names(record: BaseModel) -> dict[int, NamedClient]:
     names = recording.get("names") if isinstance(recording, dict) else None
     if not isinstance(names, dict):
         return {}
-    whole = {
-        int(number): str(name)
-        for number, name in names.items()
-        if str(number).isascii() and str(number).isdecimal() and len(str(number)) <= 15
-    }
+    numbers = ((_as_number(str(number)), str(name)) for number, name in names.items())
+    whole = {number: name for number, name in numbers if number is not None}
     printed = {number: cut_within(name, LONGEST_NAME) for number, name in whole.items()}
     count = Counter(printed.values())
     return {
         number: NamedClient(
             number,
-            # Names that differ where they are cut are told apart by number.
+            # Names that differ where they are cut are distinguished by number.
             name if count[name] == 1 else cut_within(f"{whole[number]} ({number})", LONGEST_NAME),
         )
         for number, name in printed.items()
     }
 
 
+def _as_number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 15 else None
+
+
 LONGEST_NAME = 40
 """Characters of a client's name that are printed."""
-_CLIENT_FIELDS = ("target", "client")
-_CLIENT_LISTS = ("clients", "unattacked")
+
+
+# Texts of records, made safe to show.
+
+Model = TypeVar("Model", bound=BaseModel)
+Speaker = Callable[[str], str]
+"""Makes a text safe to show."""
+
+_NOT_SHOWN = "config"
+"""A study's settings are shown as a study file, which escapes what it must."""
+_NUMBERS = {float, int, bool, type(None)}
+"""Most of a record, which needs no look at each."""
+_DIGEST = re.compile(r"(?<=[^\s#])#[0-9a-f]{8}\b")
+_MOST_BEFORE = 100
+"""Characters before a digest that are compared: bounded, since a text may be of any length."""
+
+
+def without_digests(models: Iterable[BaseModel]) -> Speaker:
+    """Return a function that makes texts safe and leaves out the digests of custom objects.
+
+    A digest is kept if two objects of some records, or one and another name, share a name.
+    """
+    texts = set[str]()
+
+    def collect(text: str) -> str:
+        texts.add(clean(text))
+        return text
+
+    for model in models:
+        _Cleaner(collect, {}, watched=False).model(model)
+    digests = defaultdict[str, set[str]](set)
+    for text in texts:
+        for found in _DIGEST.finditer(text):
+            name = _word_before(found)
+            digests[name].update({found[0], ""} if name in texts else {found[0]})
+
+    def kept(found: re.Match[str]) -> str:
+        return found[0] if len(digests[_word_before(found)]) > 1 else ""
+
+    return cache(lambda text: _DIGEST.sub(kept, clean(text)))
+
+
+def _word_before(found: re.Match[str]) -> str:
+    before = found.string[max(0, found.start() - _MOST_BEFORE) : found.start()]
+    return re.split(r"[\s#]", before)[-1]
 
 
 def cleaned(
@@ -448,14 +402,12 @@ def cleaned(
     *,
     watched: bool | None = None,
 ) -> Model:
-    """A record or comparison without control or direction characters in any text.
+    """Return a record or comparison without control or direction characters in any text.
 
-    Notes, which readers of all kinds see, get words in the place of the program's own names.
-
-    Names that a page or a terminal shows must not turn round the text beside them, whichever
-    field they stand in, so nothing of a record is shown before it went through here. What is
-    clean already is given back as it is: nearly all of a record, whose copy would take long.
-    Figures of a record are marked that a failed control takes back.
+    Names that a page or a terminal shows must not turn round the text next to them, whichever
+    field they are in, so nothing of a record is shown before it went through here. Notes get words
+    in the place of the program's own names. What is clean already is returned as it is: nearly all
+    of a record, whose copy would take long. Figures are marked that a failed control takes back.
 
     Args:
         model: The record or comparison.
@@ -465,58 +417,60 @@ def cleaned(
     """
     clients = client_names(model) if clients is None else clients
     watched = bool(getattr(model, "watched", False)) if watched is None else watched
-    update: dict[str, object] = {}
-    for name, value in vars(model).items():
-        if clients and name in _CLIENT_FIELDS and value in clients:
-            update[name] = clients[value]
-            continue
-        if clients and name in _CLIENT_LISTS and _holds_clients(value):
-            update[name] = [clients.get(client, client) for client in value]
-            continue
-        if clients and name == "group" and getattr(model, "by", "") == "client":
-            update[name] = _named_group(str(value), clients)
-            continue
-        if watched and name == "defense" and value == NO_DEFENSE:
-            update[name] = UnknownDefense(NO_DEFENSE)
-            continue
-        if type(value) not in _NUMBERS and name not in _AS_IT_IS:
-            safe = _cleaned(value, speak, clients, watched)
-            safe = in_words(safe) if name == "note" and isinstance(safe, str) else safe
+    safe = _Cleaner(speak, clients, watched).model(model)
+    return with_doubts(safe) if isinstance(safe, Record) else safe
+
+
+@dataclass(frozen=True)
+class _Cleaner:
+    """Makes texts safe, and puts names in the place of clients' numbers."""
+
+    speak: Speaker
+    clients: Mapping[int, NamedClient]
+    watched: bool
+
+    def model(self, model: Model) -> Model:
+        update: dict[str, object] = {}
+        for name, value in vars(model).items():
+            safe = self._field(name, value)
+            if name == "group" and getattr(model, "by", "") == "client":
+                client = self.clients.get(_as_number(str(value)) or 0)
+                safe = client.name if client and str(int(client)) == str(value) else safe
             if safe is not value:
                 update[name] = safe
-    safe_model = model.model_copy(update=update) if update else model
-    return with_doubts(safe_model) if isinstance(safe_model, Record) else safe_model
+        return model.model_copy(update=update) if update else model
 
-
-def _named_group(group: str, clients: Mapping[int, NamedClient]) -> str:
-    number = int(group) if group.isascii() and group.isdecimal() and len(group) <= 15 else -1
-    return clients[number].name if number in clients else clean(group)
-
-
-def _holds_clients(value: object) -> TypeGuard[list[int]]:
-    """Return True for a list of numbers; other fields of that name hold rows or a count."""
-    return isinstance(value, list) and all(type(one) is int for one in value)
-
-
-def _cleaned(
-    value: object, speak: Speaker, clients: Mapping[int, NamedClient], watched: bool
-) -> object:
-    if isinstance(value, str):
-        return speak(value)
-    if isinstance(value, BaseModel):
-        return cleaned(value, speak, clients, watched=watched)
-    if isinstance(value, list | tuple):
-        if _NUMBERS.issuperset(map(type, value)):
+    def _field(self, name: str, value: object) -> object:
+        if self.clients and name in ("target", "client") and isinstance(value, int):
+            return self.clients.get(value, value)
+        if self.clients and name in ("clients", "unattacked") and isinstance(value, list):
+            value = [self.clients.get(v, v) if type(v) is int else v for v in value]
+        if type(value) in _NUMBERS or name == _NOT_SHOWN:
             return value
-        parts = [_cleaned(part, speak, clients, watched) for part in value]
-        same = all(part is old for part, old in zip(parts, value, strict=True))
-        return value if same else type(value)(parts)
-    if isinstance(value, dict):
-        return {
-            _cleaned(key, speak, clients, watched): _cleaned(part, speak, clients, watched)
-            for key, part in value.items()
-        }
-    return value
+        if self.watched and name == "defense" and value == NO_DEFENSE:
+            return UnknownDefense(NO_DEFENSE)
+        safe = self._value(value)
+        return in_words(safe) if name == "note" and isinstance(safe, str) else safe
+
+    def _value(self, value: object) -> object:
+        if isinstance(value, str):
+            return self.speak(value)
+        if isinstance(value, BaseModel):
+            return self.model(value)
+        if isinstance(value, list | tuple):
+            if _NUMBERS.issuperset(map(type, value)):
+                return value
+            parts = [self._value(part) for part in value]
+            same = all(part is old for part, old in zip(parts, value, strict=True))
+            return value if same else type(value)(parts)
+        if isinstance(value, dict):
+            return {self._value(key): self._value(part) for key, part in value.items()}
+        return value
+
+
+_IN_NOTES = {key.upper(): text for key, text in fixed("sights").items()}
+_IN_NOTES["other_client"] = "other clients'"
+_NOTED = re.compile(rf"\b({'|'.join(_IN_NOTES)})\b")
 
 
 def in_words(note: str) -> str:

@@ -147,7 +147,18 @@ def measure(
     workers: int = 1,
     device: torch.device = CPU,
 ) -> Iterator[MeasuredRound]:
-    """Measures a stream of rounds; nothing of a round is kept once it is measured.
+    """Yield the signals of each round, on every sample. No round is kept once it is measured.
+
+    Args:
+        rounds: Rounds of a federation, as :func:`fedaudit.simulate` or
+            :func:`fedaudit.seen_from` yield them.
+        signals: What to compute, such as ``fedaudit.signals.outputs.Loss()``.
+        samples: The audited samples.
+        workers: Threads to compute with.
+        device: Where to compute.
+
+    Raises:
+        NotVisible: A signal needs what the view of the rounds hides.
 
     Examples:
         >>> import fedaudit as fa
@@ -158,7 +169,7 @@ def measure(
         >>> algorithm = FedAvg(mlp, LocalTraining())
         >>> samples = fa.Samples([[0.0, 1.0], [1.0, 0.0]], [0, 1])
         >>> rounds = fa.simulate(algorithm, {0: samples}, rounds=2, seed=1)
-        >>> [one.clients for one in measure(rounds, [Loss()], samples)]
+        >>> [one.clients for one in fa.measure(rounds, [Loss()], samples)]
         [(0,), (0,)]
     """
     for round in rounds:

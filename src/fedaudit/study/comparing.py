@@ -29,14 +29,6 @@ from fedaudit.results.aggregate import (
     runs_of,
     these_runs,
 )
-from fedaudit.results.averages import (
-    AttackKey,
-    Direction,
-    Directions,
-    average,
-    directions_of,
-    strongest,
-)
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
     NOT_SET,
@@ -50,12 +42,21 @@ from fedaudit.results.comparison import (
     Source,
 )
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.fronts import fronts, undefended_base
 from fedaudit.results.guessing import above_chance, most_frequent_class, with_doubts
 from fedaudit.results.metrics import TEST_ACCURACY, errors_cancel
 from fedaudit.results.older import settled
 from fedaudit.results.read import read_comparison
 from fedaudit.results.record import Record
+from fedaudit.results.tradeoffs import (
+    AttackKey,
+    Direction,
+    Directions,
+    average,
+    directions_of,
+    fronts,
+    strongest,
+    undefended_base,
+)
 
 Part = Literal["inside", "outside", "reference"]
 Targets = frozenset[int | None]

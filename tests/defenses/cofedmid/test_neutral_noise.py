@@ -45,7 +45,7 @@ def test_noise_cancels_in_the_average_with_the_weights_really_used(
     total = sum(shares) + others
     weights = {c: share / total for c, share in zip(coalition, shares, strict=True)}
     everybody = {**weights, 99: others / total}
-    defense = NeutralNoise(members=coalition, sigma=1.0, ratio=ratio, noise=kind)
+    defense = NeutralNoise(members=coalition, sigma=1.0, ratio=ratio, noise=kind)  # type: ignore[arg-type]
     parts = [weights[c] * sent(defense, turn(c, everybody, seed=seed)) for c in coalition]
     assert float(torch.stack(parts).sum(0).abs().max()) < 1e-6
 

@@ -119,7 +119,7 @@ def test_bits_of_decoded_features_are_turned_as_often_as_stated(mechanism: BitMe
 def test_bitwise_response_gives_what_it_says_and_never_more(
     epsilon: float, features: int, bits: int, split: str
 ) -> None:
-    mechanism = BitwiseRR(epsilon, split=split, bits=bits, integer_bits=1)
+    mechanism = BitwiseRR(epsilon, split=split, bits=bits, integer_bits=1)  # type: ignore[arg-type]
     budgets = mechanism.budgets(features)
     assert float(budgets.sum()) == pytest.approx(epsilon)
     true = mechanism.actual_epsilon(features)

@@ -95,7 +95,7 @@ def test_half_and_double_precision_give_the_words_of_their_own_numbers(dtype: to
 
 @pytest.mark.parametrize(
     ("bits", "integer_bits", "said"),
-    [(1, 0, "2 to 16 bits, got bits = 1"), (17, 5, "got bits = 17"), (6, 6, "0 to 5, got 6")],
+    [(1, 0, "from 2 to 16, got 1;"), (17, 5, "got 17"), (6, 6, "0 to 5, got 6")],
 )
 def test_layouts_that_are_none_are_refused(bits: int, integer_bits: int, said: str) -> None:
     with pytest.raises(BadInput, match=said):

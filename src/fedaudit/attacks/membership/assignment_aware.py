@@ -17,15 +17,15 @@ from fedaudit.observe.measurements import Measurements
 class WhereAssigned:
     """Another rule, for each sample on those rounds in which the target trained on its class.
 
-    A defense that deals classes out anew in every round leaves rounds in which a member was not
-    trained on, and hides it in a mean over all of them. An adversary that knows which classes
+    A defense that reassigns classes in every round leaves rounds in which a member was not
+    trained on. A mean over all rounds then hides the member. An adversary that knows which classes
     the target was dealt leaves these rounds out. A sample whose class was dealt to the target in
     no measured round is scored on all of them.
 
     Attributes:
         rule: What is done on the rounds that are left.
         used: By round, which samples the target can have trained on; one entry for all samples
-            where they do not differ. None as long as nobody has said.
+            where they do not differ. None until side information is given.
 
     Source: None; CoFedMID section 5.4 attacks the coalition's aggregate instead. An adversary
         that has got hold of the seed which a coalition shares, or is one of its members.
@@ -60,7 +60,7 @@ class WhereAssigned:
             BadInput: There is no side information on the target's classes, or not of all rounds.
         """
         used = self._used(measurements[0])
-        # Samples that the same rounds tell of are scored together.
+        # Samples with the same informative rounds are scored together.
         patterns, which = torch.unique(used, dim=1, return_inverse=True)
         scores = torch.empty(used.shape[1], dtype=torch.float64)
         for number, rounds in enumerate(patterns.unbind(1)):
@@ -88,11 +88,11 @@ class WhereAssigned:
 
 
 def _part(m: Measurements, rounds: Bool[Tensor, " rounds"], samples: Tensor) -> Measurements:
-    kept = rounds.nonzero().flatten().tolist()
+    row_numbers = rounds.nonzero().flatten().tolist()
     return replace(
         m,
         values=m.values[rounds][:, :, samples],
-        rounds=tuple(m.rounds[row] for row in kept),
+        rounds=tuple(m.rounds[row] for row in row_numbers),
         bases=m.bases[rounds],
-        stands_for=tuple(m.stands_for[row] for row in kept) if m.stands_for else (),
+        stands_for=tuple(m.stands_for[row] for row in row_numbers) if m.stands_for else (),
     )

@@ -22,7 +22,7 @@ class OneSidedLikelihood:
     cumulative probability does, but does not saturate at 1 for values far above the others'.
 
     Other clients that were sent another model than the target in a round are no peers there. A
-    round in which fewer than two peers remain says nothing and is left out.
+    round in which fewer than two peers remain carries no information and is left out.
 
     Attributes:
         outlier_sigmas: A peer more than this many standard deviations above the peers' mean is
@@ -62,17 +62,17 @@ class OneSidedLikelihood:
             TooFewPeers: In no round are there two peers to fit a distribution to.
         """
         (m,) = measurements
-        most, tails = 0, list[Tensor]()
-        for own, peers in zip(m.of(target).double(), m.peers(target), strict=True):
-            if bool(torch.isnan(own).any()):
+        most_peers, tails = 0, list[Tensor]()
+        for signal, peers in zip(m.of(target).double(), m.peers(target), strict=True):
+            if bool(torch.isnan(signal).any()):
                 continue
-            most = max(most, len(peers))
+            most_peers = max(most_peers, len(peers))
             if len(peers) >= 2:
-                tails.append(self._upper_tail(own, peers.double()))
+                tails.append(self._upper_tail(signal, peers.double()))
         if not tails:
             raise TooFewPeers(
                 "the likelihood rule needs at least 2 clients besides the target that were sent "
-                f"the same model in the same round, got {most} other at best; "
+                f"the same model in the same round, got {most_peers} other at best; "
                 "use a rule that looks at the target alone, such as avg-cosine or loss-series"
             )
         return -torch.stack(tails).mean(0)
@@ -98,12 +98,12 @@ class OneSidedLikelihood:
             return peers <= mean + self.outlier_sigmas * variance.sqrt()
         if len(peers) < 3:
             return everybody
-        kept = []
+        is_kept = []
         for index in range(len(peers)):
             others = torch.cat([peers[:index], peers[index + 1 :]])
             mean, variance = _moments(others, torch.ones_like(others, dtype=torch.bool))
-            kept.append(peers[index] <= mean + self.outlier_sigmas * variance.sqrt())
-        return torch.stack(kept)
+            is_kept.append(peers[index] <= mean + self.outlier_sigmas * variance.sqrt())
+        return torch.stack(is_kept)
 
 
 def _moments(

@@ -16,12 +16,13 @@ from fedaudit.observe.measurements import Measurements
 class Recovery:
     """The logarithm of the loss after a poisoned round less that before the next, on average.
 
-    A sample's owner trains on it in the rounds between, and nobody trains on one that is unseen.
+    The owner of a sample trains on it in the rounds between. No client trains on a held-out sample.
 
     Attributes:
         first: The first poisoned round; 0 takes each measured round but the last for one. A study
             with a malicious client says it.
-        every: Poisoned rounds are this far apart, and the loss recovers for one round less.
+        every: Number of rounds from one poisoned round to the next; the loss recovers for one round
+            less.
         floor: Added to every loss, so that one of nearly 0 has a logarithm; above 0.
 
     Source: Nasr et al. 2019, active attacks: training on a sample undoes the ascent on it.
@@ -45,10 +46,10 @@ class Recovery:
         """
         (m,) = measurements
         values = m.of(target)
-        there = measured_rounds(values, target)
-        rounds = torch.tensor(m.rounds)[there].tolist()
+        was_measured = measured_rounds(values, target)
+        rounds = torch.tensor(m.rounds)[was_measured].tolist()
         # Losses are measured with a minus.
-        losses = -values[there].double().clamp(max=0)
+        losses = -values[was_measured].double().clamp(max=0)
         steps = self._steps(rounds)
         if not steps or not self.floor > 0:
             raise BadInput(

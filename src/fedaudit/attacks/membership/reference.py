@@ -64,7 +64,9 @@ class ReferenceCalibrated:
         return replace(self, references=tuple(references))
 
     def on_samples(self: Kind, chosen: Tensor) -> Kind:
-        return replace(self, references=tuple(one.on_samples(chosen) for one in self._given()))
+        return replace(
+            self, references=tuple(reference.on_samples(chosen) for reference in self._given())
+        )
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
         """See :class:`fedaudit.attacks.base.Rule`.
@@ -73,15 +75,18 @@ class ReferenceCalibrated:
             BadInput: There are no reference models, or the target was never measured.
         """
         (m,) = measurements
-        own, given = m.of(target), self._given()
-        rows = measured_rounds(own, target).nonzero().flatten().tolist()
-        trained_on = torch.stack([one.trained_on for one in given])
+        signals, references = m.of(target), self._given()
+        rows = measured_rounds(signals, target).nonzero().flatten().tolist()
+        trained_on = torch.stack([reference.trained_on for reference in references])
         return torch.stack(
             [
                 self.compared(
-                    own[row].double(),
+                    signals[row].double(),
                     torch.stack(
-                        [_at(one.measured, one.client_for(target), m.rounds[row]) for one in given]
+                        [
+                            _at(reference.measured, reference.client_for(target), m.rounds[row])
+                            for reference in references
+                        ]
                     ),
                     trained_on,
                 )
@@ -162,46 +167,49 @@ class RelativeLikelihood(ReferenceCalibrated):
     def chosen_slope(self, target: ClientId) -> float:
         """Return the slope with the largest AUC in attacks on the first reference models.
 
-        Only those have samples of their own among the measured ones: of a further model, members
-        would be what it shares with these by chance.
+        Only these models have members among the measured samples that were drawn for them. The
+        members of a further model would be samples that it shares with these by chance.
 
         Args:
-            target: The client under audit: another one of the references may stand for each.
+            target: The client under audit. References may be measured at another client instead.
         """
-        areas = [
-            found
-            for at, one in enumerate(self._given()[:TUNED_ON])
-            if (found := self._areas(one, (*self._given()[:at], *self._given()[at + 1 :]), target))
-        ]
+        references = self._given()
+        areas = []
+        for index, attacked in enumerate(references[:TUNED_ON]):
+            others = (*references[:index], *references[index + 1 :])
+            areas.append(self._areas(attacked, others, target))
+        areas = [by_slope for by_slope in areas if by_slope]
         return SLOPES[int(np.argmax(np.mean(areas, axis=0)))] if areas else USUAL_SLOPE
 
     def _areas(
         self, attacked: Reference, others: tuple[Reference, ...], target: ClientId
     ) -> list[float]:
         """The AUC of each slope in an attack on one reference; empty if it cannot be attacked."""
-        tunings = [one.tuning for one in others if one.tuning is not None]
+        tunings = [reference.tuning for reference in others if reference.tuning is not None]
         if attacked.tuning is None or not tunings:
             return []
         client, owner = attacked.client_for(target), attacked.tuning.owner
-        absent = torch.stack([one.owner == NOBODY for one in tunings])
+        absent = torch.stack([tuning.owner == NOBODY for tuning in tunings])
         # A sample that all others were trained on has no model to be compared with.
-        known = absent.any(0) & ((owner == client) | (owner == NOBODY))
-        is_member = (owner == client)[known].numpy()
+        comparable = absent.any(0) & ((owner == client) | (owner == NOBODY))
+        is_member = (owner == client)[comparable].numpy()
         if not 0 < is_member.sum() < len(is_member):
             return []
         (m,) = attacked.tuning.measured
-        own, mask = m.of(client), absent[:, known].numpy()
-        rows = measured_rounds(own, client).nonzero().flatten().tolist()
+        target_signals, mask = m.of(client), absent[:, comparable].numpy()
+        rows = measured_rounds(target_signals, client).nonzero().flatten().tolist()
         scores = np.zeros((len(SLOPES), len(is_member)))
         for row in rows if self.rounds == "mean" else rows[-1:]:
             signals = [
-                _at(tuning.measured, one.client_for(target), m.rounds[row])[known].numpy()
-                for one, tuning in zip(others, tunings, strict=True)
+                _at(tuning.measured, reference.client_for(target), m.rounds[row])[
+                    comparable
+                ].numpy()
+                for reference, tuning in zip(others, tunings, strict=True)
             ]
             without = _log_mean_exp(np.stack(signals), mask)
-            here = own[row, known].double().numpy()
-            scores += [here - _approximation(without, slope) for slope in SLOPES]
-        return [_auc(one, is_member) for one in scores]
+            target_signal = target_signals[row, comparable].double().numpy()
+            scores += [target_signal - _approximation(without, slope) for slope in SLOPES]
+        return [_auc(slope_scores, is_member) for slope_scores in scores]
 
     def compared(
         self, own: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
@@ -314,9 +322,13 @@ def _at(
     """A reference's signal in a round; in its last where it was not measured in that one."""
     (m,) = measured
     values = m.of(client)
-    there = measured_rounds(values, client)
-    rows = [row for row, at in enumerate(m.rounds) if at == index and bool(there[row])]
-    return values[rows[0] if rows else int(there.nonzero()[-1])].double()
+    was_measured = measured_rounds(values, client)
+    rows = [
+        row
+        for row, measured_round in enumerate(m.rounds)
+        if measured_round == index and bool(was_measured[row])
+    ]
+    return values[rows[0] if rows else int(was_measured.nonzero()[-1])].double()
 
 
 def _log_mean_exp(

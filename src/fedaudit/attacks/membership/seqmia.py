@@ -47,10 +47,10 @@ class _Reader(nn.Module):
         self, sequences: Float[Tensor, "samples rounds signals"]
     ) -> Float[Tensor, "samples 2"]:
         states, (last, _) = self.lstm(sequences)
-        own = last[0]
-        attention = (states * own[:, None]).sum(2).softmax(1)
+        last_state = last[0]
+        attention = (states * last_state[:, None]).sum(2).softmax(1)
         context = (attention[:, :, None] * states).sum(1)
-        decided: Tensor = self.decide(torch.cat([own, context], 1))
+        decided: Tensor = self.decide(torch.cat([last_state, context], 1))
         return decided
 
 
@@ -133,15 +133,19 @@ class SequenceReader:
         with one_thread():
             if self.epochs:
                 *_, weights = islice(self._epochs(sequences, is_member.long(), seed), self.epochs)
-                found = [weights]
+                weights_by_part = [weights]
             else:
                 parts = _parts(is_member, seed)
-                found = [
+                weights_by_part = [
                     self._stopped(sequences, is_member.long(), parts == part, seed)
                     for part in range(int(parts.max()) + 1)
                 ]
         return FittedReader(
-            self.hidden, tuple({n: v.double() for n, v in one.items()} for one in found), scaling
+            self.hidden,
+            tuple(
+                {n: v.double() for n, v in part_weights.items()} for part_weights in weights_by_part
+            ),
+            scaling,
         )
 
     def _stopped(
@@ -153,7 +157,7 @@ class SequenceReader:
     ) -> dict[str, Tensor]:
         """The weights of the epoch with the least loss on what is held back."""
         judge = _initial(sequences.shape[2], self.hidden, seed)
-        kept: dict[str, Tensor] = {}
+        best_weights: dict[str, Tensor] = {}
         least, since = float("inf"), 0
         epochs = self._epochs(sequences[~held], labels[~held], seed)
         for weights in islice(epochs, PUBLISHED_EPOCHS):
@@ -161,11 +165,11 @@ class SequenceReader:
             with torch.no_grad():
                 loss = float(functional.cross_entropy(judge(sequences[held]), labels[held]))
             since += 1
-            if loss < least or not kept:
-                least, kept, since = loss, {n: v.clone() for n, v in weights.items()}, 0
+            if loss < least or not best_weights:
+                least, best_weights, since = loss, {n: v.clone() for n, v in weights.items()}, 0
             if since == PATIENCE:
                 break
-        return kept
+        return best_weights
 
     def _epochs(
         self,
@@ -263,12 +267,16 @@ def _sequences(
     measurements: tuple[Measurements, ...], target: ClientId
 ) -> Float[Tensor, "samples rounds signals"]:
     each = [m.of(target) for m in measurements]
-    there = measured_rounds(each[0], target)
-    return torch.stack([values[there].double() for values in each], 2).transpose(0, 1).contiguous()
+    was_measured = measured_rounds(each[0], target)
+    return (
+        torch.stack([values[was_measured].double() for values in each], 2)
+        .transpose(0, 1)
+        .contiguous()
+    )
 
 
 def _scaling(sequences: Float[Tensor, "samples rounds signals"]) -> _Scaling:
     flat = sequences.flatten(0, 1)
     spread = flat.std(0, correction=0)
-    # A signal that is the same everywhere says nothing, whatever it is divided by.
+    # A constant signal carries no information, whatever it is divided by.
     return _Scaling(flat.mean(0), spread.where(spread > 0, 1.0))

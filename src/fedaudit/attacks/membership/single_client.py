@@ -67,15 +67,15 @@ class Slope:
         """
         (m,) = measurements
         values = m.of(target)
-        there = measured_rounds(values, target)
-        if int(there.sum()) < 2:
+        was_measured = measured_rounds(values, target)
+        if int(was_measured.sum()) < 2:
             raise TooFewRounds(
                 f"a slope needs at least 2 measured rounds with client {target}, got 1; every sets "
                 "how often rounds are measured"
             )
-        rounds = torch.tensor(m.rounds, dtype=torch.float64)[there]
+        rounds = torch.tensor(m.rounds, dtype=torch.float64)[was_measured]
         rounds = rounds - rounds.mean()
-        followed = values[there].double()
+        followed = values[was_measured].double()
         # Seen from its first round, a signal that never moves has a slope of exactly 0.
         risen = followed - followed[0]
         return (rounds[:, None] * risen).sum(0) / rounds.square().sum()

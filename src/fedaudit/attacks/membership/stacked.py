@@ -70,16 +70,16 @@ class Stacked:
 
         raw = _evidence(measurements, target)
         mean, spread = raw.mean(0), raw.std(0, correction=0)
-        # What is the same for all samples says nothing, whatever it is divided by.
+        # Constant evidence carries no information, whatever it is divided by.
         spread = spread.where(spread > 0, 1.0)
-        known, truth = ((raw - mean) / spread).numpy(), is_member.numpy()
+        standardised, truth = ((raw - mean) / spread).numpy(), is_member.numpy()
         rng, weights = seeded_numpy(seed, "bags"), []
         members, others = np.flatnonzero(truth), np.flatnonzero(~truth)
         for _ in range(self.bags):
             drawn = np.concatenate([rng.choice(part, len(part)) for part in (members, others)])
-            found = LogisticRegression(C=1 / self.penalty, max_iter=1000)
-            found.fit(known[drawn], truth[drawn])
-            weights.append(np.append(found.coef_[0], found.intercept_))
+            regression = LogisticRegression(C=1 / self.penalty, max_iter=1000)
+            regression.fit(standardised[drawn], truth[drawn])
+            weights.append(np.append(regression.coef_[0], regression.intercept_))
         return FittedStack(mean, spread, torch.from_numpy(np.mean(weights, axis=0)))
 
 
@@ -116,16 +116,18 @@ _FURTHEST = 6.0
 
 
 def _evidence(measurements: tuple[Measurements, ...], target: ClientId) -> Evidence:
-    return torch.stack([one for m in measurements for one in _of_signal(m, target)], dim=1)
+    return torch.stack(
+        [evidence for m in measurements for evidence in _of_signal(m, target)], dim=1
+    )
 
 
 def _of_signal(m: Measurements, target: ClientId) -> list[Float[Tensor, " samples"]]:
     """Last value, mean, and mean distance from the other clients' in their deviations."""
-    own = m.of(target).double()
-    there = measured_rounds(own, target)
+    values_of_target = m.of(target).double()
+    was_measured = measured_rounds(values_of_target, target)
     apart = [
         _distance(values, peers.double())
-        for values, peers, seen in zip(own, m.peers(target), there, strict=True)
+        for values, peers, seen in zip(values_of_target, m.peers(target), was_measured, strict=True)
         if seen and len(peers) >= 2
     ]
     if not apart:
@@ -134,7 +136,11 @@ def _of_signal(m: Measurements, target: ClientId) -> list[Float[Tensor, " sample
             "sent the same model in the same round, and there are fewer; use one that looks at the "
             "target alone, such as loss-series"
         )
-    return [own[there][-1], own[there].mean(0), torch.stack(apart).mean(0)]
+    return [
+        values_of_target[was_measured][-1],
+        values_of_target[was_measured].mean(0),
+        torch.stack(apart).mean(0),
+    ]
 
 
 def _distance(

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.errors import BadInput, Unsupported, setting
 from fedaudit.core.seeds import seeded, seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Samples, positions_of
 from fedaudit.datasets.dataset import Dataset
@@ -414,7 +414,8 @@ def _check_people(dataset: Dataset, clients: int, each: int, count: int, extra: 
     if dataset.subject is None:
         raise BadInput(
             f"people are audited, and {dataset.name!r} does not say of which person its samples "
-            'are; name what does with data.options.subject, or leave audit.unit at "sample"'
+            f"are; name what does with {setting('data.options.subject')}, or leave audit.unit at "
+            '"sample"'
         )
     if not 1 <= each < clients:
         raise BadInput(

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId, Samples
 from fedaudit.datasets.dataset import Dataset
@@ -37,7 +37,8 @@ def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]
         raise BadInput(
             f"a federation of the adversary's own needs {need} training samples that the audited "
             f"run does not touch, and of {len(dataset.train)} there are {have} left; lower "
-            "partition.samples_per_client so that the clients take less than half of the data (or, "
+            f"{setting('partition.samples_per_client')} so that the clients take less than half of "
+            "the data (or, "
             'for attacks that learn, set shadow.mode = "known-split")'
         )
     ids = torch.cat([left, dataset.test.ids])

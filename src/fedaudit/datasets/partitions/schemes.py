@@ -5,13 +5,14 @@ which samples they are is then a matter of shuffling each class.
 """
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int, Num
 from numpy import ndarray
 
+from fedaudit.core.arguments import AboveZero, Count, Positive, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.naming import Clients, changed_fields
 from fedaudit.core.values import positions_of
@@ -41,7 +42,7 @@ class PartitionScheme:
 
     catalogue_name: ClassVar[str]
 
-    clients: int = 10
+    clients: Positive = 10
 
     def part(self) -> Clients:
         """Return name and settings as a study file has them, without settings at their defaults."""
@@ -55,7 +56,6 @@ class IID(PartitionScheme):
     """Deals samples at random, whatever their class, in equal shares.
 
     Attributes:
-        clients: Number of clients, at least 1.
         samples_per_client: Samples of each client; 0 deals everything.
 
     Examples:
@@ -65,7 +65,7 @@ class IID(PartitionScheme):
 
     catalogue_name: ClassVar[str] = "iid"
     _: KW_ONLY
-    samples_per_client: int = 0
+    samples_per_client: Count = 0
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
         """Number of samples of each class for each client."""
@@ -86,9 +86,8 @@ class Dirichlet(PartitionScheme):
     that clients keep their size and their mix is a little milder than drawn.
 
     Attributes:
-        clients: Number of clients, at least 1.
-        beta: Concentration, above 0; infinity would be IID. Published: 0.1, 1 and 10 (FedMIA), 0.5,
-            1 and 10 (CoFedMID).
+        beta: Concentration, above 0 and finite; 0.1 to 100 is usual. Published:
+            0.1, 1 and 10 (FedMIA), 0.5, 1 and 10 (CoFedMID).
         minimum: Fewest samples a client may get; the draw is repeated until all have them.
             Without effect where ``samples_per_client`` is set.
         samples_per_client: Samples of each client; 0 deals everything.
@@ -102,13 +101,9 @@ class Dirichlet(PartitionScheme):
 
     catalogue_name: ClassVar[str] = "dirichlet"
     _: KW_ONLY
-    beta: float
-    minimum: int = 1
-    samples_per_client: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.beta < np.inf:
-            raise BadInput(f"beta must be above 0 and finite, got {self.beta}; 0.1 to 100 is usual")
+    beta: AboveZero
+    minimum: Count = 1
+    samples_per_client: Count = 0
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
         """Number of samples of each class for each client."""
@@ -145,8 +140,7 @@ class Shards(PartitionScheme):
     """Sorts samples by class, cuts them into equal shards and gives each client a few.
 
     Attributes:
-        clients: Number of clients, at least 1.
-        per_client: Shards of each client; 2 gives most clients two classes.
+        per_client: Shards of each client, at least 1; 2 gives most clients two classes.
         samples_per_client: Samples of each client; 0 deals everything.
 
     Examples:
@@ -158,13 +152,13 @@ class Shards(PartitionScheme):
 
     catalogue_name: ClassVar[str] = "shards"
     _: KW_ONLY
-    per_client: int = 2
-    samples_per_client: int = 0
+    per_client: Positive = 2
+    samples_per_client: Count = 0
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
         """Number of samples of each class for each client."""
         shards = clients * self.per_client
-        if self.per_client < 1 or shards > counts.sum():
+        if shards > counts.sum():
             raise BadInput(
                 f"{self.per_client} shards for each of {clients} clients cannot be cut from "
                 f"{counts.sum()} samples; give between 1 and {counts.sum() // max(clients, 1)}"
@@ -191,7 +185,6 @@ class WholeClasses(PartitionScheme):
     others.
 
     Attributes:
-        clients: Number of clients, at least 1.
         samples_per_client: Samples of each client, drawn from its classes; 0 deals everything.
 
     Examples:
@@ -201,7 +194,7 @@ class WholeClasses(PartitionScheme):
 
     catalogue_name: ClassVar[str] = "whole-classes"
     _: KW_ONLY
-    samples_per_client: int = 0
+    samples_per_client: Count = 0
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
         """Number of samples of each class for each client."""
@@ -230,7 +223,6 @@ class SIAClass0Size(PartitionScheme):
     """The split of SIA's published code, for comparison only: most samples are dropped.
 
     Attributes:
-        clients: Number of clients, at least 1.
         beta: Concentration of the Dirichlet draw, above 0.
         minimum: Fewest samples a client may get; the published code has no such limit.
 
@@ -246,8 +238,8 @@ class SIAClass0Size(PartitionScheme):
 
     catalogue_name: ClassVar[str] = "sia_class0_size"
     _: KW_ONLY
-    beta: float
-    minimum: int = 1
+    beta: AboveZero
+    minimum: Count = 1
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
         """Number of samples of each class for each client."""

@@ -8,8 +8,7 @@ Source: Bai et al., "United We Defend: Collaborative Membership Inference Defens
     Learning" (CoFedMID).
 """
 
-from dataclasses import dataclass
-
+from fedaudit.core.arguments import dataclass
 from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 
@@ -20,7 +19,7 @@ class CoFedMID(NeutralNoise, Compensation):
 
     Class-guided partition and utility-aware compensation act on what is trained on and on the
     loss, aggregation-neutral noise on the upload. Every module can be turned off: m_max and
-    m_min at the number of classes, recycle at 0, sigma at 0. Settings are those of the modules.
+    m_min at the number of classes, recycle at 0, sigma at 0.
 
     Examples:
         >>> CoFedMID(members=[0, 1], sigma=0.1).coalition
@@ -29,7 +28,3 @@ class CoFedMID(NeutralNoise, Compensation):
     Source: CoFedMID, section 4 and algorithm 4.
     Differs: See the modules: class-guided, compensation and neutral-noise.
     """
-
-    def __post_init__(self) -> None:
-        Compensation.__post_init__(self)
-        NeutralNoise.__post_init__(self)

@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass, field, replace
 from math import floor
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core import arguments
+from fedaudit.core.arguments import AtLeastZero, Decay, Fraction, Positive
+from fedaudit.core.errors import BadInput
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.seeds import held_out
 from fedaudit.core.tasks import cross_entropy
@@ -231,9 +233,6 @@ class Memory:
         return self._marked[1]
 
 
-RECYCLINGS = ("exp3", "random", "sequential")
-
-
 class _Back(NamedTuple):
     """Positions of the samples that come back, and the interval that they are of, if any."""
 
@@ -241,7 +240,7 @@ class _Back(NamedTuple):
     arm: int | None = None
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class Compensation(ClassGuided):
     """CoFedMID without its noise: few classes each, and some of the samples left out come back.
 
@@ -252,19 +251,18 @@ class Compensation(ClassGuided):
     members. The client's weight in the average stays that of all its data.
 
     Attributes:
-        start: First round with samples brought back; after the last round, nothing is held out
-            or brought back.
-        intervals: How many there are, at least 1.
+        start: First round with samples brought back, from 1; after the last round, nothing is held
+            out or brought back.
+        intervals: Number of intervals of the loss, at least 1.
         recycle: Largest share of the client's samples that comes back in a round, in [0, 1];
             0 for none.
         recycling: "exp3" to learn which interval helps; "random" for a fixed number of samples
             regardless of loss, "sequential" for as many in the order of their losses, going on
             where the round before ended.
-        regularise: Whether samples brought back are kept from being predicted with confidence.
-        mu: Weight of the prediction's entropy in that.
+        regularise: Whether the loss of samples brought back penalises confident predictions.
+        mu: Weight of the prediction's entropy in that penalty, at least 0; 0 leaves it out.
         validation: About which share of the client's samples is held out, in [0, 1), to learn
             which interval helps; these samples are no members.
-        memory: What the client keeps; each instance makes its own.
 
     Examples:
         >>> Compensation(members=[0, 1], recycle=0.1).coalition
@@ -279,31 +277,18 @@ class Compensation(ClassGuided):
         validation samples are held out, where the paper's is one of all.
     """
 
-    start: int = 10
-    intervals: int = 10
-    recycle: float = 0.1
-    recycling: str = "exp3"
+    start: Positive = 10
+    intervals: Positive = 10
+    recycle: Fraction = 0.1
+    recycling: Literal["exp3", "random", "sequential"] = "exp3"
     regularise: bool = True
-    mu: float = 0.005
-    validation: float = 0.1
+    mu: AtLeastZero = 0.005
+    validation: Decay = 0.1
 
     memory: Memory = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.start < 1 or self.intervals < 1:
-            raise BadInput(
-                f"start is a round from 1 on and intervals at least 1, got {self.start} and "
-                f"{self.intervals}"
-            )
-        mu = 0 <= self.mu < float("inf")
-        if not (0 <= self.recycle <= 1 and 0 <= self.validation < 1 and mu):
-            raise BadInput(
-                "recycle lies in [0, 1], validation in [0, 1) and mu is finite and at least 0, got "
-                f"{self.recycle}, {self.validation} and {self.mu}"
-            )
-        if self.recycling not in RECYCLINGS:
-            raise unknown_name("recycling", self.recycling, RECYCLINGS)
         if self.recycling == "exp3" and self.recycle > 0 and self.validation == 0:
             raise BadInput(
                 "recycling 'exp3' learns from validation samples: give validation above 0, or "

@@ -1,22 +1,19 @@
 """Aggregation-neutral noise: it hides single uploads and cancels in the coalition's average."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.arguments import AtLeastZero, Share, dataclass
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import ClientId, plus_tail, tail_size
 from fedaudit.defenses.cofedmid.partition import CoalitionDefense, circle, present, shared_seed
 from fedaudit.fl.hooks import Turn
 from fedaudit.observe.round import Gradient, Update, Upload
-
-KINDS = ("vector", "published", "scalar")
-"""Forms of the noise; "scalar" is what "published" was called first."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +27,15 @@ class NeutralNoise(CoalitionDefense):
     it is refused, since the server averages those of each model by themselves.
 
     Attributes:
-        members: The clients among which the noise cancels.
-        sigma: Standard deviation before the projection, in units of the upload; 0 adds none.
+        sigma: Standard deviation before the projection, in units of the upload, at least 0; 0
+            adds none.
         ratio: Share of the parameters, counted from the last, that get noise, in (0, 1].
         noise: "published" for one draw a client and round, which is added to all of these
             parameters, as the paper has it; a server that knows takes their mean off and has the
             rest as it was (the attacks with "centred-tail"). "vector" for
             a draw a parameter: a server that knows can only leave these parameters out
             (the attacks with "without-tail").
-        independent: Every client draws for itself, and nothing cancels.
+        independent: Whether every client draws its noise alone, so that nothing cancels.
 
     Examples:
         >>> NeutralNoise(members=[0, 1], sigma=0.1).cancels
@@ -52,20 +49,11 @@ class NeutralNoise(CoalitionDefense):
 
     accepts: ClassVar[tuple[type, ...]] = (Update, Gradient)
 
-    sigma: float = 0.1
-    ratio: float = 0.2
-    noise: str = "vector"
+    sigma: AtLeastZero = 0.1
+    ratio: Share = 0.2
+    # "scalar" is an earlier name of "published".
+    noise: Literal["vector", "published", "scalar"] = "vector"
     independent: bool = False
-
-    def __post_init__(self) -> None:
-        CoalitionDefense.__post_init__(self)
-        if not (0 <= self.sigma < float("inf") and 0 < self.ratio <= 1):
-            raise BadInput(
-                f"sigma is at least 0 and finite and ratio in (0, 1], got {self.sigma} and "
-                f"{self.ratio}"
-            )
-        if self.noise not in KINDS:
-            raise unknown_name("noise", self.noise, KINDS)
 
     @property
     def cancels(self) -> bool:

@@ -1,10 +1,10 @@
 """Class-guided partition: in each round, members of a coalition train on classes of their own."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import field
 from functools import lru_cache
 from math import ceil, cos, floor, pi
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -12,8 +12,8 @@ from jaxtyping import Bool
 from numpy import ndarray
 from torch import Tensor
 
+from fedaudit.core.arguments import ClientIds, Count, dataclass
 from fedaudit.core.errors import BadInput, Unsupported, unknown_name
-from fedaudit.core.naming import members_of
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import ClientId, Samples
 from fedaudit.defenses.soft_labels import class_count
@@ -25,18 +25,13 @@ class CoalitionDefense(ConfiguredDefense):
     """Defense that its members apply together, with values drawn from a seed that they share.
 
     Attributes:
-        members: Clients of the coalition, each once.
+        members: Numbers of the clients of the coalition, from 0, each once, such as ``[0, 1]``.
     """
 
-    members: Sequence[ClientId] = field(default=(), kw_only=True)
+    members: ClientIds = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "members", members_of(self.members))
-        if not self.members or len(set(self.members)) != len(self.members):
-            raise BadInput(
-                f"a coalition names at least one client, each once, got {self.members}; "
-                "name its clients when the defense is made: members=[0, 1]"
-            )
+        object.__setattr__(self, "members", tuple(self.members))
 
     @property
     def coalition(self) -> tuple[ClientId, ...]:
@@ -297,9 +292,6 @@ def at_random(members: int, size: int, *, classes: int, rng: np.random.Generator
     return Assigned(sets, size)
 
 
-ASSIGNMENTS = ("bounded", "random")
-
-
 @dataclass(frozen=True)
 class ClassGuided(CoalitionDefense):
     """Trains on a few classes only, fewer and fewer, shared out within a coalition.
@@ -308,14 +300,15 @@ class ClassGuided(CoalitionDefense):
     train in the round. A client without samples of its classes sends an update of zeros.
 
     Attributes:
-        members: The clients that share the classes out.
-        m_max: Classes a client in the first round; 0 to choose from the coalition's size.
-        m_min: Classes a client in the last round; 0 for a fifth of all.
-        decay: Way from the one to the other: linear, cosine, exponential or polynomial.
+        m_max: Classes of a client in the first round, up to the number of classes, which deals
+            every client all of them; 0 to choose from the coalition's size.
+        m_min: Classes of a client in the last round, up to ``m_max``; 0 for a fifth of all.
+        decay: Form of the way from ``m_max`` to ``m_min`` over the rounds: "linear", "cosine",
+            "exponential" or "polynomial".
         assignment: "bounded" for little overlap and all classes covered where that is possible,
             "random" for neither.
-        independent: Every client works for itself, as a coalition of one (the paper's independent
-            mode, with which its Fig. 3 compares).
+        independent: Whether every client acts alone, as a coalition of one (the paper's
+            independent mode, with which its Fig. 3 compares).
 
     Examples:
         >>> ClassGuided(members=[0, 1], m_max=4, m_min=2).coalition
@@ -325,23 +318,11 @@ class ClassGuided(CoalitionDefense):
     Differs: Where the sets are too small to cover every class, those covered take turns.
     """
 
-    m_max: int = 0
-    m_min: int = 0
-    decay: str = "linear"
-    assignment: str = "bounded"
+    m_max: Count = 0
+    m_min: Count = 0
+    decay: Literal["linear", "cosine", "exponential", "polynomial"] = "linear"
+    assignment: Literal["bounded", "random"] = "bounded"
     independent: bool = False
-
-    def __post_init__(self) -> None:
-        CoalitionDefense.__post_init__(self)
-        if self.m_max < 0 or self.m_min < 0:
-            raise BadInput(
-                f"m_max and m_min count classes, 0 to have them chosen, got {self.m_max} and "
-                f"{self.m_min}"
-            )
-        if self.decay not in DECAYS:
-            raise unknown_name("decay", self.decay, DECAYS)
-        if self.assignment not in ASSIGNMENTS:
-            raise unknown_name("assignment", self.assignment, ASSIGNMENTS)
 
     def refuse_misfit(self, plan: Plan) -> None:
         """Before anything is trained: more classes a client than there are, or fewer at first.

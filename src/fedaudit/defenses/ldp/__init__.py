@@ -5,14 +5,16 @@ from the probabilities that it really draws with.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int16
 from torch import Tensor
 
+from fedaudit.core import arguments
+from fedaudit.core.arguments import Range
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Samples, chunks
 from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, Plan, Visit, Workload
@@ -170,18 +172,11 @@ def by_parts(
     return out
 
 
-def refuse_no_budget(name: str, epsilon: float) -> None:
-    """Refuses what is no privacy budget; infinity is one, and stands for no protection."""
-    if not epsilon > 0:
-        raise BadInput(
-            f"{name} is a privacy budget in nats, above 0; infinity perturbs nothing; got {epsilon}"
-        )
+Bits = Annotated[int, Range(ge=2, le=16)]
+IntegerBits = Annotated[int, Range(ge=0, le=15)]
 
 
-FEWEST_BITS, MOST_BITS = 2, 16
-
-
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class FixedPoint:
     """A binary fixed-point number for every feature, most significant bit first.
 
@@ -196,15 +191,11 @@ class FixedPoint:
         code writes more bits than a feature has and moves all that follow.
     """
 
-    bits: int = 10
-    integer_bits: int = 5
+    bits: Bits = 10
+    integer_bits: IntegerBits = 5
 
     def __post_init__(self) -> None:
-        if not FEWEST_BITS <= self.bits <= MOST_BITS:
-            raise BadInput(
-                f"a feature has {FEWEST_BITS} to {MOST_BITS} bits, got bits = {self.bits}"
-            )
-        if not 0 <= self.integer_bits < self.bits:
+        if not self.integer_bits < self.bits:
             raise BadInput(
                 f"of {self.bits} bits one is the sign, so that integer_bits lies in 0 to "
                 f"{self.bits - 1}, got {self.integer_bits}"

@@ -1,15 +1,16 @@
 """Noise on features: each record is brought into a ball, and calibrated noise hides where."""
 
-from dataclasses import dataclass
 from math import exp, inf
+from typing import Annotated
 
 import scipy as sp
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from fedaudit.core.arguments import AboveZeroOrInfinite, Range, dataclass
 from fedaudit.core.errors import BadInput
-from fedaudit.defenses.ldp import UNIT, LocalDP, by_parts, refuse_no_budget
+from fedaudit.defenses.ldp import UNIT, LocalDP, by_parts
 from fedaudit.fl.hooks import Guarantee, Workload
 
 LEAST_DELTA = 1e-12
@@ -93,11 +94,10 @@ def refuse_no_probability(delta: float) -> None:
 class _InBall(LocalDP):
     """Base of noise on records in a ball; ``clip`` is the ball's radius."""
 
-    epsilon: float
-    clip: float
+    epsilon: AboveZeroOrInfinite
+    clip: AboveZeroOrInfinite
 
     def __post_init__(self) -> None:
-        refuse_no_budget("epsilon", self.epsilon)
         _refuse_no_ball(self.clip, self.epsilon)
 
     @property
@@ -118,8 +118,8 @@ class LdpLaplace(_InBall):
     """Shortens each record to a length in the sum of absolute values and adds Laplace noise.
 
     Attributes:
-        epsilon: Of a whole record, above 0; infinity adds no noise.
-        clip: Largest sum of a record's absolute values; infinity shortens nothing.
+        epsilon: Claimed epsilon of a whole record in nats, above 0; infinity adds no noise.
+        clip: Largest sum of a record's absolute values, above 0; infinity shortens nothing.
 
     Examples:
         >>> LdpLaplace(epsilon=5.0, clip=2.0).scale
@@ -161,8 +161,8 @@ class LdpGaussian(_InBall):
     """Shortens each record to a Euclidean length and adds normal noise.
 
     Attributes:
-        epsilon: Of a whole record, above 0; infinity adds no noise.
-        clip: Largest Euclidean length of a record; infinity shortens nothing.
+        epsilon: Claimed epsilon of a whole record in nats, above 0; infinity adds no noise.
+        clip: Largest Euclidean length of a record, above 0; infinity shortens nothing.
         delta: Probability with which epsilon may be exceeded, from 1e-12 to below 1.
 
     Examples:
@@ -174,11 +174,7 @@ class LdpGaussian(_InBall):
     Differs: Proven for real numbers; what is drawn are the nearest numbers in double precision.
     """
 
-    delta: float = 1e-5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        refuse_no_probability(self.delta)
+    delta: Annotated[float, Range(ge=LEAST_DELTA, lt=1)] = 1e-5
 
     @property
     def exceeded(self) -> float:

@@ -3,18 +3,22 @@
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import fsum, log
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int16
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core import arguments
+from fedaudit.core.arguments import AboveZero, AboveZeroOrInfinite
+from fedaudit.core.errors import BadInput
 from fedaudit.defenses.ldp import (
+    Bits,
     FixedPoint,
+    IntegerBits,
     LocalDP,
     by_parts,
     packed,
-    refuse_no_budget,
     unpacked,
 )
 
@@ -202,21 +206,22 @@ def _log_ratio(left: Tensor, right: Tensor) -> Tensor:
     return torch.where(left == right, 0.0, (left - right).abs())
 
 
-@dataclass(frozen=True, kw_only=True)
+@arguments.dataclass(frozen=True, kw_only=True)
 class BitMechanism(LocalDP):
     """Encodes features as bits, turns some of them at random, and decodes what results.
 
     Attributes:
-        bits: Of one feature, 2 to 16: a sign, the integer bits, and the fraction.
-        integer_bits: Of those, how many are before the point; larger features are clipped.
+        bits: Bits of one feature, 2 to 16: a sign, the integer bits, and the fraction.
+        integer_bits: Number of these bits before the point, 0 to ``bits - 1``; larger features are
+            clipped.
         shared_mask: Whether one draw serves all records of a client, as in the published code
             of the attack AMI. Then nothing is proven: who knows one record knows the mask.
         sign_lost: Whether decoding drops the sign, as in that code, which compares a character
             with the number 1: -3.5 comes out as 3.5, for the clients and for the server.
     """
 
-    bits: int = 10
-    integer_bits: int = 5
+    bits: Bits = 10
+    integer_bits: IntegerBits = 5
     shared_mask: bool = False
     sign_lost: bool = False
 
@@ -264,8 +269,6 @@ def _flips(mechanism: BitMechanism, features: int) -> BitFlips:
     return mechanism.flips(features)
 
 
-SPLITS = ("even", "linear")
-
 _UPWARDS = 1 + 2.0**-45
 """More than the rounding of a probability and of a budget of up to 43, beyond which `_LEAST` acts:
 no bit gives away more than its budget, nor all of them together more than a record's."""
@@ -275,7 +278,7 @@ _LEAST = 2.0**-61
 """Nothing is turned less often, however large its budget; 0 would have no finite epsilon."""
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class BitwiseRR(BitMechanism):
     """Turns every bit with a probability that its share of a record's budget allows.
 
@@ -283,8 +286,8 @@ class BitwiseRR(BitMechanism):
     epsilon: what it says is what it gives.
 
     Attributes:
-        epsilon: Of a whole record, any features against any other, above 0; infinity perturbs
-            nothing.
+        epsilon: Epsilon of a whole record in nats, any features against any other, above 0;
+            infinity perturbs nothing.
         split: "even" gives every bit the same budget, epsilon / (features x bits). "linear"
             gives the first of l bits of a feature, its sign, l times the budget of the last one:
             the i-th has epsilon / features x 2 (l + 1 - i) / (l (l + 1)).
@@ -297,14 +300,8 @@ class BitwiseRR(BitMechanism):
         bit).
     """
 
-    epsilon: float
-    split: str = "even"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        refuse_no_budget("epsilon", self.epsilon)
-        if self.split not in SPLITS:
-            raise unknown_name("split of the defense 'bitwise-rr'", self.split, SPLITS)
+    epsilon: AboveZeroOrInfinite
+    split: Literal["even", "linear"] = "even"
 
     @property
     def nominal(self) -> float:
@@ -323,7 +320,7 @@ class BitwiseRR(BitMechanism):
         return BitFlips(chances, chances)
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class BitRandPublished(BitMechanism):
     """Turns every bit of a feature at random, the sign least often and the last bit most often.
 
@@ -344,11 +341,7 @@ class BitRandPublished(BitMechanism):
         unless ``shared_mask`` is set.
     """
 
-    nominal_epsilon: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        refuse_no_budget("nominal_epsilon", self.nominal_epsilon)
+    nominal_epsilon: AboveZeroOrInfinite
 
     @property
     def nominal(self) -> float:
@@ -368,7 +361,7 @@ class BitRandPublished(BitMechanism):
         return BitFlips(chances, chances)
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class OmePublished(BitMechanism):
     """Keeps nearly every bit at an even place of a record and erases nearly every other one.
 
@@ -392,14 +385,8 @@ class OmePublished(BitMechanism):
         bits.
     """
 
-    nominal_epsilon: float
-    alpha: float = 100.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        refuse_no_budget("nominal_epsilon", self.nominal_epsilon)
-        if not 0 < self.alpha < float("inf"):
-            raise BadInput(f"alpha is a ratio of chances, above 0 and finite, got {self.alpha}")
+    nominal_epsilon: AboveZeroOrInfinite
+    alpha: AboveZero = 100.0
 
     @property
     def nominal(self) -> float:

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from fedaudit.core.devices import CPU, params_on
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, plus, weighted_sum
 from fedaudit.engines.base import packed
@@ -288,7 +288,7 @@ class StoredUploads(Mapping[ClientId, Upload]):
             raise BadInput(
                 f"a round's updates of {len(self) + 1} clients take more memory than "
                 f"{HELD_BYTES >> 20} MB and cannot be written to the disk: {error}; free some "
-                "space, or lower training.participation"
+                f"space, or lower {setting('training.participation')}"
             ) from error
         self._places[client] = self._end, len(content)
         self._end += len(content)

@@ -7,7 +7,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, type_of
+from fedaudit.core import arguments
+from fedaudit.core.arguments import AboveZero, AtLeastZero, Decay
+from fedaudit.core.errors import type_of
 from fedaudit.core.values import ClientId, Model, Params, Samples, difference, plus, weighted_sum
 from fedaudit.fl.algorithms.base import Local, OneModel, made_of
 from fedaudit.fl.hooks import Defense, Turn, Visit, Workload
@@ -103,7 +105,7 @@ def rebuilt(base: Model, update: Update, gradient_scale: float | None) -> Expose
     return Exposed(base, local, update.values, gradient_scale)
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class FedProx(FedAvg):
     """Adds mu / 2 times the squared distance from the received model to every client's loss.
 
@@ -114,11 +116,7 @@ class FedProx(FedAvg):
     Differs: Every client trains the number of epochs asked for, rather than to an inexactness.
     """
 
-    mu: float = 0.01
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.mu < float("inf"):
-            raise BadInput(f"mu is at least 0 and finite, got {self.mu}")
+    mu: AtLeastZero = 0.01
 
     def trained(self, data: Samples, defense: Defense, turn: Turn) -> Model:
         """The client's model after local training that is pulled back."""
@@ -128,7 +126,7 @@ class FedProx(FedAvg):
 _MEANS, _SQUARES = "means/", "squares/"
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class FedAdam(FedAvg):
     """Averages the clients' updates and moves by Adam's rule along the average.
 
@@ -142,18 +140,10 @@ class FedAdam(FedAvg):
         v_{-1} = tau^2 and no correction of the bias.
     """
 
-    server_lr: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.99
-    adaptivity: float = 1e-3
-
-    def __post_init__(self) -> None:
-        shares = 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1
-        if not (shares and self.server_lr > 0 and self.adaptivity > 0):
-            raise BadInput(
-                "FedAdam needs server_lr and adaptivity above 0, beta1 and beta2 in [0, 1), got "
-                f"{self.server_lr}, {self.adaptivity}, {self.beta1} and {self.beta2}"
-            )
+    server_lr: AboveZero = 0.01
+    beta1: Decay = 0.9
+    beta2: Decay = 0.99
+    adaptivity: AboveZero = 1e-3
 
     def start(self, seed: int) -> Params:
         """A freshly initialised global model, and Adam's means."""

@@ -8,8 +8,10 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
+from fedaudit.core import arguments
+from fedaudit.core.arguments import AboveZero, Positive
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.errors import BadInput, Unsupported, setting
 from fedaudit.core.modules import loaded, outputs_of
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import (
@@ -30,7 +32,7 @@ from fedaudit.fl.training.parallel import draws_as_it_trains, side_by_side
 from fedaudit.observe.round import Exposed, Logits, Sent, Upload
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class Distillation:
     """Training of a student: Adam on the mean absolute difference of the outputs.
 
@@ -42,16 +44,9 @@ class Distillation:
     Source: SIA, Algorithm 3, line 12; settings of its published code.
     """
 
-    epochs: int = 30
-    batch_size: int = 64
-    lr: float = 1e-3
-
-    def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 1 or not self.lr > 0:
-            raise BadInput(
-                "distillation needs epochs >= 1, batch_size >= 1 and lr > 0, got "
-                f"{self.epochs}, {self.batch_size} and {self.lr}"
-            )
+    epochs: Positive = 30
+    batch_size: Positive = 64
+    lr: AboveZero = 1e-3
 
 
 def distilled(
@@ -93,7 +88,8 @@ def _refuse_random(student: Model) -> None:
     if draws_as_it_trains(student):
         raise Unsupported(
             "a student with dropout cannot be distilled, nor one of a class of its own; set "
-            "dropout to 0, or name a network of the catalogue in algorithm.options.student"
+            "dropout to 0, or name a network of the catalogue in "
+            f"{setting('algorithm.options.student')}"
         )
 
 
@@ -351,7 +347,7 @@ def public_samples(
     if first_class < classes:
         raise BadInput(
             f"the public set {name!r} has the classes 0 to {classes - 1}, and the clients' own "
-            f"begin at {first_class}; set data.first_class to {classes}"
+            f"begin at {first_class}; set {setting('data.first_class')} to {classes}"
         )
     if not 1 <= count <= len(samples):
         raise BadInput(

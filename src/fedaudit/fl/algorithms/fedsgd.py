@@ -1,13 +1,14 @@
 """FedSGD: clients send the gradient of all their data, the server takes the step."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
 
+from fedaudit.core import arguments
 from fedaudit.core.devices import CPU, by_kind, computing_on, params_on, samples_on
-from fedaudit.core.errors import BadInput, type_of, unknown_name
+from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.modules import loaded
 from fedaudit.core.values import (
     Batch,
@@ -101,10 +102,7 @@ def _normalises_over_batches(module: nn.Module) -> bool:
     return any(isinstance(part, kind) for part in module.modules())
 
 
-_TOGETHER = ("mean", "sum")
-
-
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class FedSGD(OneModel):
     """The server descends along the clients' gradients; nobody trains locally.
 
@@ -123,11 +121,9 @@ class FedSGD(OneModel):
     """
 
     training: LocalTraining
-    together: str = "mean"
+    together: Literal["mean", "sum"] = "mean"
 
     def __post_init__(self) -> None:
-        if self.together not in _TOGETHER:
-            raise unknown_name("way to put gradients together", self.together, _TOGETHER)
         how = self.training
         given = (how.epochs, how.momentum, how.optimizer, how.schedule)
         if given != (1, 0.0, "sgd", "constant"):

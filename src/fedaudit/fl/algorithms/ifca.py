@@ -1,13 +1,15 @@
 """IFCA: several global models, of which every client trains the one that suits its data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedaudit.core import arguments
+from fedaudit.core.arguments import Count, Positive
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples
@@ -29,7 +31,7 @@ TRAINED = f"{SERVER}trained"
 AFRESH = "delete the run's checkpoint to start afresh"
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class Ifca:
     """Clustered federated averaging: the server averages each model over the clients that chose it.
 
@@ -50,15 +52,8 @@ class Ifca:
 
     architecture: Architecture
     training: LocalTraining
-    count: int = 2
-    explore: int = field(default=0, kw_only=True)
-
-    def __post_init__(self) -> None:
-        if self.count < 1 or self.explore < 0:
-            raise BadInput(
-                "clustered learning needs at least one model and 0 or more rounds to explore in, "
-                f"got {self.count} and {self.explore}"
-            )
+    count: Positive = 2
+    explore: Count = field(default=0, kw_only=True)
 
     @property
     def nets(self) -> tuple[Architecture, ...]:

@@ -1,14 +1,16 @@
 """IFCA-MIR: clients weigh a model's loss against the membership risk of being in it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, runtime_checkable
+from dataclasses import field
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, Damaged, unknown_name
+from fedaudit.core import arguments
+from fedaudit.core.arguments import AtLeastZero, Fraction, Positive, ProperShare
+from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.seeds import held_out, seed_for, seeded
 from fedaudit.core.values import ClientId, Model, Params, Samples, plus
 from fedaudit.fl.algorithms.base import Local
@@ -17,10 +19,10 @@ from fedaudit.fl.algorithms.ifca import AFRESH, SERVER, Ifca, losses, remembered
 from fedaudit.fl.hooks import Defense, Visit
 from fedaudit.observe.round import Sent, Upload
 
-WAYS = ("threshold", "fixed", "hard")
+PreferenceName = Literal["threshold", "fixed", "hard"]
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class Preference:
     """A client's weights of its loss and of a model's membership risk.
 
@@ -41,15 +43,11 @@ class Preference:
         ours, and so is the way "hard".
     """
 
-    way: str = "threshold"
-    alpha: float = 0.5
+    way: PreferenceName = "threshold"
+    alpha: Fraction = 0.5
     accepted: tuple[float, float] = (0.5, 0.8)
 
     def __post_init__(self) -> None:
-        if self.way not in WAYS:
-            raise unknown_name("preference", self.way, WAYS)
-        if not 0 <= self.alpha <= 1:
-            raise BadInput(f"alpha is a weight between 0 and 1, got {self.alpha}")
         low, high = self.accepted
         if not 0 <= low < high <= 1:
             raise BadInput(
@@ -149,7 +147,7 @@ def no_risk(clusters: Sequence[Cluster], *, seed: int) -> list[float]:
     return [GUESS for _ in clusters]
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class IfcaMir(Ifca):
     """IFCA whose server attacks its own models and tells clients how well that went.
 
@@ -169,17 +167,9 @@ class IfcaMir(Ifca):
     """
 
     risk: Risk = field(default=no_risk)
-    every: int = 5
+    every: Positive = 5
     preference: Preference = field(default_factory=Preference)
-    bonus: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.every < 1 or not 0 <= self.bonus < float("inf"):
-            raise BadInput(
-                "risks are measured every 1 or more rounds and a bonus is at least 0, got every "
-                f"{self.every} and {self.bonus}"
-            )
+    bonus: AtLeastZero = 0.0
 
     def start(self, seed: int) -> Params:
         """The models of IFCA, with no risk known and everybody's share alike."""
@@ -291,7 +281,7 @@ class _Sides(NamedTuple):
     held_out: Samples
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class IfcaMirOfClients(Ifca):
     """IFCA-MIR whose clients attack the models that they are sent, each on its own data.
 
@@ -310,13 +300,8 @@ class IfcaMirOfClients(Ifca):
     """
 
     own_risk: OwnRisk = field(kw_only=True)
-    share: float = 0.1
+    share: ProperShare = 0.1
     preference: Preference = field(default_factory=Preference)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.share < 1:
-            raise BadInput(f"the share that clients hold out is in (0, 1), got {self.share}")
 
     def held_out(self, ids: Int[Tensor, " samples"], *, seed: int) -> Bool[Tensor, " samples"]:
         """Which samples no client ever trains on."""

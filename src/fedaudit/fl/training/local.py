@@ -6,13 +6,15 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil, cos, pi, sqrt
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from fedaudit.core import arguments
+from fedaudit.core.arguments import AboveZero, AtLeastZero, Decay, Positive
 from fedaudit.core.devices import CPU, computing_on, forked, model_on, samples_on
-from fedaudit.core.errors import BadInput, custom_code, unknown_name
+from fedaudit.core.errors import BadInput, custom_code, setting
 from fedaudit.core.modules import loaded
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Model, Samples
@@ -192,6 +194,8 @@ def exponential(round: int, rounds: int) -> float:
     return 0.99 ** (round - 1)
 
 
+ScheduleName = Literal["constant", "cosine", "exponential"]
+OptimizerName = Literal["sgd", "adam"]
 SCHEDULES: dict[str, Schedule] = {
     "constant": constant,
     "cosine": cosine,
@@ -199,7 +203,7 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class LocalTraining:
     """Settings of a client's training within a round; the optimizer starts afresh each round.
 
@@ -213,29 +217,13 @@ class LocalTraining:
         optimizer: "sgd" or "adam".
     """
 
-    epochs: int = 1
-    batch_size: int = 32
-    lr: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    schedule: str = "constant"
-    optimizer: str = "sgd"
-
-    def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 1 or not self.lr > 0:
-            raise BadInput(
-                f"training needs epochs >= 1, batch_size >= 1 and lr > 0, got epochs="
-                f"{self.epochs}, batch_size={self.batch_size}, lr={self.lr}"
-            )
-        if not (0 <= self.momentum < 1 and self.weight_decay >= 0):
-            raise BadInput(
-                f"momentum lies in [0, 1) and weight_decay is at least 0, got "
-                f"{self.momentum} and {self.weight_decay}"
-            )
-        if self.schedule not in SCHEDULES:
-            raise unknown_name("schedule", self.schedule, SCHEDULES)
-        if self.optimizer not in ("sgd", "adam"):
-            raise unknown_name("optimizer", self.optimizer, ("sgd", "adam"))
+    epochs: Positive = 1
+    batch_size: Positive = 32
+    lr: AboveZero = 0.1
+    momentum: Decay = 0.0
+    weight_decay: AtLeastZero = 0.0
+    schedule: ScheduleName = "constant"
+    optimizer: OptimizerName = "sgd"
 
     def rate(self, round: int, rounds: int) -> float:
         """The learning rate in a round."""
@@ -251,8 +239,8 @@ class LocalTraining:
     def gradient_scale(self, round: int, rounds: int, *, samples: int) -> float | None:
         """Factor that turns (received minus local) into the sum of the samples' gradients.
 
-        An update is about as many steps as there are batches, each the learning rate times a
-        mean gradient, lengthened by momentum.
+        An update is approximately one step per batch. Each step is the learning rate times a mean
+        gradient, lengthened by momentum.
 
         Args:
             round: For the learning rate.
@@ -348,8 +336,8 @@ def _refused_size(
         f"client {turn.client} has a batch of {len(batch)} in round {turn.round}, and the model "
         f"{model.architecture.name!r} cannot take a training step on it "
         f"({described}); batches of {2 * len(batch)} can be trained on: set "
-        "another training.batch_size, or take another model (batch normalisation needs several "
-        "samples)"
+        f"another {setting('training.batch_size')}, or take another model (batch normalisation "
+        "needs several samples)"
     )
 
 
@@ -429,14 +417,16 @@ def _by_hand(
         otherwise(batch)
         return
     params = list(objective.params.values())
-    own: OutputGradient | None = None
+    output_gradient: OutputGradient | None = None
     if objective.per_sample is not cross_entropy or batch.y.is_floating_point():
-        own = OutputGradient(objective, batch, params)
-    slope = own or partial(cross_entropy_slope, y=batch.y)
+        output_gradient = OutputGradient(objective, batch, params)
+    slope = output_gradient or partial(cross_entropy_slope, y=batch.y)
     if isinstance(optimizer, Sgd) and optimizer.plain:
         written.descend(batch.x, slope, lr=optimizer.lr)
-        if own:
-            own.descend_direct(lr=optimizer.lr)
+        if output_gradient:
+            output_gradient.descend_direct(lr=optimizer.lr)
     else:
         gradients = written.gradients(batch.x, slope)
-        optimizer.step(params, own.with_direct(gradients) if own else gradients)
+        optimizer.step(
+            params, output_gradient.with_direct(gradients) if output_gradient else gradients
+        )

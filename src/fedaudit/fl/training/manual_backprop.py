@@ -149,9 +149,9 @@ def _errors(
     for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
         inputs.append(torch.addmm(bias, inputs[-1], weight.t()).relu_())
     error = slope(torch.addmm(biases[-1], inputs[-1], weights[-1].t()))
-    for weight, given in zip(reversed(weights[1:]), reversed(inputs[1:]), strict=True):
-        earlier = torch.ops.aten.threshold_backward(error @ weight, given, 0)
-        yield error, given
+    for weight, layer_input in zip(reversed(weights[1:]), reversed(inputs[1:]), strict=True):
+        earlier = torch.ops.aten.threshold_backward(error @ weight, layer_input, 0)
+        yield error, layer_input
         error = earlier
     yield error, inputs[0]
 
@@ -185,7 +185,7 @@ def is_plain_flatten(module: nn.Module) -> bool:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """True if somebody wants to be told when a module is called."""
+    """True if hooks are registered on a module."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
@@ -227,8 +227,8 @@ def split(module: nn.Module) -> SplitNetwork | None:
     tail_params: list[Tensor] = list(end.parameters())
     trained = [param for param in module.parameters() if param.requires_grad]
     together = [*front_params, *tail_params]
-    whole = [id(param) for param in together] == [id(param) for param in trained]
-    if dense_layers(end) is None or not front_params or not whole:
+    trains_all = [id(param) for param in together] == [id(param) for param in trained]
+    if dense_layers(end) is None or not front_params or not trains_all:
         return None
     return SplitNetwork(front, front_params, tail_params)
 
@@ -259,9 +259,9 @@ def descend_split(
         for (weight, bias), error, inputs in zip(pairs, passed.errors, passed.inputs, strict=True):
             weight.addmm_(error.t(), inputs, alpha=-lr)
             bias.add_(error.sum(0), alpha=-lr)
-    found = torch.autograd.grad(hidden, network.front_params, passed.at_hidden)
+    front_gradients = torch.autograd.grad(hidden, network.front_params, passed.at_hidden)
     with torch.no_grad():
-        torch._foreach_add_(network.front_params, list(found), alpha=-lr)
+        torch._foreach_add_(network.front_params, list(front_gradients), alpha=-lr)
 
 
 class _Passed(NamedTuple):
@@ -285,9 +285,9 @@ def _backward(params: Sequence[Tensor], hidden: Tensor, slope: Slope) -> _Passed
         inputs.append(product(inputs[-1], weight).add_(bias).relu_())
     outputs = product(inputs[-1], weights[-1]).add_(biases[-1])
     errors = [slope(outputs).div_(len(outputs))]
-    for weight, given in zip(reversed(weights[1:]), reversed(inputs[1:]), strict=True):
+    for weight, layer_input in zip(reversed(weights[1:]), reversed(inputs[1:]), strict=True):
         earlier = product(errors[-1], weight.t())
-        errors.append(torch.ops.aten.threshold_backward(earlier, given, 0))
+        errors.append(torch.ops.aten.threshold_backward(earlier, layer_input, 0))
     at_hidden = product(errors[-1], weights[0].t()).view(hidden.shape)
     return _Passed(errors[::-1], inputs, at_hidden)
 
@@ -320,14 +320,14 @@ def written_out(module: nn.Module) -> WrittenOut | None:
 
 
 class OutputGradient:
-    """The slope of a batch's loss, whatever that makes of the outputs.
+    """Derivative of a batch's loss with respect to the outputs, for any loss.
 
-    The loss is asked once. Where it looks at parameters in another way than through these
-    outputs (a second pass of its own, a penalty on weights), its derivative by them that way is
-    kept, to be added to what comes back through the outputs.
+    The loss is evaluated once. A loss may depend on parameters in other ways than through these
+    outputs, by a second forward pass or a penalty on weights. That part of the derivative is kept
+    and added to the gradient that flows back through the outputs.
 
     Attributes:
-        direct: One for each parameter, once the slope was asked for; None for nothing.
+        direct: That part for each parameter, once the derivative was computed; None for zero.
     """
 
     def __init__(self, objective: Objective, batch: Batch, params: Sequence[Tensor]) -> None:
@@ -337,30 +337,32 @@ class OutputGradient:
     def __call__(
         self, outputs: Float[Tensor, "samples outputs"]
     ) -> Float[Tensor, "samples outputs"]:
-        """The derivative of the loss by the outputs, times the number of samples."""
+        """Return the derivative of the loss by the outputs, times the number of samples."""
         if self._objective.slope is not None:
-            known = self._objective.slope(outputs, self._batch)
-            if known is not None:
-                return known
+            slope = self._objective.slope(outputs, self._batch)
+            if slope is not None:
+                return slope
         with torch.enable_grad():
             leaf = outputs.detach().requires_grad_()
             # A loss may change outputs in place, as it may those of a network; a leaf it may not.
             loss = self._objective.loss(leaf.clone(), self._batch)
-            found, *self.direct = torch.autograd.grad(
+            output_gradient, *self.direct = torch.autograd.grad(
                 loss, [leaf, *self._params], allow_unused=True
             )
-        return torch.zeros_like(outputs) if found is None else found * len(outputs)
+        return (
+            torch.zeros_like(outputs) if output_gradient is None else output_gradient * len(outputs)
+        )
 
     def with_direct(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """Gradients that came back through the outputs, and what did not come that way."""
+        """Return the gradients through the outputs plus the direct part."""
         return [
-            through if found is None else through + found
-            for through, found in zip(gradients, self.direct, strict=True)
+            through if direct is None else through + direct
+            for through, direct in zip(gradients, self.direct, strict=True)
         ]
 
     @torch.no_grad()
     def descend_direct(self, *, lr: float) -> None:
-        """One step of plain gradient descent along what did not come through the outputs."""
-        for param, found in zip(self._params, self.direct, strict=True):
-            if found is not None:
-                param.add_(found, alpha=-lr)
+        """Take one step of plain gradient descent along the direct part."""
+        for param, direct in zip(self._params, self.direct, strict=True):
+            if direct is not None:
+                param.add_(direct, alpha=-lr)

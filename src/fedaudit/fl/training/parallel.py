@@ -24,20 +24,20 @@ def side_by_side(
     device: torch.device = CPU,
     alone: bool = False,
 ) -> list[Result]:
-    """Results of the work on each item, in their order, whatever the number of cores.
+    """Return the results of the work on each item, in order, whatever the number of cores.
 
-    Threads rather than processes: torch lets go of the interpreter while it calculates, and
-    neither data nor models have to travel.
+    Threads rather than processes: torch releases the interpreter lock while it calculates, and
+    neither data nor models are copied.
 
     Args:
-        work: Calculates on one thread, and draws from generators of its own.
+        work: Function that calculates on one thread and draws from its own generators.
         items: What to work on.
         device: Where the work calculates; a GPU takes one item after another.
         alone: One after another on CPUs too: for work that uses torch's global generator.
     """
-    given = list(items)
-    most = 1 if alone else by_kind(device, cpu=_cores(), gpu=1)
-    count = max(1, min(len(given), most))
+    tasks = list(items)
+    most_threads = 1 if alone else by_kind(device, cpu=_cores(), gpu=1)
+    count = max(1, min(len(tasks), most_threads))
     # Building a module draws from the global generator and puts it back, which several threads
     # at once cannot do: it is put back once more, when all are done.
     with (
@@ -46,7 +46,7 @@ def side_by_side(
         one_thread(),
         ThreadPoolExecutor(count, initializer=_worker) as pool,
     ):
-        return list(pool.map(work, given))
+        return list(pool.map(work, tasks))
 
 
 def draws_as_it_trains(model: Model) -> bool:

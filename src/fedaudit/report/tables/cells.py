@@ -3,23 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from fedaudit.report.evidence import Kept, Look
-from fedaudit.report.grid import (
-    EMPTY,
-    Cell,
-    Column,
-    Footnotes,
-    Grid,
-    Heading,
-    as_cell,
-    below,
-    shortened,
-)
+from fedaudit.report.grid import Cell, Content, Footnotes, Grid, Place, as_cell, below, tabled
 from fedaudit.report.words import further_of, interval_of, is_share, signed, span, value_of
 from fedaudit.results.comparison import Difference
 from fedaudit.results.estimate import Estimate, Interval
-
-Place = str | tuple[str, str]
-"""A column by its heading, or by a heading over several columns and its own."""
 
 
 def estimate_table(
@@ -28,7 +15,7 @@ def estimate_table(
     *,
     rows: Callable[[Kept], Cell | str],
     columns: Callable[[Kept], Place],
-    cell: Callable[[Kept], Cell | str | None],
+    cell: Callable[[Kept], Content],
     order: Iterable[Place] = (),
     first: str = "Attack",
     under: Mapping[str, str] | None = None,
@@ -49,32 +36,14 @@ def estimate_table(
         notes: Footnotes of the cells.
         remark: A sentence below the table.
     """
-    places: dict[tuple[str, str], None] = {}
-    lines: dict[Cell, dict[tuple[str, str], Cell]] = {}
+    lines: dict[Cell, dict[Place, Content]] = {}
     for one in estimates:
-        place = _with_over(columns(one))
-        places.setdefault(place)
-        line = lines.setdefault(as_cell(rows(one)), {})
+        heading = as_cell(rows(one))
+        line, place = lines.setdefault(heading, {first: heading}), columns(one)
         if place not in line:
-            line[place] = as_cell(cell(one))
-    known = [p for p in dict.fromkeys((*map(_with_over, order), *places)) if p in places]
-    overs = dict.fromkeys(over for over, _ in known)
-    ordered = [place for over in overs for place in known if place[0] == over]
-    spans = [(over, sum(place[0] == over for place in ordered)) for over in overs]
-    below_it = under or {}
-    headings = [Heading(shortened(o, 60), span, below_it.get(o, "")) for o, span in spans]
-    return Grid(
-        caption,
-        (Column(first), *(Column(shortened(name, 60), True) for _, name in ordered)),
-        tuple((head, *(line.get(p, EMPTY) for p in ordered)) for head, line in lines.items()),
-        headings=(Heading("", 1), *headings) if any(overs) else (),
-        notes=notes.listed() if notes else (),
-        remark=remark.strip(),
-    )
-
-
-def _with_over(place: Place) -> tuple[str, str]:
-    return ("", place) if isinstance(place, str) else place
+            line[place] = cell(one)
+    order = (first, *order)
+    return tabled(caption, lines.values(), order=order, under=under, notes=notes, remark=remark)
 
 
 def measured(
@@ -99,26 +68,26 @@ def measured(
     return Cell(f"{look.sign}{value_of(figure)}", below(*lines), look.tone, mark)
 
 
-def star(change: Difference) -> str:
-    """Return " *" if a change's interval excludes 0: for these runs, else for further ones."""
-    limits = change if change.low is not None or change.further is None else change.further
-    if limits.low is None or limits.high is None:
+def change_lines(change: Difference | None, metric: str) -> tuple[str, ...]:
+    """Return a change with its limits for these runs and for further ones, a line each.
+
+    A star marks a change whose interval excludes 0: for these runs, else for further ones.
+    """
+    if change is None:
+        return ()
+    further = change.further
+    limits = further if change.low is None and further is not None else change
+    is_shown = limits.low is not None and limits.high is not None
+    star = " *" * (is_shown and not (limits.low or 0) <= 0 <= (limits.high or 0))
+    own, more = _limits(change, metric), _limits(further, metric)
+    return (
+        f"Δ {signed(change.value, metric)}{' points' * is_share(metric)}{star}",
+        f"({own})" * bool(own),
+        f"further runs {more}" * bool(more),
+    )
+
+
+def _limits(limits: Difference | Interval | None, metric: str) -> str:
+    if limits is None or limits.low is None or limits.high is None:
         return ""
-    return " *" if limits.low > 0 or limits.high < 0 else ""
-
-
-def change_text(change: Difference, metric: str) -> str:
-    """Return a change with its sign and unit, and a star."""
-    return f"{signed(change.value, metric)}{' points' * is_share(metric)}{star(change)}"
-
-
-def change_limits(change: Difference, metric: str) -> str:
-    """Return a change's limits for these runs and for further ones, a line each."""
-    own, further = _limits(change, metric), _limits(change.further, metric)
-    return below(f"({own})" * bool(own), f"further runs {further}" * bool(further))
-
-
-def _limits(change: Difference | Interval | None, metric: str) -> str:
-    if change is None or change.low is None or change.high is None:
-        return ""
-    return span(change.low, change.high, metric)
+    return span(limits.low, limits.high, metric)

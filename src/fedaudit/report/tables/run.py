@@ -7,19 +7,21 @@ from fedaudit.core.metric_names import AUC
 from fedaudit.report import words
 from fedaudit.report.evidence import checks_of, distinct, grouped
 from fedaudit.report.grid import Cell, Filled, Grid, Tone, below, named, shortened, tabled
+from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.metrics import GENERALISATION_GAP, TEST_ACCURACY, TRAIN_ACCURACY
 from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Record
 
 
-def run_section(record: Record) -> dict[str, object]:
-    """Return the tables next to the figures; None for parts that the record does not have."""
-    return {
-        "controls": controls_table(record) if record.controls else None,
-        "utility": utility_table(record) if record.where(topic="utility") else None,
-        "clients": clients_table(record) if record.clients else None,
-    }
+def run_sections(record: Record) -> list[Section | None]:
+    """Return the sections on controls, utility and clients; None for what a record lacks."""
+    controls = of_table("controls", "Controls", controls_table(record) if record.controls else None)
+    return [
+        controls or Section("controls", "Controls", ["No controls were run."]),
+        of_table("utility", "Utility", utility_table(record)),
+        of_table("clients", "Clients", clients_table(record)),
+    ]
 
 
 _PASSED: Mapping[bool | None, tuple[str, Tone]] = {
@@ -33,28 +35,13 @@ MOST_FAILED = 12
 
 def controls_table(record: Record) -> Grid:
     """Return the controls by kind, failed ones first: how many passed, values, each failure."""
-    rows: list[Filled] = []
     kinds = grouped(record.controls, lambda one: one.control)
-    for kind, results in sorted(kinds.items(), key=lambda pair: _rank(pair[1])):
-        checks = checks_of(results)
-        text, tone = _PASSED[not checks.failed if checks.ran else None]
-        values = [one.value for one in checks.ran if one.value is not None]
-        lines = [_failure(one) for one in checks.failed[:MOST_FAILED]]
-        more = len(checks.failed) - MOST_FAILED
-        lines += [f"and {words.count(more)} more"] * (more > 0)
-        lines += distinct(shortened(one.note, 200) for one in results if one.passed is None)[:3]
-        expected = distinct(shortened(one.expected, 120) for one in results)
-        rows.append(
-            {
-                "Control": named(kind),
-                "Result": Cell(text, tone=tone),
-                "Passed": f"{checks.passed} of {len(checks.ran)}"
-                + f", {checks.untold} not run" * bool(checks.untold),
-                "Values": words.from_to(values, "–", text=words.number) if values else None,
-                "Expected, and what failed": Cell("; ".join(expected[:3]), below(*lines)),
-            }
-        )
-    return tabled("Controls", rows, words=("Result", "Passed", "Expected, and what failed"))
+    rows = sorted(kinds.items(), key=lambda pair: _rank(pair[1]))
+    return tabled(
+        "Controls",
+        [_controls_row(kind, results) for kind, results in rows],
+        words=("Result", "Passed", "Expected, and what failed"),
+    )
 
 
 def _rank(results: list[ControlResult]) -> int:
@@ -62,9 +49,27 @@ def _rank(results: list[ControlResult]) -> int:
     return 0 if checks.failed else 1 if checks.ran else 2
 
 
+def _controls_row(kind: str, results: list[ControlResult]) -> Filled:
+    checks = checks_of(results)
+    text, tone = _PASSED[not checks.failed if checks.ran else None]
+    values = [one.value for one in checks.ran if one.value is not None]
+    expected = distinct(shortened(one.expected, 120) for one in results)
+    more = len(checks.failed) - MOST_FAILED
+    lines = [_failure(one) for one in checks.failed[:MOST_FAILED]]
+    lines += [f"and {words.count(more)} more"] * (more > 0)
+    lines += distinct(shortened(one.note, 200) for one in results if one.passed is None)[:3]
+    return {
+        "Control": named(kind),
+        "Result": Cell(text, tone=tone),
+        "Passed": f"{checks.passed} of {len(checks.ran)}"
+        + f", {checks.untold} not run" * bool(checks.untold),
+        "Values": words.from_to(values, "–", text=words.number) if values else None,
+        "Expected, and what failed": Cell("; ".join(expected[:3]), below(*lines)),
+    }
+
+
 def _failure(one: ControlResult) -> str:
-    value = words.MISSING if one.value is None else words.number(one.value)
-    limits = words.interval(one.low, one.high, AUC)
+    value, limits = words.shown(one.value, AUC), words.interval(one.low, one.high, AUC)
     parts = (
         shortened(one.attack),
         "" if one.defense == NO_DEFENSE else shortened(one.defense),
@@ -82,10 +87,12 @@ _UTILITY = {
 }
 
 
-def utility_table(record: Record) -> Grid:
+def utility_table(record: Record) -> Grid | None:
     """Return the utility of the trained models seed by seed, and the mean of several seeds."""
     figures = record.where(topic="utility")
     shown = [one for one in figures if one.metric in _UTILITY] or figures
+    if not shown:
+        return None
     rows: list[Estimate] = []
     for own in grouped(shown, lambda one: one.defense).values():
         rows += own
@@ -100,10 +107,10 @@ def utility_table(record: Record) -> Grid:
         return f"{shortened(words.defense_name(one.defense))} · {run}" if several else run
 
     return estimate_table(
-        "Utility of the trained model",
+        "Utility",
         rows,
         rows=heading,
-        columns=lambda one: ("", _UTILITY.get(one.metric, words.capital(one.metric))),
+        columns=lambda one: _UTILITY.get(one.metric, words.capital(one.metric)),
         cell=lambda one: Cell(words.shown(one.number, one.metric), words.interval_of(one)),
         first="Run",
         remark=f"Intervals: {methods}{of_means}.",
@@ -116,34 +123,24 @@ def _mean(runs: list[Estimate]) -> Estimate:
     return runs[0].model_copy(update={**update, "note": f"mean of {len(runs)} seeds"})
 
 
-def clients_table(record: Record) -> Grid:
+def clients_table(record: Record) -> Grid | None:
     """Return each client's size, its audited samples, and its label distribution.
 
     Clients of a large federation without a row in the record share the last one.
     """
     others = record.other_clients
-    rows: list[tuple[str, ClientRow | OtherClients]] = [
-        (words.client_heading(row.client), row) for row in record.clients
-    ]
-    rows += [] if others is None else [(f"{words.count(others.clients)} others", others)]
-    return tabled(
-        "Clients",
-        [
-            {
-                "Client": name,
-                "Samples": words.count(row.samples),
-                "Audited": words.MISSING if row.audited is None else words.count(row.audited),
-                "Classes": f"{sum(amount > 0 for amount in row.class_counts)}/"
-                f"{len(row.class_counts)}",
-                "Largest class": _largest_class(row.class_counts),
-            }
-            for name, row in rows
-        ],
-    )
+    rows = [_client_row(words.client_heading(row.client), row) for row in record.clients]
+    rows += [] if others is None else [_client_row(f"{words.count(others.clients)} others", others)]
+    return tabled("Clients", rows) if record.clients else None
 
 
-def _largest_class(counts: list[int]) -> str:
-    total = sum(counts)
-    if not total:
-        return words.MISSING
-    return f"{words.percent(max(counts) / total)} (class {counts.index(max(counts))})"
+def _client_row(name: str, row: ClientRow | OtherClients) -> Filled:
+    counts, most = row.class_counts, max(row.class_counts, default=0)
+    largest = f"{words.percent(most / sum(counts))} (class {counts.index(most)})" if most else None
+    return {
+        "Client": name,
+        "Samples": words.count(row.samples),
+        "Audited": None if row.audited is None else words.count(row.audited),
+        "Classes": f"{sum(amount > 0 for amount in counts)}/{len(counts)}",
+        "Largest class": largest,
+    }

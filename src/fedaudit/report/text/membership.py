@@ -1,16 +1,13 @@
 """Sentences on membership inference: headline, upper limits, and what a verdict means."""
 
-from collections.abc import Mapping
-
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, words
-from fedaudit.report.deciding.clients import largest_limits, scope_of
+from fedaudit.report.deciding.clients import are_several, largest_limits, scope_of
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.membership import member_status
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import (
     WRONG_SIGN,
-    Unit,
     coverage_gaps,
     fairness_caveat,
     figures_by_side,
@@ -20,46 +17,13 @@ from fedaudit.report.verdict import (
     units_of,
     wrong_sign,
 )
+from fedaudit.report.words import fixed
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
 
-LEAKAGE: Mapping[evidence.Status, str] = {
-    "strong leak": "Strong leakage",
-    "clear leak": "Clear leakage",
-    "weak leak": "Weak leakage",
-    "trace of a leak": "A trace of leakage",
-}
-"""How the headline of a leak of each size begins."""
-_BETTER: Mapping[evidence.Status, str] = {
-    "strong leak": "",
-    "clear leak": " clearly better than by guessing",
-    "weak leak": " somewhat better than by guessing",
-    "trace of a leak": " slightly better than by guessing",
-}
-_DISTINGUISHED: Mapping[Unit, str] = {
-    "sample": "members can be distinguished from non-members",
-    "person": "people whose data were trained on can be distinguished from others",
-    "canary sample": "canary samples can be distinguished from others",
-}
-_TREATED = "do not promise that membership stays hidden."
-_MEANINGS: Mapping[evidence.Status, str] = {
-    "strong leak": "An adversary with this view learns which {units} took part in the training. "
-    "Treat membership as disclosed to it unless a defense lowers this.",
-    "clear leak": "An adversary with this view guesses clearly better than chance which {units} "
-    f"took part: {_TREATED}",
-    "weak leak": "Most single guesses about membership would be wrong, but they are better than "
-    f"chance, and a few {{units}} may stand out: {_TREATED}",
-    "trace of a leak": "On average, a guess about membership is only slightly better than chance. "
-    f"It is a leak all the same: {_TREATED}",
-    "inconclusive": "The intervals are too wide, or too many figures were refused, to tell a leak "
-    "from none. That is not a sign of safety. More audited {units} narrow them.",
-    "no leak shown": "These attacks do not distinguish members here.",
-}
-_CANARIES = (
-    "Canary samples are made to be memorised: they bound what training can leak of any one sample. "
-    "What ordinary samples leak takes an audit of these."
-)
+LEAKAGE = fixed("membership.leakage")
+"""How the headline of a leak of each size begins, by verdict."""
 _RATES = ("tpr@0.01", "tpr@0.001")
 
 
@@ -68,8 +32,8 @@ def member_headline(record: Record, status: evidence.Status, *, alone: bool) -> 
 
     Args:
         record: The record.
-        status: The verdict on membership.
-        alone: True if the record is about no other topic.
+        status: Its verdict on membership.
+        alone: Whether the record is about no other topic.
     """
     sides = figures_by_side(record)
     names, front = list(sides), next(iter(sides.values()))
@@ -86,8 +50,9 @@ def _headline(
     record: Record, status: evidence.Status, front: list[Estimate], *, alone: bool
 ) -> str:
     if status in LEAKAGE:
-        told = _DISTINGUISHED[unit_of(record)]
-        return range_headline(front) or f"{LEAKAGE[status]}: {told}{_BETTER[status]}"
+        distinguished = fixed("membership.distinguished")[unit_of(record)]
+        better = fixed("membership.better").get(status, "")
+        return range_headline(front) or f"{LEAKAGE[status]}: {distinguished}{better}"
     if status == "no leak shown":
         return f"No leak{'' if alone else ' of membership'} shown by the attacks that were run"
     if wrong_sign(front):
@@ -107,30 +72,28 @@ def member_meaning(record: Record, status: evidence.Status, figures: list[Estima
         status: The verdict on membership.
         figures: Those of its headline.
     """
-    unit = unit_of(record)
-    meant = _MEANINGS[status].format(units=units_of(record))
+    texts = fixed("membership.meaning")
+    meaning = texts[status].format(units=units_of(record))
     if status in LEAKAGE:
-        if unit == "canary sample":
-            meant = _CANARIES
+        if unit_of(record) == "canary sample":
+            meaning = texts["canary sample"]
         elif status == "trace of a leak" and range_headline(figures):
-            meant = (
-                "These samples do not show how much better than chance a guess is: the leak may be "
-                "a trace or large. More non-members narrow it."
-            )
-        return " ".join(filter(None, (meant, _affected(figures), _may_be_larger(figures))))
+            meaning = texts["range"]
+        return " ".join(filter(None, (meaning, _affected(figures), _may_be_larger(figures))))
     if status == "inconclusive" and wrong_sign(figures):
         return f"{words.capital(WRONG_SIGN)}. Check the score's sign before anything is concluded."
-    return f"{meant} {_power(record)} {_hidden(figures)}" if status == "no leak shown" else meant
+    return f"{meaning} {_hidden(record, figures)}" if status == "no leak shown" else meaning
 
 
 def _affected(figures: list[Estimate]) -> str:
-    affected = evidence.distinct(words.defense_name(f.defense) for f in figures if above_chance(f))
-    every = evidence.distinct(words.defense_name(f.defense) for f in figures)
+    """Return with which of several defenses the leak is shown."""
+    affected = {words.defense_name(one.defense) for one in figures if above_chance(one)}
+    every = evidence.distinct(words.defense_name(one.defense) for one in figures)
+    found = words.some([shortened(name, 60) for name in every if name in affected])
+    spared = words.some([shortened(name, 60) for name in every if name not in affected])
     if len(every) < 2:
         return ""
-    spared = words.some([shortened(name, 60) for name in every if name not in affected])
-    found = words.some([shortened(name, 60) for name in affected])
-    return f"Found with {found}" + (f", not found with {spared}." if spared else ".")
+    return f"Found with {found}{f', not found with {spared}' if spared else ''}."
 
 
 def _may_be_larger(figures: list[Estimate]) -> str:
@@ -143,22 +106,15 @@ def _may_be_larger(figures: list[Estimate]) -> str:
     return f"The size is by the lower limits; the upper limits allow a {most} leak."
 
 
-def _power(record: Record) -> str:
-    if any(c.control == "planted leak" and c.passed for c in record.controls):
-        return "They do find a leak that was planted on purpose, so they work."
-    return "No leak was planted on purpose to show that they could find one."
-
-
-def _hidden(figures: list[Estimate]) -> str:
+def _hidden(record: Record, figures: list[Estimate]) -> str:
     """Return the leaks that "no leak shown" does not rule out."""
+    planted = any(c.control == "planted leak" and c.passed for c in record.controls)
     fewest = [f.value for f in figures if f.metric == "tpr@0.001"]
-    unknown = (
-        "Of members named at fewer false alarms than one in 100 this audit says nothing. "
-        if not fewest or None in fewest
-        else ""
-    )
+    unknown = "This audit says nothing about TPR below 1% FPR. "
     return (
-        f"What could still be hidden: {upper_bounds(figures)}. {unknown}"
+        f"{fixed('membership.power')['planted' if planted else 'not_planted']} "
+        f"What could still be hidden: {upper_bounds(figures)}. "
+        f"{unknown if not fewest or None in fewest else ''}"
         "This is a measurement, not a proof: a stronger attack may exist."
     )
 
@@ -172,8 +128,7 @@ def upper_bounds(figures: list[Estimate], metrics: tuple[str, ...] = (AUC, *_RAT
         figures: Figures of a headline.
         metrics: Those whose limits are wanted.
     """
-    several = len({figure.target for figure in figures}) > 1
-    parts = []
+    several, parts = are_several(figures), []
     for metric in metrics:
         limits = [
             f"{words.shown(limit.value, metric)}{f' for {limit.name}' * several}"

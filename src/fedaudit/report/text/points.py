@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fedaudit.report import evidence
 from fedaudit.report.evidence import grouped
 from fedaudit.report.grid import Tile, shortened
-from fedaudit.report.words import count, interval, number, percent, plural
+from fedaudit.report.words import count, fixed, interval, number, percent, plural
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.games import FIT, HELD_OUT, InRounds, PointPlayed
 from fedaudit.results.record import Record
@@ -31,18 +31,6 @@ _IN_EVERY_NAME = {
     "mechanism.options.shared_mask",
     "mechanism.options.epsilon",
     "mechanism.options.nominal_epsilon",
-}
-_SHORT = {"noise_multiplier": "noise"}
-_IN_WORDS = {
-    ("mechanism.options.sign_lost", "True"): "sign lost",
-    ("game.validation", "0"): "zero as trained",
-    ("game.validation_copies", "0"): "",
-}
-"""Words for values of settings; a value without words is implied by another one."""
-_OTHERS = {
-    "honest": "others honest",
-    "planted": "all sent the neuron",
-    "dead": "others’ neuron dead",
 }
 
 
@@ -76,7 +64,7 @@ def shown_points(points: Sequence[PointPlayed]) -> list[ShownPoint]:
     for point in points:
         how, claimed = point.rounds, point.claimed_epsilon
         if how is None:
-            parts = _mechanism_words(point, varying[point.mechanism])
+            parts = [protection_name(point), *_settings(point, varying[point.mechanism])]
             step = "" if claimed is None else f"ε {epsilon(claimed)}"
         else:
             parts = ["in rounds" * bool(by_signs), defense_words(how), plan_words(how)]
@@ -94,16 +82,23 @@ def _varying(points: Sequence[PointPlayed]) -> set[str]:
     return {name for name in names if len({point.settings.get(name) for point in points}) > 1}
 
 
-def _mechanism_words(point: PointPlayed, varying: set[str]) -> list[str]:
-    rest = [
-        _IN_WORDS.get(
-            (name, value), f"{shortened(name.rpartition('.')[2], 30)}={shortened(value, 30)}"
+def _settings(point: PointPlayed, varying: set[str]) -> list[str]:
+    return [
+        fixed("games.settings").get(
+            f"{name}={value}", f"{shortened(name.rpartition('.')[2], 30)}={shortened(value, 30)}"
         )
         for name, value in point.settings.items()
         if name in varying
     ]
+
+
+def protection_name(point: PointPlayed) -> str:
+    """Return what protects clients at a point: "bitrand, shared mask", "no defense, sum of 10"."""
+    how = point.rounds
+    if how is not None:
+        return defense_words(how) + f", sum of {count(how.clients)}" * (how.clients > 1)
     name = "no mechanism" if point.mechanism == NO_MECHANISM else shortened(point.mechanism)
-    return [name, "shared mask" * point.shared_mask, *rest]
+    return name + ", shared mask" * point.shared_mask
 
 
 def defense_words(rounds: InRounds) -> str:
@@ -111,7 +106,8 @@ def defense_words(rounds: InRounds) -> str:
     if rounds.defense == NO_DEFENSE:
         return "no defense"
     options = (
-        f"{shortened(_SHORT.get(name, name), 30)} {shortened(value.removesuffix('.0'), 30)}"
+        f"{shortened(name.replace('noise_multiplier', 'noise'), 30)} "
+        f"{shortened(value.removesuffix('.0'), 30)}"
         for name, value in rounds.options.items()
     )
     return ", ".join([shortened(rounds.defense), *options])
@@ -122,24 +118,16 @@ def plan_words(rounds: InRounds) -> str:
     parts = [
         plural(rounds.neurons, "neuron") * (rounds.neurons > 1),
         "louder" * (rounds.louder != 1),
-        f"sum of {count(rounds.clients)}, {_OTHERS[rounds.others]}" * (rounds.clients > 1),
+        f"sum of {count(rounds.clients)}, {fixed('games.others')[rounds.others]}"
+        * (rounds.clients > 1),
     ]
     return ", ".join(filter(None, parts))
 
 
 def families(shown: Sequence[ShownPoint]) -> Families:
     """Group points by family, in the record's order; within one by epsilon, or by rounds."""
-    return {
-        name: sorted(inside, key=_step)
-        for name, inside in grouped(shown, lambda p: p.family).items()
-    }
-
-
-def _step(item: ShownPoint) -> float:
-    if item.point.rounds is not None:
-        return float(item.point.rounds.averaged)
-    claimed = item.point.claimed_epsilon
-    return math.inf if claimed is None else claimed
+    by_name = grouped(shown, lambda item: item.family)
+    return {name: sorted(inside, key=_step) for name, inside in by_name.items()}
 
 
 def by_protection(shown: Sequence[ShownPoint]) -> tuple[list[ShownPoint], list[ShownPoint]]:
@@ -150,6 +138,14 @@ def by_protection(shown: Sequence[ShownPoint]) -> tuple[list[ShownPoint], list[S
         in_rounds = how is not None and (how.defense != NO_DEFENSE or how.clients > 1)
         (behind if in_rounds or item.point.mechanism != NO_MECHANISM else bare).append(item)
     return behind, bare
+
+
+def protection_word(record: Record) -> str:
+    """Return what protects clients in games: "mechanism" by signs, "defense" in rounds."""
+    kinds = {point.rounds is not None for point in record.games}
+    return (
+        "mechanism or defense" if len(kinds) > 1 else "defense" if kinds == {True} else "mechanism"
+    )
 
 
 def most_right(shown: Sequence[ShownPoint]) -> ShownPoint:
@@ -168,6 +164,13 @@ def least_right(behind: Sequence[ShownPoint]) -> ShownPoint | None:
     alike = [item for item in others if _step(item) == _step(most)]
     alike = alike or [most_right(inside) for inside in families(others).values()]
     return min(alike, key=lambda one: (one.point.adv.high, one.point.adv.value), default=None)
+
+
+def _step(item: ShownPoint) -> float:
+    if item.point.rounds is not None:
+        return float(item.point.rounds.averaged)
+    claimed = item.point.claimed_epsilon
+    return math.inf if claimed is None else claimed
 
 
 def epsilon(value: float) -> str:
@@ -228,7 +231,7 @@ def game_tiles(record: Record) -> list[Tile]:
     """Return the numbers at the top of a report of games."""
     shown = shown_points(record.games)
     behind, bare = by_protection(shown)
-    what = "defense" if any(one.point.rounds for one in shown) else "mechanism"
+    what = protection_word(record)
     tiles = []
     if behind:
         tiles.append(_success_tile(f"Server right, most behind a {what}", most_right(behind)))

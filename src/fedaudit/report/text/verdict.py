@@ -1,10 +1,12 @@
 """The verdict in plain words, for a reader who decides and does not attack."""
 
 import re
+from collections import Counter
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, words
+from fedaudit.report.deciding.clients import clients_of
 from fedaudit.report.deciding.deletion import deletion
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.findings import findings, headlines, standing
@@ -18,6 +20,7 @@ from fedaudit.report.verdict import (
     sides_of,
     unit_of,
 )
+from fedaudit.report.words import fixed
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import by_test_alone
 from fedaudit.results.record import Record
@@ -84,79 +87,46 @@ def learning_warning(record: Record) -> str:
     if not rows:
         return ""
     several = len({one.defense for one in [*record.where(topic="utility"), *record.findings]}) > 1
+    of_run = " of the worst run" * (len(record.seeds) > 1)
     accuracies = [
         (f"with {shortened(words.defense_name(one.defense), 60)} " if several else "")
-        + f"the training accuracy{' of the worst run' * (len(record.seeds) > 1)} is "
-        f"{words.percent(one.train_accuracy)}, where always naming the most frequent class gives "
-        f"{words.percent(one.guess)}"
+        + f"the training accuracy{of_run} is {words.percent(one.train_accuracy)}, where always "
+        f"naming the most frequent class gives {words.percent(one.guess)}"
         for one in rows
     ]
-    return (
-        f"{words.capital(words.some(accuracies, MOST_WARNED, 'more rows'))}. The model has hardly "
-        "learned its training data. The figures hold for it alone: nothing follows from them about "
-        "attacks or defenses on a model that has learned. Train it for longer, or on fewer samples."
-    )
+    named = words.capital(words.some(accuracies, MOST_WARNED, "more rows"))
+    return fixed("verdict")["hardly_learned"].format(accuracies=named)
 
 
 def audited(record: Record) -> str:
     """Return federation, questions and adversary of the audit."""
-    others = record.other_clients
-    sizes = [row.samples for row in record.clients]
-    sizes += [others.fewest, others.most] if others else []
-    held = f" holding {words.from_to(sizes)} samples each" if sizes else ""
-    used = [figure.defense for figure in record.findings]
-    used += [run.defense for run in record.sources] + [run.defense for run in record.clusters]
-    defenses = evidence.distinct(shortened(words.defense_name(name), 60) for name in used)
-    with_ = f", with {words.listed(defenses)}" if defenses else ""
-    view = shortened(record.view.description, 400) or "not described in the record"
     clients = words.plural(record.federation_size, "client")
     canaries = record.config.get("canaries")
     if isinstance(canaries, dict):
         clients += f" and {canaries.get('count')} canary clients"
-    seeds = words.plural(len(record.seeds), "seed")
-    trained = f"trained a federation of {clients}{held} ({seeds}){with_}"
-    if record.watched:
-        trained = f"watched a federation of {clients} that somebody else trained"
+    made = f"watched a federation of {clients} that somebody else trained"
+    if not record.watched:
+        made = f"trained a federation of {clients}{_held(record)}{_defenses(record)}"
     tried = words.plural(evidence.attacks_tried(record), "attack was", "attacks were")
+    view = shortened(record.view.description, 400) or "not described in the record"
     return (
-        f"This audit {trained}. It asked: {' '.join(questions(record))} {tried} tried. "
+        f"This audit {made}. It asked: {' '.join(questions(record))} {tried} tried. "
         f"The adversary: {words.sentence(view)}{_undefended(record)}"
     )
 
 
-def questions(record: Record) -> list[str]:
-    """Return the questions that a study or a recording answers."""
-    found = []
-    if evidence.about_members(record):
-        units = {
-            "person": "a given person's data were",
-            "canary sample": "a given canary sample was",
-        }
-        what = units.get(unit_of(record), "a given sample was")
-        targets = sorted({f.target for f in record.findings if f.target is not None})
-        of = f" of {clients_named(targets)}" if targets else ""
-        found.append(f"Can the adversary find out whether {what} in the training data{of}?")
-    asked = (
-        (record.sources, "Can the adversary find out which client a training sample is from?"),
-        (
-            record.clusters,
-            "How surely does each of the federation's models reveal what it was trained on, and is "
-            "that more than its clients accept?",
-        ),
-        (
-            unlearning_rows(record),
-            "After samples were deleted from the model: does it still reveal them?",
-        ),
-        (
-            record.config.get("secure_sum"),
-            "How well does the sum of one round hide the update of one client?",
-        ),
-        (
-            record.config.get("canaries"),
-            "How much can the model reveal of the whole contribution of one client?",
-        ),
-    )
-    return found + [question for applies, question in asked if applies]
+def _held(record: Record) -> str:
+    others, sizes = record.other_clients, [row.samples for row in record.clients]
+    sizes += [others.fewest, others.most] if others else []
+    held = f" holding {words.from_to(sizes)} samples each" if sizes else ""
+    return f"{held} ({words.plural(len(record.seeds), 'seed')})"
+
+
+def _defenses(record: Record) -> str:
+    used = [figure.defense for figure in record.findings]
+    used += [run.defense for run in record.sources] + [run.defense for run in record.clusters]
+    names = evidence.distinct(shortened(words.defense_name(name), 60) for name in used)
+    return f", with {words.listed(names)}" if names else ""
 
 
 def _undefended(record: Record) -> str:
@@ -164,13 +134,26 @@ def _undefended(record: Record) -> str:
     sides = sides_of(record)
     if sides is None:
         return ""
-    others = sides.undefended
-    verb = "does" if len(others) == 1 else "do"
-    return f" {words.capital(clients_named(others))} {verb} not use the defense."
+    verb = "does" if len(sides.undefended) == 1 else "do"
+    return f" {words.capital(clients_named(sides.undefended))} {verb} not use the defense."
 
 
-MOST_BELOW = 3
-"""Figures below guessing that are named."""
+def questions(record: Record) -> list[str]:
+    """Return the questions that a study or a recording answers."""
+    targets = clients_of(record.findings)
+    of = f" of {clients_named(targets)}" if targets else ""
+    asked = {
+        unit_of(record): evidence.about_members(record),
+        "sources": record.sources,
+        "clusters": record.clusters,
+        "deletion": unlearning_rows(record),
+        "secure_sum": record.config.get("secure_sum"),
+        "canaries": record.config.get("canaries"),
+    }
+    texts = fixed("questions")
+    return [texts[topic].format(of=of) for topic, applies in asked.items() if applies]
+
+
 _FATES = {"refused": " was refused", "failed": " was tried and failed"}
 _NEEDS = re.compile(
     r"(?:0 of \d+ seeds gave this figure(?:, and a mean needs two)?: )?"
@@ -189,44 +172,34 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
 
     Args:
         record: The record.
-        figures: Those that stand in front.
+        figures: Those of the headline.
     """
-    refused: dict[tuple[str, str], int] = {}
-    for one in figures:
-        if one.value is None:
-            reason = shortened(one.note, 200) or "no reason recorded"
-            reason = "It needs more non-members" if needs_more(one) else reason
-            key = (words.metric_name(one.metric), reason)
-            refused[key] = refused.get(key, 0) + 1
+    refused = Counter(
+        (
+            words.metric_name(one.metric),
+            "It needs more non-members" * bool(needs_more(one)) or _reason(one.note),
+        )
+        for one in figures
+        if one.value is None
+    )
     found = [
         f"{metric}: {words.plural(count, 'figure')} not given. {words.sentence(reason)}"
         for (metric, reason), count in refused.items()
     ]
-    unsure = sum(by_test_alone(figure) for figure in figures)
-    if unsure:
-        found.append(
-            f"{words.plural(unsure, 'figure')} marked △: the corrected test finds a leak, but the "
-            "interval includes chance. Its size needs more audited samples."
-        )
+    if unsure := sum(by_test_alone(figure) for figure in figures):
+        count = words.plural(unsure, "figure")
+        found.append(fixed("verdict")["unsure"].format(figures=count))
     found += [
         f"{shortened(row.name, 60)}{_FATES.get(row.status, '')}: "
-        f"{words.sentence(shortened(row.note or row.uncovered, 200) or 'no reason recorded')}"
+        f"{words.sentence(_reason(row.note or row.uncovered))}"
         for row in record.attacks
         if row.status != "run" or row.note or row.uncovered
     ]
-    below = [f for f in figures if f.metric == AUC and f.high is not None and f.high < 0.5]
-    if below:
-        # Told once, however many attacks rank the wrong way round.
-        ranked = words.some([_below(one, figures) for one in below], MOST_BELOW, "further figures")
-        found.append(
-            f"Members rank below non-members with {ranked}. This is reported as it is: inverting a "
-            "score afterwards would be choosing the answer."
-        )
+    if below := sum(f.metric == AUC and f.high is not None and f.high < 0.5 for f in figures):
+        count = words.plural(below, "figure")
+        found.append(fixed("verdict")["below"].format(figures=count))
     return tuple(found)
 
 
-def _below(figure: Estimate, figures: list[Estimate]) -> str:
-    label = evidence.label_among(figure, figures)
-    name = f"{shortened(figure.attack, 60)} {words.against(figure.contrast)}"
-    name += f", {label}" * bool(label)
-    return f"{name} (AUC {words.number(figure.number)}, {words.interval_of(figure)})"
+def _reason(note: str) -> str:
+    return shortened(note, 200) or "no reason recorded"

@@ -1,17 +1,20 @@
-"""Audits of Python objects, their results, and refusals in terms of Python arguments."""
+"""Audits of Python objects, and their results."""
 
+from __future__ import annotations
+
+import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from inspect import signature
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from fedaudit.core.errors import BadInput, FedauditError, Unsupported, type_of, unknown_name
+from fedaudit.core.devices import device_named
+from fedaudit.core.errors import BadInput, Unsupported, called_by, type_of, unknown_name
 from fedaudit.core.files import (
     ATTACKED,
     RECORD_FILE,
@@ -26,143 +29,37 @@ from fedaudit.core.progress import bars, quiet
 from fedaudit.core.values import ClientId
 from fedaudit.engines.base import Counted
 from fedaudit.evaluation.sample_scores import read_scores
-from fedaudit.fl.algorithms.base import Server
 from fedaudit.games.run import run_games
-from fedaudit.observe.views import View
-from fedaudit.plan.base import Section
 from fedaudit.plan.games import GameStudy
-from fedaudit.plan.optional import (
-    OPTIONAL,
-    AttackerSection,
-    CanariesSection,
-    ReferencesSection,
-    SecureSumSection,
-    ShadowSection,
-    UnlearningSection,
-)
-from fedaudit.plan.sections import AuditSection, FiguresSection, Study
+from fedaudit.plan.identity import own_parts, study_key
+from fedaudit.plan.sections import AuditSection as Audit
+from fedaudit.plan.sections import FiguresSection as Figures
+from fedaudit.plan.sections import Study
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
+from fedaudit.study.build import completed
 from fedaudit.study.front.federation import (
-    AttackGiven,
-    AttacksGiven,
+    AttackLike,
+    AttacksLike,
+    AuditOptions,
     AuditPlan,
     Federation,
-    MetricGiven,
-    Questions,
     plan_of,
 )
-from fedaudit.study.front.games import Games, GamesPlan, games_plan
-from fedaudit.study.front.spelling import attack_settings, registering
-from fedaudit.study.running.identity import own_parts, study_key, with_code
+from fedaudit.study.front.games import Games, games_plan
+from fedaudit.study.front.references import attack_settings, registering
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
-
-_ARGUMENTS = {
-    **{name: kind.python_name() for name, kind in OPTIONAL.items()},
-    "audit": "fedaudit.Audit",
-    "figures": "fedaudit.Figures",
-    "risk": "fedaudit.Risk",
-    "shift": "fedaudit.Shift",
-    "training": "fedaudit.Training",
-    "data": "data",
-    "partition": "clients",
-    "model": "model",
-    "algorithm": "algorithm",
-    "defense": "defenses",
-    "server": "server",
-    "game": "fedaudit.Game",
-    "neuron": "fedaudit.Neuron",
-    "rounds": "fedaudit.Rounds",
-    "detector": "fedaudit.Detector",
-    "records": "fedaudit.Games",
-    "mechanism": "mechanism",
-}
-"""What says in Python what a table of a study file says: a class of settings, or an argument."""
-
-_SETTING = re.compile(rf"(?<![\w.])({'|'.join(_ARGUMENTS)})\.(\w+)(?:\.(\w+))?")
-
-
-@contextmanager
-def in_python() -> Iterator[None]:
-    """Inside, a refusal that names settings of study files says how they are given in Python."""
-    try:
-        yield
-    except FedauditError as refusal:
-        said = str(refusal)
-        named = dict.fromkeys(found for found in _SETTING.finditer(said) if _is_setting(found))
-        meant = dict.fromkeys(f"{one[0]} is {_argument(one)}" for one in named)
-        if meant:
-            refusal.args = (f"{said} (in Python, {', '.join(meant)})",)
-        raise
-
-
-def _is_setting(found: re.Match[str]) -> bool:
-    section = {**GameStudy.model_fields, **Study.model_fields}[found[1]].annotation
-    fields = getattr(section, "model_fields", None)
-    return fields is None or found[2] in fields
-
-
-def _argument(found: re.Match[str]) -> str:
-    section, setting, option = found.groups()
-    argument = _ARGUMENTS[section]
-    if argument.startswith("fedaudit."):
-        return f"{argument}({setting}=...)"
-    return f"{option}= of what {argument}= is" if option else f"said by {argument}="
-
 
 if TYPE_CHECKING:
     from fedaudit.report.summary import Section as SummarySection
 
+AnyPlan: TypeAlias = AuditPlan[Study] | AuditPlan[GameStudy]
+Choice = TypeVar("Choice", int, str)
+
 _UNNAMED = "audit"
 _KEY_LENGTH = 8
 _LONGEST_NAME = 80
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditOptions:
-    """Less common settings of :func:`audit`; by default none of them changes anything.
-
-    Attributes:
-        shadow: Source of the examples that learning attacks train on.
-        references: Reference models that the adversary trains itself.
-        canaries: Canary clients that measure how well one client's update is hidden.
-        unlearning: Unlearning of audited samples after training.
-        secure_sum: Measurement of how well one round's sum hides one upload.
-        attacker: A client that sends poisoned updates.
-        metrics: Further metrics of scores: names, functions of scores and membership, and
-            :class:`fedaudit.metrics.Metric` objects.
-        server: Server that alters the models that it sends to clients.
-        view: Custom view of the adversary. Set a catalogued one by ``fedaudit.Audit(view=...)``.
-        engine: Where clients train: "local", "ray" or an engine.
-        pool: Folder of runs that several audits share.
-        data_dir: Folder of data sets; by default that of the federation's file, or of the variable
-            ``FEDAUDIT_DATA``.
-        about: Sentence for the reader of the report.
-
-    Examples:
-        >>> AuditOptions(metrics=["average_precision"], about="A first look.").engine
-        'local'
-    """
-
-    shadow: ShadowSection | None = None
-    references: ReferencesSection | None = None
-    canaries: CanariesSection | None = None
-    unlearning: UnlearningSection | None = None
-    secure_sum: SecureSumSection | None = None
-    attacker: AttackerSection | None = None
-    metrics: MetricGiven | Sequence[MetricGiven] = ()
-    server: str | Server | None = None
-    view: str | View | None = None
-    engine: Counted | str = "local"
-    pool: Path | str | None = None
-    data_dir: Path | str | None = None
-    about: str = ""
-
-    @property
-    def tables(self) -> dict[str, Section | None]:
-        """Optional tables of a study by name; None for those that are not set."""
-        return {name: getattr(self, name) for name in OPTIONAL}
 
 
 class Scores(NamedTuple):
@@ -180,16 +77,18 @@ class Scores(NamedTuple):
 
 
 class Run:
-    """An audit that was carried out, in its folder.
+    """The result of an audit, in its folder.
+
+    A notebook shows its verdict and picture, and ``print`` its verdict and rows.
 
     Attributes:
-        folder: Of the study's runs, record and report.
+        folder: Folder of the audit's runs, record and report.
 
     Examples:
         >>> import fedaudit as fa
         >>> federation = fa.Federation("digits", training=fa.Training(rounds=2))
         >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/opened")
-        >>> Run("runs/opened").scores("loss-series", target=0, seed=1).scores.shape
+        >>> fa.Run("runs/opened").scores("loss-series", target=0, seed=1).scores.shape
         (300,)
     """
 
@@ -198,48 +97,64 @@ class Run:
         folder: Path | str,
         federation: Federation | None = None,
         *,
-        attacks: AttacksGiven = (),
-        server: str | Server | None = None,
-        view: str | View | None = None,
-        data_dir: Path | str | None = None,
+        attacks: AttacksLike = (),
+        options: AuditOptions | None = None,
     ) -> None:
-        """Opens what an earlier audit left.
+        """Open the result of an earlier audit.
 
         Args:
-            folder: That the audit was given as ``out``, or a live recording that was attacked.
-            federation: That was audited, where further attacks need its objects: those of a script
-                or notebook are brought back by no name.
+            folder: Folder that was given to the audit as ``out``, or a live recording that was
+                attacked.
+            federation: The audited federation, if further attacks need its objects: no name
+                brings back those of a script or notebook.
             attacks: Those of its attacks that were objects.
-            server: The server, if it was one of the caller's own.
-            view: The view, likewise.
-            data_dir: Folder of its data set's file; that of the federation's if left out.
+            options: Its options, if server, view or metrics were objects, and the folder of its
+                data set's file as ``data_dir``.
 
         Raises:
             BadInput: There is no record in the folder.
         """
         self.folder = record_at(Path(folder)).parent
-        asked = Questions(attacks=attacks, server=server, view=view)
-        known = None if federation is None else plan_of(federation, asked, name=_UNNAMED)
-        self._objects: Mapping[str, GivenObject] = {} if known is None else known.objects
-        self._data_dir = Path(data_dir) if data_dir is not None else known and known.data_dir
+        options = AuditOptions() if options is None else options
+        self._objects: Mapping[str, GivenObject] = {}
+        self._data_dir = None if options.data_dir is None else Path(options.data_dir)
         self._record: Record | None = None
+        if federation is not None:
+            plan = plan_of(federation, attacks=attacks, options=options, name=_UNNAMED)
+            self._objects, self._data_dir = plan.objects, self._data_dir or plan.data_dir
         if not (self.folder / RECORD_FILE).is_file():
             raise BadInput(f"{folder} holds no record; give the folder of an audit that has ended")
 
     @staticmethod
     def _of(
         folder: Path, objects: Mapping[str, GivenObject], data_dir: Path | None, record: Record
-    ) -> "Run":
-        run = Run(folder, data_dir=data_dir)
-        run._objects, run._record = objects, record
+    ) -> Run:
+        run = Run(folder)
+        run._objects, run._data_dir, run._record = objects, data_dir, record
         return run
 
     def __repr__(self) -> str:
-        return f"<fedaudit.Run {self.record.name!r} in {str(self.folder)!r}>"
+        from rich.console import Console
+
+        from fedaudit.report.terminal import WIDTH, print_record
+
+        shown = StringIO()
+        print_record(self.record, Console(file=shown, width=WIDTH))
+        return f"<fedaudit.Run {self.record.name!r} in {str(self.folder)!r}>\n{shown.getvalue()}"
+
+    def _repr_html_(self) -> str:
+        """Return the report for a notebook, in a frame that shows its first screen."""
+        from fedaudit.report.page import report_html
+
+        return (
+            '<iframe title="Report" sandbox="allow-scripts" '
+            'style="width: 100%; height: 640px; border: 0" '
+            f'srcdoc="{html.escape(report_html(self.record))}"></iframe>'
+        )
 
     @property
     def record(self) -> Record:
-        """All that was found."""
+        """All figures, controls and settings."""
         if self._record is None:
             self._record = read_record(self.folder / RECORD_FILE)
         return self._record
@@ -253,31 +168,45 @@ class Run:
         return frame.dropna(axis=1, how="all") if hasattr(frame, "dropna") else frame
 
     def scores(
-        self, attack: str, *, target: ClientId | None = None, seed: int | None = None
+        self,
+        attack: str | None = None,
+        *,
+        target: ClientId | None = None,
+        seed: int | None = None,
     ) -> Scores:
-        """The scores of one attack on membership.
+        """Return the scores of one attack on membership.
 
         Args:
-            attack: By its name in the record; what follows a ``#`` may be left out.
-            target: Client under audit; may be left out where there is one.
-            seed: Of the run; likewise.
+            attack: Its name in the record, of which what follows a ``#`` may be left out. It may
+                be left out if there is one attack.
+            target: Client under audit; may be left out if there is one.
+            seed: Seed of the run; may be left out if there is one.
 
         Raises:
             BadInput: No such attack, target or seed, or several to choose from.
         """
-        found = read_scores(self.folder / SCORES_FILE)
-        key = (
-            _chosen("seed", seed, {one for one, _ in found}),
-            _chosen("target", target, {one for _, one in found}),
-        )
-        there = found[key]
-        names = [name for name in there.by_attack if attack in (name, name.partition("#")[0])]
-        if not names:
-            raise unknown_name("attack with scores", attack, there.by_attack)
-        return Scores(there.ids, there.by_attack[names[0]], there.origin)
+        stored = read_scores(self.folder / SCORES_FILE)
+        seed = _chosen("seed", seed, {seed for seed, _ in stored})
+        target = _chosen("target", target, {target for _, target in stored})
+        ids, origin, by_attack = stored[seed, target]
+        if attack is None:
+            name = _chosen("attack", attack, by_attack)
+        else:
+            names = [name for name in by_attack if attack in (name, name.partition("#")[0])]
+            if not names:
+                raise unknown_name("attack with scores", attack, by_attack)
+            name = names[0]
+        return Scores(ids, by_attack[name], origin)
 
-    def report(self, path: Path | str | None = None) -> Path:
-        """Writes the report, beside the record by default, and says where it is."""
+    def save_report(self, path: Path | str | None = None) -> Path:
+        """Write the report, next to the record by default, and return its path.
+
+        Args:
+            path: The file, whose name ends in .html.
+
+        Raises:
+            BadInput: The path is no place for such a file.
+        """
         from fedaudit.report.page import write_report
 
         target = self.folder / REPORT_FILE if path is None else Path(path)
@@ -321,32 +250,31 @@ class Run:
         write_summary(self.record, target, self._judged(policy), valid_until)
         return target
 
-    def _judged(self, policy: Path | str | None) -> "SummarySection | None":
+    def _judged(self, policy: Path | str | None) -> SummarySection | None:
         from fedaudit.gate.outputs import judged
 
         return None if policy is None else judged(self.record, Path(policy))
 
-    @in_python()
+    @called_by("objects")
     def attack(
         self,
-        *attacks: AttackGiven,
+        *attacks: AttackLike,
         out: Path | str | None = None,
-        figures: FiguresSection | None = None,
+        figures: Figures | None = None,
         device: str = "cpu",
-    ) -> "Run":
-        """Further attacks on what was measured, without training anything.
+    ) -> Run:
+        """Run further attacks on what was measured, without training anything.
 
         Args:
-            attacks: Names and objects; all that was kept allows if none is given.
+            attacks: Names of attacks, and attacks of :mod:`fedaudit.attacks`; by default all that
+                the kept signals allow.
             out: Folder of the new record; the folder "attacked" in this one by default.
-            figures: Settings of figures that differ from the audit's.
-            device: Where new signals and controls are measured.
+            figures: Settings of figures that differ from the audit's: ``fedaudit.Figures``.
+            device: Where new signals and controls are measured, such as "cuda".
 
         Raises:
-            BadInput: An attack whose signals were not measured, where no updates were kept.
+            BadInput: An attack needs signals that were not measured, and no updates were kept.
         """
-        from fedaudit.core.devices import device_named
-
         objects = dict(self._objects)
         names = list(attack_settings(attacks, registering(objects)))
         folder = own_place(self.folder, ATTACKED) if out is None else Path(out)
@@ -364,22 +292,22 @@ class Run:
         return Run._of(folder, objects, self._data_dir, record)
 
 
-@in_python()
+@called_by("objects")
 def audit(
     federation: Federation | Games,
     *,
-    attacks: AttacksGiven = (),
+    attacks: AttacksLike = (),
     targets: int | Sequence[int] | None = None,
     seeds: int | Sequence[int] = (1,),
     out: Path | str | None = None,
-    audit: AuditSection | None = None,
-    figures: FiguresSection | None = None,
+    audit: Audit | None = None,
+    figures: Figures | None = None,
     options: AuditOptions | None = None,
     workers: int = 1,
     device: str = "cpu",
     name: str = "",
     progress: bool = False,
-) -> "Run":
+) -> Run:
     """Audit a federation: train it, attack what the adversary sees, and write a record.
 
     Security games are played instead if ``federation`` is a :class:`fedaudit.Games`.
@@ -390,22 +318,24 @@ def audit(
     Args:
         federation: What is audited. :class:`fedaudit.Games` take one seed, and no attacks, targets,
             audit settings, workers or device.
-        attacks: Attacks of :mod:`fedaudit.attacks` or their names, or a dictionary from names to
-            attacks or settings; the default set if empty.
-        targets: Clients under audit; client 0 unless ``audit`` sets others.
-        seeds: Seeds, one run each.
+        attacks: One attack or several: names such as "fedmia-2", or what :mod:`fedaudit.attacks`
+            makes; or a dictionary from names to attacks, or from names in the catalogue to
+            dictionaries of settings. By default the set of attacks that ``fedaudit run`` uses.
+        targets: Number of the client under audit, or several; client 0 unless ``audit`` sets
+            others.
+        seeds: Seed, or several; each is a run of its own.
         out: Folder of runs and record; by default a folder in ``runs`` that is named after the
             settings.
-        audit: Audited samples, and the view of the adversary.
-        figures: Settings of figures and controls.
-        options: Less common settings.
+        audit: Audited samples, and the view of the adversary: ``fedaudit.Audit``.
+        figures: Settings of figures and controls: ``fedaudit.Figures``.
+        options: Less common settings: ``fedaudit.AuditOptions``.
         workers: Processes to train in; 0 for one per core. Results do not depend on it.
         device: Where clients train and samples are measured, such as "cuda".
         name: Name of the audit in its report; that of ``out`` by default.
         progress: Whether to show progress.
 
     Returns:
-        The finished audit, with its record and scores. Its ``report`` and ``save_summary`` write
+        The audit's result, with record and scores. ``save_report`` and ``save_summary`` write
         pages.
 
     Raises:
@@ -419,71 +349,64 @@ def audit(
         >>> run.scores("loss-series").scores.shape
         (300,)
     """
-    from fedaudit.core.devices import device_named
-    from fedaudit.engines.ray_cluster import engine_named
+    from fedaudit.engines.local import engine_named
 
-    chosen = AuditOptions() if options is None else options
-    _refuse_other_options(chosen)
-    about, engine, pool = chosen.about, chosen.engine, chosen.pool
-    asked = Questions(
-        attacks=attacks,
-        targets=targets,
-        seeds=seeds,
-        audit=audit,
-        figures=figures,
-        server=chosen.server,
-        view=chosen.view,
-        metrics=chosen.metrics,
-        tables=chosen.tables,
-    )
+    options = AuditOptions() if options is None else options
+    if not isinstance(options, AuditOptions):
+        raise BadInput(f"options is fedaudit.AuditOptions(...), got {type_of(options)}")
     called = name or _named_after(out)
-    plan: AuditPlan | GamesPlan
+    plan: AnyPlan
     if isinstance(federation, Games):
         given = {"attacks": attacks, "targets": targets, "audit": audit, "figures": figures}
-        _refuse_of_federations(chosen, {**given, "workers": workers, "device": device})
-        plan = games_plan(federation, seeds=seeds, name=called, about=about)
+        _refuse_of_federations(options, {**given, "workers": workers, "device": device})
+        plan = games_plan(federation, seeds=seeds, name=called, about=options.about)
     else:
-        plan = plan_of(federation, asked, name=called, about=about)
+        plan = plan_of(
+            federation,
+            attacks=attacks,
+            targets=targets,
+            seeds=seeds,
+            audit=audit,
+            figures=figures,
+            options=options,
+            name=called,
+        )
+    engine = options.engine
     cluster = engine_named(engine, workers) if isinstance(engine, str) else engine
     _refuse_elsewhere(plan, cluster, workers)
-    place = plan.data_dir if chosen.data_dir is None else Path(chosen.data_dir)
+    data_dir = plan.data_dir if options.data_dir is None else Path(options.data_dir)
     with objects_given(plan.objects):
         folder = Path(out) if out is not None else Path("runs") / _folder_name(plan, called)
         with bars() if progress else nullcontext(quiet) as shown:
-            log = print if progress else _nothing
-            if isinstance(plan, GamesPlan):
-                record = run_games(plan.points, folder, data_dir=place, progress=shown, log=log)
-            else:
+            log: Callable[[str], None] = print if progress else lambda text: None
+            if isinstance(plan.study, Study):
                 record = run_study(
                     plan.study,
                     folder,
-                    pool=None if pool is None else Path(pool),
-                    data_dir=place,
+                    pool=None if options.pool is None else Path(options.pool),
+                    data_dir=data_dir,
                     workers=workers,
                     device=device_named(device),
                     engine=cluster,
                     progress=shown,
                     log=log,
                 )
-    return Run._of(folder, plan.objects, place, record)
-
-
-def _refuse_other_options(given: object) -> None:
-    if not isinstance(given, AuditOptions):
-        raise BadInput(f"options is fedaudit.AuditOptions(...), got {type_of(given)}")
+            else:
+                record = run_games(plan.points, folder, data_dir=data_dir, progress=shown, log=log)
+    return Run._of(folder, plan.objects, data_dir, record)
 
 
 def _refuse_of_federations(options: AuditOptions, given: Mapping[str, object]) -> None:
     """Raise if an argument or option is set that games do not use."""
-    usual = {name: one.default for name, one in signature(audit).parameters.items()}
-    for_games = {"about", "data_dir"}
-    changed = changed_fields(options).keys() - for_games
-    for name in (*(one for one in given if given[one] != usual[one]), *sorted(changed)):
-        raise BadInput(f"{name}= is of audits of federations, and of no games; leave it out")
+    usual = {"attacks": (), "workers": 1, "device": "cpu"}
+    changed = [name for name, value in given.items() if value != usual.get(name)]
+    changed += sorted(changed_fields(options).keys() - {"about", "data_dir"})
+    if changed:
+        raise BadInput(f"{changed[0]}= is of audits of federations, and of no games; leave it out")
 
 
-def _refuse_elsewhere(plan: AuditPlan | GamesPlan, engine: Counted | None, workers: int) -> None:
-    """Refuses to send to other processes what no import brings back there."""
+def _refuse_elsewhere(plan: AnyPlan, engine: Counted | None, workers: int) -> None:
+    """Raise if other processes would need an object that they cannot import."""
     if engine is None and workers == 1:
         return
     sent = {"model", "algorithm", "defense", *(["attack"] if engine is not None else [])}
@@ -498,27 +421,24 @@ def _refuse_elsewhere(plan: AuditPlan | GamesPlan, engine: Counted | None, worke
         )
 
 
-def _chosen(what: str, given: int | None, there: set[int]) -> int:
-    if given is None and len(there) == 1:
-        return next(iter(there))
-    if given not in there:
-        known = ", ".join(map(str, sorted(there)))
+def _chosen(what: str, given: Choice | None, there: Iterable[Choice]) -> Choice:
+    """Return what was given, or the only choice."""
+    choices = sorted(there)
+    if given is None and len(choices) == 1:
+        return choices[0]
+    if given is None or given not in choices:
         asked = f"there is no {what} {given}" if given is not None else f"there are several {what}s"
-        raise BadInput(f"{asked}; give {what}= one of {known}")
-    return int(given)
+        raise BadInput(f"{asked}; give {what}= one of {', '.join(map(str, choices))}")
+    return given
 
 
 def _named_after(out: Path | str | None) -> str:
-    """A name for people: that of the folder, of the characters that names may have."""
+    """Return the name of an audit: that of its folder, in characters that names may have."""
     if out is None:
         return _UNNAMED
     name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", Path(out).absolute().name)
     return name.lstrip("._=,+-")[:_LONGEST_NAME] or _UNNAMED
 
 
-def _folder_name(plan: AuditPlan | GamesPlan, name: str) -> str:
-    return f"{name}-{study_key(with_code(plan.study))[:_KEY_LENGTH]}"
-
-
-def _nothing(text: str) -> None:
-    """Logs nothing."""
+def _folder_name(plan: AnyPlan, name: str) -> str:
+    return f"{name}-{study_key(completed(plan.study))[:_KEY_LENGTH]}"

@@ -1,31 +1,33 @@
 """Security games of objects, and the study of games that says the same in names."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple
+from typing import TypeAlias
 
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import GivenObject
 from fedaudit.core.values import short_repr
-from fedaudit.plan.file import Point, points_of
-from fedaudit.plan.games import (
-    DetectorSection,
-    GameSection,
-    GameStudy,
-    NeuronSection,
-    RoundsSection,
-)
-from fedaudit.study.front.federation import DataGiven, DefenseGiven, numbers, sections
-from fedaudit.study.front.spelling import (
+from fedaudit.plan.file import points_of
+from fedaudit.plan.games import DetectorSection as Detector
+from fedaudit.plan.games import GameSection as Game
+from fedaudit.plan.games import GameStudy
+from fedaudit.plan.games import NeuronSection as Neuron
+from fedaudit.plan.games import RoundsSection as Rounds
+from fedaudit.study.front.federation import AuditPlan, DataLike, DefenseLike, numbers, sections
+from fedaudit.study.front.references import (
     Register,
-    data_spelled,
-    extractor_spelled,
-    mechanism_spelled,
+    data_reference,
+    mechanism_reference,
+    reference,
     registering,
 )
+
+Grid: TypeAlias = Mapping[str, Sequence[object]]
+"""Lists of values by dotted name."""
 
 
 @short_repr
@@ -34,21 +36,26 @@ class Games:
     """Security games (AMI): a server plants a neuron and says whether a record is in a batch.
 
     Attributes:
-        data: As of a :class:`fedaudit.Federation`.
-        features: An extractor by name, or a function from samples to a row of features each.
-        mechanism: What clients do to their records: a name, or what ``fedaudit.defenses`` makes,
-            such as ``BitRandPublished(nominal_epsilon=8.0)``.
-        defense: What clients do to their gradients, likewise; games are then played in rounds.
-        clients: Records that batches and targets are drawn from; 0 for half of the training part.
-        servers: Others of it that the server knows; 0 for all the rest.
-        classes: Only samples of these are kept, and they are numbered in this order; all if empty.
-        game: The rules: how many games, about how many targets, against batches of which size.
-        neuron: Training of neurons.
-        rounds: How games are played in rounds; by signs if this and ``defense`` are left out.
-        detector: Of a client that looks for planted models.
+        data: What a :class:`fedaudit.Federation` takes as ``data``.
+        features: Name of an extractor, such as "pixels", or a function from samples to rows of
+            features.
+        mechanism: What clients do to their records: a name, or what :mod:`fedaudit.defenses`
+            makes, such as ``BitRandPublished(nominal_epsilon=8.0)``.
+        defense: What clients do to their gradients: a name, or what :mod:`fedaudit.defenses`
+            makes. Games are then played in rounds.
+        clients: Number of records that batches and targets are drawn from; 0 for half of the
+            training part.
+        servers: Number of other records that the server knows; 0 for all the rest.
+        classes: Only samples of these classes are kept, and numbered in this order; all if empty.
+        game: How many games, about how many targets, against which batches: ``fedaudit.Game``.
+        neuron: Training of neurons: ``fedaudit.Neuron``.
+        rounds: How games are played in rounds: ``fedaudit.Rounds``. Games are by signs if this and
+            ``defense`` are left out.
+        detector: A client that looks for planted models: ``fedaudit.Detector``.
         variants: Further points by name, each a dictionary of what differs: ``features``,
             ``mechanism`` or ``defense``, or a setting by its dotted name ("game.batch").
-        grid: Lists of values by dotted name, every combination of which is a point.
+        grid: Lists of values by dotted name; every combination is a point. Several such
+            dictionaries are several grids.
 
     Examples:
         >>> import fedaudit as fa
@@ -57,78 +64,51 @@ class Games:
         'pixels'
     """
 
-    data: DataGiven
+    data: DataLike
     features: str | Callable[..., Tensor] = "pixels"
-    mechanism: DefenseGiven = "none"
-    defense: DefenseGiven | None = None
+    mechanism: DefenseLike = "none"
+    defense: DefenseLike | None = None
     clients: int = 0
     servers: int = 0
     classes: Sequence[int] = ()
-    game: GameSection | None = None
-    neuron: NeuronSection | None = None
-    rounds: RoundsSection | None = None
-    detector: DetectorSection | None = None
+    game: Game | None = None
+    neuron: Neuron | None = None
+    rounds: Rounds | None = None
+    detector: Detector | None = None
     variants: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    grid: Mapping[str, Sequence[object]] | Sequence[Mapping[str, Sequence[object]]] | None = None
+    grid: Grid | Sequence[Grid] | None = None
 
 
-class GamesPlan(NamedTuple):
-    """The games that are played; see :class:`fedaudit.study.front.federation.AuditPlan`.
-
-    Attributes:
-        points: All settings, in names: of the study itself, and after it of each variant.
-        objects: What those names stand for that no catalogue has.
-        data_dir: Folder of the data set's file; None where nothing is said of it.
-    """
-
-    points: Sequence[Point[GameStudy]]
-    objects: dict[str, GivenObject]
-    data_dir: Path | None
-
-    @property
-    def study(self) -> GameStudy:
-        """The study itself."""
-        return self.points[0].study
-
-
-def games_plan(games: Games, *, seeds: object, name: str, about: str = "") -> GamesPlan:
-    """The study of games that says the same as objects do.
-
-    Args:
-        games: What is played.
-        seeds: One, of every draw.
-        name: Of the study.
-        about: A sentence for the reader of its report.
+def games_plan(
+    games: Games, *, seeds: int | Sequence[int] = (1,), name: str, about: str = ""
+) -> AuditPlan[GameStudy]:
+    """Return the study of games that says the same as objects do; see :func:`fedaudit.audit`.
 
     Raises:
-        BadInput: A part that is none, or a setting that does not exist.
+        BadInput: An object that is no part, a setting that does not exist, or several seeds.
     """
     objects: dict[str, GivenObject] = {}
     register = registering(objects)
     seed = numbers("seeds", seeds)
     if len(seed) != 1:
         raise BadInput(f"games have one seed, of every draw, got {seed}; audit them once for each")
-    data, folder = data_spelled(games.data)
+    data, folder = data_reference(games.data)
     values: dict[str, object] = {
         "name": name,
         "about": about,
         "seed": seed[0],
         "data": {**register(data), "classes": numbers("classes", games.classes)},
         "records": {
-            "features": register(extractor_spelled(games.features))["name"],
+            "features": register(reference("extractor", games.features))["name"],
             "clients": games.clients,
             "servers": games.servers,
         },
-        "mechanism": register(mechanism_spelled(games.mechanism)),
-        **sections(
-            game=(GameSection, games.game),
-            neuron=(NeuronSection, games.neuron),
-            detector=(DetectorSection, games.detector),
-        ),
+        "mechanism": register(mechanism_reference(games.mechanism)),
+        **sections(game=games.game, neuron=games.neuron, detector=games.detector),
     }
-    rounds = sections(rounds=(RoundsSection, games.rounds)).get("rounds", {})
+    rounds = sections(rounds=games.rounds).get("rounds", {})
     if games.defense is not None:
-        part = register(mechanism_spelled(games.defense))
+        part = register(mechanism_reference(games.defense))
         rounds |= {"defense": part["name"], "options": part["options"]}
     if rounds:
         values["rounds"] = {"play": "rounds", **rounds}
@@ -138,7 +118,8 @@ def games_plan(games: Games, *, seeds: object, name: str, about: str = "") -> Ga
     }
     if games.grid is not None:
         values["grid"] = games.grid
-    return GamesPlan(points_of(values, GameStudy, "the games"), objects, folder)
+    points = points_of(values, GameStudy, "the games")
+    return AuditPlan(points[0].study, objects, folder, points)
 
 
 def _changes(
@@ -148,9 +129,9 @@ def _changes(
     found: dict[str, object] = {}
     for name, value in given.items():
         if name == "features":
-            found["records.features"] = register(extractor_spelled(value))["name"]
+            found["records.features"] = register(reference("extractor", value))["name"]
         elif name in ("mechanism", "defense"):
-            part, of_records = register(mechanism_spelled(value)), name == "mechanism"
+            part, of_records = register(mechanism_reference(value)), name == "mechanism"
             section, key = ("mechanism", "name") if of_records else ("rounds", "defense")
             before, options = values.get(section), part["options"]
             assert isinstance(options, dict)

@@ -19,7 +19,7 @@ from fedaudit.evaluation.accuracy import (
     counts_fit,
     evaluation_split,
 )
-from fedaudit.evaluation.clusters import cluster_notes
+from fedaudit.fl.algorithms.base import ChoosesModels
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.measurements import (
@@ -34,10 +34,10 @@ from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import estimated_bytes
 from fedaudit.observe.usage import keeping_usage
 from fedaudit.observe.views import seen_from
+from fedaudit.plan.identity import run_key
 from fedaudit.plan.parts import Setup, Work
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import Measuring, measure_round, measuring_on
-from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.pictures import draw
 
 
@@ -322,7 +322,10 @@ def _measure(
         notes["device"] = device.type
     is_last = round.index == setup.measured_rounds[-1]
     notes |= accuracy_notes(setup, given, round, device, means=is_last)
-    notes |= cluster_notes(setup, round, device)
+    if isinstance(setup.algorithm, ChoosesModels):
+        from fedaudit.evaluation.clusters import cluster_notes
+
+        notes |= cluster_notes(setup, round, device)
     for one in setup.extensions:
         one.measure(setup, round, folder, notes, device)
     if is_last:

@@ -25,11 +25,11 @@ from fedaudit import __version__
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import Lock, own_folder, own_place, read_object, write_object
 from fedaudit.core.modules import frozen_digest
-from fedaudit.core.objects import source_behind, stated
+from fedaudit.core.objects import canonical_repr, source_behind
 from fedaudit.core.values import Samples
+from fedaudit.plan.identity import run_key
 from fedaudit.plan.parts import Setup
 from fedaudit.signals.base import Signal
-from fedaudit.study.running.identity import run_key
 
 RUN_FILE = "run.json"
 RUNS_FILE = "runs.json"
@@ -174,7 +174,7 @@ def locked(place: Path, log: Callable[[str], None] = lambda text: None) -> Itera
 def _signal_text(signal: Signal) -> str:
     """A signal with its settings, and the source of one of the user's own."""
     source = source_behind(type(signal))
-    return f"{stated(signal)} {source}" if source else stated(signal)
+    return f"{canonical_repr(signal)} {source}" if source else canonical_repr(signal)
 
 
 def _data_digest(run: Setup) -> str:

@@ -19,23 +19,22 @@ import numpy as np
 import torch
 
 from fedaudit.core.devices import CPU, forked, refuse_several_workers, samples_on
-from fedaudit.core.errors import BadInput, Unsupported, custom_code
+from fedaudit.core.errors import BadInput, Unsupported, custom_code, setting
 from fedaudit.core.importing import line_of
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.modules import CHUNK, as_taken, outputs_of
-from fedaudit.core.objects import stated
+from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import Architecture, Batch, ClientId, Samples
 from fedaudit.engines.base import Counted
 from fedaudit.evaluation.truth import UnitTruth, pooled, repeats, target_truth
-from fedaudit.extensions.unlearning import try_ascent
 from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn, Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import try_step
-from fedaudit.metrics.evaluate import CONTRASTS
-from fedaudit.metrics.larger import smallest_auc
+from fedaudit.metrics.power import smallest_auc
 from fedaudit.metrics.rate_limits import inconclusive
+from fedaudit.metrics.table import CONTRASTS
 from fedaudit.plan.dealing import left_to_train
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
@@ -233,13 +232,10 @@ def _unmeasurable(
     )
 
 
-def refuse_unforgettable_batches(run: Setup, device: torch.device) -> None:
-    """Refuse networks that cannot climb the loss of forgotten samples in the batches they have.
-
-    Raises:
-        BadInput: As :func:`fedaudit.extensions.unlearning.try_ascent`.
-    """
-    try_ascent(run)
+def refuse_untrainable_extensions(run: Setup, device: torch.device) -> None:
+    """Refuse extensions of a run that could not train what they train after it."""
+    for one in run.extensions:
+        one.refuse_untrainable(run)
 
 
 Check = Callable[[Setup, torch.device], None]
@@ -249,7 +245,7 @@ CHECKS: tuple[Check, ...] = (
     refuse_missing_accountant,
     refuse_untrainable_batches,
     refuse_unmeasurable_batches,
-    refuse_unforgettable_batches,
+    refuse_untrainable_extensions,
 )
 """What is tried on every run, and on the adversary's own federations, once they are set up."""
 
@@ -354,7 +350,7 @@ def _clients_by_defense(run: Setup) -> dict[str, list[ClientId]]:
     found = dict[str, list[ClientId]]()
     for client in sorted(run.deal.clients):
         defense = run.defenses.get(client)
-        found.setdefault("" if defense is None else stated(defense), []).append(client)
+        found.setdefault("" if defense is None else canonical_repr(defense), []).append(client)
     return found
 
 
@@ -447,14 +443,15 @@ def _untrainable(
     # What defenses choose of their clients' samples has other sizes in every round.
     if not any(_draws(one) for one in run.defenses.values()):
         better = _better_batch_size([len(one) for one in data.values()], most, size)
-    instead = f"training.batch_size = {better}" if better else "another training.batch_size"
+    batch_size = setting("training.batch_size")
+    instead = f"{batch_size} = {better}" if better else f"another {batch_size}"
     when = f" of round {failed.round}" if failed.batch is not None else ""
     return BadInput(
         f"{run.named_for_people}, {named}{more}: of {own} samples in batches of {most}, one "
         f"batch{when} has {size}, and the model {net.name!r} cannot take a training step on it "
         f"({described}); set {instead}, give clients other numbers of samples "
-        "(partition.samples_per_client), or take another model (batch normalisation needs "
-        "several samples)"
+        f"({setting('partition.samples_per_client')}), or take another model (batch normalisation "
+        "needs several samples)"
     )
 
 

@@ -1,0 +1,332 @@
+"""Arguments of public classes and functions, checked when these are called.
+
+Annotations state what is allowed: a type, a range (``Annotated[int, Range(ge=1)]``), a condition
+(:class:`Condition`) or one of several names (``Literal``). Settings of study files are checked
+against the same annotations. Importing this module loads neither torch nor pydantic.
+"""
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import wraps
+from math import inf
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
+
+from annotated_types import Interval
+
+from fedaudit.core.errors import BadArgument, an, nearest, unknown_name
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+class Range(Interval):
+    """The range of a number."""
+
+    def words(self, number: str) -> str:
+        """Return what is allowed, in words.
+
+        Args:
+            number: "a number" or "a whole number".
+        """
+        low = self.ge if self.gt is None else self.gt
+        high = self.le if self.lt is None else self.lt
+        if high is None or high == inf:
+            number = number if high is None else "a finite number"
+            return f"{number} {'above' if self.ge is None else 'of at least'} {low}"
+        if self.gt is None and self.lt is None:
+            return f"{number} from {low:,} to {high:,}"
+        left, right = "[" if self.gt is None else "(", "]" if self.lt is None else ")"
+        return f"{number} in {left}{low}, {high}{right}"
+
+    def __contains__(self, value: float) -> bool:
+        return (
+            (self.ge is None or value >= self.ge)  # type: ignore[operator]
+            and (self.gt is None or value > self.gt)  # type: ignore[operator]
+            and (self.le is None or value <= self.le)  # type: ignore[operator]
+            and (self.lt is None or value < self.lt)  # type: ignore[operator]
+        )
+
+
+class Condition(NamedTuple):
+    """A condition that no range states.
+
+    Attributes:
+        words: What is allowed, for refusals.
+        holds: Whether a value of the right type is allowed.
+    """
+
+    words: str
+    holds: Callable[[object], bool]
+
+
+def _are_different(values: object) -> bool:
+    return isinstance(values, Collection) and 0 < len(values) == len(set(values))
+
+
+Count = Annotated[int, Range(ge=0, le=10**9)]
+Positive = Annotated[int, Range(ge=1, le=10**9)]
+Rounds = Annotated[int, Range(ge=1, le=999_999)]
+AtLeastZero = Annotated[float, Range(ge=0, lt=inf)]
+AboveZero = Annotated[float, Range(gt=0, lt=inf)]
+AboveZeroOrInfinite = Annotated[float, Range(gt=0)]
+Fraction = Annotated[float, Range(ge=0, le=1)]
+Share = Annotated[float, Range(gt=0, le=1)]
+ProperShare = Annotated[float, Range(gt=0, lt=1)]
+Decay = Annotated[float, Range(ge=0, lt=1)]
+LearningRate = Annotated[float, Range(gt=0, le=1000)]
+WeightDecay = Annotated[float, Range(ge=0, le=1000)]
+ClientIds = Annotated[
+    Sequence[Annotated[int, Range(ge=0)]],
+    Condition("at least one client, each once, by number, such as [0, 1]", _are_different),
+]
+
+
+def refuse_unfit(what: str, value: object, annotation: object, default: object = ...) -> None:
+    """Raise if an annotation does not allow a value.
+
+    Args:
+        what: The value in words, such as "rounds of FedAvg".
+        value: The value.
+        annotation: Type with ranges and conditions. Anything is allowed by other annotations.
+        default: Value that is used if none is given, for the refusal; ``...`` if there is none.
+
+    Raises:
+        BadArgument: The value is not allowed.
+    """
+    if _fits(value, annotation):
+        return
+    given = repr(value)
+    given = given if len(given) <= 80 else f"{given[:80]}... ({len(given)} characters)"
+    near = nearest(value, _names(annotation), most=1) if isinstance(value, str) else []
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    if not near and default is not ...:
+        hint = f"; leave it out for {default!r}"
+    raise BadArgument(f"{what} takes {allowed(annotation)}, got {given}{hint}")
+
+
+def _fits(value: object, annotation: object) -> bool:
+    origin, within = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        kind, *rules = within
+        return _fits(value, kind) and all(_obeys(value, one) for one in rules)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in within)
+    if origin is Literal:
+        return any(type(value) is type(one) and value == one for one in within)
+    if annotation is int:
+        return isinstance(value, Integral) and not isinstance(value, bool)
+    if annotation is float:
+        return isinstance(value, Real) and not isinstance(value, bool) and value == value
+    kind = NoneType if annotation is None else origin or annotation
+    if kind in (tuple, list, Sequence, Collection):
+        members = within[:1] if kind is not tuple or within[1:] == (...,) else ()
+        return (
+            isinstance(value, kind)
+            and not isinstance(value, str | bytes)
+            and all(_fits(one, member) for member in members for one in value)
+        )
+    if not isinstance(kind, type):
+        return True
+    try:
+        return isinstance(value, kind)
+    except TypeError:  # a protocol that cannot be checked
+        return True
+
+
+def _obeys(value: object, rule: object) -> bool:
+    if isinstance(rule, Condition):
+        return rule.holds(value)
+    return not isinstance(rule, Range) or value in rule  # type: ignore[operator]
+
+
+def _names(annotation: object) -> list[str]:
+    """Return the names that an annotation allows."""
+    within = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return [one for one in within if isinstance(one, str)]
+    is_union = get_origin(annotation) in (Union, UnionType)
+    return [name for one in within for name in _names(one)] if is_union else []
+
+
+_IN_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "True or False",
+    NoneType: "None",
+    Callable: "a function",
+}
+
+
+def allowed(annotation: object) -> str:
+    """Return what an annotation allows, in words."""
+    origin, within = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        kind, *rules = within
+        conditions = [one.words for one in rules if isinstance(one, Condition)]
+        ranges = [one.words(allowed(kind)) for one in rules if isinstance(one, Range)]
+        return [*conditions, *ranges, allowed(kind)][0]
+    if origin in (Union, UnionType):
+        return " or ".join(map(allowed, within))
+    if origin is Literal:
+        return " or ".join(map(repr, within))
+    if origin in (tuple, list, Sequence, Collection):
+        return f"a list, each entry {allowed(within[0])}"
+    kind = origin or annotation
+    words = _IN_WORDS.get(kind)
+    return words or an(getattr(kind, "__name__", str(kind)))
+
+
+def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Return a function that checks its arguments before each call.
+
+    Args:
+        function: Function or constructor with annotations.
+
+    Raises:
+        BadArgument: In a call: an argument is unknown, missing, or not what its annotation allows.
+    """
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def call(*given: Given.args, **settings: Given.kwargs) -> Result:
+        # Named when called, since functions may be renamed after they are defined.
+        _check(call.__qualname__.removesuffix(".__init__"), signature, given, settings)
+        return function(*given, **settings)
+
+    # Ranges would fill the signatures that are shown; docstrings state them in words.
+    shown = [
+        one.replace(annotation=_plain(one.annotation)) for one in signature.parameters.values()
+    ]
+    call.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    call.__annotated__ = signature  # type: ignore[attr-defined]
+    return call
+
+
+def parameters(make: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a class or function, with the annotations that are checked."""
+    function = make.__init__ if isinstance(make, type) else make  # type: ignore[misc]
+    found: inspect.Signature | None = getattr(function, "__annotated__", None)
+    try:
+        found = found or inspect.signature(make, eval_str=True)
+    except NameError:  # annotations with names that are imported for type checkers alone
+        found = inspect.signature(make)
+    return {name: one for name, one in found.parameters.items() if name != "self"}
+
+
+def _plain(annotation: object) -> object:
+    """Return an annotation without ranges and conditions."""
+    origin, within = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _plain(within[0])
+    if origin in (Union, UnionType):
+        return Union[tuple(map(_plain, within))]  # noqa: UP007
+    return origin[_plain(within[0])] if origin is Sequence else annotation
+
+
+def _check(
+    owner: str,
+    signature: inspect.Signature,
+    given: Sequence[object],
+    settings: Mapping[str, object],
+) -> None:
+    parameters = {name: one for name, one in signature.parameters.items() if name != "self"}
+    is_open = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    names = [name for name, one in parameters.items() if one.kind is not one.POSITIONAL_ONLY]
+    for name in () if is_open else settings:
+        if name not in names and not names:
+            raise BadArgument(f"{owner} takes no arguments, got {name!r}; leave it out")
+        if name not in names:
+            raise BadArgument(unknown_name(f"argument of {owner}", name, names))
+    try:
+        arguments = signature.bind(*given, **settings).arguments
+    except TypeError as error:
+        missing = re.search("missing a required .*argument: '(.*)'", str(error))
+        if missing:
+            name = missing[1]
+            wanted = allowed(parameters[name].annotation)
+            raise BadArgument(f"{owner} needs {name}, {wanted}; give it as {name}=...") from error
+        raise BadArgument(
+            f"{owner}: {error}; give arguments by name: {', '.join(parameters)}"
+        ) from error
+    for name, value in arguments.items():
+        one = signature.parameters[name]
+        is_one = one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+        if is_one and one.annotation is not one.empty:
+            default = ... if one.default is one.empty else one.default
+            refuse_unfit(f"{name} of {owner}", value, one.annotation, default)
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+
+    def dataclass(**options):
+        """Define a dataclass whose constructor checks its arguments.
+
+        It documents the fields that it inherits as its base classes do.
+        """
+
+        def define(kind):
+            kind = dataclasses.dataclass(**options)(kind)
+            kind.__init__ = checked(kind.__init__)
+            kind.__init__.__qualname__ = f"{kind.__qualname__}.__init__"
+            return with_inherited_attributes(kind)
+
+        return define
+
+
+Kind = TypeVar("Kind", bound=type)
+
+
+def with_inherited_attributes(kind: Kind) -> Kind:
+    """Add to a dataclass's docstring the fields that only its base classes document."""
+    text = inspect.cleandoc(kind.__doc__ or "")
+    missing = [
+        f"    {one.name}: {meaning}"
+        for one in dataclasses.fields(kind)
+        if one.init and not _described(text, one.name)
+        if (meaning := attribute_meaning(kind, one.name))
+    ]
+    if not missing:
+        return kind
+    head, heading, rest = text.partition("Attributes:\n")
+    if not heading:
+        # Before the first other section, or at the end.
+        section = re.search(r"^[A-Z]\w+:", text, re.MULTILINE)
+        place = section.start() if section else len(text)
+        head, rest = f"{text[:place].rstrip()}\n\n", f"\n{text[place:]}"
+    own = re.match(r"(?: {4}.*\n?)*", rest)
+    listed = own[0].rstrip("\n") if own else ""
+    after = rest[own.end() :] if own else rest
+    entries = "\n".join([*([listed] if listed else []), *missing])
+    kind.__doc__ = f"{head}Attributes:\n{entries}\n{after}".rstrip()
+    return kind
+
+
+def attribute_meaning(kind: Callable[..., object], name: str) -> str:
+    """Return what the docstring of a class, or of a base class, says about an attribute."""
+    for one in inspect.getmro(kind) if inspect.isclass(kind) else ():
+        meaning = _described(inspect.cleandoc(one.__doc__ or ""), name)
+        if meaning:
+            return meaning
+    return ""
+
+
+def _described(text: str, name: str) -> str:
+    found = re.search(rf"^    {name}: (.*?)(?=^ {{0,4}}\S|\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    return found[1].rstrip() if found else ""
