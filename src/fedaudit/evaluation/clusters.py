@@ -355,7 +355,7 @@ def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterFound | None:
 
 def thresholds(run: Setup) -> list[float]:
     """Return the highest risk that each client accepts, as it has it in the federation itself."""
-    preference, seed = accepted(run.study), seed_for(run.seed, "federation")
+    preference, seed = accepted(run.study), run.federation_seed
     return [preference.threshold(seed, client) for client in sorted(run.deal.clients)]
 
 

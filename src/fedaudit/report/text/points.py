@@ -154,16 +154,17 @@ def most_right(shown: Sequence[ShownPoint]) -> ShownPoint:
 
 
 def least_right(behind: Sequence[ShownPoint]) -> ShownPoint | None:
-    """Return the point with the lowest success rate that the highest is compared with.
+    """Return the point of another protection with which :func:`most_right` is compared.
 
-    It is of another family with the same epsilon, or as many rounds. Without such a family it is
-    the highest of its own family, so that like is compared with like. None of a single family.
+    Like is compared with like: points with the same epsilon, or as many rounds, if there are any.
+    Each protection counts where the server does best, and the strongest one is returned. None if
+    there is a single protection.
     """
     most = most_right(behind)
-    others = [item for item in behind if item.family != most.family]
-    alike = [item for item in others if _step(item) == _step(most)]
-    alike = alike or [most_right(inside) for inside in families(others).values()]
-    return min(alike, key=lambda one: (one.point.adv.high, one.point.adv.value), default=None)
+    others = [one for one in behind if protection_name(one.point) != protection_name(most.point)]
+    alike = [one for one in others if _step(one) == _step(most)] or others
+    worst = map(most_right, grouped(alike, lambda one: protection_name(one.point)).values())
+    return min(worst, key=lambda one: (one.point.adv.high, one.point.adv.value), default=None)
 
 
 def _step(item: ShownPoint) -> float:
@@ -234,9 +235,9 @@ def game_tiles(record: Record) -> list[Tile]:
     what = protection_word(record)
     tiles = []
     if behind:
-        tiles.append(_success_tile(f"Server right, most behind a {what}", most_right(behind)))
+        tiles.append(_success_tile(f"Server right, weakest {what}", most_right(behind)))
         if least := least_right(behind):
-            tiles.append(_success_tile(f"Server right, least behind another {what}", least))
+            tiles.append(_success_tile(f"Server right, strongest {what}", least))
     if bare:
         tiles.append(_success_tile(f"Server right, no {what}", most_right(bare)))
     claiming = [one for one in shown if one.point.claimed_epsilon is not None]
