@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from fedaudit.report import evidence
 from fedaudit.report.evidence import grouped
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Tile, shortened
-from fedaudit.report.words import count, fixed, interval, number, percent, plural
+from fedaudit.report.words import count, interval, number, percent, plural
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.games import FIT, HELD_OUT, InRounds, PointPlayed
 from fedaudit.results.record import Record
@@ -84,7 +85,7 @@ def _varying(points: Sequence[PointPlayed]) -> set[str]:
 
 def _settings(point: PointPlayed, varying: set[str]) -> list[str]:
     return [
-        fixed("games.settings").get(
+        fixed_texts("games.settings").get(
             f"{name}={value}", f"{shortened(name.rpartition('.')[2], 30)}={shortened(value, 30)}"
         )
         for name, value in point.settings.items()
@@ -118,7 +119,7 @@ def plan_words(rounds: InRounds) -> str:
     parts = [
         plural(rounds.neurons, "neuron") * (rounds.neurons > 1),
         "louder" * (rounds.louder != 1),
-        f"sum of {count(rounds.clients)}, {fixed('games.others')[rounds.others]}"
+        f"sum of {count(rounds.clients)}, {fixed(f'games.others.{rounds.others}')}"
         * (rounds.clients > 1),
     ]
     return ", ".join(filter(None, parts))
