@@ -193,9 +193,7 @@ def shares_its_model(result: ClusterResult, group: int) -> bool:
 
 def _votes(result: ClusterResult, group: int) -> Counter[int]:
     used = choices(result)
-    return Counter(
-        model for at in clients_in(result, group) if (model := used[at]) is not None
-    )
+    return Counter(model for at in clients_in(result, group) if (model := used[at]) is not None)
 
 
 def moves(result: ClusterResult) -> list[list[int]]:
