@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 _FILES = ("sections", "wording")
-_SECTIONS = ("clauses", "steps", "summary")
-"""Sections that are a file each."""
+_WHOLE = ("clauses", "policy", "steps", "summary")
+"""Files that are a section each."""
 
 
 @cache
@@ -37,9 +37,7 @@ def fixed_texts(section: str) -> Mapping[str, Any]:
 @cache
 def _texts() -> dict[str, Any]:
     """Return all fixed texts. A section may be in several files."""
-    texts: dict[str, Any] = {
-        name: tomllib.loads(package_file(f"{name}.toml")) for name in _SECTIONS
-    }
+    texts: dict[str, Any] = {name: tomllib.loads(package_file(f"{name}.toml")) for name in _WHOLE}
     for name in _FILES:
         for section, entries in tomllib.loads(package_file(f"{name}.toml")).items():
             texts[section] = {**texts.get(section, {}), **entries}
