@@ -46,10 +46,10 @@ FLOORS: dict[str, str] = {
     "datasets.draws.fair datasets.partitions.schemes metrics.table risk.catalog",
     # Parts of a run, which settings name.
     "plan.dealing": EVERYTHING_BELOW,
+    "plan.identity": EVERYTHING_BELOW,
     "plan.parts": EVERYTHING_BELOW,
     "plan.algorithm": EVERYTHING_BELOW,
     "plan.named": EVERYTHING_BELOW,
-    "plan.identity": EVERYTHING_BELOW,
     "evaluation": EVERYTHING_BELOW,
     # Each optional table of a study, from set-up to figures.
     "extensions": EVERYTHING_BELOW,

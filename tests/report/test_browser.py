@@ -141,8 +141,7 @@ PAGES: dict[str, tuple[Callable[[], Record], int]] = {
     # The first picture alone.
     "sources": (lambda: with_sources(source(), source(seed=2)), 1),
     "both": (lambda: with_sources(source(), source(seed=2), membership=True), 1),
-    # The first picture, risk of two models.
-    "clusters": (lambda: with_clusters(clustered(), clustered(seed=2)), 3),
+    "clusters": (lambda: with_clusters(clustered(), clustered(seed=2)), 1),
     "games": (played, 1),
 }
 

@@ -15,7 +15,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import FedauditError, TooFewPeers, TooFewRounds
 from fedaudit.core.metric_names import AUC, EPSILON, Origin, rate_of
 from fedaudit.core.progress import Progress, quiet
-from fedaudit.core.seeds import seed_for, seeded_numpy
+from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId
 from fedaudit.evaluation.truth import (
     Comparison,
@@ -492,7 +492,7 @@ def _trains_on(
         client=client,
         cohort=cohort,
         weights={},
-        seed=seed_for(setup.seed, "federation"),
+        seed=setup.federation_seed,
     )
     return defense.dealt(visit, classes=setup.dataset.classes)[labels]
 

@@ -130,7 +130,7 @@ class Canaries(Extension):
         self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
     ) -> Iterator[Round]:
         """Hide the canaries, whose statistics go into a file of the run's folder."""
-        seed = seed_for(seed_for(run.seed, "federation"), "initial model")
+        seed = seed_for(run.federation_seed, "initial model")
         (start,) = run.algorithm.models(run.algorithm.start(seed)).values()
         return keeping_canaries(
             rounds,

@@ -198,7 +198,7 @@ def update_of(run: Setup, round: Round, target: ClientId) -> Float[Tensor, " _"]
         {target: replace(private, noise_multiplier=0.0)} if private else {}
     )
     data = {target: run.deal.clients[target]}
-    return _weighted(run, round, data, bare, seed_for(run.seed, "federation"))
+    return _weighted(run, round, data, bare, run.federation_seed)
 
 
 def _weighted(

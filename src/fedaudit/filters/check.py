@@ -101,7 +101,7 @@ def _once(
         tests += call_tests(noise)
     error = ERROR / max(1, len(tests))
     worst: dict[str, Finding] = {}
-    for test in sorted(tests, key=lambda one: one.p):
+    for test in sorted(tests, key=lambda finding: finding.p):
         worst.setdefault(test.check, test)
     if not frozen:
         yield _unfrozen(worst["sensitivity"], claim.sensitivity, failed=tests[0].p < error)

@@ -1,4 +1,4 @@
-"""The declared guarantee of a filter, and the verdict on it."""
+"""Declared guarantee of a filter, and the verdict on it."""
 
 import math
 import textwrap

@@ -1,4 +1,4 @@
-"""The ceilings that a policy may set: which figures of a record each limits, and how they are read.
+"""Ceilings of a policy: which figures of a record each limits, and how they are compared.
 
 A new metric that a policy may limit is a row of :data:`CEILINGS`.
 """

@@ -1,4 +1,4 @@
-"""A record compared with a policy, and the reasons in words."""
+"""Comparison of a record with a policy, and the reasons for the verdict."""
 
 from collections.abc import Iterator, Sequence
 
@@ -207,7 +207,8 @@ def _paragraph(record: str, policy: str, outcome: Outcome, checks: Sequence[Chec
     else:
         parts += _told(checks, Outcome.FAIL, "Failed")
         parts += _told(checks, Outcome.INCONCLUSIVE, "Not settled")
-        parts += [] if any(_holds(c) for c in checks) else ["No ceiling was kept by any limit."]
+        decided = any(check.outcome in (Outcome.PASS, Outcome.FAIL) for check in ceilings)
+        parts += [] if decided else ["No ceiling was kept by any limit."]
     if any(check.outcome is Outcome.NOT_REFUTED for check in checks):
         parts.append(_BOUNDS)
     return " ".join(parts)
@@ -288,7 +289,3 @@ def _worst(check: Check) -> str:
     if check.worst is None:
         return check.name
     return f"{check.name}: {figure_text(check.worst, check.metric)} for {check.worst.what}"
-
-
-def _holds(check: Check) -> bool:
-    return check.outcome in (Outcome.PASS, Outcome.FAIL) and check.ceiling is not None

@@ -1,4 +1,4 @@
-"""Outcomes of holding limits against a ceiling."""
+"""Outcomes of comparing limits with a ceiling."""
 
 import re
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ def bound_against(bound: float, ceiling: float) -> Outcome:
 
 
 def gravest(outcomes: Iterable[Outcome]) -> Outcome:
-    """Return the gravest of several outcomes; INCONCLUSIVE if there are none.
+    """Return the gravest of several outcomes; INCONCLUSIVE for an empty list.
 
     A check of lower bounds alone is NOT_REFUTED.
     """

@@ -1,4 +1,4 @@
-"""A verdict on the terminal, in a summary and in files, as JSON and as JUnit XML for CI systems."""
+"""Output of a verdict: on the terminal, as JSON, as JUnit XML and for summaries."""
 
 import re
 import textwrap
@@ -43,8 +43,14 @@ def verdict_json(verdict: Verdict) -> str:
     return verdict.model_dump_json() + "\n"
 
 
-def refuse_taken(target: Path, inputs: Sequence[Path]) -> None:
-    """Raise if a verdict would replace an input, or anything but an earlier verdict."""
+def refuse_taken(
+    target: Path,
+    inputs: Sequence[Path],
+    *,
+    what: str = "verdict",
+    marks: Sequence[bytes] = (_XML, _JSON),
+) -> None:
+    """Raise if a file would replace an input, or one without the marks of its kind."""
     refuse_missing_folder(target)
     if not target.exists():
         return
@@ -54,9 +60,9 @@ def refuse_taken(target: Path, inputs: Sequence[Path]) -> None:
     if target.is_file():
         with open_regular(target) as file:
             start = file.read(200)
-    if _XML not in start and _JSON not in start:
+    if not any(mark in start for mark in marks):
         raise BadInput(
-            f"{target} is there and is no verdict, so that it is not replaced; write to another "
+            f"{target} is there and is no {what}, so that it is not replaced; write to another "
             "file, or delete it"
         )
 
@@ -186,7 +192,8 @@ def junit_xml(verdict: Verdict) -> str:
 
 def _case(check: Check, verdict: Verdict) -> str:
     limit = "" if check.ceiling is None else f" at most {shown(check.ceiling, check.metric)}"
-    opening = f"<testcase classname={_quoted(_class(check, verdict))} "
+    classname = f"fedaudit.gate.{check.section}.{verdict.record}"
+    opening = f"<testcase classname={_quoted(classname)} "
     opening += f'name={_quoted(capital(check.name) + limit)} time="0"'
     if check.outcome is Outcome.PASS:
         return f"{opening}/>"
@@ -210,10 +217,6 @@ def _whole(verdict: Verdict) -> str:
         f'<testcase classname="fedaudit.gate" name="Something passes" time="0">'
         f'<error type="inconclusive" message={_quoted(verdict.reason)}/></testcase>'
     )
-
-
-def _class(check: Check, verdict: Verdict) -> str:
-    return f"fedaudit.gate.{check.section}.{verdict.record}"
 
 
 def _line(figure: Held, check: Check) -> str:

@@ -1,4 +1,4 @@
-"""The policy of a gate: which figures of a record are judged, and what each may be at most."""
+"""Policy of a gate: ceilings on figures of a record, and requirements on the evidence."""
 
 import hashlib
 import json

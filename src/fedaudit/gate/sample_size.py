@@ -1,4 +1,4 @@
-"""Evidence that would settle a figure whose interval lies on both sides of its ceiling."""
+"""Evidence that would settle a figure whose interval contains its ceiling."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

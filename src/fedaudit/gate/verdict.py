@@ -201,10 +201,8 @@ def by_interval(judged: Judged, ceiling: float, confidence: float) -> Held:
     figure = judged.figure
     if figure is None or judged.why:
         return _open(judged)
-    outcome, reason = _outcome(figure, ceiling, confidence, judged.doubt)
-    # If the limits decide and something else is in doubt, no sample would settle it.
-    open_still = outcome is Outcome.INCONCLUSIVE and _undecided(figure, ceiling, confidence)
-    more = judged.more() if open_still else None
+    outcome, reason, is_open = _outcome(figure, ceiling, confidence, judged.doubt)
+    more = judged.more() if is_open else None
     result = _held(judged, outcome, reason, low=figure.low, high=figure.high, more=more)
     return result if figure.value is not None else result.model_copy(update={"method": ""})
 
@@ -269,27 +267,21 @@ def _held(
 
 def _outcome(
     figure: Estimate, ceiling: float, confidence: float, doubt: str
-) -> tuple[Outcome, str]:
+) -> tuple[Outcome, str, bool]:
+    """Return outcome and reason, and whether more samples could settle the figure."""
     if figure.value is None:
-        return Outcome.INCONCLUSIVE, figure.note or "the record refuses this figure"
+        # The sample may be too small.
+        return Outcome.INCONCLUSIVE, figure.note or "the record refuses this figure", True
+    stated = level(figure.method)
+    is_sure = stated is not None and stated >= confidence - _SLACK
     if figure.low is None and figure.high is None:
         why = figure.method or figure.note or "none was made"
-        return Outcome.INCONCLUSIVE, f"no interval: {why}"
-    stated = level(figure.method)
-    if stated is None or stated < confidence - _SLACK:
-        level_text = "no confidence" if stated is None else f"{stated:.6g}"
-        return Outcome.INCONCLUSIVE, (
-            f"its limits state {level_text}, and the policy asks for {confidence:g}"
-        )
+        return Outcome.INCONCLUSIVE, f"no interval: {why}", is_sure
+    if not is_sure:
+        stating = "no confidence" if stated is None else f"{stated:.6g}"
+        reason = f"its limits state {stating}, and the policy asks for {confidence:g}"
+        return Outcome.INCONCLUSIVE, reason, False
     outcome = against(figure.low, figure.high, ceiling)
     if outcome is Outcome.FAIL and doubt:
-        return Outcome.INCONCLUSIVE, f"{_DOUBTED} {doubt}"
-    return outcome, ""
-
-
-def _undecided(figure: Estimate, ceiling: float, confidence: float) -> bool:
-    if figure.value is None:
-        return True  # a sample that is too small may be why
-    stated = level(figure.method)
-    enough = stated is not None and stated >= confidence - _SLACK
-    return enough and against(figure.low, figure.high, ceiling) is Outcome.INCONCLUSIVE
+        return Outcome.INCONCLUSIVE, f"{_DOUBTED} {doubt}", False
+    return outcome, "", outcome is Outcome.INCONCLUSIVE

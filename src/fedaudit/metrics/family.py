@@ -315,13 +315,7 @@ def counted_above_chance(parts: Sequence[SplitScores]) -> float | None:
 def _counted(
     marked: Sequence[Bool[np.ndarray, " samples"]], members: Sequence[int], *, upper: bool
 ) -> float:
-    """Return the chance of as many marked members or more; of as many or fewer if not ``upper``.
-
-    Args:
-        marked: The marked samples of each stratum, members first.
-        members: Number of members of each stratum.
-        upper: Which tail is asked for.
-    """
+    """Return the chance of as many marked members or more; of as many or fewer if not ``upper``."""
     chances, observed = np.ones(1), 0
     for flags, drawn in zip(marked, members, strict=True):
         total = int(flags.sum())

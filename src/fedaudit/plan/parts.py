@@ -24,12 +24,14 @@ from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server, TurnContext, cohort_of
 from fedaudit.fl.hooks import Defense
+from fedaudit.fl.simulate import simulate
 from fedaudit.metrics.table import Exact, Metric
 from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import View
 from fedaudit.plan.dealing import Groups, HoldOutRule
+from fedaudit.plan.identity import run_key
 from fedaudit.plan.sections import Study
 from fedaudit.results.coverage import Coverage
 from fedaudit.results.estimate import Estimate
@@ -153,10 +155,49 @@ class Setup:
         return self.recorded.names if self.recorded else {}
 
     @property
+    def federation_seed(self) -> int:
+        """The seed that the federation is simulated with."""
+        return seed_for(self.seed, "federation")
+
+    def key(self, kind: str = CPU.type) -> str:
+        """Return the name of the run by all that makes it, on a kind of device."""
+        return run_key(self.study, self.seed, kind)
+
+    def simulated(
+        self,
+        engine: Engine = LOCAL,
+        device: torch.device = CPU,
+        checkpoint: Path | None = None,
+    ) -> Iterator[Round]:
+        """Return the rounds of the federation.
+
+        Args:
+            engine: Where clients train.
+            device: Where models are trained.
+            checkpoint: File of the state from which a stopped run continues.
+
+        Raises:
+            FedauditError: As :func:`fedaudit.fl.simulate.simulate`.
+        """
+        everybody = self.everybody
+        return simulate(
+            self.algorithm,
+            everybody.data,
+            rounds=self.study.training.rounds,
+            seed=self.federation_seed,
+            defenses=everybody.defenses,
+            server=self.server,
+            engine=engine,
+            participation=self.study.training.participation,
+            checkpoint=checkpoint,
+            device=device,
+        )
+
+    @property
     def holdout(self) -> HoldOutRule:
         """The rule that decides which of their samples clients train on."""
-        rounds, seed = self.study.training.rounds, seed_for(self.seed, "federation")
-        return HoldOutRule(self.defenses, self.algorithm, rounds, seed)
+        rounds = self.study.training.rounds
+        return HoldOutRule(self.defenses, self.algorithm, rounds, self.federation_seed)
 
     @property
     def on_membership(self) -> dict[str, Attack]:

@@ -1,18 +1,16 @@
 """Clustered learning in a report: studies and their models, sentences, table and charts."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from fedaudit.report import evidence, words
-from fedaudit.report.figures import drawing
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Cell, Footnotes, Grid, named, shortened
 from fedaudit.report.section import Section
 from fedaudit.report.tables.cells import estimate_table, measured
-from fedaudit.results.clusters import EVERYBODY, ClusterResult, ModelState, choices, groups_by_size
-from fedaudit.results.estimate import Estimate, Interval
+from fedaudit.results.clusters import EVERYBODY, ClusterResult, choices, groups_by_size
+from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import CHANCE_VIOLATIONS, ESTIMATE_ERROR, MODEL_RISK, VIOLATIONS
 from fedaudit.results.record import Record
 
@@ -147,13 +145,8 @@ def cluster_section(record: Record) -> Section | None:
     """Return the section on clusters; None if no clients choose between models."""
     if not record.clusters:
         return None
-    return Section(
-        "clusters",
-        "Clustered learning",
-        [cluster_sentence(record)],
-        tables=[cluster_table(record)],
-        figure=cluster_figure(record),
-    )
+    said, table = cluster_sentence(record), cluster_table(record)
+    return Section("clusters", "Clustered learning", [said], tables=[table])
 
 
 def cluster_table(record: Record) -> Grid:
@@ -192,67 +185,3 @@ _ON_ATTACKS = ("risk", "violations", "estimate")
 def group_heading(group: str) -> str:
     """Return a group's name as a heading."""
     return words.capital(shortened(group, 24))
-
-
-def model_name(run: ClusterResult, model: int) -> str:
-    """Return a model's name: its number, and the group that most of its clients are of."""
-    used = zip(run.group, choices(run), strict=True)
-    votes = Counter(group for group, choice in used if choice == model)
-    groups = [run.group_names[group] for group, _ in votes.most_common(1)]
-    return " · ".join([f"Model {model + 1}", *(f"mostly {shortened(name, 24)}" for name in groups)])
-
-
-_RISKS = {
-    "True risk": drawing.style(0),
-    "Estimated by the server": drawing.style(1),
-    "Announced to clients": drawing.style(2),
-}
-_GUESS = drawing.Style(drawing.GREY, "dot", "")
-
-
-def cluster_figure(record: Record) -> drawing.Figures | None:
-    """Return the chart of the models' risk by round; None if no true risk is known."""
-    states = [s for run in record.clusters for after in run.rounds for s in after.models]
-    known = {name for state in states for name, risk in _risks(state).items() if risk is not None}
-    if "True risk" not in known:
-        return None
-    looks = {name: look for name, look in _RISKS.items() if name in known}
-    by_run = drawing.choices_of(
-        record.clusters,
-        lambda run: (shortened(run.algorithm), _defense(run.defense), f"seed {run.seed}"),
-        lambda inside: _risk_panels(inside[0], looks),
-    )
-    keys = drawing.legend(looks | {"Guessing": _GUESS})
-    return drawing.Figures("clusters-risk", fixed("clusters.risk"), by_run, keys)
-
-
-def _risks(state: ModelState) -> dict[str, float | None]:
-    return dict(zip(_RISKS, (state.risk, state.estimated, state.told), strict=True))
-
-
-def _risk_panels(run: ClusterResult, looks: Mapping[str, drawing.Style]) -> list[drawing.Panel]:
-    rounds = [after.round for after in run.rounds]
-    every = [state for after in run.rounds for state in after.models]
-    reached = [v for s in every for v in (*_risks(s).values(), s.low, s.high) if v is not None]
-    ends = (min([*reached, 0.5]) - 0.02, max([*reached, 0.58]) + 0.02)
-    panels = []
-    for model in range(len(run.rounds[0].models)):
-        states, name = [after.models[model] for after in run.rounds], model_name(run, model)
-        true, *others = [
-            drawing.Series(line, rounds, [_risks(s)[line] for s in states], look, _HOVER)
-            for line, look in looks.items()
-        ]
-        true = replace(true, limits=[Interval(low=state.low, high=state.high) for state in states])
-        panels.append(
-            drawing.Panel(
-                name,
-                f"Risk of {name} by round.",
-                drawing.round_scale(rounds),
-                drawing.Scale("Membership risk", "%", ends, 7),
-                [*others[::-1], true, drawing.level(rounds, 0.5, _GUESS, "Guessing")],
-            )
-        )
-    return panels
-
-
-_HOVER = "{y:.1%} in round {x}"

@@ -5,6 +5,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import NamedTuple
 
 from fedaudit.report.grid import shortened
@@ -115,17 +116,11 @@ def _environment(record: Record) -> list[tuple[str, str]]:
         rows["Evaluation"] = record.evaluation
     for name in ("commit", "device", "started"):
         rows[name.capitalize()] = shortened(getattr(made, name), 80) or "not recorded"
-    rows["Time taken"] = "not recorded" if made.seconds is None else _duration(made.seconds)
+    seconds = None if made.seconds is None else timedelta(seconds=round(made.seconds))
+    rows["Time taken"] = "not recorded" if seconds is None else f"{seconds} (h:min:s)"
     # Names of versions come from the record, and must not replace a row.
     versions = made.versions.items()
     return [*rows.items(), *((shortened(name, 60), shortened(v, 120)) for name, v in versions)]
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _value(text: str) -> object:

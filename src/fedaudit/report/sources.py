@@ -12,14 +12,7 @@ from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance, alpha_of
 from fedaudit.results.record import Record
-from fedaudit.results.sources import (
-    FAIR,
-    LABEL_BASELINE,
-    LABELS,
-    OLDER_LEVEL,
-    SourceResult,
-    has_older_level,
-)
+from fedaudit.results.sources import FAIR, LABEL_BASELINE, LABELS, OLDER_LEVEL, has_older_level
 
 SAME_LABELS = "all with the label distribution of an audited client"
 """Mark of samples of a fair draw, in which classes do not reveal the client."""
@@ -32,7 +25,6 @@ class Named(NamedTuple):
         success: Its success rate over all runs.
         excess: The success rate less what label distributions alone explain.
         over_baseline: The success rate less the label-distribution baseline; None if unknown.
-        runs: Results of single runs, one for each seed.
         on_fair_draw: Success rate on samples of a fair draw, in addition to that on clients' own
             samples; None if the record has a single draw.
     """
@@ -40,7 +32,6 @@ class Named(NamedTuple):
     success: Estimate
     excess: Estimate
     over_baseline: Estimate | None
-    runs: tuple[SourceResult, ...] = ()
     on_fair_draw: Estimate | None = None
 
     @property
@@ -88,43 +79,36 @@ def on_sources(record: Record) -> tuple[Named, ...]:
         if figure.seed is None and not figure.against
     }
     attacks = [
-        attack._replace(on_fair_draw=fair.get(_key(attack.success)))
-        for attack in named_in(figures, record.sources)
+        attack._replace(on_fair_draw=fair.get(_key(attack.success))) for attack in named_in(figures)
     ]
     return tuple(sorted(attacks, key=lambda attack: attack.success.defense not in ("", NO_DEFENSE)))
 
 
-def named_in(figures: Iterable[Estimate], results: Sequence[SourceResult] = ()) -> list[Named]:
-    """Return the attacks that figures are of, with their results in each run."""
-    by_attack = {
-        key: {figure.against: figure for figure in same}
-        for key, same in evidence.grouped(figures, _key).items()
-    }
-    runs = evidence.grouped(results, _key)
+def named_in(figures: Iterable[Estimate]) -> list[Named]:
+    """Return the attacks that figures are of."""
+    by_attack = [
+        {figure.against: figure for figure in same}
+        for same in evidence.grouped(figures, _key).values()
+    ]
     return [
-        Named(parts[""], parts[LABELS], parts.get(LABEL_BASELINE), tuple(runs.get(key, ())))
-        for key, parts in by_attack.items()
+        Named(parts[""], parts[LABELS], parts.get(LABEL_BASELINE))
+        for parts in by_attack
         if {"", LABELS} <= parts.keys()
     ]
 
 
-def _key(result: Estimate | SourceResult) -> tuple[str, str, str]:
-    return result.attack, result.defense, result.view
+def _key(figure: Estimate) -> tuple[str, str, str]:
+    return figure.attack, figure.defense, figure.view
 
 
 def labels_of_named(attacks: Sequence[Named]) -> list[str]:
     """Return a label for each attack: its name, and its defense and view if these differ."""
-    parts = [_setting(attack.success, 60) for attack in attacks]
+    parts = [
+        (shortened(attack, 60), shortened(words.defense_name(defense)), f"view: {shortened(view)}")
+        for attack, defense, view in (_key(one.success) for one in attacks)
+    ]
     varies = [True, *(len(set(values)) > 1 for values in list(zip(*parts, strict=True))[1:])]
     return [" · ".join(compress(part, varies)) for part in parts]
-
-
-def _setting(result: Estimate | SourceResult, limit: int = 48) -> tuple[str, str, str]:
-    return (
-        shortened(result.attack, limit),
-        shortened(words.defense_name(result.defense), limit),
-        f"view: {shortened(result.view)}",
-    )
 
 
 def strongest_on_sources(attacks: Sequence[Named]) -> Named | None:
@@ -213,7 +197,7 @@ def source_sentence(record: Record) -> str:
     attacks = on_sources(record)
     asked = fixed("sources.question", question=source_question(record))
     fair_only = any(one.on_fair_draw is None and one.success.contrast == FAIR for one in attacks)
-    absent = max((len(run.absent) for attack in attacks for run in attack.runs), default=0)
+    absent = max((len(run.absent) for run in record.sources), default=0)
     unnamed = fixed("sources.absent", clients=words.plural(absent, "client")) if absent else ""
     return " ".join(filter(None, [asked, fixed("sources.fair") if fair_only else "", unnamed]))
 
@@ -235,12 +219,8 @@ def source_section(record: Record) -> Section | None:
     """Return the section on sources; None if a record has no source inference."""
     if not record.sources:
         return None
-    return Section(
-        "sources",
-        "Source inference",
-        [source_sentence(record)],
-        tables=[source_table(record)],
-    )
+    said, table = source_sentence(record), source_table(record)
+    return Section("sources", "Source inference", [said], tables=[table])
 
 
 def source_table(record: Record) -> Grid:
@@ -260,7 +240,7 @@ def source_table(record: Record) -> Grid:
     methods = ", ".join(evidence.distinct(attack.success.method for attack in attacks))
     parts = [
         f"Intervals: {methods}.",
-        fixed("sources.over_seeds") if any(len(attack.runs) > 1 for attack in attacks) else "",
+        fixed("sources.over_seeds") if len({run.seed for run in record.sources}) > 1 else "",
         words.about_runs(attack.success.further for attack in attacks).strip(),
         f"Fair draw: samples {SAME_LABELS}." * any(attack.on_fair_draw for attack in attacks),
         *evidence.distinct(attack.older_level for attack in attacks),

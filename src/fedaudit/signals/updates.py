@@ -317,11 +317,7 @@ def _linear_layers(model: Model, device: torch.device) -> Iterator[_Linear]:
 
 
 def _entering(model: Model, layer: _Linear, features: Tensor, device: torch.device) -> list[Tensor]:
-    """Inputs of a layer, for some samples at a time; several calls are so many positions.
-
-    Raises:
-        Unsupported: The layer is not given a row a sample.
-    """
+    """Inputs of a layer, for some samples at a time; several calls are so many positions."""
     found, given = list[Tensor](), list[Tensor]()
 
     def watch(part: nn.Module, args: tuple[Tensor, ...]) -> None:

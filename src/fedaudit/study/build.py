@@ -312,14 +312,7 @@ def _plans(study: Study, dataset: Dataset, algorithm: Algorithm) -> list[Plan]:
 
 
 def _refuse_absent_targets(run: Setup) -> None:
-    """Refuses a run in which the adversary would never see a client under audit.
-
-    Args:
-        run: Who is asked when follows from its seed alone.
-
-    Raises:
-        BadInput: A target is asked in none of the measured rounds.
-    """
+    """Refuses a run in which the adversary would never see a client under audit."""
     if Sees.UPLOADS not in run.view.offers or not run.on_membership:
         return
     rounds = [run.cohort(index) for index in run.measured_rounds]
@@ -336,11 +329,7 @@ def _refuse_absent_targets(run: Setup) -> None:
 
 
 def _view_of(study: Study, extensions: Iterable[type[Extension]]) -> View:
-    """The adversary's view, and what else it has.
-
-    Raises:
-        BadInput: No such view, or audit.merge names clients that are not there.
-    """
+    """The adversary's view, and what else it has."""
     view = view_named(study.audit.view)
     strangers = [c for c in study.audit.merge if c >= study.partition.clients]
     if strangers:
@@ -356,11 +345,7 @@ def _view_of(study: Study, extensions: Iterable[type[Extension]]) -> View:
 
 
 def _as_sent(view: View, algorithm: Algorithm) -> View:
-    """A view less what the algorithm's clients do not send.
-
-    Raises:
-        NotVisible: Nothing.
-    """
+    """A view less what the algorithm's clients do not send."""
     if algorithm.upload_kind is Logits:
         return of_outputs(view)
     return of_several_models(view) if isinstance(algorithm, ChoosesModels) else view
@@ -379,11 +364,7 @@ def _informed(
     extensions: Iterable[type[Extension]],
     defenses: Mapping[ClientId, Defense],
 ) -> Mapping[str, Attack]:
-    """Return attacks with what a study says, or its parts know, about those that it names.
-
-    Raises:
-        BadInput: No such setting.
-    """
+    """Return attacks with what a study says, or its parts know, about those that it names."""
     found = dict(attacks)
     for name, given in study.attacks.items():
         attack = attacks[name]
@@ -396,11 +377,7 @@ def _informed(
 def _allowed(
     study: Study, attacks: Mapping[str, Attack], task: Task, view: View
 ) -> tuple[dict[str, Attack], dict[str, str]]:
-    """Return the attacks that a view allows, and for each other one what is missing.
-
-    Raises:
-        NotVisible: The study names an attack, or keeps updates, that the view does not offer.
-    """
+    """Return the attacks that a view allows, and for each other one what is missing."""
     if study.audit.keep == "full":
         view.refuse_unless_offered(Sees.GLOBAL_MODEL | Sees.UPDATE, 'audit.keep = "full"')
     possible, refused = {}, {}
@@ -418,11 +395,7 @@ def _allowed(
 def _noise_tail(
     study: Study, name: str, attack: Attack, defenses: Mapping[ClientId, Defense]
 ) -> dict[str, Setting]:
-    """Side information on a defense's noise for an attack that uses it, where a study gives none.
-
-    Raises:
-        BadInput: The audited clients' noise lies in tails of several sizes.
-    """
+    """Side information on a defense's noise for an attack that uses it, if a study gives none."""
     if "tail" not in attack.settings():
         return {}
     audited = {*study.audit.targets, *study.audit.merge}
@@ -460,11 +433,7 @@ def _refuse_impossible(name: str, attack: Attack, study: Study, task: Task, view
 def _measured_rounds(
     study: Study, view: View, extensions: Iterable[type[Extension]]
 ) -> tuple[int, ...]:
-    """The rounds in which the adversary looks.
-
-    Raises:
-        BadInput: Measured rounds are further apart than there are rounds.
-    """
+    """The rounds in which the adversary looks."""
     last = study.training.rounds
     if Sees.ROUNDS not in view.offers:
         return (last,)

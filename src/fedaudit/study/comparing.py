@@ -297,13 +297,7 @@ def _clients(values: Values) -> Targets:
 
 
 def _lacks(values: Values, known: _RowFigures, base: Values | None) -> Iterator[str]:
-    """Yield the runs that a row has and a figure lacks, and the clients that its change lacks.
-
-    Args:
-        values: The figure.
-        known: All figures of the row.
-        base: The figure that it changed from; None without a change.
-    """
+    """Yield the runs that a row has and a figure lacks, and the clients that its change lacks."""
     clients = _clients(values)
     every = {seed for one in known.values() for seed in one.values if seed is not None}
     counts = sorted({len(runs_of(values, target)) for target in clients})

@@ -21,7 +21,7 @@ from fedaudit.report.comparison.tradeoffs import (
 from fedaudit.report.figures import drawing
 from fedaudit.report.figures.forest import DOUBTED
 from fedaudit.report.first import First
-from fedaudit.report.fixed import fixed
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.pictures import comparison_picture
 from fedaudit.report.text.verdict import PlainVerdict
@@ -62,10 +62,6 @@ def first_of_comparison(
     rows, best = tradeoffs(comparison), best_tradeoff(comparison)
     shown = best or least_cost([row for row in rows if row.lowers]) or least_cost(rows)
     look: evidence.Status = "inconclusive"
-    steps: list[str] = [
-        fixed("choosing.picture" if comparison.fronts else "choosing.table"),
-        fixed("choosing.hold"),
-    ]
     if nothing and not failed:
         grave = f"“{evidence.gravest(plain)}”" if plain else ""
         reason = f"the verdict is {grave}"
@@ -73,7 +69,6 @@ def first_of_comparison(
             reason = f"no membership attack is above guessing{f' ({grave})' if grave else ''}"
         status, shown = "nothing to lower", None
         text = f"Undefended {reason}: which defense lowers a leak cannot be said here"
-        steps = [fixed("choosing.memorise"), fixed("choosing.again")]
     elif not compared:
         status = "side by side"
         grave = evidence.gravest([verdict.status for verdict in verdicts])
@@ -86,11 +81,10 @@ def first_of_comparison(
         text = "No defense is shown to lower the leakage to the strongest attack"
         if shown is not None and shown.lowers:
             text = f"{fixed('pictures.no_bargain')} {shortened(shown.name, 60)}: {_bargain(shown)}"
-        steps = [fixed("choosing.more"), fixed("choosing.rely")]
     if failed:
         status, look, shown = "control failed", "control failed", None
         text = "A control failed, so that no trade-off is concluded" if compared else text
-        steps = [fixed("choosing.repeat")]
+    steps = fixed_texts("choosing")
     return First(
         look,
         status,
@@ -101,7 +95,7 @@ def first_of_comparison(
         _numbers(shown, comparison) if shown else (),
         controls_line(records),
         controls_sign(records),
-        tuple(steps),
+        tuple(steps.get(status, steps["picture" if comparison.fronts else "table"])),
         (SIZES_DIFFER,) if sizes_differ(records) else (),
     )
 

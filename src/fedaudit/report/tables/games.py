@@ -80,9 +80,7 @@ def _row(point: PointPlayed) -> Filled:
         ("ε of one record", "Lower bound"): None if in_rounds else _proven(point),
         ("Games", "TPR"): _rate(point.tpr),
         ("Games", "TNR"): _rate(point.tnr),
-        ("Neuron", "Fires for others"): percent(point.by_others.value),
-        ("Neuron", "Fit"): _fit(point, games.FIT, "poor"),
-        ("Neuron", "Held out"): _fit(point, games.HELD_OUT, "memorised"),
+        ("Games", "Fires for others"): percent(point.by_others.value),
     }
     return cells
 
@@ -105,14 +103,6 @@ def _actual(point: PointPlayed) -> Cell:
 def _proven(point: PointPlayed) -> Cell:
     above = "> actual" if points.overtaken(point) else "> claimed" if point.refuted else ""
     return Cell(points.epsilon(point.proven_epsilon), above, "alarm" if above else "")
-
-
-def _fit(point: PointPlayed, metric: str, problem: str) -> Cell | None:
-    """Return the cell of an AUC of neurons, marked if the fit has this problem."""
-    value = point.figure(metric)
-    if value is None or points.fit_problem(point) != problem:
-        return None if value is None else Cell(number(value))
-    return Cell(number(value), problem, "alarm")
 
 
 _DISTINGUISHES = 0.95

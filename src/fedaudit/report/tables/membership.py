@@ -162,12 +162,9 @@ def _sizes(figures: Iterable[Estimate]) -> str:
     known = [figure for figure in figures if figure.n_members]
     if not known:
         return ""
-    return _range(known) + ", all seeds" * any(figure.seed is None for figure in known)
-
-
-def _range(figures: Sequence[Estimate]) -> str:
-    members = words.from_to((figure.n_members for figure in figures), "–")
-    return f"{members} v. {words.from_to((figure.n_nonmembers for figure in figures), '–')}"
+    parts = ([one.n_members for one in known], [one.n_nonmembers for one in known])
+    sizes = " v. ".join(words.from_to(part, "–") for part in parts)
+    return sizes + ", all seeds" * any(figure.seed is None for figure in known)
 
 
 def compared_within(figure: Estimate) -> str:
@@ -181,16 +178,8 @@ _WITHIN = {"client": "each client's members with its own held-out samples", "cla
 
 def signs_of(figures: Sequence[Estimate]) -> str:
     """Return what signs and words in tables of attacks mean."""
-    sizes = evidence.SIZES[1:]
-    signs = fixed(
-        "members.signs",
-        words=", ".join(one.word for one in sizes),
-        auc=", ".join(f"{one.auc:g}" for one in sizes),
-        percent=", ".join(f"{one.percent_rate:.0%}" for one in sizes),
-        thousandth=", ".join(f"{100 * one.thousandth_rate:g}%" for one in sizes),
-    )
-    open_below = any(one.low is None and one.high is not None for one in figures)
-    return signs + " ≤: too few non-members for a lower limit." * open_below
+    is_open_below = any(one.low is None and one.high is not None for one in figures)
+    return fixed("members.signs") + " ≤: too few non-members for a lower limit." * is_open_below
 
 
 def short_name(metric: str) -> str:
@@ -199,13 +188,9 @@ def short_name(metric: str) -> str:
 
 
 def methods_of(figures: Iterable[Estimate]) -> str:
-    """Return the methods of intervals, metric by metric."""
-    methods = grouped((f for f in figures if f.method), lambda f: shortened(f.method, 80))
-    parts = [
-        f"{method} ({', '.join(distinct(short_name(figure.metric) for figure in found))})"
-        for method, found in methods.items()
-    ]
-    return f"Intervals: {'; '.join(parts)}." if parts else ""
+    """Return the methods of intervals."""
+    methods = distinct(shortened(figure.method, 80) for figure in figures if figure.method)
+    return f"Intervals: {'; '.join(methods)}." * bool(methods)
 
 
 def classes_table(record: Record) -> Grid | None:
@@ -214,8 +199,6 @@ def classes_table(record: Record) -> Grid | None:
     if not groups:
         return None
     labels = differing(map(setting_of, groups))
-    by_class = grouped(groups, lambda group: group.group)
-    sizes = {name: _range(found).replace(" v. ", "/") for name, found in by_class.items()}
 
     def heading(one: Estimate) -> Cell:
         parts = (words.against(one.contrast), labels[setting_of(one)])
@@ -225,9 +208,9 @@ def classes_table(record: Record) -> Grid | None:
         "AUC by class",
         groups,
         rows=heading,
-        columns=lambda one: (f"Class {one.group}", sizes[one.group]),
+        columns=lambda one: f"Class {one.group}",
         cell=lambda one: None if one.value is None else measured(one, unbounded=""),
-        remark="Members/non-members; not corrected for the number of classes.",
+        remark="Not corrected for the number of classes.",
     )
 
 

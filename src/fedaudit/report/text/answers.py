@@ -16,7 +16,7 @@ from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.sources import on_sources, strongest_on_sources
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import by_protection, shown_points
-from fedaudit.report.text.verdict import audited, verdict
+from fedaudit.report.text.verdict import audited, refusals, verdict
 from fedaudit.report.tiles import tiles_of
 from fedaudit.report.verdict import (
     controls_line,
@@ -112,19 +112,11 @@ def out_of_scope(why: str) -> Answering:
 
 def unanswered(record: Record, why: str, *metrics: str) -> Answer:
     """Return that nothing was tested, or that figures were refused for want of samples."""
-    every = [
-        one
-        for one in record.findings
-        if one.metric in metrics and one.value is None and "inconclusive" in one.note
-    ]
-    refused = [
-        f"{words.metric_name(one.metric)} {words.against(one.contrast)}: {shortened(one.note, 120)}"
-        for one in [figure for figure in every if figure.seed is None] or every
-    ]
+    asked = [one for one in record.findings if one.metric in metrics and "inconclusive" in one.note]
+    refused = refusals([one for one in asked if one.seed is None] or asked)
     if not refused or evidence.says_nothing(record):
         return not_tested(why)
-    reasons = "; ".join(evidence.distinct(refused)[:MOST_NAMED])
-    return Answer("inconclusive", "Too few samples", f"{reasons}.")
+    return Answer("inconclusive", "Too few samples", " ".join(refused[:MOST_NAMED]))
 
 
 def caveats(record: Record) -> str:
@@ -145,19 +137,16 @@ def conclusion(record: Record) -> Answer:
     """Return the record's own verdict, and how much was audited."""
     figures = [one for one in record.findings if one.attack and one.n_members]
     figures = [one for one in figures if one.seed is not None] or figures
+    more = "A policy’s verdict is in a pack’s verdict.json."
     if record.games:
-        games = words.count(sum(point.adv.total for point in record.games))
-        audit = f"{words.plural(len(record.points), 'point')}, {games} games"
-    else:
-        audit = words.plural(len(record.seeds), "seed")
+        return Answer("stated", words.sentence(game_verdict(record).headline), more)
+    audit = words.plural(len(record.seeds), "seed")
     if figures:
         members = words.from_to(one.n_members for one in figures)
         others = words.from_to(one.n_nonmembers for one in figures)
         audit += f"; {members} {units_of(record)} as members and {others} as non-members"
         audit += " for each model"
-    more = f"Audited: {audit}. A policy’s verdict is in a pack’s verdict.json."
-    concluded = game_verdict(record) if record.games else verdict(record)
-    return Answer("stated", words.sentence(concluded.headline), more)
+    return Answer("stated", words.sentence(verdict(record).headline), f"Audited: {audit}. {more}")
 
 
 def adversary(record: Record) -> Answer:

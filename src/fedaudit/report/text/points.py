@@ -234,9 +234,9 @@ def game_tiles(record: Record) -> list[Tile]:
     what = protection_word(record)
     tiles = []
     if behind:
-        tiles.append(_success_tile(f"Server right, most behind a {what}", most_right(behind)))
+        tiles.append(_success_tile(f"Server right, weakest {what}", most_right(behind)))
         if least := least_right(behind):
-            tiles.append(_success_tile(f"Server right, least behind another {what}", least))
+            tiles.append(_success_tile(f"Server right, strongest {what}", least))
     if bare:
         tiles.append(_success_tile(f"Server right, no {what}", most_right(bare)))
     claiming = [one for one in shown if one.point.claimed_epsilon is not None]

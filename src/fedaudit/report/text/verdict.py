@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
@@ -17,7 +18,6 @@ from fedaudit.report.verdict import (
     failures_beside,
     hardly_learned,
     left_out,
-    sides_of,
     unit_of,
 )
 from fedaudit.report.words import fixed
@@ -111,7 +111,7 @@ def audited(record: Record) -> str:
     view = shortened(record.view.description, 400) or "not described in the record"
     return (
         f"This audit {made}. It asked: {' '.join(questions(record))} {tried} tried. "
-        f"The adversary: {words.sentence(view)}{_undefended(record)}"
+        f"The adversary: {words.sentence(view)}"
     )
 
 
@@ -127,15 +127,6 @@ def _defenses(record: Record) -> str:
     used += [run.defense for run in record.sources] + [run.defense for run in record.clusters]
     names = evidence.distinct(shortened(words.defense_name(name), 60) for name in used)
     return f", with {words.listed(names)}" if names else ""
-
-
-def _undefended(record: Record) -> str:
-    """Return which audited clients do not use the defense: their leak is not the defense's."""
-    sides = sides_of(record)
-    if sides is None:
-        return ""
-    verb = "does" if len(sides.undefended) == 1 else "do"
-    return f" {words.capital(clients_named(sides.undefended))} {verb} not use the defense."
 
 
 def questions(record: Record) -> list[str]:
@@ -174,18 +165,7 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
         record: The record.
         figures: Those of the headline.
     """
-    refused = Counter(
-        (
-            words.metric_name(one.metric),
-            "It needs more non-members" * bool(needs_more(one)) or _reason(one.note),
-        )
-        for one in figures
-        if one.value is None
-    )
-    found = [
-        f"{metric}: {words.plural(count, 'figure')} not given. {words.sentence(reason)}"
-        for (metric, reason), count in refused.items()
-    ]
+    found = refusals(figures)
     if unsure := sum(by_test_alone(figure) for figure in figures):
         count = words.plural(unsure, "figure")
         found.append(fixed("verdict")["unsure"].format(figures=count))
@@ -199,6 +179,22 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
         count = words.plural(below, "figure")
         found.append(fixed("verdict")["below"].format(figures=count))
     return tuple(found)
+
+
+def refusals(figures: Iterable[Estimate]) -> list[str]:
+    """Return a text for each metric and reason for which figures were refused."""
+    refused = Counter(
+        (
+            words.metric_name(one.metric),
+            "It needs more non-members" * bool(needs_more(one)) or _reason(one.note),
+        )
+        for one in figures
+        if one.value is None
+    )
+    return [
+        f"{metric}: {words.plural(count, 'figure')} not given. {words.sentence(reason)}"
+        for (metric, reason), count in refused.items()
+    ]
 
 
 def _reason(note: str) -> str:

@@ -311,11 +311,7 @@ def _claimed(out: Path, study: Plan, *, has_record: bool) -> Growth | None:
 
 
 def _added_to(record: "Record", out: Path, study: Plan) -> Growth | None:
-    """Return what a study adds to that of a record whose study's file is gone.
-
-    Raises:
-        BadInput: That study had grown, and nothing says by what.
-    """
+    """Return what a study adds to that of a record whose study's file is gone."""
     if any(AFTER_A_LOOK in sentence for sentence in record.untested):
         raise BadInput(
             f"{out} holds the record of a study that had grown, and no {STUDY_FILE}, which says by "

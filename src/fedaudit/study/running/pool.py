@@ -27,7 +27,6 @@ from fedaudit.core.files import Lock, own_folder, own_place, read_object, write_
 from fedaudit.core.modules import frozen_digest
 from fedaudit.core.objects import canonical_repr, source_behind
 from fedaudit.core.values import Samples
-from fedaudit.plan.identity import run_key
 from fedaudit.plan.parts import Setup
 from fedaudit.signals.base import Signal
 
@@ -76,7 +75,7 @@ _IDENTITY = TypeAdapter(Identity)
 def identity_of(run: Setup, kind: str) -> Identity:
     """Identity of a run on a kind of device."""
     signals = {signal.name: _signal_text(signal) for signal in run.signals}
-    return Identity(run_key(run.study, run.seed, kind), _data_digest(run), signals)
+    return Identity(run.key(kind), _data_digest(run), signals)
 
 
 def place_of(run: Setup, out: Path, pool: Path | None, kind: str) -> Path:

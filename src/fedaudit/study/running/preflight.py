@@ -24,13 +24,12 @@ from fedaudit.core.importing import line_of
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.modules import CHUNK, as_taken, outputs_of
 from fedaudit.core.objects import canonical_repr
-from fedaudit.core.seeds import seed_for, seeded_numpy
+from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import Architecture, Batch, ClientId, Samples
 from fedaudit.engines.base import Counted
 from fedaudit.evaluation.truth import UnitTruth, pooled, repeats, target_truth
 from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn, Visit
-from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import try_step
 from fedaudit.metrics.power import smallest_auc
 from fedaudit.metrics.rate_limits import inconclusive
@@ -151,17 +150,7 @@ def refuse_unusable(run: Setup, device: torch.device) -> None:
     Raises:
         FedauditError: As :func:`fedaudit.fl.simulate.simulate`.
     """
-    everybody = run.everybody
-    simulate(
-        run.algorithm,
-        everybody.data,
-        rounds=run.study.training.rounds,
-        seed=seed_for(run.seed, "federation"),
-        defenses=everybody.defenses,
-        server=run.server,
-        participation=run.study.training.participation,
-        device=device,
-    )
+    run.simulated(device=device)
 
 
 def refuse_missing_accountant(run: Setup, device: torch.device) -> None:
@@ -396,7 +385,7 @@ def _turn(
     run: Setup, client: ClientId, net: Architecture, round: int, device: torch.device
 ) -> Turn:
     """A client's turn at an untrained model, as in the run that is to come."""
-    seed, cohort = seed_for(run.seed, "federation"), run.cohort(round)
+    cohort = run.cohort(round)
     if client not in cohort:
         cohort = tuple(sorted(run.deal.clients))
     visit = Visit(
@@ -405,7 +394,7 @@ def _turn(
         client=client,
         cohort=cohort,
         weights=dict.fromkeys(cohort, 1 / len(cohort)),
-        seed=seed,
+        seed=run.federation_seed,
         device=device,
     )
     return visit.at(net.initial(0))

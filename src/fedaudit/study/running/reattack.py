@@ -289,11 +289,7 @@ def refuse_other_data(run: Setup, folder: Path) -> None:
 def _with_fitted_attacks(
     run: Setup, recording: Path, work: Work, log: Callable[[str], None], *, named: bool
 ) -> Setup:
-    """The run with attacks fitted on what the recording has to learn from, or compare with.
-
-    Raises:
-        Damaged: What is there is damaged: to leave an attack out in silence would look like safety.
-    """
+    """The run with attacks fitted on what the recording has to learn from, or compare with."""
     folder = run_folder(recording, run.seed)
     for one in run.extensions:
         means = Means(folder, partial(_measured_own, recording, one.table), work.progress)

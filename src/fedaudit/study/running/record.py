@@ -24,7 +24,7 @@ from fedaudit.fl.algorithms.base import ChoosesModels
 from fedaudit.metrics.intervals import FEWEST_RUNS
 from fedaudit.observe.measurements import Stored, rounds_with, stacked
 from fedaudit.observe.usage import Usage, read_usage
-from fedaudit.plan.identity import config_of, run_key, settings_of
+from fedaudit.plan.identity import config_of, settings_of
 from fedaudit.plan.named import assigns_classes
 from fedaudit.plan.parts import Extension, MeasuredRun, Setup, Work
 from fedaudit.plan.sections import ServerSection
@@ -112,7 +112,7 @@ def conclude(
         if run.study.figures.planted_leak:
             log(f"seed {run.seed}: a twin run with a planted leak")
             checks += planted_leak(run, work)
-        used = read_usage(places[run.seed], run_key(run.study, run.seed, measured_on(rounds)))
+        used = read_usage(places[run.seed], run.key(measured_on(rounds)))
         usage += [] if used is None else usage_rows(run, used)
     besides = list[Estimate]()
     for kind, having in _extended(runs, stored, places).items():
@@ -136,7 +136,7 @@ def _extended(
     """Return the runs that have an extension of a kind, by kind."""
     having: dict[type[Extension], list[MeasuredRun]] = {}
     for run, rounds in zip(runs, stored, strict=True):
-        key = run_key(run.study, run.seed, measured_on(rounds))
+        key = run.key(measured_on(rounds))
         for one in run.extensions:
             measured = MeasuredRun(run, rounds, places[run.seed], key)
             having.setdefault(type(one), []).append(measured)

@@ -218,11 +218,7 @@ def _announce(
 
 
 def _refuse_full_disk(place: Path, need: int, out: Path, results: int) -> None:
-    """Raise if what a study keeps of its runs and its results do not fit on their disks.
-
-    Raises:
-        BadInput: They do not.
-    """
+    """Raise if what a study keeps of its runs and its results do not fit on their disks."""
     if place.stat().st_dev == out.stat().st_dev:
         need, results = need + results, 0
     for folder, bytes_, remedy in (
