@@ -22,11 +22,6 @@ MISSING = "–"
 Number = int | float
 
 
-def fixed(section: str) -> Mapping[str, str]:
-    """Return the fixed texts of a section, such as "games.limits", by their keys."""
-    return fixed_texts(section)
-
-
 def explained(text: str) -> tuple[tuple[str, str], ...]:
     """Return the terms of the glossary that a text uses, each with its explanation.
 
@@ -35,7 +30,7 @@ def explained(text: str) -> tuple[tuple[str, str], ...]:
     """
     return tuple(
         (term, meaning)
-        for term, meaning in fixed("glossary").items()
+        for term, meaning in fixed_texts("glossary").items()
         if re.search(rf"(?i)\b(?:{_with_plurals(term)})\b", text)
     )
 
@@ -242,7 +237,7 @@ NO_FAIR_DRAW = "no fair draw: differences between clients may be part of it"
 
 
 def _named(name: str, section: str) -> str:
-    return fixed(section).get(name) or shortened(name.replace("_", " "))
+    return fixed_texts(section).get(name) or shortened(name.replace("_", " "))
 
 
 def contrast_name(contrast: str) -> str:
@@ -262,7 +257,7 @@ def contrast_meaning(contrast: str, unit: str = "sample") -> str:
 
 def contrast_order(contrast: str) -> tuple[int, str]:
     """Return a sort key that puts contrasts in the order of a report."""
-    known = list(fixed("contrasts.heading"))
+    known = list(fixed_texts("contrasts.heading"))
     return (known.index(contrast) if contrast in known else len(known), contrast)
 
 
@@ -468,7 +463,7 @@ class _Cleaner:
         return value
 
 
-_IN_NOTES = {key.upper(): text for key, text in fixed("sights").items()}
+_IN_NOTES = {key.upper(): text for key, text in fixed_texts("sights").items()}
 _IN_NOTES["other_client"] = "other clients'"
 _NOTED = re.compile(rf"\b({'|'.join(_IN_NOTES)})\b")
 

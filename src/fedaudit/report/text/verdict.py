@@ -11,6 +11,7 @@ from fedaudit.report.deciding.clients import clients_of
 from fedaudit.report.deciding.deletion import deletion
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.findings import findings, headlines, standing
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import (
     clients_named,
@@ -20,7 +21,6 @@ from fedaudit.report.verdict import (
     left_out,
     unit_of,
 )
-from fedaudit.report.words import fixed
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import by_test_alone
 from fedaudit.results.record import Record
@@ -95,7 +95,7 @@ def learning_warning(record: Record) -> str:
         for one in rows
     ]
     named = words.capital(words.some(accuracies, MOST_WARNED, "more rows"))
-    return fixed("verdict")["hardly_learned"].format(accuracies=named)
+    return fixed("verdict.hardly_learned", accuracies=named)
 
 
 def audited(record: Record) -> str:
@@ -141,8 +141,7 @@ def questions(record: Record) -> list[str]:
         "secure_sum": record.config.get("secure_sum"),
         "canaries": record.config.get("canaries"),
     }
-    texts = fixed("questions")
-    return [texts[topic].format(of=of) for topic, applies in asked.items() if applies]
+    return [fixed(f"questions.{topic}", of=of) for topic, applies in asked.items() if applies]
 
 
 _FATES = {"refused": " was refused", "failed": " was tried and failed"}
@@ -168,7 +167,7 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
     found = refusals(figures)
     if unsure := sum(by_test_alone(figure) for figure in figures):
         count = words.plural(unsure, "figure")
-        found.append(fixed("verdict")["unsure"].format(figures=count))
+        found.append(fixed("verdict.unsure", figures=count))
     found += [
         f"{shortened(row.name, 60)}{_FATES.get(row.status, '')}: "
         f"{words.sentence(_reason(row.note or row.uncovered))}"
@@ -177,7 +176,7 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
     ]
     if below := sum(f.metric == AUC and f.high is not None and f.high < 0.5 for f in figures):
         count = words.plural(below, "figure")
-        found.append(fixed("verdict")["below"].format(figures=count))
+        found.append(fixed("verdict.below", figures=count))
     return tuple(found)
 
 
