@@ -199,6 +199,6 @@ def test_a_model_that_no_machine_holds_is_refused_before_it_is_built(hidden: str
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     name: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedaudit.core.pretrained.find_spec", lambda package: None)
+    monkeypatch.setattr("fedaudit.core.importing.find_spec", lambda package: None)
     with pytest.raises(BadInput, match=rf"not installed; pip install 'fedaudit\[{extra}\]'"):
         architecture(name, shape=(3, 32, 32) if name == "diffusion" else (9,), classes=3)

@@ -541,7 +541,7 @@ def test_a_key_that_signs_nothing_is_refused(
 def test_signatures_without_their_package_are_refused(
     pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedaudit.pack.manifest.find_spec", lambda name: None)
+    monkeypatch.setattr("fedaudit.core.importing.find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"pip install 'fedaudit\[sign\]'"):
         verify(pack, signer=tmp_path / "key.pem")
 

@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
+from importlib.util import find_spec
 from inspect import signature
 from operator import attrgetter
 from pathlib import Path
@@ -312,6 +313,15 @@ def called(
             f"the {kind} {name!r} failed{f' on samples of shape {shapes[0]}' if shapes else ''} "
             f"({type(error).__name__}: {error}, {line_of(error)}); try it by itself"
         ) from error
+
+
+def refuse_missing(what: str, extra: str, *packages: str) -> None:
+    """Raise if packages are not installed."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise BadInput(
+                f"{what} needs {package}, which is not installed; pip install 'fedaudit[{extra}]'"
+            )
 
 
 def line_of(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged, setting
 from fedaudit.core.files import open_regular
+from fedaudit.core.importing import refuse_missing
 
 MAX_TENSORS = 100_000
 MAX_HEADER = 25_000_000
@@ -68,15 +69,6 @@ PRETRAINED_VARIABLE = "FEDAUDIT_PRETRAINED"
 """Environment variable: folder of the values that networks were trained to beforehand."""
 
 _MINILM = "all_minilm_l6_v2"
-
-
-def refuse_missing(what: str, extra: str, *packages: str) -> None:
-    """Raise if packages are not installed."""
-    for package in packages:
-        if find_spec(package) is None:
-            raise BadInput(
-                f"{what} needs {package}, which is not installed; pip install 'fedaudit[{extra}]'"
-            )
 
 
 def of_minilm(name: str, *needs: str) -> bytes:

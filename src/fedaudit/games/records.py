@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from fedaudit.attacks.ami.game import Pools
 from fedaudit.core.errors import BadInput, setting
-from fedaudit.core.importing import called, named
-from fedaudit.core.pretrained import refuse_missing
+from fedaudit.core.importing import called, named, refuse_missing
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.core.values import Samples

@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from fedaudit.core.arguments import Positive, dataclass
 from fedaudit.core.errors import BadInput
-from fedaudit.core.pretrained import pretrained, refuse_missing
+from fedaudit.core.importing import refuse_missing
+from fedaudit.core.pretrained import pretrained
 from fedaudit.models.base import ConfiguredModel, spelled
 
 CONCEPTS = "concepts.weight"

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import TooLarge, read_text
-from fedaudit.core.pretrained import refuse_missing
+from fedaudit.core.importing import refuse_missing
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Verdict
 from fedaudit.results.fields import Part, Whole
