@@ -73,15 +73,17 @@ def test_without_a_rate_the_chance_is_not_tested() -> None:
 def test_a_rate_refused_for_want_of_samples_is_inconclusive_with_its_own_reason() -> None:
     blank = {"value": None, "high": None, "method": ""}
     refused = [
-        changed(rate(0.2), **blank, contrast=contrast, note=f"inconclusive: needs {needs} more")
+        changed(
+            rate(0.2),
+            **blank,
+            contrast=contrast,
+            note=f"inconclusive: needs {needs} more non-members",
+        )
         for contrast, needs in (("unseen", 67), ("other_client", 69))
     ]
     said = answers.flagged(found(auc(0.4, 0.6), *refused))
     assert said.kind == "inconclusive"
-    assert said.more == (
-        "TPR at 1% FPR v. unseen: inconclusive: needs 67 more; TPR at 1% FPR v. other clients': "
-        "inconclusive: needs 69 more."
-    )
+    assert said.more == "TPR at 1% FPR: 2 figures not given. It needs more non-members."
 
 
 def test_the_first_row_is_the_verdict_of_the_first_screen_and_what_was_audited() -> None:

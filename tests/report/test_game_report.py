@@ -402,7 +402,7 @@ def test_damaged_games_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_a_neuron_that_learnt_nothing_is_warned_of() -> None:
     warned = game_verdict(played(point(), point("ome", figures={FIT: 0.55}))).limits
-    assert any(text.startswith("At ome, ε 3 neurons do not even") for text in warned)
+    assert any("protection at ome, ε 3: neurons do not even" in text for text in warned)
     text = printed(played(point("ome", figures={FIT: 0.55})))
     assert "do not even separate" in " ".join(text.split())
     fine = game_verdict(played(point(figures={FIT: 0.9}))).limits
@@ -416,7 +416,7 @@ def test_a_fit_that_is_memorised_is_warned_of() -> None:
     )
     warned = game_verdict(played(fine, heart)).limits
     (said,) = [text for text in warned if "have memorised the rows" in text]
-    assert said.startswith("At ome, ε 3 neurons")
+    assert "protection at ome, ε 3: neurons have memorised" in said
     assert not any("memorised" in text for text in game_verdict(played(fine)).limits)
     unfit = point(figures={FIT: 0.8, HELD_OUT: 0.5})
     assert not any("memorised" in text for text in game_verdict(played(unfit)).limits)

@@ -10,7 +10,7 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ClientRow, Record
 from tests.estimates import changed, estimate
 from tests.gate.parts import control
-from tests.report.records import CONTROLS, record, used
+from tests.report.records import CONTROLS, record
 from tests.report.seen import tiles, words
 
 NOTHING = (0.02, 0.03, 0.0)
@@ -110,24 +110,6 @@ def test_aucs_below_one_half_are_reported_once_with_their_number() -> None:
     )
     (point,) = [point for point in said.open if "reported as it is" in point]
     assert point.startswith("In 6 figures members rank below non-members.")
-
-
-@pytest.mark.parametrize(
-    ("outside", "said"),
-    [
-        ((), ""),
-        ((9,), " Client 9 does not use the defense."),
-        ((8, 9), " Clients 8 and 9 do not use the defense."),
-    ],
-)
-def test_audited_clients_outside_the_defense_are_named(outside: tuple[int, ...], said: str) -> None:
-    usage = [
-        used(client, defense="cofedmid", defended=client not in outside) for client in (0, 5, 8, 9)
-    ]
-    findings = [auc(0.5, None, None, defense="cofedmid", target=client) for client in (0, 8, 9)]
-    whole = changed(none_found(), estimates=findings, usage=usage)
-    audited = verdict(whole).audited
-    assert audited.endswith(said or "candidate samples.")
 
 
 def test_over_many_clients_the_strongest_is_told_with_its_client() -> None:

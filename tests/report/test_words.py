@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.core import metric_names
+from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import Footnotes, clean, shortened
 from fedaudit.report.words import (
-    fixed,
     interval,
     listed,
     metric_name,
@@ -53,7 +53,7 @@ def test_a_metric_is_named_as_the_field_names_it(metric: str, name: str) -> None
 
 
 def test_names_in_the_file_of_texts_are_those_of_metrics() -> None:
-    assert {*fixed("metrics")} <= {
+    assert {*fixed_texts("metrics")} <= {
         value for value in vars(metric_names).values() if isinstance(value, str)
     }
 

@@ -92,11 +92,15 @@ def main(words: Sequence[str] | None = None) -> None:
     with printing_anyway() as printed:
         try:
             with stopping_at_sigterm():
-                _refuse_nul(sys.argv[1:] if words is None else words)
+                given = list(sys.argv[1:] if words is None else words)
+                _refuse_nul(given)
+                # Only the help of a command has Markdown, which takes long to load.
+                is_overview = given[:1] in ([], ["-h"], ["--help"])
+                app.help_format = "plaintext" if is_overview else "markdown"
                 # What carries out a study, or is told to trust a folder, says so itself.
                 with called_by("command"), code_named_in("what was given", trusted=False):
                     app(
-                        words,
+                        given,
                         exit_on_error=False,
                         print_error=False,
                         result_action="return_none",

@@ -1,7 +1,6 @@
 """Commands that run studies and attacks: demo, run, attack, games; any setting by its name."""
 
 import csv
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -355,13 +354,15 @@ def _refuse_bytes(option: str, text: str) -> None:
 
 
 def _value(option: str, text: str) -> object:
+    from tomllib import TOMLDecodeError
+
     from fedaudit.plan.toml import parsed_toml
 
     try:
         return parsed_toml(f"value = {text}", f"the value of {option}")["value"]
     except BadInput as error:
         # What is no TOML is a text; what is too deep or too large is refused.
-        if isinstance(error.__cause__, tomllib.TOMLDecodeError):
+        if isinstance(error.__cause__, TOMLDecodeError):
             return text
         raise
 

@@ -17,7 +17,7 @@ from fedaudit.core.files import (
 )
 
 if TYPE_CHECKING:
-    from fedaudit.report.summary import PolicyOutcome
+    from fedaudit.report.summary import Section
     from fedaudit.results.record import Record
 
 
@@ -225,7 +225,7 @@ def _policy_of_pack(record: Path) -> Path | None:
     return record.with_name(POLICY_FILE) if is_packed else None
 
 
-def _judged(record: "Record", policy: Path) -> "PolicyOutcome":
+def _judged(record: "Record", policy: Path) -> "Section":
     from fedaudit.gate.outputs import judged
 
     with meant_as(policy, POLICY):

@@ -200,8 +200,11 @@ def split_arrays(
 ) -> SplitArrays:
     """Cuts one block of samples into training and test part; see :func:`split`."""
     _check_pair("data", x, y)
-    at = split(strata(y), test_share, rng=rng)
-    return SplitArrays(Arrays(x[at.train], y[at.train], x[at.test], y[at.test]), at)
+    positions = split(strata(y), test_share, rng=rng)
+    return SplitArrays(
+        Arrays(x[positions.train], y[positions.train], x[positions.test], y[positions.test]),
+        positions,
+    )
 
 
 def from_arrays(
@@ -215,7 +218,7 @@ def from_arrays(
     """A data set from arrays: checked, scaled, and numbered.
 
     Bytes of three or four dimensions are images, which become channels-first tensors; anything
-    else is taken as numbers that stand side by side.
+    else is a table of numbers.
 
     Args:
         name: Name of the data set.
@@ -338,11 +341,11 @@ def _check_pair(part: str, x: AnyArray, y: AnyArray) -> None:
 
 
 def _refuse_huge(part: str, x: AnyArray) -> None:
-    most = float(np.finfo(np.float32).max)
-    if x.dtype.kind == "f" and x.dtype.itemsize > 4 and (np.abs(x) > most).any():
+    largest = float(np.finfo(np.float32).max)
+    if x.dtype.kind == "f" and x.dtype.itemsize > 4 and (np.abs(x) > largest).any():
         raise BadInput(
             f"features of the {part} part reach {np.abs(x).max():.3g}, and models compute in "
-            f"32-bit numbers up to {most:.3g}; scale the features"
+            f"32-bit numbers up to {largest:.3g}; scale the features"
         )
 
 

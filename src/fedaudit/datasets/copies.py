@@ -41,7 +41,7 @@ def occur_in_several(rows: list[Int[ndarray, " samples"]]) -> Int[ndarray, " sha
 
 def _hashes(samples: Samples) -> UInt64[ndarray, " samples"]:
     """Multilinear hash of each row, modulo 2**64."""
-    found = np.zeros(len(samples), dtype=np.uint64)
+    hashes = np.zeros(len(samples), dtype=np.uint64)
     for place, tensor in enumerate((samples.features, samples.targets)):
         rows = _rows(tensor)
         width = rows.shape[1] * max(1, rows.itemsize // 4)
@@ -49,8 +49,8 @@ def _hashes(samples: Samples) -> UInt64[ndarray, " samples"]:
         factors = np.random.default_rng(place).integers(2**63, size=width, dtype=np.uint64) * 2 + 1
         for part in chunks(len(rows), max(1, _VALUES_AT_ONCE // max(1, width))):
             words = _words(rows[part]).astype(np.uint64)
-            found[part] += (words * factors.astype(np.uint64)).sum(axis=1, dtype=np.uint64)
-    return found
+            hashes[part] += (words * factors.astype(np.uint64)).sum(axis=1, dtype=np.uint64)
+    return hashes
 
 
 def _rows(tensor: Tensor) -> Shaped[ndarray, "samples values"]:

@@ -23,10 +23,10 @@ class Dataset:
         name: How the data set was asked for.
         train: The training part; ids 0 to n - 1, in order.
         test: The test part; ids n to n + m - 1, in order.
-        classes: Number of classes, or of the groups that labels stand for; labels are below it.
+        classes: Number of classes, or of groups if labels are groups; labels are below it.
         normalisation: What was done to the stored features, in words.
         group: Group of every sample (a protected attribute), indexed by sample id.
-        group_names: What the group codes stand for; empty without groups.
+        group_names: Names of the group codes; empty without groups.
         subject: Number of the person (patient, author, device) that every sample is of, indexed by
             sample id; None where that is not known.
 
@@ -66,15 +66,15 @@ class Dataset:
             )
         first_test = len(self.train)
         tested = ids >= first_test
-        # Clients' samples nearly always are, and large ones are then copied once, not twice.
+        # Ids of clients are nearly always training ids; these are then copied once, not twice.
         if not tested.any():
-            found = self.train.take(ids)
+            samples = self.train.take(ids)
         else:
             both = self.train.take(ids[~tested]), self.test.take(ids[tested] - first_test)
             order = torch.cat([(~tested).nonzero(), tested.nonzero()]).flatten().argsort()
-            found = Samples.joined(*both).take(order)
-        features = found.features
-        return found.replace(
+            samples = Samples.joined(*both).take(order)
+        features = samples.features
+        return samples.replace(
             features=features.float() if features.is_floating_point() else features, ids=ids
         )
 
@@ -82,8 +82,8 @@ class Dataset:
         first_test, total = len(self.train), len(self)
         if not first_test:
             raise BadInput(f"data set {self.name!r} has no training samples; give at least one")
-        wanted = torch.arange(total)
-        if not torch.equal(torch.cat([self.train.ids, self.test.ids]), wanted):
+        expected = torch.arange(total)
+        if not torch.equal(torch.cat([self.train.ids, self.test.ids]), expected):
             raise BadInput(
                 f"sample ids of {self.name!r} must count from 0 through the training and then "
                 "the test part; build it with from_arrays"
@@ -119,13 +119,13 @@ class Dataset:
             )
 
     def _check_subject(self) -> None:
-        given = self.subject
-        if given is None:
+        subject = self.subject
+        if subject is None:
             return
-        if given.shape != (len(self),) or given.is_floating_point() or int(given.min()) < 0:
+        if subject.shape != (len(self),) or subject.is_floating_point() or int(subject.min()) < 0:
             raise BadInput(
-                f"{self.name!r} has {len(self)} samples and people of shape {tuple(given.shape)}; "
-                "give the number of one person for each sample, from 0"
+                f"{self.name!r} has {len(self)} samples and people of shape "
+                f"{tuple(subject.shape)}; give the number of one person for each sample, from 0"
             )
 
 
@@ -166,7 +166,7 @@ def of_task(dataset: Dataset, task: Task) -> Dataset:
     """The data set with the targets that a task takes; its labels are then classes or groups.
 
     Raises:
-        BadInput: Targets of another kind, or a single class where classes are told apart.
+        BadInput: Targets of another kind, or a single class for a classifier.
     """
     train, test = (samples_of_task(part, task) for part in (dataset.train, dataset.test))
     classes = dataset.classes
@@ -187,23 +187,24 @@ def samples_of_task(samples: Samples, task: Task) -> Samples:
         BadInput: Targets or features of another kind, or targets that are not finite.
     """
     if samples.inputs is None:
-        taken = task.features(samples.features, samples.labels)
-        samples = Samples(taken, samples.targets, samples.ids, samples.labels)
-    features, given = samples.features, samples.targets
+        converted = task.features(samples.features, samples.labels)
+        samples = Samples(converted, samples.targets, samples.ids, samples.labels)
+    features, raw_targets = samples.features, samples.targets
     if samples.inputs is not None:
         named = samples.inputs.unpacked(features)
         features = next(iter(named.values()))
         if Reading.TOKENS in task.readings:
-            features, given = (without_masked(task, named, one) for one in (features, given))
-    targets = task.targets(features, given)
+            features = without_masked(task, named, features)
+            raw_targets = without_masked(task, named, raw_targets)
+    targets = task.targets(features, raw_targets)
     if targets.is_floating_point() and not bool(targets.isfinite().all()):
         strange = int((~targets.reshape(len(targets), -1).isfinite()).any(1).sum())
         raise BadInput(
             f"{strange} of {len(targets)} targets are infinite or not a number; leave these "
             "samples out"
         )
-    own = task.classes and targets is not samples.targets
-    return samples.replace(targets=targets, labels=targets if own else samples.labels)
+    replaces_labels = task.classes and targets is not samples.targets
+    return samples.replace(targets=targets, labels=targets if replaces_labels else samples.labels)
 
 
 def some_classes(dataset: Dataset, kept: Sequence[int], *, first: int = 0) -> Dataset:
@@ -235,9 +236,9 @@ def some_classes(dataset: Dataset, kept: Sequence[int], *, first: int = 0) -> Da
     number[list(kept)] = torch.arange(first, first + len(kept))
     train = _renumbered(dataset.train, number)
     test = _renumbered(dataset.test, number, first=len(train))
-    held = number[torch.cat([dataset.train.labels, dataset.test.labels])] >= 0
+    is_kept = number[torch.cat([dataset.train.labels, dataset.test.labels])] >= 0
     group, subject = (
-        None if codes is None else codes[held] for codes in (dataset.group, dataset.subject)
+        None if codes is None else codes[is_kept] for codes in (dataset.group, dataset.subject)
     )
     return replace(
         dataset, train=train, test=test, classes=first + len(kept), group=group, subject=subject
@@ -246,8 +247,8 @@ def some_classes(dataset: Dataset, kept: Sequence[int], *, first: int = 0) -> Da
 
 def _renumbered(samples: Samples, number: Tensor, *, first: int = 0) -> Samples:
     labels = number[samples.labels]
-    held = labels >= 0
-    kept, which = samples.take(held), "labels"
+    is_kept = labels >= 0
+    chosen, which = samples.take(is_kept), "labels"
     if samples.labels is samples.targets:
         which = "targets"
-    return kept.replace(ids=torch.arange(first, first + len(kept)), **{which: labels[held]})
+    return chosen.replace(ids=torch.arange(first, first + len(chosen)), **{which: labels[is_kept]})

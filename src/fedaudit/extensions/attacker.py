@@ -177,11 +177,7 @@ def _as_attacker(study: Study, given: AttackerSection, view: View) -> View:
 
 def _attacker(run: Setup, given: AttackerSection, classes: int) -> Attacker:
     study, algorithm = run.study, run.algorithm
-    if algorithm.upload_kind is not Update:
-        raise Unsupported(
-            "a malicious client poisons an update of the one model that all train, and "
-            f"{study.algorithm.name} has no such; use fedavg, or leave [attacker] out"
-        )
+    run.refuse_several_models("attacker")
     if study.task.name != "classification":
         raise Unsupported(
             f"a malicious client gives samples wrong classes, or climbs to the loss of guessing "

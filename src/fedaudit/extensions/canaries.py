@@ -33,13 +33,13 @@ from fedaudit.evaluation.analysis import CoinScores, bound_figure, coin_scores
 from fedaudit.evaluation.guarantees import accounted, formal_epsilons
 from fedaudit.evaluation.truth import target_truth
 from fedaudit.fl.accounting import FORMAL_DELTA, gaussian_epsilon
-from fedaudit.fl.algorithms.base import ChoosesModels, TurnContext, cohort_of
+from fedaudit.fl.algorithms.base import TurnContext, cohort_of
 from fedaudit.fl.canary import CANARIES_FILE, CanaryUpload, canary_direction, keeping_canaries
 from fedaudit.fl.hooks import Chain, Defense
 from fedaudit.metrics import one_run_epsilon
 from fedaudit.metrics.canaries import canary_bounds, record_bounds
 from fedaudit.metrics.epsilon import EpsilonBound, one_sided_coins
-from fedaudit.observe.round import Round, Update
+from fedaudit.observe.round import Round
 from fedaudit.plan.optional import CanariesSection
 from fedaudit.plan.parts import Conclusion, Extension, MeasuredRun, Scores, Setup
 from fedaudit.plan.sections import Study
@@ -183,7 +183,7 @@ class Canaries(Extension):
 def _canaries(run: Setup, given: CanariesSection) -> Canaries:
     study, seed, sizes = run.study, run.seed, run.deal.sizes
     algorithm, defenses = run.algorithm, run.defenses
-    refuse_several_models(run, "canaries")
+    run.refuse_several_models("canaries")
     if study.audit.merge:
         raise Unsupported(
             "canary clients are clients of their own; leave audit.merge or [canaries] out"
@@ -228,19 +228,6 @@ def _canaries(run: Setup, given: CanariesSection) -> Canaries:
         claimed=_claimed(study, seed, everybody, private),
         claimed_without=_claimed(study, seed, sizes, private),
     )
-
-
-def refuse_several_models(run: Setup, table: str) -> None:
-    """Raise if clients send anything but an update of the one model that all train.
-
-    Raises:
-        Unsupported: They do, and the table cannot be used.
-    """
-    if run.algorithm.upload_kind is not Update or isinstance(run.algorithm, ChoosesModels):
-        raise Unsupported(
-            f"[{table}] takes clients that send an update of the one model that all train, and "
-            f"{type(run.algorithm).__name__} has no such; use fedavg, or leave [{table}] out"
-        )
 
 
 def client_dp_of(defenses: Mapping[ClientId, Defense]) -> "ClientDP | None":

@@ -19,7 +19,7 @@ from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import ClientId, Samples, flat
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.engines.local import LOCAL
-from fedaudit.extensions.canaries import Canaries, client_dp_of, refuse_several_models
+from fedaudit.extensions.canaries import Canaries, client_dp_of
 from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.algorithms.base import Job, TurnContext, visited
 from fedaudit.fl.canary import CanaryUpload
@@ -136,7 +136,7 @@ def _refuse_misfit(run: Setup, study: Study) -> None:
             'clients that take part in every round; use audit.view = "sum", without audit.merge '
             f"and with {setting('training.participation')} = 1"
         )
-    refuse_several_models(run, "secure_sum")
+    run.refuse_several_models("secure_sum")
     private = client_dp_of(run.defenses)
     if run.extension(Canaries) is not None or (
         run.defenses and (private is None or len(run.defenses) != len(run.deal.clients))

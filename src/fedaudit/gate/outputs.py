@@ -2,6 +2,7 @@
 
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -17,10 +18,12 @@ from fedaudit.gate.outcome import Outcome, gravity
 from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import VERDICT_FORMAT, Check, Held, Verdict
 from fedaudit.report.evidence import distinct
+from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import shortened
-from fedaudit.report.summary import NOT_JUDGED, PolicyOutcome, Rule
+from fedaudit.report.summary import MOST_LISTED, POLICY_TITLE, TAKEN_BACK, Section, Table
 from fedaudit.report.terminal import WIDTH, width_of
-from fedaudit.report.words import capital, listed, plural, shown
+from fedaudit.report.text.verdict import verdict as conclusion
+from fedaudit.report.words import MISSING, capital, listed, plural, sentence, shown
 from fedaudit.results.record import Record
 from fedaudit.results.text import one_line, without_commands
 from fedaudit.study.running.outputs import refuse_missing_folder
@@ -231,58 +234,82 @@ def _quoted(text: str) -> str:
     return quoteattr(_FORBIDDEN.sub("\ufffd", without_commands(one_line(text))))
 
 
-_WORDS = {
-    Outcome.PASS: "✓ kept",
-    Outcome.FAIL: "✗ broken",
-    Outcome.INCONCLUSIVE: "? undecided",
-    Outcome.NOT_REFUTED: "– not refuted",
-}
-_COUNTED = {
-    Outcome.PASS: "keep it",
-    Outcome.FAIL: "break it",
-    Outcome.INCONCLUSIVE: "leave it undecided",
-    Outcome.NOT_REFUTED: "do not refute it",
-}
+_TEXTS = fixed_texts("policy")
 _LONG = 240
+_HEAD = ("Outcome", "Rule", "Allowed at most", "Measured (range)", "Which figure, and why")
 
 
-def judged(record: Record, policy: Path) -> PolicyOutcome:
-    """Return the outcome of a policy, read from its file, as a summary prints it."""
-    read = read_policy(policy)
-    return policy_outcome(evaluate_policy(record, read), read, policy.name)
+def judged(record: Record, policy: Path) -> Section:
+    """Return the outcome of a policy for a record as a summary prints it.
+
+    Raises:
+        BadInput: The file is no policy.
+    """
+    asked = read_policy(policy)
+    return policy_section(record, evaluate_policy(record, asked), asked, policy.name)
 
 
-def policy_outcome(verdict: Verdict, policy: Policy, file: str) -> PolicyOutcome:
-    """Return the outcome of a policy, read from a file, for a summary: the gravest rule first."""
+def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) -> Section:
+    """Return the outcome of a policy as a section of a summary, the gravest rule first.
+
+    Args:
+        record: The record that is summarised.
+        verdict: Of the policy on it.
+        policy: The policy.
+        file: Name of its file.
+    """
+    is_void = record.kind != "games" and conclusion(record).status in TAKEN_BACK
     ranked = sorted(verdict.checks, key=lambda check: gravity(check.outcome), reverse=True)
     met = [item for item in ranked if item.ceiling is None and item.outcome is Outcome.PASS]
-    return PolicyOutcome(
-        verdict.policy,
-        shortened(policy.owner, 80),
-        shortened(file, 80),
-        verdict.policy_hash,
-        str(verdict.outcome),
-        tuple(_rule(check) for check in ranked if check not in met),
-        tuple(shortened(check.name, 80) for check in met),
-        tuple(shortened(item, _LONG) for item in verdict.unjudged),
+    rules = [_rule(check, is_void=is_void) for check in ranked if check not in met]
+    counts = Counter([*(outcome for outcome, _ in rules), *("pass" for _ in met)])
+    counted = [
+        f"{counts[key]} {text['count']}" for key, text in _TEXTS["rules"].items() if counts[key]
+    ]
+    said, more = _TEXTS["outcomes"][str(verdict.outcome)], len(rules) - MOST_LISTED
+    left = f"And {plural(more, 'more rule')}; the verdict has all." if more > 0 else ""
+    kept = f"Kept as well: {'; '.join(shortened(one.name, 80) for one in met)}." if met else ""
+    return Section(
+        POLICY_TITLE,
+        badge=said["badge"],
+        tone=said["tone"],
+        lead=f"By the policy “{shortened(verdict.policy, 80)}” {said['meaning']}.",
+        paragraphs=(f"Of {plural(counts.total(), 'rule')}: {'; '.join(counted)}.",),
+        facts=(
+            ("Policy set by", shortened(policy.owner, 80) or _TEXTS["no_owner"]),
+            ("File of the policy", shortened(file, 80)),
+            ("Digest of the policy", verdict.policy_hash),
+        ),
+        table=Table(_HEAD, tuple(cells for _, cells in rules[:MOST_LISTED])),
+        items=tuple(
+            f"Not judged: {sentence(shortened(item, _LONG))}" for item in verdict.unjudged[:6]
+        ),
+        remarks=tuple(filter(None, (left, shortened(kept, 600)))),
     )
 
 
-def _rule(check: Check) -> Rule:
-    name, outcome = shortened(capital(check.name), 120), _WORDS[check.outcome]
-    if check.ceiling is None:
-        return Rule(outcome, name, "", "", shortened(check.reason, _LONG))
-    allowed, worst = shown(check.ceiling, check.metric), check.worst
+def _rule(check: Check, *, is_void: bool) -> tuple[str, tuple[str, ...]]:
+    """Return the outcome of a rule, and its row."""
+    worst, outcome, allowed, measured = check.worst, str(check.outcome), "", ""
     is_open = check.outcome is Outcome.INCONCLUSIVE
-    if worst is None or (is_open and all(figure.value is None for figure in check.open)):
-        reasons = listed(distinct(figure.reason for figure in check.open)) or check.reason
-        counted = f"{plural(check.figures, 'figure')} asked for: " * bool(check.figures)
-        return Rule(NOT_JUDGED, name, allowed, "", shortened(f"{counted}{reasons}", _LONG))
-    number = check.outcomes.get(str(check.outcome), 0)
-    share = f"{number} of {plural(check.figures, 'figure')} {_COUNTED[check.outcome]}"
-    parts = (worst.what, share * (check.figures > 1), worst.reason, _settling(check))
-    why = shortened("; ".join(filter(None, parts)), _LONG)
-    return Rule(outcome, name, allowed, figure_text(worst, check.metric), why)
+    why = check.reason
+    if check.ceiling is not None:
+        allowed = shown(check.ceiling, check.metric)
+        if worst is None or (is_open and all(one.value is None for one in check.open)):
+            outcome = "not judged"
+            asked = f"{plural(check.figures, 'figure')} asked for: " * bool(check.figures)
+            why = asked + (listed(distinct(one.reason for one in check.open)) or check.reason)
+        elif is_void:
+            outcome, why = "taken back", _TEXTS["taken_back"]
+        else:
+            measured = figure_text(worst, check.metric)
+            number = check.outcomes.get(outcome, 0)
+            of = f"{number} of {check.figures} figures {_TEXTS['rules'][outcome]['figures']}"
+            parts = (worst.what, of * (check.figures > 1), worst.reason, _settling(check))
+            why = "; ".join(filter(None, parts))
+    name, row = shortened(capital(check.name), 120), _TEXTS["rules"][outcome]["row"]
+    cells = (row, name, allowed, measured, shortened(why, _LONG))
+    return outcome, tuple(cell or MISSING for cell in cells)
 
 
 def _settling(check: Check) -> str:

@@ -12,7 +12,7 @@ from numpy import ndarray
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import Damaged
+from fedaudit.core.errors import Damaged, Unsupported
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.tasks import Task
@@ -22,12 +22,19 @@ from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.partitions.schemes import Partition
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
-from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server, TurnContext, cohort_of
+from fedaudit.fl.algorithms.base import (
+    HONEST,
+    Algorithm,
+    ChoosesModels,
+    Server,
+    TurnContext,
+    cohort_of,
+)
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import simulate
 from fedaudit.metrics.table import Exact, Metric
 from fedaudit.observe.measurements import MeasuredRound, Stored
-from fedaudit.observe.round import Round
+from fedaudit.observe.round import Round, Update
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import View
 from fedaudit.plan.dealing import Groups, HoldOutRule
@@ -238,6 +245,21 @@ class Setup:
         more = (client for one in self.extensions for client in one.clients)
         share = self.study.training.participation
         return cohort_of(sorted({*self.deal.clients, *more}), share, self.holdout.seed, index)
+
+    def refuse_several_models(self, table: str) -> None:
+        """Raise if clients send anything but an update of the one model that all train.
+
+        Args:
+            table: The optional table that needs it.
+
+        Raises:
+            Unsupported: They do, and the table cannot be used.
+        """
+        if self.algorithm.upload_kind is not Update or isinstance(self.algorithm, ChoosesModels):
+            raise Unsupported(
+                f"[{table}] takes clients that send an update of the one model that all train, and "
+                f"{type(self.algorithm).__name__} has no such; use fedavg, or leave [{table}] out"
+            )
 
     @property
     def everybody(self) -> TurnContext:

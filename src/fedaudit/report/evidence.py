@@ -253,9 +253,6 @@ class Setting(NamedTuple):
     seed: int | None
 
 
-RunsBehind = Mapping[tuple[object, ...], list[Estimate]]
-"""The figures of single runs, by what they are of."""
-
 Kept = TypeVar("Kept")
 Key = TypeVar("Key", bound=Hashable)
 Against = TypeVar("Against", bound=Estimate | Curve | AttackEntry | Front)
@@ -323,17 +320,6 @@ def _most_summarised(figures: list[Estimate]) -> list[Estimate]:
 def pooled(figures: Iterable[Estimate]) -> list[Estimate]:
     """Return the figures over all audited clients, each compared within its own draw."""
     return [one for one in figures if one.target is None and one.within == "client"]
-
-
-def key_of(figure: Estimate) -> tuple[object, ...]:
-    """Return the subject of a figure, whichever run it was found in."""
-    where = (figure.attack, figure.defense, figure.view, figure.contrast)
-    return *where, figure.target, figure.metric
-
-
-def runs_behind(record: Record) -> RunsBehind:
-    """Return the figures of single runs that the record's means are over."""
-    return grouped((figure for figure in record.findings if figure.seed is not None), key_of)
 
 
 def setting_of(figure: Estimate) -> Setting:

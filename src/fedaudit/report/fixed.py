@@ -6,9 +6,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_FILES = ("sections", "wording")
-_WHOLE = ("clauses", "steps", "summary")
+_SECTIONS = ("clauses", "policy", "steps", "summary")
 """Files that are a section each."""
+_OF_SECTIONS = ("sections", "wording")
+"""Files of several sections, of which each may be in several files."""
 
 
 @cache
@@ -36,9 +37,12 @@ def fixed_texts(section: str) -> Mapping[str, Any]:
 
 @cache
 def _texts() -> dict[str, Any]:
-    """Return all fixed texts. A section may be in several files."""
-    texts: dict[str, Any] = {name: tomllib.loads(package_file(f"{name}.toml")) for name in _WHOLE}
-    for name in _FILES:
-        for section, entries in tomllib.loads(package_file(f"{name}.toml")).items():
+    texts: dict[str, Any] = {name: _parsed(name) for name in _SECTIONS}
+    for name in _OF_SECTIONS:
+        for section, entries in _parsed(name).items():
             texts[section] = {**texts.get(section, {}), **entries}
     return texts
+
+
+def _parsed(name: str) -> dict[str, Any]:
+    return tomllib.loads(package_file(f"{name}.toml"))

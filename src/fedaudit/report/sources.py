@@ -1,7 +1,6 @@
 """Source inference in a report: attacks with their runs, sentences, table and charts."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress
 from typing import NamedTuple, cast
 
 from fedaudit.report import evidence, words
@@ -48,11 +47,6 @@ class Named(NamedTuple):
     def older_level(self) -> str:
         """A sentence on the level of label distributions if an earlier version made it, or ""."""
         return OLDER_LEVEL if has_older_level(self.excess) else ""
-
-    @property
-    def baseline(self) -> float | None:
-        """Success rate of the label-distribution baseline."""
-        return None if self.over_baseline is None else self.over_baseline.level
 
     @property
     def above_guessing(self) -> bool:
@@ -103,12 +97,11 @@ def _key(figure: Estimate) -> tuple[str, str, str]:
 
 def labels_of_named(attacks: Sequence[Named]) -> list[str]:
     """Return a label for each attack: its name, and its defense and view if these differ."""
-    parts = [
-        (shortened(attack, 60), shortened(words.defense_name(defense)), f"view: {shortened(view)}")
-        for attack, defense, view in (_key(one.success) for one in attacks)
-    ]
-    varies = [True, *(len(set(values)) > 1 for values in list(zip(*parts, strict=True))[1:])]
-    return [" · ".join(compress(part, varies)) for part in parts]
+    settings = [evidence.setting_of(attack.success) for attack in attacks]
+    labels = evidence.differing(settings)
+    named = zip(attacks, settings, strict=True)
+    parts = [(shortened(one.success.attack, 60), labels[setting]) for one, setting in named]
+    return [" · ".join(filter(None, pair)) for pair in parts]
 
 
 def strongest_on_sources(attacks: Sequence[Named]) -> Named | None:

@@ -5,7 +5,6 @@ of the report.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -45,11 +44,10 @@ MARK = "<!-- fedaudit summary -->"
 """First line of the Markdown, which distinguishes an earlier summary from other files."""
 MOST_LISTED = 14
 """Entries of a list or rows of a table at most; the report has the others."""
-NOT_JUDGED = "– not judged"
-"""Outcome of a rule on figures that the record does not have."""
-_LONG, _SHORT = 300, 80
-_TAKEN_BACK = ("void", "control failed")
+TAKEN_BACK = ("void", "control failed")
 """Verdicts that take every figure back."""
+POLICY_TITLE = "What the policy says"
+_LONG, _SHORT = 300, 80
 _FIXED = fixed_texts("summary")
 
 
@@ -89,48 +87,6 @@ class Section:
     remarks: tuple[str, ...] = ()
 
 
-class Rule(NamedTuple):
-    """One line of a policy with its outcome.
-
-    Attributes:
-        outcome: In words.
-        name: What is judged.
-        allowed: The most that is allowed; empty for a demand on the evidence.
-        measured: The worst figure with its limits; empty for a demand.
-        reason: Which figure that is, or what was found, and why it is not settled.
-    """
-
-    outcome: str
-    name: str
-    allowed: str
-    measured: str
-    reason: str
-
-
-class PolicyOutcome(NamedTuple):
-    """Outcome of a policy for a record, as :mod:`fedaudit.gate` decides it.
-
-    Attributes:
-        name: Of the policy.
-        owner: Who set it; empty where its file names nobody.
-        file: Name of its file.
-        digest: SHA-256 over its settings.
-        outcome: "pass", "fail" or "inconclusive".
-        rules: Lines of the policy, the gravest first, less those in ``kept``.
-        kept: Demands on the evidence that are met, by name.
-        unjudged: What the record has and the policy does not ask about.
-    """
-
-    name: str
-    owner: str
-    file: str
-    digest: str
-    outcome: str
-    rules: tuple[Rule, ...]
-    kept: tuple[str, ...]
-    unjudged: tuple[str, ...]
-
-
 class Summary(NamedTuple):
     """A record on one page that can be filed.
 
@@ -153,14 +109,15 @@ class Summary(NamedTuple):
     glossary: tuple[tuple[str, str], ...]
 
 
-def summary_html(record: Record, policy: PolicyOutcome | None = None, valid_until: str = "") -> str:
+def summary_html(record: Record, policy: Section | None = None, valid_until: str = "") -> str:
     """Return the summary of a record as an HTML document.
 
     It loads nothing, runs no script, and prints name, digest and page number on each page.
 
     Args:
         record: Of any kind.
-        policy: Outcome of a policy for it; None without one.
+        policy: Outcome of a policy for it, of :func:`fedaudit.gate.outputs.policy_section`; None
+            without one.
         valid_until: Last day on which the page may be relied on, such as "2027-06-30"; empty
             for none.
 
@@ -171,9 +128,7 @@ def summary_html(record: Record, policy: PolicyOutcome | None = None, valid_unti
     return templates().get_template("summary.html.j2").render(summary=summary)
 
 
-def summary_markdown(
-    record: Record, policy: PolicyOutcome | None = None, valid_until: str = ""
-) -> str:
+def summary_markdown(record: Record, policy: Section | None = None, valid_until: str = "") -> str:
     """Return the summary of a record as Markdown, as for ``$GITHUB_STEP_SUMMARY``.
 
     Names in the record can start no markup: see :func:`summary_html` for the arguments.
@@ -186,7 +141,7 @@ def summary_markdown(
 
 
 def write_summary(
-    record: Record, path: Path, policy: PolicyOutcome | None = None, valid_until: str = ""
+    record: Record, path: Path, policy: Section | None = None, valid_until: str = ""
 ) -> None:
     """Write the summary of a record, as Markdown if the name ends in .md, else as HTML.
 
@@ -233,9 +188,7 @@ def _paragraph(text: str) -> Markup:
     return Markup(_OPENS_BLOCK.sub(r"\1\\\2", escaped(text)))
 
 
-def summary_of(
-    record: Record, policy: PolicyOutcome | None = None, valid_until: str = ""
-) -> Summary:
+def summary_of(record: Record, policy: Section | None = None, valid_until: str = "") -> Summary:
     """Return the contents of a summary: see :func:`summary_html` for the arguments."""
     until = _valid_until(record, valid_until)
     record = words.cleaned(record, words.without_digests([record]))
@@ -255,14 +208,14 @@ def summary_of(
         Section("What was asked", paragraphs=(asked,), remarks=described),
         Section("Of which model", facts=tuple(_facts(record).items())),
         _answer(record, first, meaning, warnings),
-        _policy(policy, is_answered=first.look not in _TAKEN_BACK),
+        policy or Section(POLICY_TITLE, **_FIXED["no_policy"]),
         _controls(record, first),
         _untested(record, unsettled),
         _verifying(record, is_judged=policy is not None),
     )
     used = words.explained(str(sections))
     name, digest = shortened(record.name, _SHORT), shortened(record.content_hash, 80)
-    outcome = "no policy was applied" if policy is None else f"by the policy: {policy.outcome}"
+    outcome = "no policy was applied" if policy is None else f"by the policy: {policy.badge}"
     signed = f"{name}: {first.status}; {outcome}"
     return Summary(name, kind, digest, sections, signed, until, used)
 
@@ -359,7 +312,7 @@ def _audited(record: Record) -> str:
 def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...]) -> Section:
     texts, numbers = [meaning], _numbers(record, first)
     of_one_client = record.config.get("canaries") or record.config.get("secure_sum")
-    if first.look in _TAKEN_BACK:
+    if first.look in TAKEN_BACK:
         numbers = []
         texts.append(_FIXED["taken_back"])
     elif numbers and not of_one_client and not checks_of(record.controls).failed:
@@ -389,53 +342,9 @@ def _numbers(record: Record, first: First) -> list[Tile]:
     """Return the numbers of the first screen and of each topic that no control takes back."""
     topics = {} if record.kind == "games" else tiles_of(record)
     every = [*first.numbers, *(tile for tiles in topics.values() for tile in tiles[:2])]
-    taken_back: list[Tile] = []
-    if any(not one.attack for one in checks_of(record.controls).failed):
-        taken_back = topics.get("clusters", [])
     return [
-        one
-        for one in distinct(every)
-        if one.value != WITHHELD and NOT_RELIED_ON not in one.detail and one not in taken_back
+        one for one in distinct(every) if one.value != WITHHELD and NOT_RELIED_ON not in one.detail
     ]
-
-
-def _policy(policy: PolicyOutcome | None, *, is_answered: bool) -> Section:
-    title = "What the policy says"
-    if policy is None:
-        return Section(title, **_FIXED["no_policy"])
-    said = _FIXED["policy"][policy.outcome]
-    rules = [rule if is_answered else _taken_back(rule) for rule in policy.rules]
-    counts = Counter([*(rule.outcome for rule in rules), *("✓ kept" for _ in policy.kept)])
-    judged = [f"{counts[key]} {text}" for key, text in _FIXED["counted"].items() if counts[key]]
-    more = len(rules) - MOST_LISTED
-    left = f"And {words.plural(more, 'more rule')}; the verdict has all." if more > 0 else ""
-    kept = f"Kept as well: {'; '.join(policy.kept)}." if policy.kept else ""
-    return Section(
-        title,
-        badge=said["badge"],
-        tone=said["tone"],
-        lead=f"By the policy “{shortened(policy.name, _SHORT)}” {said['meaning']}.",
-        paragraphs=(f"Of {words.plural(counts.total(), 'rule')}: {'; '.join(judged)}.",),
-        facts=(
-            ("Policy set by", policy.owner or "not stated in the policy’s file"),
-            ("File of the policy", policy.file),
-            ("Digest of the policy", shortened(policy.digest, 80)),
-        ),
-        table=Table(
-            ("Outcome", "Rule", "Allowed at most", "Measured (range)", "Which figure, and why"),
-            tuple(tuple(cell or words.MISSING for cell in rule) for rule in rules[:MOST_LISTED]),
-        ),
-        items=tuple(f"Not judged: {words.sentence(item)}" for item in policy.unjudged[:6]),
-        remarks=tuple(filter(None, [left, shortened(kept, 2 * _LONG)])),
-    )
-
-
-def _taken_back(rule: Rule) -> Rule:
-    """Return a rule without its figure, which a failed control takes back."""
-    if not rule.measured:
-        return rule
-    reason = "a figure of this record does not count"
-    return rule._replace(outcome="– taken back", measured="", reason=reason)
 
 
 def _controls(record: Record, first: First) -> Section:

@@ -18,7 +18,7 @@ from fedaudit.report.sources import (
 from fedaudit.report.text.membership import rate_bounds
 from fedaudit.report.text.points import game_tiles
 from fedaudit.report.unlearning import unlearning_tile
-from fedaudit.report.verdict import figures_by_side
+from fedaudit.report.verdict import clusters_doubted, figures_by_side
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON, above_chance, by_interval_alone, relied_on
 from fedaudit.results.metrics import CHANCE_VIOLATIONS, TEST_ACCURACY, VIOLATIONS
@@ -175,8 +175,9 @@ def _sized(size: evidence.Size | None, otherwise: str) -> tuple[str, str]:
 
 
 def _cluster_tiles(record: Record) -> list[Tile]:
-    studies = clustered_of(record)
-    found = []
+    studies, found = clustered_of(record), []
+    if clusters_doubted(record):
+        return [Tile("Riskiest model", words.MISSING, NOT_RELIED_ON)] if studies else []
     for one in studies:
         violations, worst, label = one.mean(VIOLATIONS), riskiest(one), label_of(one, studies)
         if worst is not None:

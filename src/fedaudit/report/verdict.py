@@ -121,6 +121,14 @@ def leaking_defenses(record: Record) -> set[str]:
     return above | risky
 
 
+def clusters_doubted(record: Record) -> bool:
+    """Return True if a failed control takes back figures of clusters' models.
+
+    They have no controls of their own; those of no single attack are about all figures.
+    """
+    return any(not one.attack for one in evidence.checks_of(record.controls).failed)
+
+
 def wrong_sign(figures: Sequence[Estimate]) -> list[Estimate]:
     """Return AUCs whose interval lies below 0.5: the score may have the wrong sign.
 

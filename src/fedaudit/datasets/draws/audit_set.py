@@ -1,4 +1,4 @@
-"""The audited samples and the truth about them, beside every client's training samples."""
+"""Audited samples with their true owners, and the training samples of each client."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,15 +24,15 @@ class AuditSet:
     """Samples to be attacked, the same for every client and round, and their true owners.
 
     Attributes:
-        samples: The audited samples, in an order that says nothing about them.
+        samples: The audited samples, in random order.
         owner: The client that trains on each, or ``NOBODY``.
-        panel: The target client for which a fair draw decided the sample's owner, or
-            ``NOBODY`` where its owner was not left to such a draw.
+        panel: The target client for which a fair draw decided the sample's owner; ``NOBODY`` if
+            no fair draw decided it.
         group: Group of each sample (a protected attribute), if the data set has one.
-        subject: Number of the person that each sample is of, where fair draws were about people
-            and all of their samples; None where they were about single samples.
-        drawn_for: The target with whose label distribution each sample was drawn, or ``NOBODY``;
-            None where that is the panel.
+        subject: Person of each sample, if fair draws were about people with all their samples; None
+            if they were about single samples.
+        drawn_for: The target whose label distribution each sample was drawn with, or ``NOBODY``;
+            None if that is the panel.
         unaudited: Clients that declined the audit or gave no part that fits, with the reason.
     """
 
@@ -77,7 +77,7 @@ class AuditSet:
         return np.where(self.owner == target, Origin.MEMBER, elsewhere).astype(np.int64)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything but the features, for storage beside a run."""
+        """Return everything but the features, for storage with a run."""
         stored = {
             "ids": self.samples.ids,
             "labels": self.samples.labels,
@@ -93,15 +93,15 @@ class AuditSet:
 
 
 class OwnSamples(NamedTuple):
-    """Random samples of each client's training data, equally many of each, for source inference.
+    """Random samples of each client's training data for source inference, equally many of each.
 
-    Figures of membership know nothing of them: they follow the audited samples wherever samples
-    are measured, and are no part of the audit set.
+    Membership inference does not use them. They are measured after the audited samples, and are
+    not part of the audit set.
 
     Attributes:
-        added: Those that are not audited anyway.
-        place: Position of every one of them among the audited samples followed by ``added``.
-        owner: The client of each.
+        added: Samples that are not audited for membership.
+        place: Position of each sample among the audited samples followed by ``added``.
+        owner: The client of each sample.
     """
 
     added: Samples
@@ -115,11 +115,11 @@ class Deal:
     """Each client's training samples, and the audited ones.
 
     Attributes:
-        clients: Training samples of each client, audited and background together, in an order
-            that does not tell them apart.
+        clients: Training samples of each client, audited and background samples in one
+            random order.
         audit: The audited samples with their owners.
-        told: Number of training samples of clients of whom others than these are not known.
-        own: Samples for source inference alone; None where it asks about audited ones.
+        told: Stated number of training samples of clients whose other samples are not known.
+        own: Samples for source inference only; None if it asks about audited samples.
     """
 
     clients: dict[ClientId, Samples]
@@ -136,12 +136,12 @@ class Deal:
     def audited(self) -> dict[ClientId, int]:
         """Number of audited samples that each client trains on."""
         owners, counts = np.unique(self.audit.owner, return_counts=True)
-        found = dict(zip(owners.tolist(), counts.tolist(), strict=True))
-        return {client: found.get(client, 0) for client in self.clients}
+        count_by_owner = dict(zip(owners.tolist(), counts.tolist(), strict=True))
+        return {client: count_by_owner.get(client, 0) for client in self.clients}
 
     @cached_property
     def measured(self) -> Samples:
-        """The samples whose signals are measured: the audited ones, then others for sources."""
+        """The samples whose signals are measured: audited ones, then those for source inference."""
         if self.own is None or not len(self.own.added):
             return self.audit.samples
         return Samples.joined(self.audit.samples, self.own.added)
@@ -158,7 +158,7 @@ class Deal:
     def with_own_samples(self, data: Mapping[ClientId, Samples], each: int, *, seed: int) -> "Deal":
         """Draw random samples of each client's training data for source inference.
 
-        The draw has a stream of its own, so that no other choice depends on it.
+        The draw uses a separate random stream, so that no other choice depends on it.
 
         Args:
             data: The samples that each client trains on.
@@ -178,12 +178,15 @@ class Deal:
             )
         )
         audited = zip(self.audit.samples.ids.tolist(), self.audit.owner.tolist(), strict=True)
-        known = {one: place for place, one in enumerate(audited)}
+        place_of_pair = {pair: place for place, pair in enumerate(audited)}
         place = np.array(
-            [known.get(one, -1) for one in zip(chosen.ids.tolist(), owner.tolist(), strict=True)],
+            [
+                place_of_pair.get(pair, -1)
+                for pair in zip(chosen.ids.tolist(), owner.tolist(), strict=True)
+            ],
             dtype=np.int64,
         )
-        # In an order that says nothing about them.
+        # In random order.
         new = seeded_numpy(seed, "order of own samples").permutation(np.flatnonzero(place < 0))
         place[new] = len(self.audit) + np.arange(len(new))
         return replace(self, own=OwnSamples(chosen.take(torch.from_numpy(new)), place, owner))
@@ -221,7 +224,7 @@ def dealt(
     *,
     seed: int,
 ) -> Deal:
-    """Looks the samples up, in orders that give nothing away.
+    """Look the samples up, in random orders that reveal nothing.
 
     Args:
         dataset: Where the samples are.
@@ -254,7 +257,7 @@ def dealt(
 
 
 def check_targets(clients: int, targets: Sequence[ClientId]) -> None:
-    """Refuses fewer than two clients, and targets that are none of them or named twice."""
+    """Raise if there are fewer than two clients, or targets are unknown or named twice."""
     if clients < 2:
         raise BadInput(
             f"an audit compares the target with other clients and so needs at least 2 clients, "
@@ -268,7 +271,7 @@ def check_targets(clients: int, targets: Sequence[ClientId]) -> None:
 
 
 def all_but(count: int, taken: Int[ndarray, " taken"]) -> Int[ndarray, " left"]:
-    """The whole numbers below a count that are not among those taken, in ascending order."""
+    """Return the whole numbers below a count that are not taken, in ascending order."""
     free = np.ones(count, dtype=bool)
     free[taken] = False
     return np.flatnonzero(free)

@@ -36,10 +36,10 @@ def with_canaries(
     targets: Sequence[ClientId],
     kind: str,
 ) -> Deal:
-    """The deal with its audited samples turned into canaries, and a coin tossed for each.
+    """Turn the audited samples of a deal into canaries, and toss a coin for each.
 
     Args:
-        deal: A draw whose audited samples nobody trains on yet.
+        deal: A draw whose audited samples no client trains on.
         dataset: Where they are from.
         seed: Root seed of labels and coins.
         targets: Clients that train on canaries; each has as many coins as any other.
@@ -71,17 +71,18 @@ def with_canaries(
     owner = np.where(order.random(len(samples)) < 0.5, panel, NOBODY)
     clients = dict(deal.clients)
     for client in targets:
-        own = samples.take(torch.from_numpy(owner == client))
-        joined = Samples.joined(deal.clients[client], own)
+        canaries_of_client = samples.take(torch.from_numpy(owner == client))
+        joined = Samples.joined(deal.clients[client], canaries_of_client)
         mixed = seeded_numpy(seed, "order with canaries", client).permutation(len(joined))
         clients[client] = joined.take(torch.from_numpy(mixed))
     return replace(deal, clients=clients, audit=AuditSet(samples, owner, panel, audit.group))
 
 
 def _noise_like(samples: Samples, dataset: Dataset, rng: torch.Generator) -> Tensor:
-    """Normal numbers about 0, as large as the training part's are in the root mean square.
+    """Return normal noise with the root mean square of the training features.
 
-    About 0, so that two canaries, and a first layer's gradients by them, are all but orthogonal.
+    Its mean is 0, so that two canaries, and their gradients in a first layer, are almost
+    orthogonal.
     """
     train = dataset.train.features
     size = train.double().square().mean().sqrt().to(train.dtype)
@@ -120,27 +121,28 @@ def draw(
     unit: Literal["sample", "person"] = "sample",
     clients_per_person: int = 1,
 ) -> Deal:
-    """Draws audited samples first and decides by a fair draw who trains on each.
+    """Draw audited samples, and decide by a fair draw which client trains on each.
 
-    The partition settles every client's label distribution. Audited samples are drawn from the
-    training part with the mix of their target. Each of ``n_fair`` of them goes independently, with
-    chance 1/3 each, to the target, to another client (any of them alike) or to nobody; the
-    extra ones go to other clients or to nobody. Members, other clients' and unseen samples are
-    therefore exchangeable: no shift between them can pass for leakage. What clients need beside
-    the audited samples, their background, is dealt by the partition from the rest.
+    The partition determines every client's label distribution. Audited samples are drawn from the
+    training part with the label distribution of their target. Each of ``n_fair`` samples goes
+    independently, with probability 1/3 each, to the target, to another client (uniformly) or to no
+    client. Extra samples go to other clients or to no client. Members, other clients' samples and
+    unseen samples are therefore exchangeable, so that a distribution shift between them cannot
+    look like leakage. The partition deals the background, the other training samples of each
+    client, from the remaining data.
 
-    The background depends on which samples are audited, never on how their draw fell, as
-    bounds on independent inclusion require. It tops a client up to its size by the partition
-    given the number of audited samples that it can expect, so sizes come out close to, not
-    equal to, what the partition says; see :attr:`Deal.sizes`.
+    The background depends on which samples are audited and not on the outcome of their draw, as
+    bounds on independent inclusion require. It fills a client up to its size in the partition,
+    given its expected number of audited samples. Sizes are therefore close to those of the
+    partition, but not equal; see :attr:`Deal.sizes`.
 
-    With ``unit="person"`` it is people who are drawn, any of the training part alike, and each
-    brings all samples there are of it: the chance of 1/3 each is the person's. The target gets
-    all samples of one that falls to it, or with ``clients_per_person`` above 1 a share, as a
-    hospital has a share of the records of a patient who visits several.
+    With ``unit="person"``, people are drawn uniformly from the training part, each with all of
+    their samples, and the probability of 1/3 is that of the person. The target gets all samples of
+    a person that is assigned to it. With ``clients_per_person`` above 1 it gets a share, as a
+    hospital has some of the records of a patient who visits several.
 
-    With several targets each has its own panel, drawn with its label distribution. Only that panel
-    is fair for the target: where label distributions differ, its figures leave other panels out.
+    Each of several targets has a panel with its label distribution. Only that panel is fair for
+    the target. If label distributions differ, figures of a target leave other panels out.
 
     Args:
         dataset: Its training part is drawn from; its test part stays untouched.
@@ -150,53 +152,53 @@ def draw(
         seed: Root seed of all choices.
         targets: Clients under audit.
         extra_other: Further audited samples of other clients, for each target.
-        extra_unseen: Further audited samples of nobody, for each target.
+        extra_unseen: Further audited samples of no client, for each target.
         background: Background samples of each target; None tops it up like other clients.
-        unit: What the fair draw is about: each "sample" by itself, or each "person" with all of its
-            samples.
+        unit: Unit of the fair draw: a "sample", or a "person" with all of their samples.
         clients_per_person: Among how many clients the samples of a person who takes part are
             divided, each sample alike.
 
     Raises:
         BadInput: Targets or numbers out of range, fewer training samples of a class or fewer people
-            than the audit needs, people that the data set does not tell apart, or a client left
-            without samples.
+            than the audit needs, a data set without people, or a client left without samples.
     """
     _check_draw(clients, targets, (n_fair, extra_other, extra_unseen, background or 0))
     labels = dataset.train.labels.numpy()
     counts = np.bincount(labels, minlength=dataset.classes)
     quotas = partition.quotas(counts, clients, rng=seeded_numpy(seed, "partition"))
-    asked = n_fair + extra_other + extra_unseen
-    of_target, of_others = n_fair / 3 / asked, (n_fair / 3 + extra_other) / asked
+    panel_size = n_fair + extra_other + extra_unseen
+    of_target, of_others = n_fair / 3 / panel_size, (n_fair / 3 + extra_other) / panel_size
     if unit == "person":
         _check_people(dataset, clients, clients_per_person, n_fair, extra_other + extra_unseen)
         panels = _people(dataset, targets=targets, size=n_fair, seed=seed)
         of_target, of_others = 1 / 3 / clients_per_person, 2 / 3 - 1 / 3 / clients_per_person
     else:
-        panels = _panels(labels, quotas, targets=targets, size=asked, seed=seed)
-    taken = np.concatenate([panel.positions for panel in panels])
-    left = all_but(len(labels), taken)
-    wanted = _background(quotas, panels, of_target=of_target, of_others=of_others, fixed=background)
+        panels = _panels(labels, quotas, targets=targets, size=panel_size, seed=seed)
+    audited_positions = np.concatenate([panel.positions for panel in panels])
+    free_positions = all_but(len(labels), audited_positions)
+    background_quotas = _background(
+        quotas, panels, of_target=of_target, of_others=of_others, fixed=background
+    )
     rng = seeded_numpy(seed, "background")
-    available = np.bincount(labels[left], minlength=dataset.classes)
-    hands = deal(labels[left], within(wanted, available, rng=rng), rng=rng)
+    available = np.bincount(labels[free_positions], minlength=dataset.classes)
+    hands = deal(labels[free_positions], within(background_quotas, available, rng=rng), rng=rng)
     if unit == "person":
         audited = _with_their_people(panels, clients, clients_per_person, seed=seed)
     else:
         audited = _assigned(panels, clients, n_fair=n_fair, extra_other=extra_other, seed=seed)
     # Ids of the training part are positions in it.
-    held = {
-        client: np.concatenate([left[hand], taken[audited.owner == client]])
+    training_ids = {
+        client: np.concatenate([free_positions[hand], audited_positions[audited.owner == client]])
         for client, hand in enumerate(hands)
     }
-    empty = [target for target in targets if not len(held[target])]
+    empty = [target for target in targets if not len(training_ids[target])]
     if empty and background == 0:
         raise BadInput(
             f"client {empty[0]} is left without samples: its background (audit.background) is 0, "
             f"and none of the {n_fair} fairly drawn {'people' if unit == 'person' else 'samples'} "
             "fell to it; raise audit.background, or leave it out, or draw more (audit.samples)"
         )
-    return dealt(dataset, held, audited, seed=seed)
+    return dealt(dataset, training_ids, audited, seed=seed)
 
 
 def canaries(
@@ -209,12 +211,11 @@ def canaries(
     count: int = 500,
     kind: str = "mislabelled",
 ) -> Deal:
-    """Audits canaries: samples with a wrong label, each the target's or nobody's by a fair coin.
+    """Draw canaries: samples with a wrong label that the target trains on if a fair coin says so.
 
-    A model has no reason for what it says of a canary but that it was trained on it, so that bounds
-    on epsilon from one run come closer to what the training allows than by ordinary samples. Those
-    that the target trains on and those that nobody does differ in nothing but their coin. Beside
-    them the target has as many samples as the partition says.
+    A model can predict a wrong label only if it was trained on it. Bounds on epsilon from one run
+    are therefore tighter than with ordinary samples. Canaries inside and outside the training data
+    differ in their coin only. The target has as many other samples as the partition says.
 
     Args:
         dataset: Its training part is drawn from; its test part stays untouched.
@@ -224,7 +225,7 @@ def canaries(
         targets: Clients under audit.
         count: Canaries for each target; about half of them are trained on.
         kind: "mislabelled" for samples of the data set; "noise" for normal numbers about 0, as
-            large as features are, which are like no other sample and hardly like each other.
+            large as features are, which resemble no other sample and barely each other.
 
     Raises:
         BadInput: No such kind, targets or numbers out of range, or too few training samples.
@@ -249,11 +250,11 @@ def canaries(
 
 
 AS_PUBLISHED = frozenset({"fedmia_paper", "fedmia_code", "cofedmid"})
-"""Draws whose comparison of members and non-members is kept as a paper has it, although clients
-may differ; their figures say that no draw was fair."""
+"""Draws that compare members and non-members as a paper does, although clients may differ. Their
+figures state that no draw was fair."""
 
 OF_EACH_CLIENT = AS_PUBLISHED | {"sia"}
-"""Draws whose audited samples of each client are random ones of its own training data."""
+"""Draws whose audited samples of each client are random samples of its training data."""
 
 DRAWS: dict[str, Callable[..., Deal]] = {
     "fair": draw,
@@ -292,16 +293,16 @@ def _panels(
 
 
 def _people(dataset: Dataset, *, targets: Sequence[ClientId], size: int, seed: int) -> list[_Panel]:
-    """For each target so many people, none of them another target's, with all their samples."""
+    """Draw people for each target with all of their samples, disjoint from other targets."""
     assert dataset.subject is not None
     subject = dataset.subject[: len(dataset.train)].numpy()
-    there = np.unique(subject)
-    if size * len(targets) > len(there):
+    people = np.unique(subject)
+    if size * len(targets) > len(people):
         raise BadInput(
             f"{size} people are audited for each of {len(targets)} clients, and the training part "
-            f"has samples of {len(there)}; lower the number of audited people (audit.people)"
+            f"has samples of {len(people)}; lower the number of audited people (audit.people)"
         )
-    drawn = seeded_numpy(seed, "audit records").permutation(there)
+    drawn = seeded_numpy(seed, "audit records").permutation(people)
     panels = []
     for place, target in enumerate(targets):
         positions = np.flatnonzero(np.isin(subject, drawn[place * size : (place + 1) * size]))
@@ -311,7 +312,7 @@ def _people(dataset: Dataset, *, targets: Sequence[ClientId], size: int, seed: i
 
 
 def _with_their_people(panels: Sequence[_Panel], clients: int, each: int, *, seed: int) -> Audited:
-    """Settles for each person whose client it is, and who of these has each of its samples."""
+    """Assign each person to clients, and each sample of a person to one of these clients."""
     owners, subjects = [], []
     for panel in panels:
         assert panel.subject is not None
@@ -319,7 +320,7 @@ def _with_their_people(panels: Sequence[_Panel], clients: int, each: int, *, see
         owner = np.full(len(panel.positions), NOBODY, dtype=np.int64)
         others = np.delete(np.arange(clients), panel.target)
         for positions in positions_of(panel.subject).values():
-            # In an order of draws that no outcome changes: whose turn comes next is a coin alone.
+            # All draws are made for each person, so that no draw depends on an earlier outcome.
             coin, visited = int(rng.integers(3)), rng.permutation(others)[:each]
             if coin == 0:
                 visited[0] = panel.target
@@ -331,7 +332,7 @@ def _with_their_people(panels: Sequence[_Panel], clients: int, each: int, *, see
     return Audited(
         np.concatenate([panel.positions for panel in panels]),
         np.concatenate(owners),
-        np.repeat([panel.target for panel in panels], [len(one.positions) for one in panels]),
+        np.repeat([panel.target for panel in panels], [len(panel.positions) for panel in panels]),
         np.concatenate(subjects),
     )
 
@@ -339,7 +340,7 @@ def _with_their_people(panels: Sequence[_Panel], clients: int, each: int, *, see
 def _assigned(
     panels: Sequence[_Panel], clients: int, *, n_fair: int, extra_other: int, seed: int
 ) -> Audited:
-    """Settles who owns each audited sample."""
+    """Assign an owner to each audited sample."""
     owners, fair_for = [], []
     for panel in panels:
         owners.append(_owners(panel, clients, n_fair=n_fair, extra_other=extra_other, seed=seed))
@@ -353,7 +354,7 @@ def _assigned(
 def _owners(
     panel: _Panel, clients: int, *, n_fair: int, extra_other: int, seed: int
 ) -> Int[ndarray, " audited"]:
-    """Owners by position: fair ones first, then extra samples of others, then of nobody."""
+    """Return owners by position: fair draws, then extra samples of others, then of no client."""
     rng = seeded_numpy(seed, "owners", panel.target)
     size = len(panel.positions)
     others = np.delete(np.arange(clients), panel.target)
@@ -371,10 +372,10 @@ def _background(
     of_others: float,
     fixed: int | None,
 ) -> Quotas:
-    """Samples of each class that each client needs beside the audited ones it can expect.
+    """Return the background samples of each class that each client needs.
 
     Args:
-        quotas: Its samples of each class in all.
+        quotas: Samples of each class that each client has in total.
         panels: The audited samples.
         of_target: Share of a panel that its target can expect.
         of_others: Share that all other clients can expect together.

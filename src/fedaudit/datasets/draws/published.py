@@ -26,7 +26,7 @@ def fedmia_paper(
     """Audits all of the target's data, a share of the test part and of every other client.
 
     Args:
-        dataset: The training part is dealt to clients, the test part to nobody.
+        dataset: Its training part is dealt to clients; its test part is held out.
         clients: Number of clients, at least 2.
         partition: How the training part is dealt.
         seed: Root seed of all choices.
@@ -37,8 +37,8 @@ def fedmia_paper(
         BadInput: More than one target, or numbers out of range.
 
     Source: FedMIA, appendix A.1.
-    Differs: Non-members are drawn once, as the paper's equations require; its code draws them
-        anew for every client and round.
+    Differs: Non-members are drawn once, as the paper's equations require; its code draws new
+        ones for every client and round.
     """
     _check_share(share)
     return fedmia_code(
@@ -65,7 +65,7 @@ def fedmia_code(
     """Audits all of the target's data, 1,000 test samples and a fifth of every other client.
 
     Args:
-        dataset: The training part is dealt to clients, the test part to nobody.
+        dataset: Its training part is dealt to clients; its test part is held out.
         clients: Number of clients, at least 2.
         partition: How the training part is dealt.
         seed: Root seed of all choices.
@@ -77,7 +77,7 @@ def fedmia_code(
         BadInput: More than one target, or more test samples than there are.
 
     Source: FedMIA, published code.
-    Differs: Non-members are drawn once, not anew for every client and round.
+    Differs: Non-members are drawn once, not for every client and round.
     """
     _check_share(share)
     hands = _whole_deal(dataset, clients, partition, targets, seed)
@@ -104,7 +104,7 @@ def cofedmid(
     """Audits all of the target's data, 1,000 test samples and 9,000 of the other clients.
 
     Args:
-        dataset: The training part is dealt to clients, the test part to nobody.
+        dataset: Its training part is dealt to clients; its test part is held out.
         clients: Number of clients, at least 2.
         partition: How the training part is dealt.
         seed: Root seed of all choices.
@@ -148,7 +148,7 @@ def sia(
     """Audits as many samples of every client, so that guessing names one owner in as many.
 
     Args:
-        dataset: The training part is dealt to clients, the test part to nobody.
+        dataset: Its training part is dealt to clients; its test part is held out.
         clients: Number of clients, at least 2.
         partition: How the training part is dealt.
         seed: Root seed of all choices.

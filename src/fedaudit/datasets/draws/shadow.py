@@ -18,10 +18,10 @@ from fedaudit.datasets.draws.audit_set import Deal
 
 
 def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]) -> Deal:
-    """Deals a shadow federation from training samples that the audited run does not touch.
+    """Deal a shadow federation from training samples that the audited run does not use.
 
-    Neither what a client of the audited run trains on nor what is audited there is dealt; the
-    test part stays for testing. Samples keep the ids that they have in the data set.
+    Training samples of the audited run's clients and its audited samples are not dealt. The
+    test part is used for testing. Samples keep the ids that they have in the data set.
 
     Args:
         dataset: Of the audited run.
@@ -31,8 +31,8 @@ def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]
     Raises:
         BadInput: Too few samples are left for a federation of the audited one's size.
     """
-    left = untouched(dataset, audited)
-    need, have = sum(audited.sizes.values()), len(left)
+    free_ids = untouched(dataset, audited)
+    need, have = sum(audited.sizes.values()), len(free_ids)
     if have < need:
         raise BadInput(
             f"a federation of the adversary's own needs {need} training samples that the audited "
@@ -41,10 +41,10 @@ def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]
             "the data (or, "
             'for attacks that learn, set shadow.mode = "known-split")'
         )
-    ids = torch.cat([left, dataset.test.ids])
-    rest = Dataset(
+    ids = torch.cat([free_ids, dataset.test.ids])
+    remaining = Dataset(
         dataset.name,
-        dataset.train.take(left).replace(ids=torch.arange(have)),
+        dataset.train.take(free_ids).replace(ids=torch.arange(have)),
         dataset.test.replace(ids=torch.arange(have, have + len(dataset.test))),
         dataset.classes,
         dataset.normalisation,
@@ -53,7 +53,7 @@ def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]
         None if dataset.subject is None else dataset.subject[ids],
     )
     try:
-        deal = draw(rest)
+        deal = draw(remaining)
     except BadInput as error:
         raise BadInput(
             f"no shadow federation can be dealt from the {have} left: {error}"
@@ -65,7 +65,7 @@ def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]
 
 
 class Known(NamedTuple):
-    """Samples that are not audited and of which it is known who trained on them.
+    """Samples that are not audited, with known membership.
 
     Attributes:
         client: Whose training is known.
@@ -87,10 +87,10 @@ def known_split(
     size: int,
     seed: int,
 ) -> Known:
-    """Samples that a client trained on, and as many that nobody did; none of them audited.
+    """Draw samples that a client trained on and as many that no client did, none of them audited.
 
-    Samples of nobody are training samples that were not dealt and, where these do not suffice,
-    test samples.
+    Non-members are training samples that were not dealt and, if these do not suffice, test
+    samples.
 
     Args:
         dataset: Of the run.
@@ -102,7 +102,7 @@ def known_split(
         seed: Root seed; decides which samples.
 
     Raises:
-        BadInput: Too few samples of the client's, or of nobody's, are not audited.
+        BadInput: Too few of the client's samples, or of held-out samples, are not audited.
     """
     rng = seeded_numpy(seed, "known split")
     audit, half = audited.audit.samples.ids.numpy(), size // 2
@@ -126,7 +126,7 @@ def known_split(
 
 
 def untouched(dataset: Dataset, audited: Deal) -> Int[Tensor, " samples"]:
-    """Ids of the training samples that nobody trains on and that are not audited, ascending."""
+    """Return ids of training samples that no client trains on and that are not audited."""
     used = [samples.ids for samples in audited.clients.values()] + [audited.audit.samples.ids]
     free = torch.ones(len(dataset), dtype=torch.bool)
     free[torch.cat(used)] = False

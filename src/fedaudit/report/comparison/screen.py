@@ -171,20 +171,13 @@ def front_figure(
         return None
     best = best_tradeoff(comparison) if ranked else None
 
-    def place(front: Front) -> tuple[int, bool, float]:
-        # The non-members that members are distinguished from best undefended come first.
-        is_best = best is not None and front.contrast == best.contrast
-        leakages = [
-            other.points[0].leakage
-            for other in fronts
-            if other.gain is not None
-            and (other.metric, other.contrast) == (front.metric, front.contrast)
-        ]
-        return front_order(front)[1], not is_best, -max(leakages, default=0.0)
-
-    by_panel = evidence.grouped(
-        sorted(fronts, key=place), lambda front: (front.metric, front.contrast)
+    # The non-members that members are distinguished from best undefended come first.
+    lead = next((row.contrast for row in tradeoffs(comparison)), "")
+    ordered = sorted(
+        fronts,
+        key=lambda front: (front_order(front)[1], front.contrast != lead, front_order(front)[0]),
     )
+    by_panel = evidence.grouped(ordered, lambda front: (front.metric, front.contrast))
     labels, names = labels_of(comparison), evidence.distinct(map(front_name, fronts))
     looks = {name: drawing.style(at)._replace(dash="") for at, name in enumerate(names)}
     rows = {row: _UNDEFENDED for row, one in enumerate(comparison.rows) if one.family == NO_DEFENSE}

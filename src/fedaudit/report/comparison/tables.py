@@ -327,8 +327,7 @@ def _figures_table(
     if not entries:
         return None
     headings, doubted = headings_of(comparison), {e.row for e in entries if e.figure.doubt}
-    figures = [entry.figure for entry in entries]
-    changes = [_relied_on(entry, comparison, doubted) for entry in entries]
+    changes = [(entry.figure, _relied_on(entry, comparison, doubted)) for entry in entries]
     return estimate_table(
         caption,
         entries,
@@ -342,7 +341,7 @@ def _figures_table(
             unbounded="",
         ),
         first=first,
-        remark=f"{remark} {_about(comparison, zip(figures, changes, strict=True))}",
+        remark=f"{remark} {_about(comparison, changes)}",
     )
 
 

@@ -7,7 +7,12 @@ from fedaudit.report.clusters import cluster_headline, cluster_meaning, cluster_
 from fedaudit.report.deciding.membership import member_status
 from fedaudit.report.sources import SOURCE_HEADLINES, on_sources, source_meaning, source_status
 from fedaudit.report.text.membership import LEAKAGE, member_headline, member_meaning
-from fedaudit.report.verdict import figures_by_side, hardly_learned, range_headline
+from fedaudit.report.verdict import (
+    clusters_doubted,
+    figures_by_side,
+    hardly_learned,
+    range_headline,
+)
 from fedaudit.results.record import Record
 
 LEAKS: tuple[evidence.Status, ...] = (*evidence.LEAKS.values(), "above guessing")
@@ -115,10 +120,9 @@ def standing(record: Record, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
     failed = evidence.checks_of(record.controls).failed
     if not failed:
         return found
-    # Models of clusters have no controls of their own; those of no single attack are about all.
-    about_all = any(not one.attack for one in failed)
     leaks = [one for one in found if one.status in LEAKS]
-    return tuple(one for one in leaks if one.topic != "clusters" or not about_all) or (_FAILED,)
+    no_clusters = clusters_doubted(record)
+    return tuple(one for one in leaks if one.topic != "clusters" or not no_clusters) or (_FAILED,)
 
 
 _SMALLER = {

@@ -1,5 +1,7 @@
 """The verdict on membership: how large a leak is shown, or how little one can be."""
 
+from collections.abc import Hashable, Mapping
+
 from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.report import evidence
 from fedaudit.report.verdict import coverage_gaps, wrong_sign
@@ -38,7 +40,8 @@ def little_can_hide(record: Record, figures: list[Estimate]) -> bool:
         known = [figure for figure in same if figure.value is not None]
         if not any(f.metric == AUC for f in known) or not any(rate_of(f.metric) for f in known):
             return False
-    runs = evidence.runs_behind(record)
+    single = (one for one in record.findings if one.seed is not None)
+    runs = evidence.grouped(single, _subject)
     highs = [(upper_limit(f, runs), f.metric) for f in figures if f.value is not None]
     doubtful = ("strong", evidence.ROOM_FOR_DOUBT)
     return all(
@@ -47,10 +50,16 @@ def little_can_hide(record: Record, figures: list[Estimate]) -> bool:
     )
 
 
-def upper_limit(figure: Estimate, runs: evidence.RunsBehind) -> float | None:
+def upper_limit(figure: Estimate, runs: Mapping[Hashable, list[Estimate]]) -> float | None:
     """Return a figure's upper limit; for a mean over runs without one, the largest of the runs'."""
     if figure.high is not None or figure.seed is not None:
         return figure.high
-    highs = [run.high for run in runs.get(evidence.key_of(figure), [])]
+    highs = [run.high for run in runs.get(_subject(figure), [])]
     known = [high for high in highs if high is not None]
     return max(known) if known and len(known) == len(highs) else None
+
+
+def _subject(figure: Estimate) -> Hashable:
+    """Return what a figure is of, whichever run it was found in."""
+    setting = evidence.setting_of(figure)._replace(seed=None)
+    return setting, figure.attack, figure.contrast, figure.metric

@@ -12,11 +12,12 @@ from fedaudit.core.metric_names import (
 )
 from fedaudit.report import evidence, words
 from fedaudit.report.deciding.epsilons import AGAINST_BOTH_MODELS, epsilon_bounds, shown_bounds
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.sources import on_sources, strongest_on_sources
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import by_protection, shown_points
-from fedaudit.report.text.verdict import audited, verdict
+from fedaudit.report.text.verdict import audited, refusals, verdict
 from fedaudit.report.tiles import tiles_of
 from fedaudit.report.verdict import (
     controls_line,
@@ -25,7 +26,6 @@ from fedaudit.report.verdict import (
     unit_of,
     units_of,
 )
-from fedaudit.report.words import fixed
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.metrics import TEST_ACCURACY
@@ -46,7 +46,6 @@ PRIORS = (0.5, 0.01)
 """Shares of members among the records that an adversary asks about."""
 NO_LIMIT = "No upper limit of a risk is known"
 _RATE = tpr_at(FPR)
-_TEXTS = fixed("answers")
 
 
 class Answer(NamedTuple):
@@ -88,7 +87,7 @@ def by_tiles(
         tiles = [tile for topic in topics for tile in tiles_of(record).get(topic, ())]
         if not tiles:
             return unanswered(record, without, AUC if on_members else "")
-        unit = fixed("answers.units").get(unit_of(record), "") if on_members else ""
+        unit = fixed_texts("answers.units").get(unit_of(record), "") if on_members else ""
         is_void = all(NOT_RELIED_ON in tile.detail for tile in tiles)
         kind: Kind = "inconclusive" if is_void else "figure"
         return Answer(kind, unit + "; ".join(map(_as_text, tiles)), more)
@@ -112,19 +111,11 @@ def out_of_scope(why: str) -> Answering:
 
 def unanswered(record: Record, why: str, *metrics: str) -> Answer:
     """Return that nothing was tested, or that figures were refused for want of samples."""
-    every = [
-        one
-        for one in record.findings
-        if one.metric in metrics and one.value is None and "inconclusive" in one.note
-    ]
-    refused = [
-        f"{words.metric_name(one.metric)} {words.against(one.contrast)}: {shortened(one.note, 120)}"
-        for one in [figure for figure in every if figure.seed is None] or every
-    ]
+    asked = [one for one in record.findings if one.metric in metrics and "inconclusive" in one.note]
+    refused = refusals([one for one in asked if one.seed is None] or asked)
     if not refused or evidence.says_nothing(record):
         return not_tested(why)
-    reasons = "; ".join(evidence.distinct(refused)[:MOST_NAMED])
-    return Answer("inconclusive", "Too few samples", f"{reasons}.")
+    return Answer("inconclusive", "Too few samples", " ".join(refused[:MOST_NAMED]))
 
 
 def caveats(record: Record) -> str:
@@ -136,7 +127,7 @@ def caveats(record: Record) -> str:
         "hardly_learned": hardly_learned(record),
         "released": views and "final" not in views,
     }
-    texts = [fixed("answers.caveats")[name] for name, applies in applying.items() if applies]
+    texts = [fixed(f"answers.caveats.{name}") for name, applies in applying.items() if applies]
     gaps = coverage_gaps(record)
     return " ".join([*texts, *([f"{gaps}."] if gaps else [])])
 
@@ -145,19 +136,16 @@ def conclusion(record: Record) -> Answer:
     """Return the record's own verdict, and how much was audited."""
     figures = [one for one in record.findings if one.attack and one.n_members]
     figures = [one for one in figures if one.seed is not None] or figures
+    more = "A policy’s verdict is in a pack’s verdict.json."
     if record.games:
-        games = words.count(sum(point.adv.total for point in record.games))
-        audit = f"{words.plural(len(record.points), 'point')}, {games} games"
-    else:
-        audit = words.plural(len(record.seeds), "seed")
+        return Answer("stated", words.sentence(game_verdict(record).headline), more)
+    audit = words.plural(len(record.seeds), "seed")
     if figures:
         members = words.from_to(one.n_members for one in figures)
         others = words.from_to(one.n_nonmembers for one in figures)
         audit += f"; {members} {units_of(record)} as members and {others} as non-members"
         audit += " for each model"
-    more = f"Audited: {audit}. A policy’s verdict is in a pack’s verdict.json."
-    concluded = game_verdict(record) if record.games else verdict(record)
-    return Answer("stated", words.sentence(concluded.headline), more)
+    return Answer("stated", words.sentence(verdict(record).headline), f"Audited: {audit}. {more}")
 
 
 def adversary(record: Record) -> Answer:
@@ -165,14 +153,16 @@ def adversary(record: Record) -> Answer:
     text = f"View “{shortened(record.view.name)}”"
     if record.games:
         return Answer("stated", text, game_verdict(record).played)
-    return Answer("stated", text, f"{audited(record)} {_TEXTS['other_adversaries']}")
+    return Answer("stated", text, f"{audited(record)} {fixed('answers.other_adversaries')}")
 
 
 def controls(record: Record) -> Answer:
     """Return how many checks of the audit itself hold, and which kinds were not run."""
     ran = evidence.checks_of(record.controls).ran
     if not ran:
-        return not_tested(_TEXTS["games_controls" if record.games else "no_controls"])
+        return not_tested(
+            fixed("answers.games_controls" if record.games else "answers.no_controls")
+        )
     kinds = evidence.distinct(shortened(one.control, 120) for one in ran)
     missing = [kind for kind in CHECKS if kind not in kinds]
     more = f"Run: {words.some(kinds)}." + f" Not run: {words.some(missing)}." * bool(missing)
@@ -189,13 +179,13 @@ def parameters(record: Record) -> Answer:
         return Answer("not stated", "Not stated", why)
     text = words.plural(learned, "trained parameter")
     text += f", {words.number(learned / samples)} for each of {known}" if samples else ""
-    return Answer("figure", text, _TEXTS["parameters"])
+    return Answer("figure", text, fixed("answers.parameters"))
 
 
 def defenses(record: Record) -> Answer:
     """Return leakage and accuracy with a defense and without, where the record has both."""
     if record.games or evidence.says_nothing(record):
-        return not_tested(_TEXTS["no_accuracy"])
+        return not_tested(fixed("answers.no_accuracy"))
     figures = (*record.others, *evidence.headline(record))
     names = evidence.distinct(one.defense for one in figures)
     is_compared = len(names) > 1 and NO_DEFENSE in names
@@ -203,7 +193,7 @@ def defenses(record: Record) -> Answer:
         f"{shortened(words.defense_name(name))}: {_row(record, name)}."
         for name in names[:MOST_NAMED]
     ]
-    more = "\n".join(lines if is_compared else [*lines, _TEXTS["alone"]])
+    more = "\n".join(lines if is_compared else [*lines, fixed("answers.alone")])
     return Answer("figure", f"{len(names)} rows", more) if is_compared else not_tested(more)
 
 
@@ -228,7 +218,7 @@ def references(record: Record) -> Answer:
     compared = [one for one in figures if one.attack.split("-")[0] in ("rmia", "lira")]
     best = evidence.strongest(compared, AUC)
     if evidence.says_nothing(record) or best is None:
-        return not_tested(_TEXTS["no_references"])
+        return not_tested(fixed("answers.no_references"))
     text = f"Yes: largest AUC {words.with_interval(best)}, {shortened(best.attack, 40)}"
     return Answer("figure", text)
 
@@ -265,7 +255,7 @@ def claimed_epsilon(record: Record) -> Answer:
         return Answer("figure", text, f"{'. '.join(map(_as_text, tiles))}.")
     names = {
         metric: text.format(models=AGAINST_BOTH_MODELS)
-        for metric, text in fixed("answers.claims").items()
+        for metric, text in fixed_texts("answers.claims").items()
     }
     every = [evidence.over_all_runs(record, metric) for metric in names]
     claims = [one for one in every if one is not None]
@@ -284,20 +274,21 @@ def _terms(one: Estimate) -> str:
     if one.metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE):
         unit = "one client’s whole contribution"
     kind = "renyi" if one.method.startswith("Renyi accountant") else "other"
-    adjacency = fixed("answers.adjacency")["contribution" if "contribution" in unit else kind]
+    kind = "contribution" if "contribution" in unit else kind
+    adjacency = fixed(f"answers.adjacency.{kind}")
     return f"unit: {unit}; adjacency: {adjacency}; {shortened(one.method, 120) or 'not stated'}."
 
 
 def measured_epsilon(record: Record) -> Answer:
     """Return the lower bounds on epsilon that attacks, canaries and games have shown."""
-    nothing = _TEXTS["proves_nothing"]
+    nothing = fixed("answers.proves_nothing")
     if record.games:
         proven = words.number(max(point.proven_epsilon for point in record.games))
         text = f"ε at least {proven} for one record, against a server that tampers"
         return Answer("figure", text, nothing)
     bounds = epsilon_bounds(record)
     if not bounds:
-        return not_tested(_TEXTS["no_bound"])
+        return not_tested(fixed("answers.no_bound"))
     lines = []
     for one in bounds:
         others = [f"{other.text}." for other in one.measured[1:]]
@@ -312,9 +303,9 @@ def one_sum(record: Record) -> Answer:
     """Return the lower bound on the epsilon of one client's update in one round's sum."""
     found = [one for one in shown_bounds(record) if one.unit.endswith("sum")]
     if not found:
-        return not_tested(_TEXTS["no_sum"])
+        return not_tested(fixed("answers.no_sum"))
     text = f"{words.capital(found[0].at_least)}, {found[0].observer}"
-    return Answer("figure", text, _TEXTS["proves_nothing"])
+    return Answer("figure", text, fixed("answers.proves_nothing"))
 
 
 class UpperLimit(NamedTuple):
@@ -371,7 +362,7 @@ def bound_on_success(record: Record) -> Answer:
     if limit is None:
         return _unbounded(record, AUC)
     text = f"AUC at most {rounded_up(limit.value):.3f} with 95% confidence ({limit.of})"
-    return Answer("figure", text, _TEXTS["bound"] + limit.without)
+    return Answer("figure", text, fixed("answers.bound") + limit.without)
 
 
 def flagged(record: Record) -> Answer:
@@ -383,7 +374,7 @@ def flagged(record: Record) -> Answer:
         f"{_percent_up(predictive_value(limit.value, FPR, prior))} at a prior of {prior:.0%}"
         for prior in PRIORS
     ]
-    more = _TEXTS["flagged"].format(limit=f"{_percent_up(limit.value)}: {limit.of}")
+    more = fixed("answers.flagged", limit=f"{_percent_up(limit.value)}: {limit.of}")
     return Answer("figure", f"At most {words.listed(chances)}", more + limit.without)
 
 
@@ -425,10 +416,10 @@ def residual(record: Record) -> Answer:
         worst = max(behind or bare, key=lambda item: item.point.adv.high)
         limits["games"] = worst.point.adv.high, worst.name
     texts = [
-        fixed("answers.risks")[name].format(most=_percent_up(value), of=of)
+        fixed(f"answers.risks.{name}", most=_percent_up(value), of=of)
         for name, (value, of) in limits.items()
         if rounded_up(value) < 1
     ]
     texts += [f"o{bounds.sentence[1:]}" for bounds in shown_bounds(record)]
     text = "; ".join(texts) or NO_LIMIT
-    return Answer("stated", words.capital(text), _TEXTS["residual"])
+    return Answer("stated", words.capital(text), fixed("answers.residual"))

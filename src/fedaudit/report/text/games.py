@@ -7,6 +7,7 @@ from fedaudit.report import evidence, words
 from fedaudit.report.evidence import Status, status_between
 from fedaudit.report.figures.games import games_picture
 from fedaudit.report.first import First
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.points import (
     ShownPoint,
@@ -26,7 +27,6 @@ from fedaudit.report.text.points import (
     shown_points,
     times,
 )
-from fedaudit.report.words import fixed
 from fedaudit.results.games import PointPlayed
 from fedaudit.results.record import Record
 
@@ -74,7 +74,7 @@ def game_verdict(record: Record) -> GameVerdict:
     far = any(far_above(item.point) for item in shown)
     situation = "contradicted" if refuted else "far_above" if far else shows
     what = protection_word(record)
-    names = {"protection": what, "bound": fixed("games.bounds")[what]}
+    names = {"protection": what, "bound": fixed(f"games.bounds.{what}")}
     return GameVerdict(
         status="claim contradicted" if refuted else status,
         look="strong leak" if refuted else status,
@@ -82,9 +82,9 @@ def game_verdict(record: Record) -> GameVerdict:
         played=_played(record.games),
         contradictions=tuple(map(_contradiction, refuted[:MOST_NAMED])),
         claims=tuple(_claims(shown)[:MOST_NAMED]),
-        meaning=fixed("games")[shows].format(**names),
+        meaning=fixed(f"games.{shows}", **names),
         limits=tuple(_limits(shown)),
-        next=tuple(fixed("games.next")[situation].format(**names).splitlines()),
+        next=tuple(fixed(f"games.next.{situation}", **names).splitlines()),
     )
 
 
@@ -144,7 +144,8 @@ def _right(item: ShownPoint) -> str:
 
 def _played(points: Sequence[PointPlayed]) -> str:
     records = evidence.distinct(shortened(point.records, 160) for point in points)
-    return fixed("games")["played"].format(
+    return fixed(
+        "games.played",
         points=words.capital(words.plural(len(points), "point")),
         games=words.from_to(point.adv.total for point in points),
         targets=words.from_to(point.targets for point in points),
@@ -181,8 +182,8 @@ def _claims(shown: Sequence[ShownPoint]) -> list[str]:
             continue
         claimed = _range([point.claimed_epsilon for point in far])
         if any(point.actual_epsilon is None for point in far):
-            why = fixed("games.unbounded")["shared_mask" if far[0].shared_mask else "probabilities"]
-            gives = f"gives no epsilon at all: {why}"
+            why = "shared_mask" if far[0].shared_mask else "probabilities"
+            gives = f"gives no epsilon at all: {fixed(f'games.unbounded.{why}')}"
         else:
             actual = _range([point.actual_epsilon for point in far])
             gives = f"by its own probabilities gives ε {actual} for one record"
@@ -200,10 +201,10 @@ def fit_warnings(shown: Sequence[ShownPoint]) -> list[str]:
     """Return warnings about points at which low success is no sign of protection."""
     by_problem = {
         problem: [shortened(item.name, 60) for item in shown if fit_problem(item.point) == problem]
-        for problem in fixed("games.fit")
+        for problem in fixed_texts("games.fit")
     }
     return [
-        fixed("games.fit")[problem].format(points=words.some(names, 4))
+        fixed(f"games.fit.{problem}", points=words.some(names, 4))
         for problem, names in by_problem.items()
         if names
     ]
@@ -211,16 +212,16 @@ def fit_warnings(shown: Sequence[ShownPoint]) -> list[str]:
 
 def _limits(shown: Sequence[ShownPoint]) -> list[str]:
     """Return what the games cannot show."""
-    points, texts = [item.point for item in shown], fixed("games.limits")
+    points = [item.point for item in shown]
     claims = [point for point in points if point.claimed_epsilon is not None]
     beyond = [provable(p) for p in claims if (p.claimed_epsilon or 0.0) >= provable(p)]
     limits = fit_warnings(shown)
     if beyond:
         most = epsilon(max(beyond))
         counts = {"beyond": words.count(len(beyond)), "claims": words.count(len(claims))}
-        limits.append(texts["unprovable"].format(most=most, **counts))
-    limits += [texts["claims"]] * bool(claims)
-    limits += [texts["rounds"]] * any(point.rounds for point in points)
+        limits.append(fixed("games.limits.unprovable", most=most, **counts))
+    limits += [fixed("games.limits.claims")] * bool(claims)
+    limits += [fixed("games.limits.rounds")] * any(point.rounds for point in points)
     again = any(point.targets < point.adv.total for point in points)
     targets = ", and for these targets: each was asked about in several games" * again
-    return [*limits, texts["intervals"].format(targets=targets)]
+    return [*limits, fixed("games.limits.intervals", targets=targets)]

@@ -5,6 +5,7 @@ from fedaudit.report import evidence, words
 from fedaudit.report.deciding.clients import are_several, largest_limits, scope_of
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.membership import member_status
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import (
     WRONG_SIGN,
@@ -17,12 +18,11 @@ from fedaudit.report.verdict import (
     units_of,
     wrong_sign,
 )
-from fedaudit.report.words import fixed
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
 
-LEAKAGE = fixed("membership.leakage")
+LEAKAGE = fixed_texts("membership.leakage")
 """How the headline of a leak of each size begins, by verdict."""
 _RATES = ("tpr@0.01", "tpr@0.001")
 
@@ -50,8 +50,8 @@ def _headline(
     record: Record, status: evidence.Status, front: list[Estimate], *, alone: bool
 ) -> str:
     if status in LEAKAGE:
-        distinguished = fixed("membership.distinguished")[unit_of(record)]
-        better = fixed("membership.better").get(status, "")
+        distinguished = fixed(f"membership.distinguished.{unit_of(record)}")
+        better = fixed_texts("membership.better").get(status, "")
         return range_headline(front) or f"{LEAKAGE[status]}: {distinguished}{better}"
     if status == "no leak shown":
         return f"No leak{'' if alone else ' of membership'} shown by the attacks that were run"
@@ -72,13 +72,12 @@ def member_meaning(record: Record, status: evidence.Status, figures: list[Estima
         status: The verdict on membership.
         figures: Those of its headline.
     """
-    texts = fixed("membership.meaning")
-    meaning = texts[status].format(units=units_of(record))
+    meaning = fixed(f"membership.meaning.{status}", units=units_of(record))
     if status in LEAKAGE:
         if unit_of(record) == "canary sample":
-            meaning = texts["canary sample"]
+            meaning = fixed("membership.meaning.canary sample")
         elif status == "trace of a leak" and range_headline(figures):
-            meaning = texts["range"]
+            meaning = fixed("membership.meaning.range")
         return " ".join(filter(None, (meaning, _affected(figures), _may_be_larger(figures))))
     if status == "inconclusive" and wrong_sign(figures):
         return f"{words.capital(WRONG_SIGN)}. Check the score's sign before anything is concluded."
@@ -112,7 +111,7 @@ def _hidden(record: Record, figures: list[Estimate]) -> str:
     fewest = [f.value for f in figures if f.metric == "tpr@0.001"]
     unknown = "This audit says nothing about TPR below 1% FPR. "
     return (
-        f"{fixed('membership.power')['planted' if planted else 'not_planted']} "
+        f"{fixed('membership.power.planted' if planted else 'membership.power.not_planted')} "
         f"What could still be hidden: {upper_bounds(figures)}. "
         f"{unknown if not fewest or None in fewest else ''}"
         "This is a measurement, not a proof: a stronger attack may exist."

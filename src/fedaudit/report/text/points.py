@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from fedaudit.report import evidence
 from fedaudit.report.evidence import grouped
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Tile, shortened
-from fedaudit.report.words import count, fixed, interval, number, percent, plural
+from fedaudit.report.words import count, interval, number, percent, plural
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.games import FIT, HELD_OUT, InRounds, PointPlayed
 from fedaudit.results.record import Record
@@ -84,7 +85,7 @@ def _varying(points: Sequence[PointPlayed]) -> set[str]:
 
 def _settings(point: PointPlayed, varying: set[str]) -> list[str]:
     return [
-        fixed("games.settings").get(
+        fixed_texts("games.settings").get(
             f"{name}={value}", f"{shortened(name.rpartition('.')[2], 30)}={shortened(value, 30)}"
         )
         for name, value in point.settings.items()
@@ -118,7 +119,7 @@ def plan_words(rounds: InRounds) -> str:
     parts = [
         plural(rounds.neurons, "neuron") * (rounds.neurons > 1),
         "louder" * (rounds.louder != 1),
-        f"sum of {count(rounds.clients)}, {fixed('games.others')[rounds.others]}"
+        f"sum of {count(rounds.clients)}, {fixed(f'games.others.{rounds.others}')}"
         * (rounds.clients > 1),
     ]
     return ", ".join(filter(None, parts))
@@ -154,16 +155,17 @@ def most_right(shown: Sequence[ShownPoint]) -> ShownPoint:
 
 
 def least_right(behind: Sequence[ShownPoint]) -> ShownPoint | None:
-    """Return the point with the lowest success rate that the highest is compared with.
+    """Return the point of another protection with which :func:`most_right` is compared.
 
-    It is of another family with the same epsilon, or as many rounds. Without such a family it is
-    the highest of its own family, so that like is compared with like. None of a single family.
+    Like is compared with like: points with the same epsilon, or as many rounds, if there are any.
+    Each protection counts where the server does best, and the strongest one is returned. None if
+    there is a single protection.
     """
     most = most_right(behind)
-    others = [item for item in behind if item.family != most.family]
-    alike = [item for item in others if _step(item) == _step(most)]
-    alike = alike or [most_right(inside) for inside in families(others).values()]
-    return min(alike, key=lambda one: (one.point.adv.high, one.point.adv.value), default=None)
+    others = [one for one in behind if protection_name(one.point) != protection_name(most.point)]
+    alike = [one for one in others if _step(one) == _step(most)] or others
+    worst = map(most_right, grouped(alike, lambda one: protection_name(one.point)).values())
+    return min(worst, key=lambda one: (one.point.adv.high, one.point.adv.value), default=None)
 
 
 def _step(item: ShownPoint) -> float:

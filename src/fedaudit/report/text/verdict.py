@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
@@ -10,6 +11,7 @@ from fedaudit.report.deciding.clients import clients_of
 from fedaudit.report.deciding.deletion import deletion
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.findings import findings, headlines, standing
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import (
     clients_named,
@@ -17,10 +19,8 @@ from fedaudit.report.verdict import (
     failures_beside,
     hardly_learned,
     left_out,
-    sides_of,
     unit_of,
 )
-from fedaudit.report.words import fixed
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import by_test_alone
 from fedaudit.results.record import Record
@@ -95,7 +95,7 @@ def learning_warning(record: Record) -> str:
         for one in rows
     ]
     named = words.capital(words.some(accuracies, MOST_WARNED, "more rows"))
-    return fixed("verdict")["hardly_learned"].format(accuracies=named)
+    return fixed("verdict.hardly_learned", accuracies=named)
 
 
 def audited(record: Record) -> str:
@@ -111,7 +111,7 @@ def audited(record: Record) -> str:
     view = shortened(record.view.description, 400) or "not described in the record"
     return (
         f"This audit {made}. It asked: {' '.join(questions(record))} {tried} tried. "
-        f"The adversary: {words.sentence(view)}{_undefended(record)}"
+        f"The adversary: {words.sentence(view)}"
     )
 
 
@@ -129,15 +129,6 @@ def _defenses(record: Record) -> str:
     return f", with {words.listed(names)}" if names else ""
 
 
-def _undefended(record: Record) -> str:
-    """Return which audited clients do not use the defense: their leak is not the defense's."""
-    sides = sides_of(record)
-    if sides is None:
-        return ""
-    verb = "does" if len(sides.undefended) == 1 else "do"
-    return f" {words.capital(clients_named(sides.undefended))} {verb} not use the defense."
-
-
 def questions(record: Record) -> list[str]:
     """Return the questions that a study or a recording answers."""
     targets = clients_of(record.findings)
@@ -150,8 +141,7 @@ def questions(record: Record) -> list[str]:
         "secure_sum": record.config.get("secure_sum"),
         "canaries": record.config.get("canaries"),
     }
-    texts = fixed("questions")
-    return [texts[topic].format(of=of) for topic, applies in asked.items() if applies]
+    return [fixed(f"questions.{topic}", of=of) for topic, applies in asked.items() if applies]
 
 
 _FATES = {"refused": " was refused", "failed": " was tried and failed"}
@@ -174,21 +164,10 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
         record: The record.
         figures: Those of the headline.
     """
-    refused = Counter(
-        (
-            words.metric_name(one.metric),
-            "It needs more non-members" * bool(needs_more(one)) or _reason(one.note),
-        )
-        for one in figures
-        if one.value is None
-    )
-    found = [
-        f"{metric}: {words.plural(count, 'figure')} not given. {words.sentence(reason)}"
-        for (metric, reason), count in refused.items()
-    ]
+    found = refusals(figures)
     if unsure := sum(by_test_alone(figure) for figure in figures):
         count = words.plural(unsure, "figure")
-        found.append(fixed("verdict")["unsure"].format(figures=count))
+        found.append(fixed("verdict.unsure", figures=count))
     found += [
         f"{shortened(row.name, 60)}{_FATES.get(row.status, '')}: "
         f"{words.sentence(_reason(row.note or row.uncovered))}"
@@ -197,8 +176,24 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
     ]
     if below := sum(f.metric == AUC and f.high is not None and f.high < 0.5 for f in figures):
         count = words.plural(below, "figure")
-        found.append(fixed("verdict")["below"].format(figures=count))
+        found.append(fixed("verdict.below", figures=count))
     return tuple(found)
+
+
+def refusals(figures: Iterable[Estimate]) -> list[str]:
+    """Return a text for each metric and reason for which figures were refused."""
+    refused = Counter(
+        (
+            words.metric_name(one.metric),
+            "It needs more non-members" * bool(needs_more(one)) or _reason(one.note),
+        )
+        for one in figures
+        if one.value is None
+    )
+    return [
+        f"{metric}: {words.plural(count, 'figure')} not given. {words.sentence(reason)}"
+        for (metric, reason), count in refused.items()
+    ]
 
 
 def _reason(note: str) -> str:

@@ -52,7 +52,7 @@ from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 
 if TYPE_CHECKING:
-    from fedaudit.report.summary import PolicyOutcome
+    from fedaudit.report.summary import Section as SummarySection
 
 AnyPlan: TypeAlias = AuditPlan[Study] | AuditPlan[GameStudy]
 Choice = TypeVar("Choice", int, str)
@@ -250,7 +250,7 @@ class Run:
         write_summary(self.record, target, self._judged(policy), valid_until)
         return target
 
-    def _judged(self, policy: Path | str | None) -> PolicyOutcome | None:
+    def _judged(self, policy: Path | str | None) -> SummarySection | None:
         from fedaudit.gate.outputs import judged
 
         return None if policy is None else judged(self.record, Path(policy))
