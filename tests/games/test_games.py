@@ -214,7 +214,7 @@ def test_an_extractor_of_512_features_gives_the_first_of_1280(
         ({"game.targets": 41}, "too few for 41 targets"),
         ({"game.games": 1, "game.targets": 1}, "games of both kinds"),
         ({"neuron.output": "softmax"}, "one-logit"),
-        ({"game.validation": 0}, "none of either"),
+        ({"game.validation": 0}, "or neither"),
         ({"game.colour": 1}, "no setting"),
     ],
 )

@@ -245,8 +245,8 @@ def judged(record: Record, policy: Path) -> Section:
     Raises:
         BadInput: The file is no policy.
     """
-    asked = read_policy(policy)
-    return policy_section(record, evaluate_policy(record, asked), asked, policy.name)
+    read = read_policy(policy)
+    return policy_section(record, evaluate_policy(record, read), read, policy.name)
 
 
 def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) -> Section:
@@ -266,14 +266,16 @@ def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) 
     counted = [
         f"{counts[key]} {text['count']}" for key, text in _TEXTS["rules"].items() if counts[key]
     ]
-    said, more = _TEXTS["outcomes"][str(verdict.outcome)], len(rules) - MOST_LISTED
-    left = f"And {plural(more, 'more rule')}; the verdict has all." if more > 0 else ""
-    kept = f"Kept as well: {'; '.join(shortened(one.name, 80) for one in met)}." if met else ""
+    words, n_more = _TEXTS["outcomes"][str(verdict.outcome)], len(rules) - MOST_LISTED
+    others = f"And {plural(n_more, 'more rule')}; the verdict has all." if n_more > 0 else ""
+    satisfied = (
+        f"Kept as well: {'; '.join(shortened(check.name, 80) for check in met)}." if met else ""
+    )
     return Section(
         POLICY_TITLE,
-        badge=said["badge"],
-        tone=said["tone"],
-        lead=f"By the policy “{shortened(verdict.policy, 80)}” {said['meaning']}.",
+        badge=words["badge"],
+        tone=words["tone"],
+        lead=f"By the policy “{shortened(verdict.policy, 80)}” {words['meaning']}.",
         paragraphs=(f"Of {plural(counts.total(), 'rule')}: {'; '.join(counted)}.",),
         facts=(
             ("Policy set by", shortened(policy.owner, 80) or _TEXTS["no_owner"]),
@@ -284,7 +286,7 @@ def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) 
         items=tuple(
             f"Not judged: {sentence(shortened(item, _LONG))}" for item in verdict.unjudged[:6]
         ),
-        remarks=tuple(filter(None, (left, shortened(kept, 600)))),
+        remarks=tuple(filter(None, (others, shortened(satisfied, 600)))),
     )
 
 
@@ -295,17 +297,19 @@ def _rule(check: Check, *, is_void: bool) -> tuple[str, tuple[str, ...]]:
     why = check.reason
     if check.ceiling is not None:
         allowed = shown(check.ceiling, check.metric)
-        if worst is None or (is_open and all(one.value is None for one in check.open)):
+        if worst is None or (is_open and all(figure.value is None for figure in check.open)):
             outcome = "not judged"
-            asked = f"{plural(check.figures, 'figure')} asked for: " * bool(check.figures)
-            why = asked + (listed(distinct(one.reason for one in check.open)) or check.reason)
+            counted = f"{plural(check.figures, 'figure')} asked for: " * bool(check.figures)
+            why = counted + (
+                listed(distinct(figure.reason for figure in check.open)) or check.reason
+            )
         elif is_void:
             outcome, why = "taken back", _TEXTS["taken_back"]
         else:
             measured = figure_text(worst, check.metric)
             number = check.outcomes.get(outcome, 0)
-            of = f"{number} of {check.figures} figures {_TEXTS['rules'][outcome]['figures']}"
-            parts = (worst.what, of * (check.figures > 1), worst.reason, _settling(check))
+            share = f"{number} of {check.figures} figures {_TEXTS['rules'][outcome]['figures']}"
+            parts = (worst.what, share * (check.figures > 1), worst.reason, _settling(check))
             why = "; ".join(filter(None, parts))
     name, row = shortened(capital(check.name), 120), _TEXTS["rules"][outcome]["row"]
     cells = (row, name, allowed, measured, shortened(why, _LONG))
