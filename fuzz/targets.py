@@ -29,7 +29,7 @@ from fedaudit.plan.file import read_studies
 from fedaudit.report.page import report_html
 from fedaudit.results.comparison import write_comparison_file
 from fedaudit.results.read import read_comparison, read_record
-from fedaudit.results.sealing import without_digest
+from fedaudit.results.text import without_digest
 from fedaudit.study.comparing import compared
 from fuzz import kept, nodes
 from fuzz.target import FOLDER, Target, alone, file, header

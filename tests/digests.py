@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from fedaudit.results.sealing import sealed_json, without_digest
+from fedaudit.results.text import sealed_json, without_digest
 
 
 def write_with_digest(document: dict[str, Any], path: Path) -> None:

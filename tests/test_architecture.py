@@ -76,7 +76,7 @@ OPENED_ELSEWHERE = {
     "datasets.formats.npz._stored": "a stream of open_regular",
     "datasets.formats.npz._announced": "an entry of a stream of open_regular",
     "games.records._net": "an installed package",
-    "report.section.template_file": "a file of this package",
+    "report.fixed.package_file": "a file of this package",
     "results.ladder.ladder": "a file of this package",
     "cli.application._TerminalStream._to_nowhere": "the null device",
     "cli.application.printing_anyway": "the null device",

@@ -26,7 +26,7 @@ from fedaudit.datasets.source import DataSource
 from fedaudit.defenses import DEFENSES
 from fedaudit.models import MODELS, ConfiguredModel
 from fedaudit.plan.sections import TrainingSection
-from fedaudit.study.front.spelling import attack_settings, defense_settings, registering
+from fedaudit.study.front.references import attack_settings, defense_settings, registering
 
 CALLS = Path(__file__).parent / "typed_calls"
 ROOT = CALLS.parents[1]

@@ -138,6 +138,18 @@ def test_the_figures_of_the_readme_are_those_of_the_records() -> None:
     assert f"finds {drawn_anew:.0f} % of the members at 0.1 % false positives" in readme
     assert f"with the same non-members throughout {aligned:.0f} %" in readme
     assert f"{sum(len(paper.claim) for paper in data.papers())} of them" in readme
+    counts = {row[0]: row[1:] for row in table_rows((ROOT / "docs/claims.md").read_text())}
+    papers = [row for row in table_rows(readme) if f"[{row[0]}](#{row[0].lower()})" in counts]
+    assert len(papers) == 5
+    for name, _, stated in papers:
+        claims, confirmed, _, missed, _, _, undecided, _ = counts[f"[{name}](#{name.lower()})"]
+        assert stated == f"{confirmed}, {missed}, {undecided} of {claims}"
+
+
+def table_rows(page: str) -> list[list[str]]:
+    """Return the cells of each row of Markdown tables."""
+    lines = [line for line in page.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from fedaudit.report.page import write_page
 from fedaudit.results.comparison import write_comparison_file
 from fedaudit.results.read import read_comparison, read_record
 from fedaudit.results.record import record_json, write_record
-from fedaudit.results.sealing import content_digest, sealed_json, was_altered, without_digest
+from fedaudit.results.text import content_digest, sealed_json, was_altered, without_digest
 from fedaudit.study.comparing import compared
 from fedaudit.study.running import run as running
 from fedaudit.study.running.run import run_study

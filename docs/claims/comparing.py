@@ -11,9 +11,9 @@ from docs.claims.figures import Asked, counted, hypervolumes, rows
 from docs.claims.pairs import Pair, pairs, sides
 from fedaudit.metrics import Limited, averaged
 from fedaudit.results.aggregate import Values, difference, further_runs, over_gaps
-from fedaudit.results.averages import Direction, average
 from fedaudit.results.comparison import Difference
 from fedaudit.results.metrics import MODEL_RISK
+from fedaudit.results.tradeoffs import Direction, average
 
 LEAST = {
     "membership": (0.7, 0.65),

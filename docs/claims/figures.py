@@ -15,7 +15,6 @@ from fedaudit.metrics.delong import auc_interval
 from fedaudit.metrics.intervals import clopper_pearson
 from fedaudit.plan.optional import DefenseSection
 from fedaudit.results.aggregate import Value, Values, gap_between
-from fedaudit.results.averages import AttackKey, Direction, Directions, directions_of
 from fedaudit.results.clusters import ClusterResult, models_of_groups
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
@@ -32,6 +31,7 @@ from fedaudit.results.guessing import with_doubts
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, Trajectory, UsageRow
 from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult, has_older_level
+from fedaudit.results.tradeoffs import AttackKey, Direction, Directions, directions_of
 
 LATE = (0.6, 1.0)
 """Shares of the rounds at which the gap of loss is a figure."""

@@ -11,7 +11,7 @@ from docs.claims.data import ROOT, Regime, Scale, is_of_games, regimes
 from docs.claims.figures import path_of
 from fedaudit.plan.file import read_studies
 from fedaudit.report.words import plural
-from fedaudit.results.clusters import ClusterResult, choices, clients_of, models_of_groups
+from fedaudit.results.clusters import ClusterResult, choices, clients_in, models_of_groups
 from fedaudit.results.read import read_record
 
 STUDIES = ROOT / "studies"
@@ -103,7 +103,7 @@ def _apart(regime: Regime) -> str:
 def _is_apart(run: ClusterResult) -> bool:
     used = choices(run)
     return all(
-        len({used[at] for at in clients_of(run, group)}) == 1 for group in models_of_groups(run)
+        len({used[at] for at in clients_in(run, group)}) == 1 for group in models_of_groups(run)
     )
 
 

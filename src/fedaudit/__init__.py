@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fedaudit.live.models import unlearning as unlearning
     from fedaudit.live.recorder import record as record
     from fedaudit.live.splitting import split_dataset as split_dataset
-    from fedaudit.metrics.evaluate import evaluate as evaluate
+    from fedaudit.metrics.table import evaluate as evaluate
     from fedaudit.observe.views import seen_from as seen_from
     from fedaudit.plan import games as _games
     from fedaudit.plan import optional as _optional

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedaudit.algorithms import ALGORITHMS, FederatedTask
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported
-from fedaudit.core.objects import stated
+from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Batch, ClientId, Params, Samples, Sees, Setting, plus
 from fedaudit.engines.base import Engine
@@ -29,7 +29,7 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload
 from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.plan.options import check_options
-from fedaudit.risk.base import ByLoss
+from fedaudit.risk.catalog import ByLoss
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure
 from fedaudit.signals.outputs import Confidence, Loss
@@ -210,7 +210,7 @@ def test_it_is_a_frozen_value_that_states_itself_alike_each_time(name: str) -> N
     assert isinstance(algorithm, Algorithm)
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(algorithm, dataclasses.fields(algorithm)[0].name, None)  # type: ignore[arg-type]
-    assert stated(algorithm) == stated(made(name))
+    assert canonical_repr(algorithm) == canonical_repr(made(name))
 
 
 @pytest.mark.parametrize(

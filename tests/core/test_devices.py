@@ -17,9 +17,9 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Objective, Turn, Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining, train
+from fedaudit.plan.identity import run_key
 from fedaudit.signals.gradients import gradient_products
 from fedaudit.signals.kernels.plan import KERNELS
-from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.programs import exit_code

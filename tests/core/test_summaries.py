@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 import fedaudit as fa
-from fedaudit.core.objects import stated
+from fedaudit.core.objects import canonical_repr
 from fedaudit.core.values import Samples
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.live.audited import Split
@@ -37,17 +37,17 @@ def test_no_representation_prints_samples_targets_or_ids() -> None:
 
 
 def test_identity_still_sees_every_value_of_samples() -> None:
-    assert stated(samples()) != stated(samples(0.5))
-    assert stated(samples()) == stated(samples())
+    assert canonical_repr(samples()) != canonical_repr(samples(0.5))
+    assert canonical_repr(samples()) == canonical_repr(samples())
 
 
-def test_print_options_of_a_notebook_change_no_words() -> None:
+def test_print_options_of_a_notebook_change_no_repr_of() -> None:
     values = [torch.rand(4, dtype=torch.float64), np.array([1 / 3, -1e-9, np.nan]), np.arange(9)]
-    usual = [stated(value) for value in values]
+    usual = [canonical_repr(value) for value in values]
     try:
         torch.set_printoptions(precision=2, threshold=2, linewidth=20, sci_mode=True)  # type: ignore[no-untyped-call]
         with np.printoptions(precision=2, threshold=2, sign="+", nanstr="-", suppress=True):
-            assert [stated(value) for value in values] == usual
+            assert [canonical_repr(value) for value in values] == usual
             assert repr(values[0]) != usual[0]
             assert repr(values[1]) != usual[1]
     finally:

@@ -11,8 +11,13 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.dataset import Dataset, numbered
 from fedaudit.datasets.draws.fair import draw
-from fedaudit.datasets.partitions.attribute import BySide, dealt_by_side, like_their_side, sides_of
 from fedaudit.datasets.partitions.schemes import IID, Dirichlet
+from fedaudit.datasets.partitions.shifts import (
+    BySide,
+    dealt_by_side,
+    like_their_side,
+    sides_of,
+)
 
 GROUP = (0, 0, 0, 0, 1, 1)
 

@@ -14,7 +14,8 @@ from fedaudit.core.seeds import seeded
 from fedaudit.datasets.dataset import Dataset, numbered
 from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.draws.fair import draw
-from fedaudit.datasets.partitions.feature_shift import (
+from fedaudit.datasets.partitions.schemes import IID
+from fedaudit.datasets.partitions.shifts import (
     Shift,
     brightened,
     of_clients,
@@ -22,7 +23,6 @@ from fedaudit.datasets.partitions.feature_shift import (
     rotated,
     shifted,
 )
-from fedaudit.datasets.partitions.schemes import IID
 
 CLIENTS = 8
 SHIFT = Shift("brightness", 0.25, (0.2, 0.4), (0.8, 0.9))

@@ -8,7 +8,8 @@ import pytest
 
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.engines import ray_cluster
-from fedaudit.engines.ray_cluster import RayCluster, engine_named
+from fedaudit.engines.local import engine_named
+from fedaudit.engines.ray_cluster import RayCluster
 from tests.programs import exit_code
 
 

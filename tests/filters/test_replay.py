@@ -64,7 +64,7 @@ def counting(*, start: int = 0) -> Callable[[], int]:
 def test_what_a_function_keeps_is_put_back_for_every_copy() -> None:
     given = counting()
     given()
-    copies = Snapshot(given, made=False)
+    copies = Snapshot(given, is_factory=False)
     values = []
     for _ in range(3):
         copy = copies.fresh()

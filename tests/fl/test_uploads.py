@@ -35,8 +35,12 @@ from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
 from fedaudit.signals.outputs import Confidence, Loss
-from fedaudit.signals.residuals import ProjectionResidual
-from fedaudit.signals.updates import GradientCosine, GradientDifference, GradientNorm
+from fedaudit.signals.updates import (
+    GradientCosine,
+    GradientDifference,
+    GradientNorm,
+    ProjectionResidual,
+)
 
 NET = Architecture("net", MLP(hidden="7").for_samples((6,), 3))
 TRAINING = LocalTraining(lr=0.1, batch_size=4)

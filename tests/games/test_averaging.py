@@ -12,7 +12,6 @@ from fedaudit.core.seeds import seeded
 from fedaudit.metrics.games import (
     gaussian_mechanism,
     rounds_as_published,
-    rounds_by_length,
     rounds_under_a_clip,
 )
 
@@ -63,27 +62,8 @@ def test_so_many_rounds_give_the_success_that_was_wanted(neurons: int, epsilon: 
     assert float(right) == pytest.approx(0.95, abs=0.01)
 
 
-def test_a_server_that_asks_whether_a_row_is_zero_needs_more_rounds() -> None:
-    entries, epsilon, success = 101, 2.0, 0.9
-    rounds = rounds_by_length(epsilon, 1e-2, neurons=1, entries=entries, success=success)
-    assert rounds > rounds_as_published(epsilon, 1e-2, neurons=1, success=success)
-    noise, rng = gaussian_mechanism(epsilon, 1e-2) / rounds**0.5, seeded(1, "length")
-    drawn = noise * torch.randn(2, 4000, entries, generator=rng, dtype=torch.float64)
-    drawn[0, :, 0] += 1.0
-    lengths = drawn.square().sum(2)
-    best = max(
-        float(((lengths[0] > t).double().mean() + (lengths[1] <= t).double().mean()) / 2)
-        for t in torch.linspace(float(lengths.min()), float(lengths.max()), 200)
-    )
-    assert best == pytest.approx(success, abs=0.015)
-
-
 def test_numbers_that_make_no_average_are_refused() -> None:
     with pytest.raises(BadInput, match="at least one neuron"):
         rounds_as_published(1.0, 0.1, neurons=0, success=0.9)
-    with pytest.raises(BadInput, match="at least one neuron and one entry"):
-        rounds_by_length(1.0, 0.1, neurons=1, entries=0, success=0.9)
     with pytest.raises(BadInput, match=r"\(0, 1\]"):
         rounds_under_a_clip(1.0, 0.1, share=0.0, success=0.9)
-    with pytest.raises(BadInput, match="no number of rounds"):
-        rounds_by_length(1e-9, 0.1, neurons=1, entries=3, success=0.999)

@@ -9,7 +9,7 @@ import scipy as sp
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics import combined, holm
-from fedaudit.metrics.larger import smallest_auc
+from fedaudit.metrics.power import smallest_auc
 
 
 def rng() -> np.random.Generator:

@@ -6,7 +6,7 @@ import pytest
 from fedaudit.metrics import Limited, auc_interval, clopper_pearson, rate_limits, tpr_at_fpr
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.intervals import mean_of_units
-from fedaudit.metrics.larger import (
+from fedaudit.metrics.power import (
     larger_auc,
     larger_balanced,
     larger_mean,

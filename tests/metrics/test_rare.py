@@ -17,7 +17,7 @@ from fedaudit.metrics import (
     stratified_auc,
     upper_limit,
 )
-from fedaudit.metrics.rare import most_frequent
+from fedaudit.metrics.family import most_frequent
 
 
 def flags(members: int, fired: int, others: int, false: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,8 +8,7 @@ from sklearn.metrics import roc_auc_score
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import Origin
 from fedaudit.metrics import METRICS, Metric
-from fedaudit.metrics.evaluate import estimates
-from fedaudit.metrics.table import bootstrapped, metric_named
+from fedaudit.metrics.table import bootstrapped, estimates, metric_named
 
 Scores = Float[np.ndarray, " samples"]
 Members = Bool[np.ndarray, " samples"]

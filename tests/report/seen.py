@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from fedaudit.report.figures.drawing import Band, Figures, Heat, Panel, Series
+from fedaudit.report.figures.drawing import Figures, Panel, Series
 from fedaudit.report.grid import Cell, Grid, Tile
 from fedaudit.report.page import sections_of
 from fedaudit.report.terminal import print_comparison, print_record
@@ -14,7 +14,6 @@ from fedaudit.report.tiles import tiles_of
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
 
-Kind = TypeVar("Kind", Series, Band, Heat)
 Found = TypeVar("Found")
 
 
@@ -65,11 +64,6 @@ def column(grid: Grid | None, name: str) -> list[str]:
     return [cell.text for cell in cells(grid, name)]
 
 
-def of_kind(panel: Panel, kind: type[Kind]) -> list[Kind]:
-    """Everything of one kind that a panel draws."""
-    return [one for one in panel.series if isinstance(one, kind)]
-
-
 def lines(panel: Panel) -> dict[str, Series]:
     """Lines and marks by their names; of several with one name the last."""
-    return {one.name: one for one in of_kind(panel, Series)}
+    return {one.name: one for one in panel.series}

@@ -138,13 +138,11 @@ def is_harmless(document: str) -> bool:
 PAGES: dict[str, tuple[Callable[[], Record], int]] = {
     # The first picture, and two contrasts of a ROC.
     "members": (lambda: record(strengths=STRENGTH[:3]), 3),
-    # The first picture, one map of two.
-    "sources": (lambda: with_sources(source(), source(seed=2)), 2),
-    "both": (lambda: with_sources(source(), source(seed=2), membership=True), 2),
-    # The first picture, risk of two models.
-    "clusters": (lambda: with_clusters(clustered(), clustered(seed=2)), 3),
-    # The first picture and success.
-    "games": (played, 2),
+    # The first picture alone.
+    "sources": (lambda: with_sources(source(), source(seed=2)), 1),
+    "both": (lambda: with_sources(source(), source(seed=2), membership=True), 1),
+    "clusters": (lambda: with_clusters(clustered(), clustered(seed=2)), 1),
+    "games": (played, 1),
 }
 
 

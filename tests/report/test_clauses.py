@@ -14,6 +14,7 @@ from fedaudit.report.clauses import CAVEAT, ROWS, UNCHECKED, clause_summary, cla
 from fedaudit.report.comparison.tables import epsilon_comparison
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.page import report_html
+from fedaudit.report.summary import summary_markdown
 from fedaudit.report.text import answers
 from fedaudit.report.text.answers import Answer, predictive_value
 from fedaudit.report.text.games import game_verdict
@@ -26,7 +27,7 @@ from fedaudit.study.comparing import compared
 from results.archives import unpacked
 from tests.estimates import changed, estimate
 from tests.gate.parts import auc, bound, control, found, tpr
-from tests.report.games import played, point
+from tests.report.games import NONE, played, point
 from tests.report.records import HOSTILE, HOSTILE_TAG, hostile, record, source, with_sources
 from tests.report.seen import must
 
@@ -72,15 +73,17 @@ def test_without_a_rate_the_chance_is_not_tested() -> None:
 def test_a_rate_refused_for_want_of_samples_is_inconclusive_with_its_own_reason() -> None:
     blank = {"value": None, "high": None, "method": ""}
     refused = [
-        changed(rate(0.2), **blank, contrast=contrast, note=f"inconclusive: needs {needs} more")
+        changed(
+            rate(0.2),
+            **blank,
+            contrast=contrast,
+            note=f"inconclusive: needs {needs} more non-members",
+        )
         for contrast, needs in (("unseen", 67), ("other_client", 69))
     ]
     said = answers.flagged(found(auc(0.4, 0.6), *refused))
     assert said.kind == "inconclusive"
-    assert said.more == (
-        "TPR at 1% FPR v. unseen: inconclusive: needs 67 more; TPR at 1% FPR v. other clients': "
-        "inconclusive: needs 69 more."
-    )
+    assert said.more == "TPR at 1% FPR: 2 figures not given. It needs more non-members."
 
 
 def test_the_first_row_is_the_verdict_of_the_first_screen_and_what_was_audited() -> None:
@@ -146,7 +149,7 @@ def test_checks_are_counted_by_kind_and_those_not_run_are_named() -> None:
     said = answers.controls(found(auc(0.4, 0.6), controls=[*ran, control("planted leak", None)]))
     assert said.text == "3 of 4 controls hold, 1 cannot tell"
     assert said.more == (
-        "Run: permuted members, untrained model. Not run: blind classifier, planted leak."
+        "Run: permuted members and untrained model. Not run: blind classifier and planted leak."
     )
 
 
@@ -178,7 +181,7 @@ def test_attacks_without_a_limit_are_named_beside_the_bound() -> None:
     one = changed(one, attacks=[*one.attacks, refused])
     said = answers.bound_on_success(one)
     assert said.text.startswith("AUC at most 0.600 ")
-    assert "Without such a limit, in part or whole: odd, blank, ami." in said.more
+    assert "Without such a limit, in part or whole: odd, blank and ami." in said.more
 
 
 def test_the_released_model_was_tested_only_where_the_view_is_of_it() -> None:
@@ -331,10 +334,11 @@ def test_the_risk_that_remains_is_told_by_upper_limits() -> None:
 def test_a_limit_that_bounds_nothing_is_not_stated() -> None:
     certain = found(auc(0.4, 1.0), rate(0.2))
     assert answers.residual(certain).text.startswith("At 1% false alarms at most 20% of members")
-    games = played(point(right=60), point("ome", right=100))
+    games = played(NONE, point(right=60), point("ome", right=100))
     assert answers.residual(games).text == "No upper limit of a risk is known"
-    fewer = answers.residual(played(point(right=60))).text
-    assert fewer == "A server that tampers is right in at most 71% of games"
+    assert "upper limit" not in summary_markdown(games)
+    fewer = answers.residual(played(NONE, point(right=60))).text
+    assert fewer == "A server that tampers is right in at most 71% of games (bitrand, ε 3)"
 
 
 @pytest.mark.parametrize("kind", ["planted leak", "blind classifier"])
@@ -476,7 +480,8 @@ def test_deletion_is_answered_of_the_model_after_it() -> None:
     assert "adversary with both models 0.87" in said.text
     assert ": not forgotten (" in asked("deletion", there).text
     assert (
-        "That is before deletion; after it: forgotten (largest AUC 0.507)" in verdict(gone).headline
+        "That is before deletion; after it: forgotten (largest AUC 0.507, 0.480–0.533; of an "
+        "adversary with the models before and after 0.87" in verdict(gone).headline
     )
     assert answers.caveats(gone).startswith("Figures are of the model before deletion.")
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from fedaudit.report.clusters import cluster_sentence, cluster_table, clustered_of, shown_models
+from fedaudit.report.clusters import cluster_sentence, cluster_table, clustered_of
 from fedaudit.report.comparison.tables import cluster_comparison
-from fedaudit.report.figures.drawing import Band, Panel, Series
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import report_html
 from fedaudit.report.text.verdict import verdict
@@ -14,7 +13,7 @@ from fedaudit.study.comparing import compared
 from tests.estimates import changed
 from tests.report.clustered import clustered, over_runs, with_clusters
 from tests.report.records import source, with_sources
-from tests.report.seen import figures_of, lines, must, of_kind, printed, tiles, words
+from tests.report.seen import must, printed, tiles, words
 
 ONE = clustered()
 SEEDS = tuple(clustered(seed=seed) for seed in (1, 2, 3))
@@ -24,14 +23,6 @@ SMALL = clustered(clients=20, minority=4, rounds=3)
 def row(grid: Grid, name: str) -> list[str]:
     (found,) = [one for one in grid.rows if one[0].text == name]
     return [cell.text for cell in found[1:]]
-
-
-def panel_of(figure: str, record: Record, panel: int = 0) -> Panel:
-    return figures_of(record)[figure].choices[0].panels[panel]
-
-
-def trace(figure: str, name: str, record: Record, panel: int = 0) -> Series:
-    return lines(panel_of(figure, record, panel))[name]
 
 
 def tiny(*choices: list[int], **changes: object) -> ClusterResult:
@@ -135,33 +126,12 @@ def test_without_estimates_it_is_said_that_nobody_could_have_been_warned() -> No
     assert "no client could have been warned" in words(report_html(with_models(model, model)))
 
 
-def test_models_are_named_after_the_group_that_most_of_their_clients_are_of() -> None:
-    labels = {1: "Majority’s model", 0: "Minority’s model"}
-    assert list(shown_models(tiny([1, 1, 1, 1, 0, 0])).items()) == list(labels.items())
-    left = shown_models(tiny([0, 0, 0, 0, 0, 0]))
-    assert left == {0: "Majority’s model", 1: "Model 2"}
-
-
 def test_the_table_has_groups_beside_everybody() -> None:
     grid = cluster_table(with_clusters(tiny([0, 0, 0, 0, 1, 1])))
     assert [one.text for one in grid.columns] == ["Figure", "Everybody", "Majority", "Minority"]
     assert row(grid, "Risk of the group’s model") == ["–", "52.0%", "70.0%"]
     assert row(grid, "Violations") == ["2", "1", "1"]
     assert row(grid, "Clients with the group’s model") == ["–", "4", "2"]
-
-
-def test_risk_is_drawn_as_told_as_estimated_and_as_it_is() -> None:
-    record = with_clusters(ONE)
-    names = {one.name for one in of_kind(panel_of("clusters-risk", record), Series)}
-    assert names == {"True risk", "Estimated by the server", "Announced to clients", "Guessing"}
-    keys = [key.name for key in figures_of(with_clusters(clustered("ifca")))["clusters-risk"].keys]
-    assert keys == ["True risk", "Estimated by the server", "Guessing"]
-
-
-def test_seeds_are_choices_of_each_figure() -> None:
-    figures = figures_of(with_clusters(*SEEDS))
-    labels = [choice.label for choice in figures["clusters-risk"].choices]
-    assert labels == ["seed 1", "seed 2", "seed 3"]
 
 
 def test_tiles_have_violations_and_the_riskiest_model() -> None:
@@ -241,16 +211,5 @@ def test_one_seed_gives_changes_without_intervals() -> None:
 
 def test_clients_that_took_part_in_no_round_are_not_counted_and_it_is_said() -> None:
     one = tiny([0, 0, 0, 0, 1, 0], joined=[1, 1, 1, 1, 1, None])
-    assert "1 of 6 took part in no round" in cluster_sentence(with_clusters(one))
+    assert "1 of 6 clients took part in no round" in cluster_sentence(with_clusters(one))
     assert "took part" not in cluster_sentence(with_clusters(ONE))
-
-
-def test_an_interval_stops_where_nobody_trained_the_model() -> None:
-    one = tiny([0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1])
-    empty = ModelState(clients=0)
-    middle = one.rounds[1]
-    gap = changed(middle, models=[middle.models[0], empty])
-    parted = changed(one, rounds=[one.rounds[0], gap, one.rounds[2]])
-    (band,) = of_kind(panel_of("clusters-risk", with_clusters(parted), panel=1), Band)
-    assert (band.x, band.low[1], band.high[1]) == ([1, 2, 3], None, None)
-    assert (band.low[0], band.high[2]) == pytest.approx((0.67, 0.73))

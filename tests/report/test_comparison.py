@@ -14,17 +14,17 @@ from fedaudit.report.comparison.tables import (
     usage_table,
 )
 from fedaudit.report.comparison.tradeoffs import case_of, cautions, labels_of, tradeoffs
-from fedaudit.report.figures.drawing import Series
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, write_comparison
 from fedaudit.report.pictures import membership_rows
 from fedaudit.report.text.verdict import verdict
+from fedaudit.report.words import cleaned
 from fedaudit.results.comparison import NOT_SET, STRONGEST_ATTACK, Comparison, Row, Source
 from fedaudit.study.comparing import compared
 from tests.estimates import changed
 from tests.gate.parts import control
 from tests.report.records import used
-from tests.report.seen import must, of_kind
+from tests.report.seen import cells, must, printed
 from tests.report.test_browser import BROWSER, dom, is_sound, notes_of, on_phones
 from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
 
@@ -88,10 +88,10 @@ def test_a_mean_over_some_clients_and_runs_says_which_and_stays_in_its_block() -
 
 
 def test_clients_outside_have_a_table_of_their_own() -> None:
-    (table,) = attack_tables(THREE, "outside")["unseen"]
+    (table,) = attack_tables(THREE, part="outside")["unseen"]
     assert headings(table)[0] == ("no defense", "on client 4")
     assert [row[3].text for row in table.rows] == ["▲ 0.710", "▲ 0.730", "▲ 0.800"]
-    assert attack_tables(compared([PLAIN, PLAIN]), "outside") == {}
+    assert attack_tables(compared([PLAIN, PLAIN]), part="outside") == {}
 
 
 @pytest.mark.parametrize(
@@ -189,13 +189,16 @@ def test_the_front_draws_every_row_with_intervals_on_both_axes() -> None:
     )
     figure = must(front_figure(compared([*RECORDS, worse])))
     assert [choice.label for choice in figure.choices] == ["Advantage, strongest attack, v. unseen"]
-    (marks,) = of_kind(figure.choices[0].panels[0], Series)
+    (marks,) = figure.choices[0].panels[0].series
     assert len(marks.limits) == len(marks.limits_across) == len(marks.x) == 4
-    assert all(one.low is not None for one in (*marks.limits, *marks.limits_across))
-    assert not marks.joined
-    assert [look.symbol for look in marks.looks] == ["cross", "circle", "circle", "circle"]
-    assert len({look.color for look in marks.looks[1:]}) == 1
-    assert [name for name in marks.names if name] == ["best: gradient-noise"]
+    assert all(must(one).low is not None for one in (*marks.limits, *marks.limits_across))
+    assert not marks.look.dash, "no line joins them"
+    assert [look.symbol for look in marks.looks] == ["cross", "circle", "star", "circle"]
+    assert [key.name for key in figure.keys] == [
+        "gradient-noise · pair: clients 0, 1 of 6",
+        "no defense, same clients",
+        "best trade-off: gradient-noise (sigma 0.1) · pair: clients 0, 1 of 6",
+    ]
 
 
 def test_nothing_ranks_rows_where_no_undefended_attack_is_above_guessing() -> None:
@@ -207,11 +210,11 @@ def test_nothing_ranks_rows_where_no_undefended_attack_is_above_guessing() -> No
     figure = must(front_figure(compared(quiet)))
     assert "no row is shown to leak less" in figure.caption
     assert "is good" not in figure.caption
+    assert not any("best" in key.name for key in figure.keys)
     for choice in figure.choices:
         for panel in choice.panels:
-            drawn = of_kind(panel, Series)
-            assert not any(one.joined for one in drawn), "no line joins a front"
-            assert not any(name.startswith("best") for one in drawn for name in one.names)
+            drawn = panel.series
+            assert not any(one.look.dash for one in drawn), "no line joins a front"
             assert must(panel.y.ends)[1] - must(panel.y.ends)[0] >= 0.2
 
 
@@ -220,8 +223,10 @@ def test_no_row_is_called_best_where_the_headline_shows_no_trade_off() -> None:
     less = given("less", {"a": {1: {0: 0.78}}}, {1: 0.9}, reach=0.1, defense=noise(0.1))
     figure = must(front_figure(compared([plain, less])))
     assert "No defense is shown to take away more leakage than it costs" in figure.caption
-    (marks,) = of_kind(figure.choices[0].panels[0], Series)
-    assert [name for name in marks.names if name] == ["gradient-noise"]
+    assert [key.name for key in figure.keys] == [
+        "gradient-noise · all 6 clients",
+        "no defense, same clients",
+    ]
 
 
 def test_a_failed_control_takes_the_best_trade_off_back() -> None:
@@ -232,8 +237,39 @@ def test_a_failed_control_takes_the_best_trade_off_back() -> None:
     assert (said.look, said.status, said.numbers) == ("control failed", "control failed", ())
     assert said.headline == "A control failed, so that no trade-off is concluded"
     page = comparison_html(whole, records)
-    assert "best: " not in page
+    assert "best trade-off: " not in page
     assert "Low and to the left is good" not in page
+
+
+def test_rows_of_a_record_whose_control_failed_are_not_relied_on_wherever_they_are_shown() -> None:
+    failing = cleaned(changed(PLAIN, controls=[control("untrained model", passed=False)]))
+    long = given("long", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=30)
+    whole = compared([failing, long])
+    (table,) = attack_tables(whole, [failing, long])["unseen"]
+    first, other = cells(table, "a")
+    assert (first.text[0], first.detail.split("\n")[0]) == ("✗", "not relied on")
+    assert other.text[0] == "▲"
+    assert "Δ" not in other.detail, "against a figure that is not relied on"
+    assert "✗ not relied on: a control failed." in table.remark
+    (forest,) = membership_rows(whole, [failing, long])
+    doubted, relied_on = (line.cells[0] for line in forest.lines)
+    assert (doubted.value[0], doubted.limits) == ("✗", "not relied on")
+    assert relied_on.value[0] == "▲"
+    assert "✗ not relied on: a control failed" in [key.name for key in forest.keys]
+    assert "not relied on" in printed(failing, long)
+
+    records = [failing, WEAK, STRONG]
+    figure = must(front_figure(compared(records), records, ranked=False))
+    assert figure.keys[-1].name == "not relied on: a control failed"
+    assert figure.choices[0].panels[0].series[0].looks[0].symbol == "circle-open"
+    area = must(hypervolume_table(compared(records), records)).rows[0][1]
+    assert area.text[0] == "✗"
+
+
+def test_the_legend_of_fronts_names_no_undefended_row_where_none_is_drawn() -> None:
+    records = [WEAK, STRONG]
+    figure = must(front_figure(compared(records)))
+    assert [key.name for key in figure.keys] == ["gradient-noise · pair: clients 0, 1 of 6"]
 
 
 def test_table_terminal_picture_and_headline_show_one_strongest_attack() -> None:
@@ -243,11 +279,11 @@ def test_table_terminal_picture_and_headline_show_one_strongest_attack() -> None
     shown = compared([PLAIN, given("x", values, accuracy, defense=noise(0.1))])
     (table,) = attack_tables(shown)["unseen"]
     strongest = [row[2].text for row in table.rows if row[0].text.startswith("gradient")]
-    (forest,) = membership_rows(shown)
+    (forest,) = membership_rows(shown, [])
     (front,) = (f for f in shown.fronts if f.attack == STRONGEST_ATTACK and f.gain is not None)
     point = front.points[1]
     assert strongest == ["0.750"]
-    assert forest.lines[1].values[0] == "▲ 0.750"
+    assert forest.lines[1].cells[0].value == "▲ 0.750"
     assert point.leakage == pytest.approx(2 * 0.75 - 1)
     (one,) = tradeoffs(shown)
     assert one.undefended + one.leakage == pytest.approx(point.leakage)
@@ -255,9 +291,9 @@ def test_table_terminal_picture_and_headline_show_one_strongest_attack() -> None
 
 
 def test_the_undefended_row_of_a_terminal_is_on_the_clients_that_defend_as_in_the_picture() -> None:
-    (forest,) = membership_rows(THREE)
+    (forest,) = membership_rows(THREE, RECORDS)
     # Client 0 alone, not the mean of clients 0 and 4.
-    assert forest.lines[0].values[0] == "▲ 0.820"
+    assert forest.lines[0].cells[0].value == "▲ 0.820"
     (one, _) = tradeoffs(THREE)
     assert (one.undefended + 1) / 2 == pytest.approx(0.82)
 
@@ -309,7 +345,7 @@ def test_rows_without_a_defense_have_leakage_and_accuracy_with_intervals() -> No
     said = first_of_comparison(whole, [PLAIN, long], [verdict(PLAIN), verdict(long)])
     (forest,) = said.picture
     assert [line.label for line in forest.lines] == ["rounds 10", "rounds 30"]
-    marks = [mark for line in forest.lines for track in line.marks for mark in track]
+    marks = [mark for line in forest.lines for cell in line.cells for mark in cell.marks]
     assert len(marks) == 4
     assert all(mark.low is not None and mark.high is not None for mark in marks)
 

@@ -10,12 +10,13 @@ from fedaudit.gate.outputs import junit_xml
 from fedaudit.gate.policy import Policy
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clauses_json
+from fedaudit.report.deciding.deletion import WITHHELD, deletion
 from fedaudit.report.evidence import headline, look_of
 from fedaudit.report.first import first_screen
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.unlearning import unlearning_section, unlearning_tile
-from fedaudit.report.verdict import WITHHELD, controls_line, unlearning_verdict
+from fedaudit.report.verdict import controls_line
 from fedaudit.report.words import cleaned, client_name
 from fedaudit.results.coverage import (
     ClientCoverage,
@@ -37,7 +38,7 @@ from tests.report.records import (
     used,
     with_sources,
 )
-from tests.report.seen import printed, words
+from tests.report.seen import must, printed, words
 from tests.report.test_plain import auc, hardly_learned, none_found, only, rate
 
 NUMBER = 128962569
@@ -206,11 +207,11 @@ def partly(defended: float, undefended: float) -> Record:
     )
 
 
-def test_a_partly_defended_run_is_judged_by_its_defended_clients_first() -> None:
+def test_a_partly_defended_run_is_judged_by_its_worst_clients_and_names_defended_ones() -> None:
     whole = partly(0.64, 0.85)
     first = first_screen(whole, verdict(whole))
-    assert first.status == "clear leak"
-    assert first.headline.startswith("Client 0, defended: ")
+    assert first.status == first.look == "strong leak", "the worst audited client decides"
+    assert first.headline.startswith("Client 0, defended: clear leakage")
     assert first.headline.endswith("Client 9, undefended: strong leak")
     labels = [tile.label for tile in first.numbers]
     assert labels[0].startswith("Client 0, defended")
@@ -219,6 +220,10 @@ def test_a_partly_defended_run_is_judged_by_its_defended_clients_first() -> None
         "Attacks against guessing: client 0, defended",
         "Attacks against guessing: client 9, undefended",
     ]
+    assert first.next[0].startswith("Strengthen the defense")
+    hidden = partly(0.5, 0.85)
+    assert verdict(hidden).badge == "strong leak"
+    assert first_screen(hidden, verdict(hidden)).next[0].startswith("Have every client use the")
 
 
 def test_an_auc_below_one_half_never_passes_a_gate() -> None:
@@ -402,7 +407,7 @@ def texts(whole: Record) -> dict[str, str]:
 
 def test_forgotten_is_said_on_every_surface_where_all_controls_hold() -> None:
     whole = deleted("forgotten")
-    assert unlearning_verdict(whole) == "forgotten"
+    assert must(deletion(whole)).verdict == "forgotten"
     said = texts(whole)
     assert all(WITHHELD not in text for text in said.values())
     assert "after it: forgotten" in said["headline"]
@@ -414,7 +419,7 @@ def test_a_verdict_after_deletion_is_withheld_on_every_surface_if_a_control_fail
     word: str, control: str
 ) -> None:
     whole = deleted(word, control)
-    assert unlearning_verdict(whole) == WITHHELD
+    assert must(deletion(whole)).verdict == WITHHELD
     for surface, text in texts(whole).items():
         assert "withheld" in text, surface
         if surface in ("headline", "tile"):
@@ -424,7 +429,7 @@ def test_a_verdict_after_deletion_is_withheld_on_every_surface_if_a_control_fail
 def test_a_control_that_cannot_tell_does_not_withhold_the_verdict_after_deletion() -> None:
     whole = deleted("forgotten")
     untold = [changed(one, passed=None) for one in whole.controls]
-    assert unlearning_verdict(changed(whole, controls=untold)) == "forgotten"
+    assert must(deletion(changed(whole, controls=untold))).verdict == "forgotten"
 
 
 def test_the_rule_for_a_final_model_says_nothing_beyond_its_gaps(
@@ -626,9 +631,9 @@ def test_owners_named_less_often_than_by_guessing_are_no_sign_of_none() -> None:
 
 def test_a_leak_that_is_left_after_deletion_stands_where_attacks_may_find_too_little() -> None:
     whole = deleted("not forgotten", "planted leak")
-    assert unlearning_verdict(whole) == "not forgotten"
-    assert unlearning_verdict(deleted("forgotten", "planted leak")) == WITHHELD
-    assert unlearning_verdict(deleted("not forgotten", "untrained model")) == WITHHELD
+    assert must(deletion(whole)).verdict == "not forgotten"
+    assert must(deletion(deleted("forgotten", "planted leak"))).verdict == WITHHELD
+    assert must(deletion(deleted("not forgotten", "untrained model"))).verdict == WITHHELD
 
 
 def test_a_leak_of_one_client_is_not_said_to_be_missing_over_all_where_that_is_withheld() -> None:

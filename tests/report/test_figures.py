@@ -1,10 +1,10 @@
 from itertools import pairwise
 
-from fedaudit.report.figures.drawing import RESERVED, Series, style
+from fedaudit.report.figures.drawing import RESERVED, style
 from fedaudit.report.figures.membership import roc_figure
 from fedaudit.results.record import Curve
 from tests.report.records import record
-from tests.report.seen import figures_of, must, of_kind
+from tests.report.seen import figures_of, must
 
 
 def test_every_kind_of_figure_is_drawn_where_the_record_has_its_data() -> None:
@@ -34,9 +34,9 @@ def test_points_at_zero_go_to_the_edge_of_a_logarithmic_axis() -> None:
         attack="a", contrast="unseen", target=0, seed=1, fpr=[0, 0.001, 1], tpr=[0, 0.2, 1]
     )
     figure = must(roc_figure([curve]))
-    chance, line = of_kind(figure.choices[0].panels[0], Series)
-    assert line.x == [0.0005, 0.001, 1]
-    assert line.y == [0.00005, 0.2, 1]
+    chance, line = figure.choices[0].panels[0].series
+    assert line.x == [0.0005, 0.001, 0.001, 1, 1]
+    assert line.y == [0.00005, 0.00005, 0.2, 0.2, 1], "steps go across before they go up"
     assert chance.x == chance.y
 
 
@@ -49,7 +49,7 @@ def test_no_two_series_look_alike_and_no_defense_has_the_cross_to_itself() -> No
 
 def test_only_the_strongest_curves_of_a_roc_have_a_colour() -> None:
     roc = figures_of(record())["roc"]
-    curves = of_kind(roc.choices[0].panels[0], Series)[1:]
-    assert [curve.name for curve in curves[:5]] == ["other attacks"] * 4 + ["fedmia-2"]
+    curves = roc.choices[0].panels[0].series[1:]
+    assert curves[4].name == "fedmia-2"
     assert {curve.look.color for curve in curves[:4]} == {"#8A939E"}
-    assert any("seqmia" in key.name for key in roc.keys if key.series == "other attacks")
+    assert any(key.name.startswith("others: ") and "seqmia" in key.name for key in roc.keys)

@@ -56,7 +56,7 @@ def test_picture_and_number_hold_the_figure_of_the_verdict() -> None:
     assert len(first.numbers) == 3
     auc = next(one for one in first.numbers if "AUC" in one.label)
     top = first.picture[0].lines[0]
-    assert top.values[0] == f"▲ {auc.value}"
+    assert top.cells[0].value == f"▲ {auc.value}"
     assert top.label in auc.detail
 
 
@@ -66,7 +66,7 @@ def test_every_attack_has_a_row_with_its_limits_against_guessing() -> None:
     assert forest.tracks[0].guess == 0.5
     ran = {figure.attack for figure in whole.findings if figure.attack}
     assert {line.label for line in forest.lines} == ran
-    marks = [mark for line in forest.lines for mark in line.marks[0]]
+    marks = [mark for line in forest.lines for mark in line.cells[0].marks]
     assert all(mark.low is not None and mark.low <= mark.value for mark in marks)
     assert len({mark.look for mark in marks}) == 2, "defended rows stand beside"
 
@@ -78,7 +78,7 @@ def test_sources_stand_beside_one_baseline_that_tile_picture_and_sentence_share(
     assert forest.tracks[0].title == "Attack success rate"
     level = percent(on_sources(whole)[0].mixes)
     assert f"label distributions alone {level}" in first.numbers[1].detail
-    assert f"labels alone {level}" in forest.lines[0].limits[0]
+    assert f"labels alone {level}" in forest.lines[0].cells[0].limits
     assert "label distributions alone" in [key.name for key in forest.keys]
     assert "label distributions" in first.headline
     assert "baseline" not in str(first)

@@ -8,8 +8,8 @@ import pytest
 
 from fedaudit.games.run import read_points, run_games
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
-from fedaudit.report.figures.drawing import Series
-from fedaudit.report.figures.games import MOST_LINES, MOST_ROWS, game_figures, games_picture
+from fedaudit.report.figures.forest import MOST_LINES
+from fedaudit.report.figures.games import games_picture
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import reproducing
@@ -23,11 +23,9 @@ from fedaudit.results.games import (
     PointPlayed,
     Spread,
 )
-from fedaudit.results.record import Record
 from tests.estimates import changed
 from tests.programs import exit_code
 from tests.report.games import (
-    CERTIFIED,
     HONEST,
     NONE,
     REFUTED,
@@ -36,7 +34,7 @@ from tests.report.games import (
     point,
     shared,
 )
-from tests.report.seen import cells, column, lines, must, printed, words
+from tests.report.seen import cells, column, must, printed, words
 
 ALL = played()
 
@@ -47,14 +45,6 @@ def tones(grid: Grid | None, name: str) -> list[str]:
 
 def names(*points: PointPlayed) -> list[str]:
     return [one.name for one in shown_points(points)]
-
-
-def traces(record: Record, figure: str, choice: int = 0) -> dict[str, Series]:
-    return lines(game_figures(record)[figure].choices[choice].panels[0])
-
-
-def labels(record: Record, figure: str) -> list[str]:
-    return [choice.label for choice in game_figures(record)[figure].choices]
 
 
 def test_points_are_named_by_what_differs() -> None:
@@ -151,8 +141,8 @@ def test_mechanisms_are_compared_where_the_server_does_best_behind_each() -> Non
     loud = point("bitwise-rr", 9.0, 9.0, right=70)
     said = game_verdict(played(NONE, *points, loud))
     assert said.headline == (
-        "With bitrand, ε 5 the server is right in 90.0% of games, with bitwise-rr, ε 9 in 70.0% "
-        "(each where the server does best); guessing is right in 50%"
+        "With bitrand, ε 5 the server is right in 90.0% of games, with bitwise-rr, ε 9 in 70.0%; "
+        "guessing is right in 50%"
     )
     labels = [(tile.label, tile.value) for tile in game_tiles(played(NONE, *points, loud))[:3]]
     assert labels == [
@@ -234,30 +224,6 @@ def test_alarms_of_the_table_are_those_of_the_record() -> None:
     assert [tone == "alarm" for tone in tones(grid, "Actual ε")] == [False, *[True] * 4, False]
 
 
-def test_success_is_drawn_with_intervals_against_both_epsilons() -> None:
-    assert labels(ALL, "games-success") == [
-        "against the claimed epsilon",
-        "against the actual epsilon",
-    ]
-    line = traces(ALL, "games-success")["bitrand"]
-    assert line.x == pytest.approx([3, 5], abs=0.2)
-    assert line.y == [0.6, 0.6]
-    assert line.limits[1] == CERTIFIED.adv
-    for choice in (0, 1):
-        ceiling = traces(ALL, "games-success", choice)["Most that any server reaches"]
-        pairs = zip(ceiling.x, ceiling.y, strict=True)
-        assert all(y == pytest.approx(1 / (1 + math.exp(-float(x)))) for x, y in pairs)
-    assert [look.symbol for look in traces(ALL, "games-success")["ome"].looks] == ["circle-open"]
-    assert "contradicts its ε or noise bound" in str(game_figures(ALL)["games-success"].keys)
-
-
-def test_the_level_without_a_mechanism_goes_across() -> None:
-    series = game_figures(ALL)["games-success"].choices[0].panels[0].series
-    levels = [one for one in series if isinstance(one, Series) and one.name == "no mechanism"]
-    assert [0.99, 0.99] in [one.y for one in levels]
-    assert game_figures(played(NONE)) == {}
-
-
 def test_the_first_picture_names_the_epsilon_of_every_row() -> None:
     (forest,) = games_picture(ALL)
     assert [line.label for line in forest.lines] == [
@@ -268,26 +234,39 @@ def test_the_first_picture_names_the_epsilon_of_every_row() -> None:
         "ome, ε 1",
         "bitwise-rr, ε 7",
     ]
-    assert [line.label for line in forest.lines if line.marks[0][0].look.symbol == "diamond"] == [
-        "ome, ε 1"
-    ]
+    assert [
+        line.label for line in forest.lines if line.cells[0].marks[0].look.symbol == "diamond"
+    ] == ["ome, ε 1"]
+
+
+def test_rows_have_the_most_that_claimed_and_actual_epsilon_allow_any_server() -> None:
+    (forest,) = games_picture(ALL)
+    by_label = {line.label: line.cells[0].marks for line in forest.lines}
+    success, claimed, actual = by_label["bitwise-rr, ε 7"]
+    assert (success.low, success.high) == (HONEST.adv.low, HONEST.adv.high)
+    assert [claimed.value, actual.value] == pytest.approx([1 / (1 + math.exp(-7))] * 2)
+    assert len(by_label["bitrand, ε 3"]) == 2, "an epsilon of 668 bounds nothing"
+    assert len(by_label["no mechanism"]) == 1, "nothing bounds it"
+    refuted, claimed, *_ = by_label["ome, ε 1"]
+    assert must(refuted.low) > claimed.value
+    assert "contradicts its ε or noise bound" in [key.name for key in forest.keys]
 
 
 def test_the_first_picture_of_many_points_has_the_ends_of_each_mechanism() -> None:
-    points = [point(name, 1.0 + at) for name in ("bitrand", "ome") for at in range(MOST_ROWS)]
+    points = [point(name, 1.0 + at) for name in ("bitrand", "ome") for at in range(MOST_LINES)]
     (forest,) = games_picture(played(*points))
     assert [line.label for line in forest.lines] == [
         "bitrand, ε 1",
-        "bitrand, ε 18",
+        f"bitrand, ε {MOST_LINES}",
         "ome, ε 1",
-        "ome, ε 18",
+        f"ome, ε {MOST_LINES}",
     ]
-    assert "32 more points" in forest.caption
+    assert f"{2 * MOST_LINES - 4} more points" in forest.caption
     assert "smallest and the largest of each mechanism" in forest.caption
 
 
 def test_the_first_picture_of_many_mechanisms_has_the_best_point_of_each() -> None:
-    names = [f"m{at}" for at in range(MOST_ROWS)]
+    names = [f"m{at}" for at in range(MOST_LINES)]
     points = [point(name, 1.0 + at, right=50 + at) for name in names for at in range(3)]
     (forest,) = games_picture(played(*points))
     assert [line.label for line in forest.lines] == [f"{name}, ε 3" for name in names]
@@ -332,13 +311,6 @@ def test_every_page_is_whole(points: tuple[PointPlayed, ...]) -> None:
     for part in ("verdict", "asked", "points", "reproduce"):
         assert f'id="{part}"' in document
     assert "guessing" in " ".join(printed(record).split())
-    assert all(figure.choices for figure in game_figures(record).values())
-
-
-def test_lines_that_do_not_fit_are_counted() -> None:
-    record = played(*(point(f"m{place}", 1.0 + place) for place in range(40)))
-    figure = game_figures(record)["games-success"]
-    assert f"{40 - MOST_LINES} more lines would not fit" in figure.caption
 
 
 STUDY = """
@@ -430,7 +402,7 @@ def test_damaged_games_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_a_neuron_that_learnt_nothing_is_warned_of() -> None:
     warned = game_verdict(played(point(), point("ome", figures={FIT: 0.55}))).limits
-    assert any(text.startswith("At ome, ε 3 neurons do not even") for text in warned)
+    assert any("protection at ome, ε 3: neurons do not even" in text for text in warned)
     text = printed(played(point("ome", figures={FIT: 0.55})))
     assert "do not even separate" in " ".join(text.split())
     fine = game_verdict(played(point(figures={FIT: 0.9}))).limits
@@ -444,13 +416,7 @@ def test_a_fit_that_is_memorised_is_warned_of() -> None:
     )
     warned = game_verdict(played(fine, heart)).limits
     (said,) = [text for text in warned if "have memorised the rows" in text]
-    assert said.startswith("At ome, ε 3 neurons")
-    table = must(points_table(played(fine, heart)))
-    assert [one.text for one in table.columns][-2:] == ["Fit", "Held out"]
-    assert [(row[-1].text, row[-1].detail) for row in table.rows] == [
-        ("0.900", ""),
-        ("0.620", "memorised"),
-    ]
+    assert "protection at ome, ε 3: neurons have memorised" in said
     assert not any("memorised" in text for text in game_verdict(played(fine)).limits)
     unfit = point(figures={FIT: 0.8, HELD_OUT: 0.5})
     assert not any("memorised" in text for text in game_verdict(played(unfit)).limits)
@@ -470,3 +436,18 @@ def test_points_are_named_by_where_their_zero_lies_and_by_a_lost_sign() -> None:
         "bitrand, sign lost",
         "bitrand, zero as trained, sign lost",
     ]
+
+
+@pytest.mark.parametrize(("claimed", "rate"), [(3.0, "60.0%"), (2.0, "60.0%"), (1.0, "55.0%")])
+def test_mechanisms_are_compared_at_one_epsilon_or_each_where_it_protects_least(
+    claimed: float, rate: str
+) -> None:
+    others = [point("rr", 4.0, right=60), point("rr", 1.0, right=55)]
+    (least,) = [
+        tile
+        for tile in game_tiles(played(point(named=claimed, right=90), *others))
+        if "strongest" in tile.label
+    ]
+    assert least.value == rate
+    alone = game_tiles(played(point(named=1.0, right=60), point(named=3.0, right=90)))
+    assert not any("strongest" in tile.label for tile in alone)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from fedaudit.metrics.games import gaussian_success
-from fedaudit.report.figures.games import game_figures
+from fedaudit.report.figures.games import games_picture
 from fedaudit.report.page import report_html
 from fedaudit.report.summary import summary_markdown
 from fedaudit.report.tables.games import points_table
@@ -25,7 +25,7 @@ from fedaudit.results.games import (
 from fedaudit.results.record import Record
 from tests.report.games import NONE, played, point, shared
 from tests.report.records import HOSTILE, HOSTILE_TAG
-from tests.report.seen import column, lines, must
+from tests.report.seen import column, must
 
 
 def rounds(noise: float | None = None, *, right: int = 60, **changes: object) -> PointPlayed:
@@ -86,19 +86,13 @@ def test_points_are_named_by_defense_and_by_what_the_server_does() -> None:
     assert shown_points(ONLY.games)[0].name == "no defense"
 
 
-def test_they_have_their_own_table_and_are_in_no_figure_of_epsilons() -> None:
+def test_they_have_their_own_table_without_epsilons() -> None:
     assert len(must(points_table(SOME)).rows) == 2
     table = points_table(SOME, in_rounds=True)
     assert len(column(table, "Point")) == 6
     assert not any("ε" in one.text for one in must(table).columns)
-    figures = game_figures(SOME)
-    for choice in figures["games-success"].choices:
-        for panel in choice.panels:
-            assert "rounds" not in str(panel)
-    assert set(game_figures(ONLY)) == {"games-rounds"}
     assert points_table(ONLY) is None
     assert points_table(played(), in_rounds=True) is None
-    assert "games-rounds" not in game_figures(played())
 
 
 def test_what_the_noise_allows_is_next_to_every_success() -> None:
@@ -109,16 +103,14 @@ def test_what_the_noise_allows_is_next_to_every_success() -> None:
     assert column(table, "Noise leaves")[1] == percent(gaussian_success(0.15))
 
 
-def test_success_is_drawn_against_rounds_below_what_the_noise_allows() -> None:
-    figure = game_figures(SOME)["games-rounds"]
-    (choice,) = figure.choices
-    by_name = lines(choice.panels[0])
-    assert set(by_name) >= {"1 neuron, batch 20", "4 neurons, batch 20", "4 neurons, batch 100"}
-    assert by_name["1 neuron, batch 20"].x == pytest.approx([1, 10], abs=0.2)
-    assert by_name["1 neuron, batch 20"].y == [0.55, 0.7]
-    limit = by_name["Most that any server reaches"]
-    assert (limit.x[0], limit.x[-1]) == pytest.approx((0, 10))
-    assert limit.y[-1] == pytest.approx(gaussian_success(math.sqrt(10)))
+def test_rows_have_what_the_noise_allows_any_server() -> None:
+    (forest,) = games_picture(SOME)
+    by_label = {line.label: line.cells[0].marks for line in forest.lines}
+    once, often = (f"in rounds, dp-sgd, clip 1, noise 2{more}" for more in ("", ", 10 rounds"))
+    values = [[mark.value for mark in by_label[name]] for name in (once, often)]
+    assert values[0] == pytest.approx([0.55, gaussian_success(1.0)])
+    assert values[1] == pytest.approx([0.7, gaussian_success(math.sqrt(10))])
+    assert len(by_label["in rounds, no defense"]) == 1
 
 
 def test_the_verdict_counts_sums_and_noise_as_defenses() -> None:
@@ -159,7 +151,9 @@ def test_success_beyond_what_noise_allows_is_an_alarm() -> None:
 
 
 def test_the_summary_names_defenses_in_rounds_as_protection() -> None:
-    assert "| Protection | no defense; dp-sgd; no defense, sum of 10 |" in summary_markdown(ONLY)
+    assert "| no defense; dp-sgd, clip 1, noise 2; no defense, sum of 10 |" in summary_markdown(
+        ONLY
+    )
     shared_mask = summary_markdown(played(NONE, shared()))
     assert "| Protection | no mechanism; bitrand, shared mask |" in shared_mask
 

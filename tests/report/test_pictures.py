@@ -39,7 +39,7 @@ def test_deletion_has_before_after_and_retrained_on_one_axis_with_the_margin() -
     forest = first_picture(whole)[0]
     assert forest.title == "Deleted samples before and after deletion"
     (line,) = forest.lines
-    assert [mark.value for mark in line.marks[0]] == [0.52, 0.5, 0.7]
+    assert [mark.value for mark in line.cells[0].marks] == [0.52, 0.5, 0.7]
     assert line.band == pytest.approx((0.45, 0.55))
     band = re.search(r'class="band" x="([\d.]+)%" width="([\d.]+)%"', forest_drawn(forest))
     assert band is not None
@@ -53,12 +53,12 @@ def test_canary_samples_have_measured_and_proven_epsilon_on_one_axis() -> None:
     measured = bound("epsilon", 1.4, attack="fedmia-2", seed=1, ceiling=5.6)
     whole = of(measured, bound(FORMAL_EPSILON, 8.0), **CANARIES)
     forest = first_picture(whole)[0]
-    assert [(line.label, line.values[0]) for line in forest.lines] == [
+    assert [(line.label, line.cells[0].value) for line in forest.lines] == [
         ("Measured", "≥ 1.400"),
         ("Proven", "≤ 8.000"),
     ]
-    assert "at most 5.600 could be shown" in forest.lines[0].limits[0]
-    lower, upper = (line.marks[0][0] for line in forest.lines)
+    assert "at most 5.600 could be shown" in forest.lines[0].cells[0].limits
+    lower, upper = (line.cells[0].marks[0] for line in forest.lines)
     assert (lower.low, lower.high) == (1.4, None)
     assert (upper.low, upper.high) == (None, 8.0)
     assert forest.tracks[0].high > 8.0
@@ -81,7 +81,7 @@ def test_a_record_without_such_bounds_opens_with_its_attacks() -> None:
 def test_clusters_have_what_their_clients_accept_beside_the_risk_of_their_model() -> None:
     (forest,) = first_picture(with_clusters(tiny([0, 0, 0, 0, 1, 1])))
     majority = forest.lines[0]
-    small = [mark for mark in majority.marks[0] if mark.size < 9]
+    small = [mark for mark in majority.cells[0].marks if mark.size < 9]
     assert [mark.value for mark in small] == [0.51, 0.6, 0.7, 0.8]
     looks = [mark.look.symbol for mark in small]
     assert looks == ["triangle-down", "circle", "circle", "circle"]

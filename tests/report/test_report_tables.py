@@ -1,3 +1,4 @@
+from fedaudit.report.evidence import SIZES
 from fedaudit.report.grid import Footnotes, Grid
 from fedaudit.report.page import report_html
 from fedaudit.report.tables.membership import (
@@ -6,6 +7,7 @@ from fedaudit.report.tables.membership import (
     exposed_table,
     figure_cell,
     other_figures_table,
+    signs_of,
 )
 from fedaudit.report.tables.run import clients_table, controls_table, utility_table
 from fedaudit.report.terminal import MOST_LINES
@@ -48,7 +50,7 @@ def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_says_how_many_it_needs
         note="20 true and 1 false positives; a lower limit needs 2748 more non-members",
     )
     notes = Footnotes()
-    cell = figure_cell(figure, notes)
+    cell = must(figure_cell(figure, notes))
     assert "≤ 5.0%" in cell.detail
     assert (cell.mark, notes.listed()) == ("", ())
     (table,) = attack_tables(only(figure, changed(figure, attack="b")))
@@ -122,10 +124,19 @@ def test_epsilon_is_shown_with_the_most_it_could_have_been() -> None:
     assert grid.rows[0][1].detail == "≥ 1.420\nof at most 5.610"
 
 
-def test_utility_over_seeds_ends_with_their_mean() -> None:
+def test_utility_over_seeds_is_their_mean_with_the_lowest_and_highest() -> None:
     grid = must(utility_table(record(seeds=(1, 2, 3), defenses=(("none", 1.0),))))
-    assert texts(grid, 0) == ["seed 1", "seed 2", "seed 3", "mean of 3 seeds"]
-    assert texts(grid, 1)[-1] == "86.3%"
+    assert texts(grid, 0) == ["No defense"]
+    assert texts(grid, 1) == ["86.3%"]
+    assert grid.rows[0][1].detail.endswith("mean of 3 seeds")
+
+
+def test_the_words_of_sizes_have_the_thresholds_of_the_verdict() -> None:
+    said = signs_of([])
+    for one in SIZES[1:]:
+        for part in (one.word, f"{one.auc:g}", f"{one.percent_rate:.0%}"):
+            assert part in said
+        assert f"{100 * one.thousandth_rate:g}%" in said
 
 
 def test_failed_controls_come_first_with_value_and_interval() -> None:
@@ -212,8 +223,8 @@ def test_a_sample_that_several_attacks_list_stands_once_and_first() -> None:
     )
     grid = must(exposed_table(whole))
     assert [[row[at].text for at in (0, 2, 3)] for row in grid.rows] == [
-        ["7", "2 of 2", "1/2,000"],
-        ["8", "1 of 2", "0/2,000"],
+        ["7", "2 of 2", "0.05%"],
+        ["8", "1 of 2", "0%"],
     ]
 
 
@@ -232,8 +243,7 @@ def exposed(attack: str, sample: int, share: float) -> ExposedSample:
 
 def test_a_class_too_small_for_a_figure_keeps_its_column() -> None:
     grid = must(classes_table(record()))
-    assert [one.text for one in grid.headings[1:]] == [f"Class {at}" for at in range(10)]
-    assert grid.columns[8].text == "3/100"
+    assert [one.text for one in grid.columns[1:]] == [f"Class {at}" for at in range(10)]
     assert [row[8].text for row in grid.rows] == ["–"] * 3
     assert grid.rows[0][1].detail
     assert classes_table(record(details=False)) is None

@@ -5,12 +5,9 @@ import pytest
 from fedaudit.evaluation.source import SourceFound
 from fedaudit.report.comparison.tables import epsilon_comparison, source_comparison
 from fedaudit.report.evidence import size_reached_by
-from fedaudit.report.figures.drawing import Heat
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.sources import (
-    MOST_APART,
-    MOST_WRITTEN,
     source_sentence,
     source_table,
 )
@@ -23,7 +20,7 @@ from tests.estimates import changed, estimate
 from tests.gate.parts import control
 from tests.report.records import source as found
 from tests.report.records import utility, with_sources
-from tests.report.seen import cells, column, figures_of, must, of_kind, printed, tiles, words
+from tests.report.seen import cells, column, must, printed, tiles, words
 
 BY_CHANCE = {"p_value": 0.4, "class_p_value": 0.4, "mixes": 0.1}
 SEEDS = tuple(found(right=right, seed=seed) for seed, right in enumerate((56, 60, 64)))
@@ -189,20 +186,6 @@ def test_a_page_about_membership_alone_is_as_it_was() -> None:
     assert 'id="sources"' not in document
 
 
-def test_there_is_a_map_for_each_attack_and_seed_and_the_strongest_stands_first() -> None:
-    weak, strong = found("a", right=30, seed=1), found("b", right=90, seed=1)
-    again = found("b", right=91, seed=2)
-    figures = figures_of(with_sources(weak, strong, again))
-    labels = [choice.label for choice in figures["sources-confusion"].choices]
-    assert labels == ["b · seed 1", "b · seed 2", "a · seed 1"]
-    (heat,) = of_kind(figures["sources-confusion"].choices[0].panels[0], Heat)
-    # Rows are owners: of client 0's samples, three are said to be client 1's; none the other way.
-    assert heat.shares[0][:3] == [9 / 12, 3 / 12, 0]
-    assert heat.shares[1][0] == 0
-    assert heat.counts[0][:3] == ["9", "3", "0"]
-    assert heat.written
-
-
 EMPTY: dict[str, object] = {
     "by_round": [],
     "overfitting": [],
@@ -232,19 +215,6 @@ def test_every_page_is_whole(results: tuple[SourceFound, ...]) -> None:
         assert 'id="sources"' in report_html(of)
         assert "Source inference" in printed(of, width=100)
     assert "Source inference" in comparison_html(compared([record, record]), [record, record])
-
-
-def test_a_map_of_many_clients_has_no_numbers_written_in() -> None:
-    clients = MOST_WRITTEN + 1
-    figures = figures_of(with_sources(found(clients=clients)))
-    (heat,) = of_kind(figures["sources-confusion"].choices[0].panels[0], Heat)
-    assert (len(heat.shares), heat.written, heat.apart) == (clients, False, True)
-
-
-def test_a_map_of_very_many_clients_has_no_lines_that_would_hide_it() -> None:
-    figures = figures_of(with_sources(found(clients=MOST_APART + 1)))
-    (heat,) = of_kind(figures["sources-confusion"].choices[0].panels[0], Heat)
-    assert not heat.apart
 
 
 def test_a_record_without_samples_of_its_own_settings_says_its_guarantee_below_the_table() -> None:

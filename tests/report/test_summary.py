@@ -8,14 +8,13 @@ import pytest
 
 from fedaudit.core.errors import BadInput
 from fedaudit.gate.evaluate import evaluate_policy
-from fedaudit.gate.outputs import policy_outcome
+from fedaudit.gate.outputs import policy_section
 from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
 from fedaudit.live.attack import attack_recording
 from fedaudit.report import words
 from fedaudit.report.grid import clean
 from fedaudit.report.summary import (
     MARK,
-    PolicyOutcome,
     Section,
     escaped,
     summary_html,
@@ -26,7 +25,7 @@ from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.study.front.audit import Run
 from results.archives import unpacked
-from tests.gate.parts import auc, bound, control, found
+from tests.gate.parts import auc, bound, control, found, tpr
 from tests.live.federation import recorder, rounds
 from tests.programs import exit_code
 from tests.report.clustered import hostile_clusters
@@ -59,7 +58,7 @@ KINDS = {
     "cofedmid-location30/cofedmid-location30-cofedmid-half": (
         "training data of clients 0 and 9",
         "10 clients holding 143 to 168 samples each (5 seeds)",
-        "Client 0, defended: clear leakage",
+        "**STRONG LEAK** · **Client 0, defended: clear leakage",
         "Client 9, undefended: strong leak",
         "| 0.859 | a strong leak · 0.846–0.870 · seqmia · v. unseen",
         "cofedmid (clients = [0, 1, 2, 3, 4], m_max = 15",
@@ -84,8 +83,9 @@ KINDS = {
     ),
     "unlearning-location30/unlearning-location30-ascent-far": (
         "After samples were deleted from the model: does it still reveal them?",
-        "after it: not forgotten",
-        "not forgotten | rmia, AUC before 0.846, after 0.571, retrained 0.489",
+        "after it: not forgotten (largest AUC 0.571, ",
+        "of an adversary with the models before and after 0.830, ",
+        "not forgotten | rmia, AUC before 0.846 (",
     ),
     "sia-location30-defenses/sia-location30-defenses-alpha-1-dp-sgd": (
         "Can the adversary find out which client a training sample is from?",
@@ -123,8 +123,9 @@ def kept(name: str) -> Record:
     return read_record(unpacked() / f"{name}.json")
 
 
-def outcome(of: Record, text: str = POLICY) -> PolicyOutcome:
-    return policy_outcome(evaluate_policy(of, policy_from(text)))
+def outcome(of: Record, text: str = POLICY) -> Section:
+    policy = policy_from(text)
+    return policy_section(of, evaluate_policy(of, policy), policy, "policy.toml")
 
 
 def plain(document: str) -> str:
@@ -132,7 +133,7 @@ def plain(document: str) -> str:
     return re.sub(r"\\([\\`*_\[\]|~+=.)-])", r"\1", document)
 
 
-def section(of: Record, title: str, policy: PolicyOutcome | None = None) -> Section:
+def section(of: Record, title: str, policy: Section | None = None) -> Section:
     return next(one for one in summary_of(of, policy).sections if one.title == title)
 
 
@@ -215,7 +216,7 @@ def test_a_policy_shows_its_outcome_with_measured_and_allowed_values(
     said = (rule, "AUC against unseen samples", "0.600", f"{value} ({low}–{high})")
     assert part.table.rows[0][:4] == said
     assert "“hospital”" in part.lead
-    assert judged.digest in summary_markdown(made, judged)
+    assert dict(judged.facts)["Digest of the policy"] in summary_markdown(made, judged)
 
 
 def test_a_lower_bound_below_its_ceiling_is_explained_as_proving_nothing() -> None:
@@ -223,6 +224,48 @@ def test_a_lower_bound_below_its_ceiling_is_explained_as_proving_nothing() -> No
     document = summary_markdown(made, outcome(made, DEFAULT_POLICY))
     assert "– not refuted" in document
     assert "does not show that the limit is kept" in document
+
+
+def test_rules_are_counted_and_those_without_a_figure_are_called_not_judged() -> None:
+    made = found(auc(0.48, 0.52))
+    asking = POLICY.replace('["unseen"]', '["unseen", "other_client"]')
+    part = section(made, "What the policy says", outcome(made, asking))
+    assert part.paragraphs == (
+        "Of 6 rules: 1 not judged, because the record has no figure for them; 5 kept.",
+    )
+    assert part.table is not None
+    assert part.table.rows[0] == (
+        "– not judged",
+        "AUC against other clients' samples",
+        "0.600",
+        "–",
+        "1 figure asked for: the record has no such figure",
+    )
+
+
+def test_rates_that_a_policy_has_no_rule_for_are_listed_as_not_judged() -> None:
+    made = found(auc(0.48, 0.52), tpr(20))
+    said = section(made, "What the policy says", outcome(made)).items
+    assert "Not judged: TPR at few false alarms (no tpr in [membership])." in said
+    asking = POLICY.replace("auc = 0.6", 'auc = 0.6\ntpr = { "0.01" = 0.05 }')
+    asked = section(made, "What the policy says", outcome(made, asking)).items
+    assert not any("few false alarms" in one for one in asked)
+
+
+@pytest.mark.parametrize("owner", ["", "data protection office"])
+def test_a_policy_is_shown_with_its_owner_file_and_digest(owner: str) -> None:
+    made = found(auc(0.48, 0.52))
+    judged = outcome(made, f'owner = "{owner}"\n{POLICY}' if owner else POLICY)
+    facts = dict(section(made, "What the policy says", judged).facts)
+    assert facts["Policy set by"] == (owner or "not stated in the policy’s file")
+    assert facts["File of the policy"] == "policy.toml"
+    assert (facts == dict(outcome(made).facts)) is (not owner), "owner and digest"
+
+
+def test_rounds_and_controls_that_were_left_out_are_not_tested() -> None:
+    items = section(kept("cofedmid-location30/cofedmid-location30-cofedmid-half"), TITLES[5]).items
+    assert "What clients sent in 20 of 30 rounds, which were not measured." in items
+    assert "Controls that were not run: blind classifier and planted leak." in items
 
 
 def test_without_a_policy_the_page_says_so() -> None:

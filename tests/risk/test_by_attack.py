@@ -8,8 +8,15 @@ from fedaudit.core.errors import BadInput, NotVisible, Unsupported
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Model, Samples, plus
 from fedaudit.models import architecture
-from fedaudit.risk.base import Decision, Measure
-from fedaudit.risk.catalog import MEASURES, AtLeast, ByAttack, measure_named, why_unfit
+from fedaudit.risk.catalog import (
+    MEASURES,
+    AtLeast,
+    ByAttack,
+    Decision,
+    Measure,
+    measure_named,
+    why_unfit,
+)
 from tests.samples import random_samples
 
 KIND = architecture("mlp", shape=(4,), classes=3, hidden="5")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput
-from fedaudit.risk.base import risk_of, threshold_of
+from fedaudit.risk.catalog import risk_of, threshold_of
 
 LOSSES = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0, 3.0]), min_size=1, max_size=12)
 

@@ -18,8 +18,7 @@ from fedaudit.fl.training import parallel
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.models import architecture
-from fedaudit.risk.base import Measure
-from fedaudit.risk.catalog import ByAttack, TrainMia
+from fedaudit.risk.catalog import ByAttack, Measure, TrainMia
 from fedaudit.risk.server import ServerRisk, ShadowTraining, shadow_models
 
 MLP = architecture("mlp", shape=(20,), classes=4, hidden="64")

@@ -18,7 +18,7 @@ from fedaudit.metrics import auc
 from fedaudit.models import CNN, MLP, Transformer
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.signals.measure import measure_round, measuring_on
-from fedaudit.signals.residuals import ProjectionResidual
+from fedaudit.signals.updates import ProjectionResidual
 from tests.rounding import RoundedByPlace
 from tests.samples import random_samples
 from tests.signals.test_signals import a_round

@@ -20,13 +20,13 @@ from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.live.setup import attacks_in
 from fedaudit.observe.views import VIEWS
 from fedaudit.plan import sections
+from fedaudit.plan.identity import settings_of
 from fedaudit.report.reproducing import reproducing
 from fedaudit.results.record import Record
 from fedaudit.signals.outputs import Confidence
 from fedaudit.study.build import setup
 from fedaudit.study.comparing import rows_of
 from fedaudit.study.running.folder import growth_of
-from fedaudit.study.running.identity import settings_of
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.study.studies import Carried, quick_study, small_study

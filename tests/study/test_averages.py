@@ -11,7 +11,6 @@ from docs.claims.data import Term, regimes
 from docs.claims.data import Test as ClaimTest
 from docs.claims.figures import Asked
 from fedaudit.results.aggregate import Value, Values, estimated, mean_of
-from fedaudit.results.averages import AttackKey, Direction, average, directions_of, strongest
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
     STRONGEST_ATTACK,
@@ -20,6 +19,7 @@ from fedaudit.results.comparison import (
 )
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult
+from fedaudit.results.tradeoffs import AttackKey, Direction, average, directions_of, strongest
 from fedaudit.study.comparing import (
     NO_SHARED_RUN,
     NO_UNDEFENDED_ROW,

@@ -10,8 +10,8 @@ from fedaudit.core.values import Setting
 from fedaudit.evaluation.analysis import trainable_by_round
 from fedaudit.observe.measurements import Measurements
 from fedaudit.observe.usage import read_usage
-from fedaudit.study.build import attacks_of, setup
-from fedaudit.study.running.identity import run_key
+from fedaudit.plan.identity import run_key
+from fedaudit.study.build import resolve, setup
 from fedaudit.study.running.run import run_study
 from tests.study.studies import quick_study, small_study
 
@@ -97,7 +97,7 @@ def told_tails(**changes: object) -> dict[str, Setting]:
     """Where each attack looks for the noise of client 0, or of 0 and 2."""
     names = ("fedmia-2-centred-tail", "avg-cosine-without-tail", "avg-cosine")
     study = quick_study(**{"attacks": {name: {} for name in names}, **changes})
-    attacks = attacks_of(study)
+    attacks = resolve(study).attacks
     return {n: a.settings()["tail"] for n, a in attacks.items() if "tail" in a.settings()}
 
 

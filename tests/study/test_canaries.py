@@ -21,7 +21,7 @@ from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Upload
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
-from fedaudit.report.tiles import epsilon_tiles
+from fedaudit.report.tiles import tiles_of
 from fedaudit.results.record import Record
 from fedaudit.study.build import setup
 from fedaudit.study.running.run import run_study
@@ -168,7 +168,7 @@ def test_canaries_of_several_runs_are_put_together(tmp_path: Path) -> None:
     assert together.n_members == gaussian[1].n_members + gaussian[2].n_members
     assert together.n_members + together.n_nonmembers == 120
     assert (together.value or 0) >= min(gaussian[1].value or 0, gaussian[2].value or 0)
-    (tile,) = epsilon_tiles(record)
+    (tile,) = tiles_of(record)["epsilon"]
     assert "if the mechanism is Gaussian" in tile.detail
 
 

@@ -18,7 +18,7 @@ from fedaudit.plan.parts import MeasuredRun, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.report.text.answers import measured_epsilon
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.tiles import epsilon_tiles
+from fedaudit.report.tiles import tiles_of
 from fedaudit.report.words import number
 from fedaudit.results.record import ControlResult, Record
 from fedaudit.study.build import setup
@@ -94,14 +94,14 @@ def test_canary_records_have_three_bounds_each_with_its_hypothesis(undefended: R
     assert (gaussian.n_members, gaussian.n_nonmembers) == (coins.n_members, coins.n_nonmembers)
     page = measured_epsilon(record)
     assert f"{number(gaussian.number)} if the mechanism is Gaussian" in page.more
-    assert "if the mechanism is Gaussian" in epsilon_tiles(record)[0].detail
+    assert "if the mechanism is Gaussian" in tiles_of(record)["epsilon"][0].detail
     assert any(row["metric"] == "epsilon_if_gaussian" for row in record.rows())
 
 
 def test_a_record_of_before_has_its_one_bound(undefended: Record) -> None:
     before = [one for one in undefended.estimates if "_if_" not in one.metric]
     older = changed(undefended, estimates=before)
-    assert "if the mechanism" not in epsilon_tiles(older)[0].detail
+    assert "if the mechanism" not in tiles_of(older)["epsilon"][0].detail
     assert "if scores" not in measured_epsilon(older).more
     assert "if Gaussian" not in verdict(older).headline
 

@@ -16,9 +16,9 @@ from fedaudit.results.comparison import (
     Front,
     write_comparison_file,
 )
-from fedaudit.results.fronts import lost_share
 from fedaudit.results.read import read_comparison
 from fedaudit.results.record import ControlResult, Record, write_record
+from fedaudit.results.tradeoffs import lost_share
 from fedaudit.study.comparing import compared, named_records
 from tests.estimates import changed, estimate
 from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise

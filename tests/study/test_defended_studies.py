@@ -14,8 +14,8 @@ from fedaudit.defenses.quantize import GradientQuantization
 from fedaudit.defenses.sampling import DataSampling
 from fedaudit.fl.hooks import Chain, Defense
 from fedaudit.plan.file import read_studies
+from fedaudit.plan.identity import run_key, settings_of
 from fedaudit.study.build import setup
-from fedaudit.study.running.identity import run_key, settings_of
 from fedaudit.study.running.run import run_study
 from tests.study.studies import small_study
 

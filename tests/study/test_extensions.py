@@ -9,24 +9,24 @@ import pytest
 from torch import nn
 
 import fedaudit as fa
-from fedaudit.attacks import attack_named
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for
 from fedaudit.datasets.dataset import Dataset
+from fedaudit.extensions import extensions_of
 from fedaudit.extensions.secure_sum import SUMS_FILE
 from fedaudit.fl.canary import CANARIES_FILE
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.round import Round
 from fedaudit.observe.views import view_named
+from fedaudit.plan.identity import run_key
 from fedaudit.plan.optional import OPTIONAL
 from fedaudit.plan.parts import Conclusion, Extension, Means, MeasuredRun, Scores, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult
 from fedaudit.study import build
-from fedaudit.study.build import EXTENSIONS, setup
-from fedaudit.study.running.identity import run_key, with_code
+from fedaudit.study.build import completed, resolve, setup
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.study.studies import quick_study
@@ -35,8 +35,8 @@ NOISE = {"name": "client-dp", "options": {"clip": 0.5, "noise_multiplier": 1.0}}
 
 
 def test_every_optional_table_has_one_extension_and_a_place_in_studies_and_in_python() -> None:
-    named = [kind.table for kind in EXTENSIONS if kind.table]
-    assert sorted(named) == sorted(OPTIONAL)
+    asked = [kind for name in OPTIONAL for kind in resolve(quick_study(**TABLES[name])).extensions]
+    assert [kind.table for kind in asked] == list(OPTIONAL)
     for name, section in OPTIONAL.items():
         assert Study.model_fields[name].default is None
         assert signature(fa.AuditOptions).parameters[name].default is None
@@ -136,16 +136,25 @@ def test_a_file_that_is_gone_or_anothers_is_made_again_by_running_again(
         reattack(tmp_path, [], tmp_path / "again")
 
 
-@pytest.mark.parametrize("kind", EXTENSIONS, ids=lambda kind: kind.__name__)
-def test_without_its_table_an_extension_changes_nothing(kind: type[Extension]) -> None:
-    study, view = quick_study(), view_named("uploads")
-    run = setup(study, 1, None)
-    assert run.extensions == ()
-    assert kind.added(run, run.dataset) is run
-    assert kind.seen(study, view) is view
-    attack = attack_named("fedmia-2")
-    assert kind.informed(study, attack) is attack
-    assert kind.measured_in(study) == set()
+def test_a_study_without_tables_has_no_extension() -> None:
+    parts = resolve(quick_study())
+    assert parts.extensions == ()
+    assert parts.view == view_named("uploads")
+    assert setup(quick_study(), 1, None).extensions == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "table"),
+    [
+        ({"attacks": {"seqmia": {}}}, "shadow"),
+        ({"attacks": {"rmia": {}}, "audit": {"view": "final"}}, "references"),
+        ({"attacks": {}, "audit": {"view": "final"}}, "references"),
+    ],
+)
+def test_attacks_ask_for_the_federations_that_they_need(
+    changes: dict[str, object], table: str
+) -> None:
+    assert [kind.table for kind in resolve(quick_study(**changes)).extensions] == [table]
 
 
 @dataclass(frozen=True)
@@ -194,7 +203,7 @@ def test_an_extension_is_asked_from_the_first_round_to_the_record_and_again_with
 ) -> None:
     study = quick_study(seeds=(1, 2))
     plain = run_study(study, tmp_path / "plain")
-    monkeypatch.setattr(build, "EXTENSIONS", (*EXTENSIONS, Counted))
+    monkeypatch.setattr(build, "extensions_of", lambda *of: (*extensions_of(*of), Counted))
     assert [type(one) for one in setup(study, 1, None).extensions] == [Counted]
     found = run_study(study, tmp_path / "counted")
     again = reattack(tmp_path / "counted", ["blackbox-loss"], tmp_path / "again")
@@ -206,7 +215,7 @@ def test_an_extension_is_asked_from_the_first_round_to_the_record_and_again_with
         assert "Rounds that nobody counted." in record.untested
     others = [one for one in found.estimates if one.metric != "rounds"]
     assert others == plain.estimates
-    assert run_key(with_code(study), 1) == run_key(setup(study, 1, None).study, 1)
+    assert run_key(completed(study), 1) == run_key(setup(study, 1, None).study, 1)
 
 
 def test_a_second_extension_of_a_kind_takes_the_place_of_the_first() -> None:

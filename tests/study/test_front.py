@@ -35,11 +35,11 @@ from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import Defense, Turn
 from fedaudit.observe.round import Sent
+from fedaudit.plan.identity import study_key
 from fedaudit.plan.values import study_from
 from fedaudit.signals.outputs import Confidence
 from fedaudit.study.build import setup
 from fedaudit.study.front.federation import Federation, plan_of
-from fedaudit.study.running.identity import study_key
 
 FIGURES = fa.Figures(permutations=20, blind_classifier=False)
 FEW = fa.Audit(samples=60, every=2, background=0)
@@ -413,9 +413,7 @@ def test_a_run_goes_on_with_the_same_objects_and_not_with_others(run: fa.Run) ->
     after = [path.stat().st_mtime_ns for path in sorted(run.folder.glob("seed-*/measured/*"))]
     assert after == before
     other = small(defenses=[JITTER(members=[1], sigma=0.2), Blurred((0.3,))])
-    with pytest.raises(
-        BadInput, match=r"other settings \(defense.name is .*another folder with out="
-    ):
+    with pytest.raises(BadInput, match=r"other settings \(defenses is .*another folder with out="):
         carried(run.folder, other, **same)
 
 
@@ -464,11 +462,11 @@ def lambda_defense(weight: int) -> Defense:
 
 def key_of(federation: Federation) -> str:
     from fedaudit.core.importing import objects_given
-    from fedaudit.study.running.identity import with_code
+    from fedaudit.study.build import completed
 
     plan = plan_of(federation, name="x")
     with objects_given(plan.objects):
-        return study_key(with_code(plan.study))
+        return study_key(completed(plan.study))
 
 
 SCRIPT = """
@@ -547,10 +545,11 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
             "fair, samples and people are one setting; give one",
         ),
         (lambda: fa.Samples([[1, 2]], ["a"]), "turn texts into numbers"),
-        (lambda: COFEDMID(members=3), r"clients by number, such as \[0, 1\]"),
+        (lambda: COFEDMID(members=3), r"by number, such as \[0, 1\]"),
         (lambda: plan(model=3), "a model is a torch.nn.Module, a class"),
         (lambda: plan(model=nn.ReLU(), clients="4"), "clients are a number of them, or what"),
         (lambda: plan(algorithm=Net(3)), "an algorithm is what fedaudit.algorithms makes"),
+        (lambda: plan(algorithm=None), "an algorithm is what .*; got None"),
         (lambda: plan(data=3), "a data set is samples, what fedaudit.datasets makes"),
         (lambda: plan(defenses=3), "a defense is derived from"),
         (lambda: plan(training=fa.Training(rounds=3)), "rounds is set by algorithm and by"),

@@ -20,7 +20,7 @@ from fedaudit.fl.algorithms.ifca_mir import IfcaMirOfClients
 from fedaudit.fl.hooks import Defense, Visit
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.plan.dealing import HoldOutRule, exclude_held_out
-from fedaudit.risk.base import ByLoss
+from fedaudit.risk.catalog import ByLoss
 from fedaudit.study.build import setup
 from tests.study.studies import small_study
 

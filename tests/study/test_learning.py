@@ -28,6 +28,7 @@ from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import Measurements, Stored
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.plan.dealing import left_to_train
+from fedaudit.plan.identity import run_key, settings_of
 from fedaudit.plan.parts import Means, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.plan.values import study_from
@@ -35,7 +36,6 @@ from fedaudit.results.older import settled
 from fedaudit.results.record import Record
 from fedaudit.signals.outputs import Loss
 from fedaudit.study.build import setup
-from fedaudit.study.running.identity import run_key, settings_of
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.study.studies import Carried, small_study

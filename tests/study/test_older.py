@@ -8,12 +8,13 @@ import pytest
 from fedaudit.attacks import ATTACK_SETS, ATTACKS
 from fedaudit.core.values import Sees
 from fedaudit.observe.views import VIEWS
+from fedaudit.plan.identity import config_of, run_key, settings_of
 from fedaudit.plan.sections import Study
 from fedaudit.plan.values import study_from
 from fedaudit.report.reproducing import reproducing
 from fedaudit.results.older import COMPARED, COMPARED_BY_DEFAULT, LEARNED, TUNED, settled
 from fedaudit.results.read import read_record
-from fedaudit.study.running.identity import config_of, run_key, settings_of, with_code
+from fedaudit.study.build import completed
 from results.archives import unpacked
 from tests.study.studies import small_study
 
@@ -24,7 +25,7 @@ NAMED = {"loss-series": {}, "seqmia": {}, "rmia": {}, "lira": {}, "rmia-series":
 
 def older(study: Study) -> dict[str, object]:
     """Settings of a study as a version wrote them that knew no ``audit.sources``."""
-    config = config_of(with_code(study))
+    config = config_of(completed(study))
     audit = config["audit"]
     assert isinstance(audit, dict)
     return {**config, "audit": {name: audit[name] for name in audit if name != "sources"}}
@@ -40,7 +41,7 @@ def test_attacks_that_older_versions_trained_federations_for_are_undefended_with
 
 
 def test_a_study_of_this_version_keeps_its_defaults() -> None:
-    study = with_code(small_study(defense=NOISE, attacks=NAMED))
+    study = completed(small_study(defense=NOISE, attacks=NAMED))
     assert study_from(settled(config_of(study))) == study
 
 

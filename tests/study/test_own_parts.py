@@ -16,10 +16,10 @@ from fedaudit.core.importing import code_named_in
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recorder import record
 from fedaudit.plan.file import read_studies, read_study
+from fedaudit.plan.identity import run_key, with_code
 from fedaudit.plan.values import study_from
 from fedaudit.results.read import read_record
 from fedaudit.study.build import refuse_misfits
-from fedaudit.study.running.identity import run_key, with_code
 from fedaudit.study.running.reattack import reattack
 from tests.live.federation import data, network, rounds
 from tests.programs import exit_code

@@ -18,15 +18,15 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import policy_from
 from fedaudit.pack.suppressing import suppressed
 from fedaudit.plan.dealing import left_to_train
+from fedaudit.plan.identity import run_key
 from fedaudit.plan.sections import Study
 from fedaudit.report.sources import on_sources, source_question, source_sentence, source_table
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.sources import FAIR, OWN
-from fedaudit.study.build import setup, with_source_samples
+from fedaudit.study.build import completed, setup
 from fedaudit.study.comparing import compared
 from fedaudit.study.running.folder import STUDY_FILE
-from fedaudit.study.running.identity import run_key, with_code
 from fedaudit.study.running.reattack import contradicting_signals, reattack
 from fedaudit.study.running.run import run_study
 from tests.study.studies import quick_study
@@ -57,7 +57,7 @@ def asked(sources: int | None) -> dict[str, object]:
 
 
 def number_of(**changes: object) -> int | None:
-    return with_source_samples(skewed_study(**changes)).audit.sources
+    return completed(skewed_study(**changes)).audit.sources
 
 
 def test_a_third_of_the_audited_samples_is_divided_among_clients_that_differ() -> None:
@@ -251,11 +251,11 @@ def test_a_study_of_an_older_version_goes_on_as_it_was_begun(tmp_path: Path) -> 
 
 
 def test_a_run_without_them_keeps_the_name_that_older_versions_gave_it() -> None:
-    plain, more = (with_code(skewed_study(audit={"sources": n})) for n in (0, 7))
+    plain, more = (completed(skewed_study(audit={"sources": n})) for n in (0, 7))
     assert run_key(plain, 1) != run_key(more, 1)
     values = plain.model_dump(mode="json")
     assert values["audit"]["sources"] == 0
-    membership = with_code(skewed_study(attacks={"loss-series": {}}))
+    membership = completed(skewed_study(attacks={"loss-series": {}}))
     assert run_key(membership, 1) == run_key(plain, 1)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from fedaudit.core.errors import Damaged
 from fedaudit.evaluation.source import SourceFound
-from fedaudit.report.sources import Named, named_in, source_sentence
+from fedaudit.report.sources import Named, named_in
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.read import read_record
@@ -21,7 +21,7 @@ def figure(*runs: SourceFound, alpha: float = 0.05) -> Named:
 
 
 def figures(*runs: SourceFound, alpha: float = 0.05) -> list[Named]:
-    return named_in(over_runs(*runs, alpha=alpha), [run.answers for run in runs])
+    return named_in(over_runs(*runs, alpha=alpha))
 
 
 def p_of(one: Estimate | None) -> float | None:
@@ -56,7 +56,6 @@ def test_one_run_is_its_own_figure() -> None:
 
 def test_seeds_are_averaged_with_their_variances_summed() -> None:
     one = figure(*(found(right=right, seed=right) for right in (56, 60, 64)))
-    assert [run.seed for run in one.runs] == [56, 60, 64]
     assert one.success.value == pytest.approx(0.5)
     runs = [found(right=right, seed=right) for right in (56, 60, 64)]
     below = sum((run.figures[0].number - low(run)) ** 2 for run in runs) ** 0.5 / 3
@@ -131,12 +130,10 @@ def test_the_label_distribution_baseline_is_beaten_from_one_side_only(
     assert above_chance(one.over_baseline) is above
 
 
-def test_a_record_without_the_baseline_says_so() -> None:
+def test_a_record_without_the_baseline_has_no_figure_over_it() -> None:
     run = found(baseline=None)
     one = figure(run)
     assert (one.baseline, one.over_baseline) == (None, None)
-    record = with_sources(run, found("other"))
-    assert "no label-distribution baseline" in source_sentence(record)
 
 
 def test_a_baseline_without_its_test_is_shown_and_nothing_is_said_to_be_above_it() -> None:
@@ -148,14 +145,11 @@ def test_a_baseline_without_its_test_is_shown_and_nothing_is_said_to_be_above_it
 
 def test_every_attack_defense_and_view_has_its_figure() -> None:
     runs = [found(), found(defense="dp-sgd"), found(view="globals"), found(seed=2)]
-    settings = [
-        (one.success.defense, one.success.view, [run.seed for run in one.runs])
-        for one in figures(*runs)
-    ]
+    settings = [(one.success.defense, one.success.view) for one in figures(*runs)]
     assert settings == [
-        ("none", "uploads", [1, 2]),
-        ("dp-sgd", "uploads", [1]),
-        ("none", "globals", [1]),
+        ("none", "uploads"),
+        ("dp-sgd", "uploads"),
+        ("none", "globals"),
     ]
 
 

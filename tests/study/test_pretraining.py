@@ -11,8 +11,8 @@ import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.pretrained import pretrained, pretrained_file
 from fedaudit.plan.sections import Study
+from fedaudit.study.build import completed, resolve
 from fedaudit.study.running import pretraining
-from fedaudit.study.running.identity import with_code
 from fedaudit.study.running.pretraining import pretrained_for
 from fedaudit.study.running.run import run_study
 from tests.networks import Denoiser
@@ -70,7 +70,7 @@ def test_a_network_is_pretrained_once_for_all_studies_that_begin_with_it(
         study(), tmp_path / "one", progress=lambda phase, done, total: phases.append(phase)
     )
     assert "pretraining" in phases
-    values = pretrained(with_code(study()).pretrained_name)
+    values = pretrained(completed(study()).pretrained_name)
     assert values["scale"] != 1, "what clients do not train was trained"
     phases.clear()
     other = study(training={"rounds": 2, "lr": 0.3}, task={"name": "denoising"})
@@ -97,15 +97,15 @@ def test_a_pretraining_that_is_stopped_goes_on_and_ends_alike(
             raise _Stopped
 
     with pytest.raises(_Stopped):
-        pretrained_for(study(), progress=stopping)
+        pretrained_for(resolve(study()), progress=stopping)
     assert not list(folder.glob("*.safetensors"))
     seen.clear()
-    pretrained_for(study(), progress=lambda phase, done, total: seen.append(done))
+    pretrained_for(resolve(study()), progress=lambda phase, done, total: seen.append(done))
     assert seen[0] == 8
-    halfway = pretrained(study().pretrained_name)
-    pretrained_file(study().pretrained_name).unlink()
-    pretrained_for(study())
-    for name, value in pretrained(study().pretrained_name).items():
+    halfway = pretrained(completed(study()).pretrained_name)
+    pretrained_file(completed(study()).pretrained_name).unlink()
+    pretrained_for(resolve(study()))
+    for name, value in pretrained(completed(study()).pretrained_name).items():
         assert torch.equal(value, halfway[name])
 
 
@@ -151,33 +151,33 @@ def test_values_that_are_not_there_or_damaged_are_told_of(tmp_path: Path) -> Non
 
 
 def test_a_file_of_other_settings_under_the_name_is_refused() -> None:
-    pretrained_for(study())
-    file = pretrained_file(study().pretrained_name)
+    pretrained_for(resolve(study()))
+    file = pretrained_file(completed(study()).pretrained_name)
     settings = study().model_dump()["pretraining"]
-    other = study(pretraining={**settings, "epochs": 1})
+    other = completed(study(pretraining={**settings, "epochs": 1}))
     file.rename(pretrained_file(other.pretrained_name))
     with pytest.raises(BadInput, match=r"was not made by the \[pretraining\]"):
-        pretrained_for(other)
+        pretrained_for(resolve(other))
 
 
 def test_a_half_that_is_damaged_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    part = pretrained_file(study().pretrained_name).with_suffix("") / "training.safetensors"
+    file = pretrained_file(completed(study()).pretrained_name)
+    part = file.with_suffix("") / "training.safetensors"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"\x08" + bytes(30))
     with pytest.raises(Damaged, match="not the half of this pretraining that was done"):
-        pretrained_for(study())
+        pretrained_for(resolve(study()))
 
 
 def test_a_pretraining_without_an_end_is_refused() -> None:
     settings = study().model_dump()["pretraining"]
+    endless = study(model={"name": "tests.study.test_pretraining:Endless"}, pretraining=settings)
     with pytest.raises(BadInput, match=r"lower pretraining\.lr"):
-        pretrained_for(
-            study(model={"name": "tests.study.test_pretraining:Endless"}, pretraining=settings)
-        )
+        pretrained_for(resolve(endless))
 
 
 def test_code_of_ones_own_is_part_of_the_name() -> None:
-    given = with_code(study())
+    given = completed(study())
     assert given.pretrained_name != study().pretrained_name
     assert "tests.study.test_pretraining:points" in given.code
     code = {**given.code, "tests.networks:Denoiser": "0" * 64}
@@ -193,4 +193,4 @@ def test_public_data_of_another_shape_are_refused_before_training() -> None:
     settings = study().model_dump()["pretraining"]
     given = {**settings, "data": {"name": "tests.study.test_pretraining:wide"}}
     with pytest.raises(BadInput, match="has another shape"):
-        pretrained_for(study(pretraining=given))
+        pretrained_for(resolve(study(pretraining=given)))

@@ -14,11 +14,11 @@ from fedaudit.core.values import NOBODY, Sees
 from fedaudit.extensions.references import References
 from fedaudit.observe.measurements import Measurements
 from fedaudit.plan.dealing import left_to_train
+from fedaudit.plan.identity import run_key, settings_of
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
 from fedaudit.results.record import Record
 from fedaudit.study.build import setup
-from fedaudit.study.running.identity import run_key, settings_of
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.study.studies import Carried, small_study

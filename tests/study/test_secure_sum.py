@@ -16,7 +16,7 @@ from fedaudit.observe.round import Round
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
 from fedaudit.report.text.answers import measured_epsilon
-from fedaudit.report.tiles import epsilon_tiles
+from fedaudit.report.tiles import tiles_of
 from fedaudit.results.record import Record
 from fedaudit.study.build import setup
 from fedaudit.study.running.run import run_study
@@ -64,7 +64,7 @@ def test_a_few_clients_hide_nothing_and_noise_hides_as_much_as_it_claims(tmp_pat
     assert found == {"secure_sum_epsilon": ceiling}
     (refused,) = plain.where(metric="secure_sum_epsilon_if_gaussian")
     assert "need not be normal" in refused.note
-    (tile,) = epsilon_tiles(plain)
+    (tile,) = tiles_of(plain)["epsilon"]
     assert "in one round's sum" in tile.label
 
     # Of the bounds of many seeds one in twenty is above the truth, as that of seed 1 is.

@@ -12,7 +12,7 @@ import torch
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import NOBODY
 from fedaudit.datasets.dataset import Dataset, numbered, of_task, some_classes
-from fedaudit.datasets.partitions.feature_shift import SHIFTS
+from fedaudit.datasets.partitions.shifts import SHIFTS
 from fedaudit.defenses.ldp import LocalDP
 from fedaudit.extensions.examples import KnownSplit
 from fedaudit.plan.dealing import GroupedData, dealt, grouped

@@ -22,21 +22,22 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.pack.suppressing import suppressed
+from fedaudit.plan.identity import run_key
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
+from fedaudit.report.deciding.deletion import deletion
 from fedaudit.report.page import report_html
 from fedaudit.report.unlearning import unlearning_section, unlearning_tile
-from fedaudit.report.verdict import unlearning_verdict
 from fedaudit.results import estimate
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
 from fedaudit.study.build import setup
 from fedaudit.study.front.federation import plan_of
-from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.observing import stored_rounds
 from fedaudit.study.running.preflight import check_run
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
+from tests.report.seen import must
 from tests.study.studies import Carried, quick_study
 
 FINAL: dict[str, object] = {"view": "final", "every": 0}
@@ -358,9 +359,9 @@ def test_a_model_that_unlearning_destroyed_is_not_called_forgetful(continued: Ca
         )
 
     forgotten, left = "forgotten as far as this score sees", "not forgotten: told from unseen"
-    assert unlearning_verdict(at(0.6, forgotten)) == "forgotten"
-    assert unlearning_verdict(at(0.04, forgotten)) == "model destroyed"
-    assert unlearning_verdict(at(0.04, left)) == "not forgotten", "a leak that is left stands"
+    assert must(deletion(at(0.6, forgotten))).verdict == "forgotten"
+    assert must(deletion(at(0.04, forgotten))).verdict == "model destroyed"
+    assert must(deletion(at(0.04, left))).verdict == "not forgotten", "a leak that is left stands"
     section = unlearning_section(at(0.04, forgotten))
     assert section is not None
     assert "left a test accuracy near guessing" in section.said[0]

@@ -1,5 +1,7 @@
 """Calls of the public API that are right; read by mypy, never run."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from torch import nn
@@ -77,6 +79,13 @@ run = fa.audit(
     progress=True,
 )
 run.attack("fedmia-1", fa.attacks.AvgCosine()).scores("fedmia-1", target=0, seed=1)
+run.scores().scores.mean()
+run.save_report("mine.html").exists()
+fa.Run("runs/mine", fa.Federation("mnist"), attacks=[fa.attacks.FedMIA2()]).record.rows()
+study = fa.read_study("mine.toml", {"training.rounds": 3})
+fa.run_study(study, Path("runs/mine")).rows()
+settings: tuple[fa.Training | None, fa.Attacker | None] = (fa.Training(rounds=3), None)
 fa.audit(fa.Federation("mnist"), attacks={"a": fa.attacks.FedMIA2(), "rmia": {"offline": 0.3}})
 fa.audit(fa.Games("cifar10", mechanism=fa.defenses.BitRandPublished(nominal_epsilon=5.0)))
 fa.Games("digits", grid={"game.batch": [10, 100]}, classes=[0, 1])
+fa.views.view_named("uploads").can_offer(fa.views.Sees.UPLOADS)

@@ -33,12 +33,12 @@ from fedaudit.signals.outputs import (
     PosteriorSpread,
     ScaledLogit,
 )
-from fedaudit.signals.residuals import ProjectionResidual
 from fedaudit.signals.updates import (
     CentredTailCosine,
     GradientCosine,
     GradientDifference,
     GradientNorm,
+    ProjectionResidual,
     WithoutTailCosine,
 )
 

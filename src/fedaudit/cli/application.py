@@ -19,7 +19,6 @@ from fedaudit import __version__
 from fedaudit.core.errors import FAULT, BadInput, FedauditError, called_by
 from fedaudit.core.files import RECORDING_FILE, open_regular
 from fedaudit.core.importing import code_named_in
-from fedaudit.plan.toml import read_toml
 from fedaudit.results.text import LogLines, indented, one_line
 
 _LONGEST_TRACE = 8000
@@ -93,11 +92,15 @@ def main(words: Sequence[str] | None = None) -> None:
     with printing_anyway() as printed:
         try:
             with stopping_at_sigterm():
-                _refuse_nul(sys.argv[1:] if words is None else words)
+                given = list(sys.argv[1:] if words is None else words)
+                _refuse_nul(given)
+                # Only the help of a command has Markdown, which takes long to load.
+                is_overview = given[:1] in ([], ["-h"], ["--help"])
+                app.help_format = "plaintext" if is_overview else "markdown"
                 # What carries out a study, or is told to trust a folder, says so itself.
                 with called_by("command"), code_named_in("what was given", trusted=False):
                     app(
-                        words,
+                        given,
                         exit_on_error=False,
                         print_error=False,
                         result_action="return_none",
@@ -366,6 +369,8 @@ def _kind_of_folder(folder: Path) -> Kind | None:
 
 
 def _kind_of_file(path: Path) -> Kind | None:
+    from fedaudit.plan.toml import read_toml
+
     with open_regular(path) as file:
         mark = _MARK.search(file.read(_MARKED_WITHIN))
     return _BY_MARK.get(mark[1]) if mark else _kind_of_tables(read_toml(path, "the file"))

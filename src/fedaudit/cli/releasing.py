@@ -24,7 +24,7 @@ def gate(
     json: Path | None = None,
     print_policy: bool = False,
 ) -> None:
-    """Hold the upper confidence limits of a record against a policy's ceilings.
+    """Compare the upper confidence limits of a record with a policy's ceilings.
 
     Exit code 0: pass, 1: fail, 3: inconclusive; 2 is a refusal, such as a file that is no record.
 
@@ -35,9 +35,9 @@ def gate(
     policy
         The policy, a TOML file.
     junit
-        Where the verdict goes as JUnit XML. Only an earlier verdict is ever replaced.
+        File for the verdict as JUnit XML. Only an earlier verdict is ever replaced.
     json
-        Where it goes as JSON; likewise.
+        File for the verdict as JSON. Only an earlier verdict is ever replaced.
     print_policy
         Print a policy to begin with, and stop.
     """
@@ -102,8 +102,8 @@ def pack(
     with meant_as(path, *HAVE_RECORDS), meant_as(policy, POLICY):
         manifest = write_pack(path, policy, out, smallest_group=smallest_group, sign=sign)
     gone = {name: count for name, count in manifest.suppressed.items() if count}
-    told = ", ".join(f"{count} of {name}" for name, count in gone.items()) or "nothing"
-    log(f"pack: {out} ({manifest.outcome}; suppressed: {told})")
+    suppressed = ", ".join(f"{count} of {name}" for name, count in gone.items()) or "nothing"
+    log(f"pack: {out} ({manifest.outcome}; suppressed: {suppressed})")
     log(f"digest, to be kept elsewhere: {manifest.digest}")
 
 
@@ -120,61 +120,64 @@ def verify(
     other_version: Annotated[bool, Parameter(negative=())] = False,
     trust: Trust = False,
 ) -> None:
-    """Check a pack: every hash, and all that follows from record and policy, made again.
+    """Check a pack: every hash, and everything that follows from record and policy.
 
     Exit code 0: sound; 1: something was changed, is missing or does not belong there; 4: another
-    version made it, and whatever that writes otherwise is not checked; 2: a refusal.
+    version made it, and files that may differ for that reason are not checked; 2: a refusal.
 
     Parameters
     ----------
     folder
-        Of the pack.
+        Folder of the pack.
     digest
-        As it was printed when the pack was made; without it, or a signer, a pack could have been
-        made anew.
+        Digest printed when the pack was made. Without digest or signer, the whole pack could have
+        been replaced.
     signer
         A public key of Ed25519 (PEM) by which the pack must be signed.
     policy
         Your own policy: the policy in the pack must have the same settings.
     recording
-        The folder of the study's run, or of a live recording, to make every figure, control and
-        setting of the record again from what was measured.
+        The folder of the study's run, or of a live recording, from which every figure, control and
+        setting of the record is recomputed.
     other_version
-        Call a pack of another version sound, where all that can be checked holds.
+        Accept a pack of another version if everything that can be checked is sound.
     """
     from fedaudit.pack.verifying import OTHER_VERSION, SOUND, UNSOUND
     from fedaudit.pack.verifying import verify as verified
 
     with meant_as(folder, PACK):
-        found = verified(folder, digest=digest, signer=signer, policy=policy)
+        result = verified(folder, digest=digest, signer=signer, policy=policy)
     if recording is not None:
         from fedaudit.pack.remaking import held_by
 
-        found = held_by(found, recording, data_dir, trust=trust)
-    for problem in found.problems:
+        result = held_by(result, recording, data_dir, trust=trust)
+    for problem in result.problems:
         _log_in_lines(f"wrong: {problem}")
-    for said in found.checked:
-        _log_in_lines(f"held: {said}")
-    for said in found.unchecked:
-        _log_in_lines(f"not checked: {said}")
-    if found.problems:
+    for text in result.checked:
+        _log_in_lines(f"held: {text}")
+    for text in result.unchecked:
+        _log_in_lines(f"not checked: {text}")
+    if result.problems:
         _log_in_lines("the pack is not sound")
         sys.exit(UNSOUND)
-    if found.other_version and not other_version:
+    if result.other_version and not other_version:
         _log_in_lines(
             "another version made the pack: verify it with that one, or give --other-version for "
             "what can be checked with this"
         )
         sys.exit(OTHER_VERSION)
-    whole = {
+    claims = {
         "its files and verdict follow from its record": True,
         "it was made by whom you expect (--digest or --signer)": bool(digest or signer),
         "its policy is yours (--policy)": policy is not None,
         "its record's figures are those of the run (--recording)": recording is not None,
     }
-    held = ", ".join(said.partition(" (")[0] for said, sure in whole.items() if sure)
-    left = ", or that ".join(said for said, sure in whole.items() if not sure)
-    _log_in_lines(f"the pack is sound: {held}" + (f"; not checked: that {left}" if left else ""))
+    confirmed = ", ".join(text.partition(" (")[0] for text, sure in claims.items() if sure)
+    open_claims = ", or that ".join(text for text, sure in claims.items() if not sure)
+    _log_in_lines(
+        f"the pack is sound: {confirmed}"
+        + (f"; not checked: that {open_claims}" if open_claims else "")
+    )
     sys.exit(SOUND)
 
 
@@ -204,12 +207,11 @@ def check_dp(
     seed: int = 0,
     seconds: float = 600,
 ) -> None:
-    """Check that a privacy filter does what is declared of it: clipping, noise, memory.
+    """Check that a privacy filter does what is declared: clipping, noise, memory.
 
-    The filter is imported and called some hundreds of times, in a process of its own: name your
-    own code, or code that you would run. What it prints is not shown. Exit code 0: sound,
-    1: broken, 3: could not be checked; 2 is a refusal, such as a filter that fails or ends its
-    process.
+    The filter is imported and called some hundreds of times in a separate process: name your own
+    code, or code that you would run. What it prints is not shown. Exit code 0: sound, 1: broken,
+    3: could not be checked; 2 is a refusal, such as a filter that fails or ends its process.
 
     Parameters
     ----------
@@ -218,28 +220,27 @@ def check_dp(
         (from a batch to an update), a Flower mod, an NVFlare filter, a defense of fedaudit, or a
         class or function without arguments that makes one.
     sensitivity
-        The farthest that one contribution moves the output without its noise, in Euclidean length;
-        with Laplace noise in the sum of absolute values.
+        Largest distance by which one contribution moves the output without noise: L2, or L1 with
+        Laplace noise.
     sigma
         Noise multiplier: standard deviation over sensitivity; 0: noise is added elsewhere.
     adjacency
-        What one contribution is: remove (there or not) or replace (any other, twice as far).
+        One contribution is removed (remove), or replaced by any other (replace: twice as far).
     noise
-        Its distribution: gaussian or laplace.
+        Distribution of the noise: gaussian or laplace.
     kind
-        function, step, defense, flower-mod or nvflare-filter; found from the filter if left out.
+        function, step, defense, flower-mod or nvflare-filter; inferred by default.
     shape_from
         module:object that is, or makes, an example of an update (a network, or arrays) or of a
         step's batch.
     stateful
         Earlier rounds may change a release, as in adaptive clipping.
     elsewhere
-        Name of something that is sent beside the arrays and made private elsewhere; may be
-        repeated.
+        Name of a further output that is made private elsewhere; may be repeated.
     calls
-        How many draws of noise are looked at, at least 16.
+        Draws of noise, at least 16.
     seed
-        Of all that the check draws.
+        Seed of all draws.
     seconds
         Time after which the check is stopped and refused; 0: no limit.
     """

@@ -1,7 +1,6 @@
-"""Commands that carry out studies, or attack: demo, run, attack, games; any setting by its name."""
+"""Commands that run studies and attacks: demo, run, attack, games; any setting by its name."""
 
 import csv
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -36,7 +35,6 @@ from fedaudit.core.files import (
 )
 from fedaudit.core.importing import code_named_in, line_of
 from fedaudit.core.progress import importing
-from fedaudit.plan.toml import parsed_toml, refuse_many_dots
 
 if TYPE_CHECKING:
     import fedaudit.plan.sections
@@ -100,17 +98,17 @@ def run_command(
     device: DeviceName = "cpu",
     engine: EngineName = "local",
 ) -> None:
-    """Carry out a study: train, look through the adversary's eyes, attack, report.
+    """Run a study: train, observe as the adversary, attack, report.
 
-    A run that was stopped goes on where it was when it is started again. Studies and variants
-    with the same settings of data, training and defense share their runs. Of security games all
-    variants are played, and make one record.
+    The same command continues a run that was stopped. Studies and variants with the same settings
+    of data, training and defense share their runs. All variants of security games are played, and
+    make one record.
     """
     with importing():
         from fedaudit.plan.games import GameStudy, kind_of
         from fedaudit.plan.toml import read_toml
 
-    # A study is a program, and whoever carries it out runs it.
+    # A study may name code, which the user chose to run.
     with code_named_in(study, trusted=True, folder=study.parent), meant_as(study, STUDY):
         if kind_of(read_toml(study, "the study")) is not GameStudy:
             means = _Means(pool, data_dir, workers, device, engine)
@@ -118,11 +116,11 @@ def run_command(
             return
         others = {"variant": variant, "pool": pool, "workers": workers}
         others |= {"device": device != "cpu", "engine": engine != "local"}
-        given = [name for name, value in others.items() if value]
-        if given:
+        refused = [name for name, value in others.items() if value]
+        if refused:
             raise BadInput(
                 f"{study} is a study of games, all of which are played in this process and make "
-                f"one record, and --{given[0]} is of studies that train; leave it out"
+                f"one record, and --{refused[0]} is of studies that train; leave it out"
             )
         _play(study, overrides, out, data_dir)
 
@@ -144,7 +142,7 @@ def _carry_out(
 ) -> None:
     with importing():
         from fedaudit.core.devices import device_named
-        from fedaudit.engines.ray_cluster import engine_named
+        from fedaudit.engines.local import engine_named
         from fedaudit.plan.file import chosen_studies, read_studies
         from fedaudit.study.running.preflight import check_grid, refuse_place
 
@@ -155,26 +153,26 @@ def _carry_out(
     if len(studies) == 1:
         _run(studies[0], folder, means)
         return
-    together = [folder / one.name for one in studies]
+    together = [folder / row.name for row in studies]
     page = folder / "comparison.html"
     # Before anything is trained, as it would be the last thing to be refused.
-    refuse_other_comparison(page, [one / RECORD_FILE for one in together])
+    refuse_other_comparison(page, [row / RECORD_FILE for row in together])
     device = device_named(means.device)
     refuse_place(device, means.workers, engine_named(means.engine, means.workers))
     check_grid(studies, means.data_dir, device, log)
     means = means._replace(pool=means.pool or folder / "pool")
     failed = dict[str, Exception]()
-    for place, one in enumerate(studies, 1):
-        log("", f"{one.name} ({place} of {len(studies)})")
+    for place, row in enumerate(studies, 1):
+        log("", f"{row.name} ({place} of {len(studies)})")
         try:
-            _run(one, folder / one.name, means, brief=True)
+            _run(row, folder / row.name, means, brief=True)
         # Hours of other rows must not depend on this one.
         except Exception as error:
-            failed[one.name] = error
-            log(f"{one.name} failed: {_reason(error)}; the other rows go on")
-    left = [place for place in together if place.name not in failed]
-    if len(left) > 1:
-        compare(*left, out=page)
+            failed[row.name] = error
+            log(f"{row.name} failed: {_reason(error)}; the other rows go on")
+    complete = [place for place in together if place.name not in failed]
+    if len(complete) > 1:
+        compare(*complete, out=page)
     if failed:
         raise _incomplete(failed, len(studies))
 
@@ -188,21 +186,21 @@ def _reason(error: Exception) -> str:
 
 
 def _incomplete(failed: Mapping[str, Exception], rows: int) -> Exception:
-    """Return what a grid ends with some of whose rows failed: a fault, if there was one."""
+    """Return the error of a grid with failed rows: a fault, if there was one."""
     reasons = "\n".join(f"{name}: {_reason(error)}" for name, error in failed.items())
-    said = (
+    summary = (
         f"{len(failed)} of {rows} rows failed, and the others are complete; start the same command "
         f"again to try only these:\n{reasons}"
     )
     fault = next((error for error in failed.values() if end_of(error) is None), None)
     if fault is None:
-        return BadInput(said)
-    fault.add_note(said)
+        return BadInput(summary)
+    fault.add_note(summary)
     return fault
 
 
 def _named_clients(text: str) -> list[str]:
-    """Return names with commas between them; one that holds a comma is in double quotes."""
+    """Split names at commas; a name with a comma is in double quotes."""
     rows = csv.reader([text], skipinitialspace=True)
     names = [name for row in rows for entry in row if (name := entry.strip())]
     if not names:
@@ -231,18 +229,18 @@ def attack(
     trust: Trust = False,
     targets: str | None = None,
 ) -> None:
-    """Attack what a study or a live recording has kept, without training anything.
+    """Attack the measurements of a study or a live recording, without training.
 
     Parameters
     ----------
     recording
         The folder of a study, or of a live recording.
     out
-        Where record and report go; by default the folder "attacked" in the recording. A record
-        of other settings is never replaced.
+        Folder for record and report; by default "attacked" in the recording. A record of other
+        settings is never replaced.
     targets
-        Audited clients of a live recording to be attacked, by name or number, with commas between
-        them; a name with a comma stands in double quotes. All that took part by default.
+        Audited clients of a live recording to attack, by name or number, separated by commas; put
+        a name with a comma in double quotes. All that took part by default.
     """
     with importing():
         from fedaudit.core.devices import device_named
@@ -295,7 +293,7 @@ def _run(
     with importing():
         from fedaudit.core.devices import device_named
         from fedaudit.core.progress import bars
-        from fedaudit.engines.ray_cluster import engine_named
+        from fedaudit.engines.local import engine_named
         from fedaudit.study.running.run import run_study
 
     with bars() as progress:
@@ -325,7 +323,9 @@ def _finish(record: "fedaudit.results.record.Record", folder: Path, *, brief: bo
 
 def settings_from(words: Sequence[str], *, games: bool = False) -> dict[str, object]:
     """Return ``--a.b=1`` or ``--a.b 1`` as ``{"a.b": 1}``; values are TOML, else text."""
-    found: dict[str, object] = {}
+    from fedaudit.plan.toml import refuse_many_dots
+
+    settings: dict[str, object] = {}
     waiting = list(words)
     while waiting:
         option, equals, text = waiting.pop(0).partition("=")
@@ -338,12 +338,12 @@ def settings_from(words: Sequence[str], *, games: bool = False) -> dict[str, obj
                 raise BadInput(f"{option} needs a value; write it as {option}=value")
             text = waiting.pop(0)
         _refuse_bytes(option, text)
-        found[name] = _value(option, text)
-    return found
+        settings[name] = _value(option, text)
+    return settings
 
 
 def _refuse_bytes(option: str, text: str) -> None:
-    """Refuses what Python keeps of bytes that are no text in the terminal's encoding."""
+    """Raise if a value holds bytes that are not text in the terminal's encoding."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -354,28 +354,32 @@ def _refuse_bytes(option: str, text: str) -> None:
 
 
 def _value(option: str, text: str) -> object:
+    from tomllib import TOMLDecodeError
+
+    from fedaudit.plan.toml import parsed_toml
+
     try:
         return parsed_toml(f"value = {text}", f"the value of {option}")["value"]
     except BadInput as error:
         # What is no TOML is a text; what is too deep or too large is refused.
-        if isinstance(error.__cause__, tomllib.TOMLDecodeError):
+        if isinstance(error.__cause__, TOMLDecodeError):
             return text
         raise
 
 
 def _setting_name(option: str, *, games: bool) -> str:
-    """The dotted name behind ``--training.batch-size``; names of attacks keep their hyphens."""
+    """Return the dotted name of ``--training.batch-size``; names of attacks keep hyphens."""
     # Not above: the command line's help must not wait for pydantic.
     from fedaudit.plan.games import GameStudy
     from fedaudit.plan.sections import Study
 
     sections = (GameStudy if games else Study).model_fields
-    section, dot, rest = option.removeprefix("--").partition(".")
+    section, dot, name = option.removeprefix("--").partition(".")
     if not dot and section not in sections:
         options = [f"--{name}" for name in (*_RUN_OPTIONS, *sections)]
         within = [
-            f"--{one}.{section}"
-            for one, field in sections.items()
+            f"--{table}.{section}"
+            for table, field in sections.items()
             if section.replace("-", "_") in getattr(field.annotation, "model_fields", {})
         ]
         if within:
@@ -385,6 +389,6 @@ def _setting_name(option: str, *, games: bool) -> str:
             )
         raise unknown_name("option of fedaudit run", option, options)
     if section != "attacks":
-        return f"{section}{dot}{rest.replace('-', '_')}"
-    attack, dot_too, setting = rest.partition(".")
+        return f"{section}{dot}{name.replace('-', '_')}"
+    attack, dot_too, setting = name.partition(".")
     return f"{section}{dot}{attack}{dot_too}{setting.replace('-', '_')}"

@@ -1,4 +1,4 @@
-"""Commands that show what is there: report, compare, list, explain, summary."""
+"""Commands that show results: report, compare, list, explain, summary."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,19 +11,18 @@ from fedaudit.core.errors import LISTED, BadInput
 from fedaudit.core.files import (
     RECORD_FILE,
     REPORT_FILE,
-    open_regular,
     record_at,
     refuse_other_suffix,
     write_whole,
 )
 
 if TYPE_CHECKING:
-    from fedaudit.report.summary import PolicyOutcome
+    from fedaudit.report.summary import Section
     from fedaudit.results.record import Record
 
 
 def record_in(path: Path) -> "Record":
-    """The record in a file; a file of another kind is refused with what it is."""
+    """Read the record in a file; an error names the kind of another file."""
     from fedaudit.results.read import read_record
 
     with meant_as(path, *HAVE_RECORDS):
@@ -39,17 +38,17 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
     record
         A record.json, or the folder it is in, or a live recording that was attacked.
     out
-        The HTML file; by default report.html beside the record. Only HTML is ever replaced.
+        The HTML file; by default report.html next to the record. Only HTML is ever replaced.
     """
     from fedaudit.report.page import write_report
     from fedaudit.study.running.outputs import refuse_foreign_page, refuse_missing_folder
 
     path = record_at(record)
     target = out or path.with_name(REPORT_FILE)
-    whole = record_in(path)
+    full_record = record_in(path)
     refuse_missing_folder(target)
     refuse_foreign_page(target, [path])
-    write_report(whole, target)
+    write_report(full_record, target)
     log(f"report: {target}")
 
 
@@ -60,7 +59,7 @@ _CATALOGUES = ", ".join(LISTED.values())
 def list_command(
     kind: Annotated[str, Parameter(help=f"One catalogue only: {_CATALOGUES}.")] = "", /
 ) -> None:
-    """Prints one catalogue, or all of them."""
+    """Print one catalogue, or all of them."""
     from rich.console import Console
 
     from fedaudit.catalogue import listing
@@ -83,18 +82,17 @@ def explain(
 
 @app.command
 def compare(*records: Path, out: Path | None = None) -> None:
-    """Put two or more records side by side: what a defense buys, for whom and at what cost.
+    """Compare two or more records: what a defense gains, for which clients and at what cost.
 
     Parameters
     ----------
     records
         Records (record.json, or the folder it is in, or a live recording that was attacked), the
-        base first; or one comparison.json (or its folder), which is made again from the records
-        that it names.
+        base first; or one comparison.json (or its folder), which is updated from its records.
     out
-        The HTML file; the figures go beside it as JSON. By default comparison.html, beside a
-        comparison that is made again and else in the current folder. Neither a record nor a
-        comparison of other records is ever replaced.
+        The HTML file; the figures are written next to it as JSON. By default comparison.html, next
+        to an updated comparison or else in the current folder. Neither a record nor a comparison
+        of other records is ever replaced.
     """
     from fedaudit.report.page import write_comparison
     from fedaudit.report.terminal import print_comparison
@@ -102,10 +100,10 @@ def compare(*records: Path, out: Path | None = None) -> None:
     from fedaudit.study.comparing import compared, named_records, relative
     from fedaudit.study.running.outputs import refuse_missing_folder
 
-    again = _comparison_in(records[0]) if len(records) == 1 else None
-    if again is not None:
-        with meant_as(again, COMPARISON):
-            paths = named_records(again)
+    earlier = _comparison_in(records[0]) if len(records) == 1 else None
+    if earlier is not None:
+        with meant_as(earlier, COMPARISON):
+            paths = named_records(earlier)
     elif len(records) < 2:
         raise BadInput(
             f"a comparison needs at least two records or a {COMPARISON_FILE}, got {len(records)} "
@@ -113,19 +111,19 @@ def compare(*records: Path, out: Path | None = None) -> None:
         )
     else:
         paths = [record_at(record) for record in records]
-    target = out or (again.with_suffix(".html") if again else Path("comparison.html"))
-    found = [record_in(path) for path in paths]
+    target = out or (earlier.with_suffix(".html") if earlier else Path("comparison.html"))
+    compared_records = [record_in(path) for path in paths]
     refuse_other_comparison(target, paths)
     refuse_missing_folder(target)
-    comparison = compared(found, [relative(path, target.parent) for path in paths])
+    comparison = compared(compared_records, [relative(path, target.parent) for path in paths])
     write_comparison_file(comparison, target.with_suffix(".json"))
-    write_comparison(comparison, found, target)
-    print_comparison(comparison, found)
+    write_comparison(comparison, compared_records, target)
+    print_comparison(comparison, compared_records)
     log("", f"comparison: {target}")
 
 
 def refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:
-    """Raise if the page, or the figures next to it, would replace what is of something else."""
+    """Raise if the page, or the figures next to it, would replace other files."""
     from fedaudit.study.running.outputs import (
         refuse_foreign_page,
         refuse_other_comparison,
@@ -176,10 +174,10 @@ def summary(
     format
         HTML by default, or what the name of --out says.
     out
-        The file; by default summary.html beside the record, and standard output for Markdown.
+        The file; by default summary.html next to the record, and standard output for Markdown.
         Only an earlier summary, or another HTML page, is ever replaced.
     policy
-        The policy whose outcome is printed; by default that of a pack, and none elsewhere.
+        The policy whose outcome is printed; by default that of a pack.
     valid_until
         Last day on which the page may be relied on, such as 2027-06-30.
     """
@@ -194,12 +192,12 @@ def summary(
             "another file with --out"
         )
     target = path.with_name(SUMMARY_FILE) if out is None and kind == "html" else out
-    whole = record_in(path)
-    asked = policy or packed
+    full_record = record_in(path)
+    policy_file = policy or packed
     if target is not None:
-        _refuse_taken(target, kind, [path, *([asked] if asked else [])])
-    judged = None if asked is None else _judged(whole, asked)
-    text = (summary_html if kind == "html" else summary_markdown)(whole, judged, valid_until)
+        _refuse_taken(target, kind, [path, *([policy_file] if policy_file else [])])
+    judged = None if policy_file is None else _judged(full_record, policy_file)
+    text = (summary_html if kind == "html" else summary_markdown)(full_record, judged, valid_until)
     if target is None:
         print(text, end="")
         return
@@ -210,11 +208,11 @@ def summary(
     log(f"summary: {target}")
 
 
-def _format_of(given: Format | None, out: Path | None) -> Format:
+def _format_of(chosen: Format | None, out: Path | None) -> Format:
     from fedaudit.report.summary import MARKDOWN_SUFFIXES
 
-    if given is not None:
-        return given
+    if chosen is not None:
+        return chosen
     is_markdown = out is not None and out.suffix.lower() in MARKDOWN_SUFFIXES
     return "markdown" if is_markdown else "html"
 
@@ -227,7 +225,7 @@ def _policy_of_pack(record: Path) -> Path | None:
     return record.with_name(POLICY_FILE) if is_packed else None
 
 
-def _judged(record: "Record", policy: Path) -> "PolicyOutcome":
+def _judged(record: "Record", policy: Path) -> "Section":
     from fedaudit.gate.outputs import judged
 
     with meant_as(policy, POLICY):
@@ -235,7 +233,8 @@ def _judged(record: "Record", policy: Path) -> "PolicyOutcome":
 
 
 def _refuse_taken(target: Path, kind: Format, inputs: list[Path]) -> None:
-    """Raise if a summary would replace another kind of file, or what it is made from."""
+    """Raise if a summary would replace an input, or a file of another kind."""
+    from fedaudit.gate.outputs import refuse_taken
     from fedaudit.report.summary import MARK, MARKDOWN_SUFFIXES
     from fedaudit.study.running.outputs import refuse_foreign_page, refuse_missing_folder
 
@@ -244,14 +243,4 @@ def _refuse_taken(target: Path, kind: Format, inputs: list[Path]) -> None:
         refuse_foreign_page(target, inputs)
         return
     refuse_other_suffix(target, *MARKDOWN_SUFFIXES, what="a Markdown file")
-    if not target.exists():
-        return
-    start = b""
-    if target.is_file():
-        with open_regular(target) as file:
-            start = file.read(len(MARK))
-    if start != MARK.encode():
-        raise BadInput(
-            f"{target} is there and is no summary, so that it is not replaced; write to another "
-            "file with --out, or delete it"
-        )
+    refuse_taken(target, inputs, what="summary", marks=[MARK.encode()])

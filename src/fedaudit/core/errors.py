@@ -1,8 +1,8 @@
-"""Errors that fedaudit raises, and the words that they share.
+"""Errors that fedaudit raises, and functions that word them.
 
-Every message says what was given, what is allowed and what to do. All errors are ``ValueError``s,
-so that a caller who does not know fedaudit can catch them. The command line prints the message and
-exits with code 2.
+Every message says what was given, what is allowed and what to do. Options and settings are named
+as their caller writes them. All errors are ``ValueError``s, so that any caller can catch them. The
+command line prints the message and exits with code 2.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -141,7 +141,7 @@ def setting(name: str) -> str:
     if _caller.get() == "objects":
         for start, argument in _ARGUMENTS.items():
             if f"{name}.".startswith(f"{start}."):
-                return f"{argument}{name.removeprefix(start)}".removeprefix(".")
+                return f"{argument}{name.removeprefix(start)}".removeprefix(".") or name
     return name
 
 
@@ -159,21 +159,21 @@ LISTED = {
     "metric": "metrics",
     "schedule": "schedules",
 }
-"""Every catalogue as ``fedaudit list`` has it, by what one entry is wanted as."""
+"""Name of each catalogue in ``fedaudit list``, by what one of its entries is."""
 
 _FEW = 12
 _AS_NEAR = 0.1
-"""How much less like a misspelt name another may be than the nearest, to be named beside it."""
+"""How much less similar than the nearest name another may be, to be suggested too."""
 
 
 def unknown_name(kind: str, given: str, known: Iterable[str], *, listed: str = "") -> BadInput:
-    """A refusal for a misspelt name, naming the nearest that exist, or all where they are few.
+    """Return the refusal of an unknown name, with the nearest names, or all if they are few.
 
     Args:
-        kind: What it is wanted as ("defense").
-        given: As it is spelt.
-        known: Every name that there is.
-        listed: The command that lists them; that of the kind's catalogue by default.
+        kind: What it should name ("defense").
+        given: The unknown name.
+        known: All names that exist.
+        listed: Command that lists them; that of the kind's catalogue by default.
     """
     names = sorted({*known})
     near = nearest(given, names)
@@ -189,7 +189,7 @@ def unknown_name(kind: str, given: str, known: Iterable[str], *, listed: str = "
 
 
 def nearest(given: str, known: Iterable[str], *, most: int = 3) -> list[str]:
-    """Names like a misspelt one, likest first; case, hyphens and underscores are no difference."""
+    """Return similar names, nearest first; case, hyphens and underscores make no difference."""
     folded: dict[str, list[str]] = {}
     for name in known:
         folded.setdefault(folded_name(name), []).append(name)
@@ -203,15 +203,17 @@ def nearest(given: str, known: Iterable[str], *, most: int = 3) -> list[str]:
 
 
 def folded_name(name: str) -> str:
-    """A name in the one form that all its spellings share."""
+    """Return a name in lower case with hyphens, which all its spellings share."""
     return name.lower().replace("_", "-")
 
 
 def an(noun: str) -> str:
-    """A noun with its article: "an attack"."""
+    """Return a noun with its article: "an attack"."""
     return f"an {noun}" if noun[:1] in "aeiouAEIOU" else f"a {noun}"
 
 
 def type_of(value: object) -> str:
-    """The type of a value that is another than was wanted, for a message: "an int", "None"."""
+    """Return the type of a value for a message: "an int", "None", "the class Net"."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     return "None" if value is None else an(type(value).__name__)

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import re
-import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -444,7 +443,7 @@ def write_whole(path: Path, text: str, *, private: bool = False) -> None:
         BadInput: The disk is full or the folder cannot be written; what was there stays.
     """
     # A name of its own, as studies that share a pool may write one file at once.
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
+    partial = path.with_name(f"{path.name}.{os.urandom(4).hex()}.partial")
     try:
         mode = PRIVATE_MODE if private else 0o666
         number = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

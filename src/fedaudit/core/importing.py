@@ -17,14 +17,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
-from importlib.metadata import Distribution, EntryPoint, distributions
 from inspect import signature
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from fedaudit.core.definitions import definition_digest
 from fedaudit.core.errors import (
     BadInput,
     FedauditError,
@@ -34,6 +32,9 @@ from fedaudit.core.errors import (
     type_of,
     unknown_name,
 )
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution, EntryPoint
 
 Entry = TypeVar("Entry")
 
@@ -214,8 +215,11 @@ def unknown_part(kind: str, name: str, catalogue: Iterable[str]) -> BadInput:
 
 
 @cache
-def _entry_points() -> tuple[EntryPoint, ...]:
+def _entry_points() -> "tuple[EntryPoint, ...]":
     """Every entry point of a group named after fedaudit; nothing is imported."""
+    # Not at the top, as it takes long: the command line's help needs no parts.
+    from importlib.metadata import distributions
+
     found: dict[str, Distribution] = {}
     for one in distributions():
         # Names and groups are parsed of few: of a hundred packages that would take a fifth of a
@@ -226,7 +230,7 @@ def _entry_points() -> tuple[EntryPoint, ...]:
     return tuple(point for point in points if point.group.startswith(_PREFIX))
 
 
-def installed(kind: str) -> dict[str, EntryPoint]:
+def installed(kind: str) -> "dict[str, EntryPoint]":
     """Names that installed packages give of a kind, by name, without importing any of it.
 
     Args:
@@ -248,7 +252,7 @@ def installed(kind: str) -> dict[str, EntryPoint]:
     return found
 
 
-def package_of(one: EntryPoint) -> str:
+def package_of(one: "EntryPoint") -> str:
     """The package that an entry point is from, with its version."""
     return f"{one.dist.name} {one.dist.version}" if one.dist else "a package without a name"
 
@@ -355,7 +359,13 @@ def sources_of(names: Iterable[tuple[str, str]]) -> dict[str, str]:
         handed = _namer.get().given.get(name)
         key = code_key(kind, name)
         module, _, attribute = key.partition(":")
-        found[key] = handed.digest if handed else definition_digest(module, attribute)
+        if handed:
+            found[key] = handed.digest
+        else:
+            # Not at the top: only studies with custom code need it.
+            from fedaudit.core.definitions import definition_digest
+
+            found[key] = definition_digest(module, attribute)
     return dict(sorted(found.items()))
 
 

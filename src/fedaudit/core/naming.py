@@ -1,9 +1,7 @@
-"""Parts of a federation in Python: what each is, and its settings, before anything is loaded.
+"""Parts of a federation in Python with their settings, before anything is loaded.
 
-A part is a catalogue's name, or a class, function or object of the user's own, with the settings
-that a study file would have beside the name. The rooms :mod:`fedaudit.algorithms`,
-:mod:`fedaudit.partitions`, :mod:`fedaudit.datasets`, :mod:`fedaudit.defenses` and
-:mod:`fedaudit.models` make them. Importing this module loads neither torch nor pydantic.
+A part is a catalogue name, or a custom class, function or object, with the settings that a study
+file has next to the name. Importing this module loads neither torch nor pydantic.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,8 +25,8 @@ class NamedPart:
     """A part with its settings.
 
     Attributes:
-        what: A catalogue's name, ``module:object``, or the class, function or object itself.
-        options: Its own settings.
+        what: Catalogue name, ``module:object``, or the class, function or object itself.
+        options: Its settings.
     """
 
     what: object
@@ -40,7 +38,7 @@ class AlgorithmPart(NamedPart):
     """A federated algorithm.
 
     Attributes:
-        training: Settings of rounds and local training, as :class:`fedaudit.Training` has them.
+        training: Settings of rounds and local training, those of :class:`fedaudit.Training`.
     """
 
     training: Mapping[str, object] = field(default_factory=dict)
@@ -51,7 +49,7 @@ class DataPart(NamedPart):
     """A data set.
 
     Attributes:
-        folder: Where its file lies; None where it needs none, or lies in the data directory.
+        folder: Folder of its file; None if it has no file, or one in the data directory.
     """
 
     folder: Path | None = None
@@ -59,10 +57,10 @@ class DataPart(NamedPart):
 
 @dataclass(frozen=True)
 class Clients(NamedPart):
-    """Clients, and how training samples are dealt to them.
+    """Clients, and how training samples are divided among them.
 
     Attributes:
-        count: How many clients.
+        count: Number of clients.
     """
 
     count: int = 10
@@ -73,8 +71,8 @@ class DefensePart(NamedPart):
     """A defense and the clients that use it.
 
     Attributes:
-        members: These clients, each with an instance of its own and together a coalition where the
-            defense takes one; None for all that have no other.
+        members: Clients with an instance each, which are a coalition if the defense takes one;
+            None for all clients that have no other defense.
     """
 
     members: tuple[int, ...] | None = None
@@ -82,18 +80,18 @@ class DefensePart(NamedPart):
 
 @dataclass(frozen=True)
 class Copies:
-    """Makes copies of an object that is made already.
+    """Function that returns copies of an object.
 
     Attributes:
-        value: The object; it is left as it is.
-        digest: Of all that it is made of, by which two of these are the same.
+        value: The object, which is never changed.
+        digest: Digest of all that the object is made of, by which two functions are equal.
     """
 
     value: object = field(compare=False, repr=False)
     digest: str
 
     def __call__(self) -> object:
-        """A copy, as deep as the object."""
+        """Return a deep copy."""
         return deepcopy(self.value)
 
 
@@ -120,10 +118,10 @@ def changed_fields(part: "DataclassInstance") -> dict[str, object]:
 
 
 def members_of(given: object) -> tuple[int, ...]:
-    """Clients by their numbers.
+    """Return client numbers as a tuple.
 
     Raises:
-        BadInput: Something else than whole numbers.
+        BadInput: Something else than whole numbers of at least 0.
     """
     clients = tuple(given) if isinstance(given, Collection) else (None,)
     if any(type(client) is not int or client < 0 for client in clients):

@@ -1,9 +1,9 @@
-"""Objects as settings: an importable name, plain settings, and a digest of the source behind them.
+"""Objects as settings: an importable name, plain settings, and a digest of their source.
 
-A study is told from another by what it says of its parts. An object says it in the same words that
-a study file would use (``module:Class`` and options) wherever these bring it back; where they do
-not (a script's or notebook's class, a fitted network, arrays), the name carries a digest of all
-that the object is made of. No text here holds a place in memory.
+Two studies differ if the names and options of their parts do. An object is serialised to the same
+name and options that a study file uses (``module:Class``), if these recreate it. The name of any
+other object (a class of a script or notebook, a fitted network, arrays) has a digest of all that
+the object is made of. No text here contains a memory address.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from fedaudit.core.importing import GivenObject
 from fedaudit.core.values import Setting
 
 _SHOWN = 1000
-"""Numbers of an array that its own text shows in full, as numpy and torch have it."""
+"""Numbers of an array that ``repr`` shows in full, in numpy and torch."""
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _DIGITS = 8
@@ -97,35 +97,35 @@ def snapshot_reference(
     Raises:
         BadInput: A part of it cannot be distinguished from another.
     """
-    digest = _sha256("\n".join([stated(value), *_sources(value)]))
+    digest = _sha256("\n".join([canonical_repr(value), *_sources(value)]))
     name = f"{label or _name(type(value))}#{digest[:_DIGITS]}"
     given = value if make is None else make(value, digest)
     return PartReference(name, {}, GivenObject(given, name, digest))
 
 
 def plain_settings(value: object, *, besides: tuple[str, ...] = ()) -> dict[str, Setting] | None:
-    """Settings by which a dataclass's instance is made again; None where there are no such.
+    """Return the settings that recreate an object; None if plain settings do not.
 
     Args:
-        value: The instance.
-        besides: Fields that are given otherwise, whatever they hold.
+        value: Instance of a dataclass, or of a class without settings.
+        besides: Fields that are set elsewhere.
     """
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return {} if not getattr(value, "__dict__", {}) and _takes_nothing(type(value)) else None
-    found: dict[str, Setting] = {}
-    for one in dataclasses.fields(value):
-        given = getattr(value, one.name)
-        if not one.init or one.name in besides:
+    settings: dict[str, Setting] = {}
+    for field in dataclasses.fields(value):
+        setting = getattr(value, field.name)
+        if not field.init or field.name in besides:
             continue
-        if not isinstance(given, bool | int | float | str):
+        if not isinstance(setting, bool | int | float | str):
             return None
-        if one.default is dataclasses.MISSING or given != one.default:
-            found[one.name] = given
-    return found
+        if field.default is dataclasses.MISSING or setting != field.default:
+            settings[field.name] = setting
+    return settings
 
 
 def is_importable(value: object) -> bool:
-    """True if another process finds a class or function where it says that it is defined."""
+    """Return whether another process can import a class or function by its name."""
     module = getattr(value, "__module__", None) or ""
     if module in ("", "__main__"):
         return False
@@ -136,20 +136,19 @@ def is_importable(value: object) -> bool:
     return found is value
 
 
-def stated(value: object) -> str:
-    """An object in words that are the same in every process, and other for another object.
+def canonical_repr(value: object) -> str:
+    """Return a text that is the same in every process, and differs for another object.
 
-    The words are those of ``repr`` wherever these are settings; large arrays have a digest beside
-    what is shown of them, objects without words of their own say their class and attributes, and
-    functions of the user's own a digest of their source. Print options that a script or notebook
-    has set change no words.
+    It is that of ``repr`` for plain settings. Large arrays have a digest in addition, objects
+    without a ``__repr__`` their class and attributes, and custom functions a digest of their
+    source. Print options that a script or notebook has set do not change it.
     """
     with printoptions(profile="default"), _numpy_defaults():
-        return _words(value, ())
+        return _repr_of(value, ())
 
 
 def _numpy_defaults() -> AbstractContextManager[object]:
-    """Numpy's own options of printing, for a while."""
+    """Inside, numpy prints with its default options."""
     return np.printoptions(
         precision=8,
         threshold=_SHOWN,
@@ -165,8 +164,7 @@ def _numpy_defaults() -> AbstractContextManager[object]:
     )
 
 
-def _words(value: object, within: tuple[int, ...]) -> str:
-    """See :func:`stated`; ``within`` are the objects that this one is a part of."""
+def _repr_of(value: object, within: tuple[int, ...]) -> str:
     if id(value) in within:
         return "..."
     if isinstance(value, torch.Tensor):
@@ -174,35 +172,35 @@ def _words(value: object, within: tuple[int, ...]) -> str:
     if isinstance(value, np.ndarray):
         return _array(value, value.size, lambda: np.ascontiguousarray(value))
     if isinstance(value, types.FunctionType | type | functools.partial | types.MethodType):
-        return _stated_code(value)
+        return _code_repr(value)
     inner = (*within, id(value))
     if type(value) in (dict, types.MappingProxyType, tuple, list, set, frozenset):
         return _of_container(value, inner)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         fields = dict(zip(value._fields, value, strict=True))
         return f"{type(value).__name__}({_listed(fields, inner)})"
-    if _has_generated_words(value):
+    if _has_generated_repr_of(value):
         shown = [one.name for one in dataclasses.fields(value) if one.repr]  # type: ignore[arg-type]
         parts = {name: getattr(value, name) for name in shown}
         return f"{type(value).__qualname__}({_listed(parts, inner)})"
     if isinstance(value, torch.nn.Module):
-        return f"{value!r}({_words(dict(value.state_dict()), inner)})"
+        return f"{value!r}({_repr_of(dict(value.state_dict()), inner)})"
     if type(value).__repr__ is object.__repr__:
         return f"{_name(type(value))}({_listed(getattr(value, '__dict__', {}), inner)})"
     return _ADDRESS.sub("", repr(value))
 
 
 def _listed(parts: Mapping[str, object], within: tuple[int, ...]) -> str:
-    return ", ".join(f"{name}={_words(one, within)}" for name, one in parts.items())
+    return ", ".join(f"{name}={_repr_of(one, within)}" for name, one in parts.items())
 
 
 def _of_container(value: object, within: tuple[int, ...]) -> str:
-    """A dictionary, tuple, list or set as ``repr`` has it, sets in the order of their words."""
+    """Return a container as ``repr`` has it; sets are sorted."""
     if isinstance(value, Mapping):
-        pairs = ", ".join(f"{_words(k, within)}: {_words(v, within)}" for k, v in value.items())
+        pairs = ", ".join(f"{_repr_of(k, within)}: {_repr_of(v, within)}" for k, v in value.items())
         return f"{{{pairs}}}" if isinstance(value, dict) else f"mappingproxy({{{pairs}}})"
     assert isinstance(value, tuple | list | set | frozenset)
-    words = [_words(one, within) for one in value]
+    words = [_repr_of(one, within) for one in value]
     if isinstance(value, tuple):
         return f"({words[0]},)" if len(words) == 1 else f"({', '.join(words)})"
     if isinstance(value, list):
@@ -214,9 +212,9 @@ def _of_container(value: object, within: tuple[int, ...]) -> str:
 
 
 def source_of(value: type | types.FunctionType) -> str:
-    """The text that a class or function is defined by, with what it uses of the same module.
+    """Return the source of a class or function, with what it uses of the same module.
 
-    Where no source is kept (``python -c``), the compiled code stands for it.
+    If no source is kept (``python -c``), it is that of the compiled code.
     """
     return "\n".join(_definitions(value, set()))
 
@@ -230,11 +228,11 @@ def _definitions(value: object, seen: set[int]) -> Iterator[str]:
         if isinstance(one, type | types.FunctionType):
             yield from _definitions(one, seen)
         else:
-            yield stated(one)
+            yield canonical_repr(one)
 
 
 def _used_by(value: object) -> Iterator[object]:
-    """Classes, functions and plain values of its own module that a definition names."""
+    """Yield classes, functions and plain values of its module that a definition names."""
     module = getattr(value, "__module__", "")
     if isinstance(value, type):
         yield from (base for base in value.__mro__[1:] if base.__module__ == module)
@@ -282,7 +280,7 @@ def _code_text(code: types.CodeType) -> str:
 
 
 def _sources(value: object) -> list[str]:
-    """Digests of the source behind an object: its class, and those of all that it holds."""
+    """Return digests of the source of an object's class, and of all that the object holds."""
     found: dict[str, str] = {}
     waiting, seen = [value], set[int]()
     while waiting:
@@ -308,18 +306,18 @@ def _sources(value: object) -> list[str]:
 
 
 def source_behind(kind: type) -> str:
-    """SHA-256 of the source of a class of the user's own; nothing of one whose version is known."""
+    """Return the SHA-256 of a custom class's source; empty for a package of known version."""
     return next(iter(_own_source(kind).values()), "")
 
 
 def _own_source(code: type | types.FunctionType) -> dict[str, str]:
-    """By its name, the digest of what a class or function of the user's own is defined by."""
+    """Return the digest of a custom class's or function's source, by its name."""
     module = code.__module__ or ""
     return {} if module.partition(".")[0] in KNOWN else {_name(code): _digest_of(code)}
 
 
 def _digest_of(code: type | types.FunctionType) -> str:
-    """SHA-256 of the source that defines a class or function, and what that uses."""
+    """Return the SHA-256 of the source that defines a class or function, and of what it uses."""
     if is_importable(code):
         return definition_digest(code.__module__, code.__qualname__)
     return _sha256(source_of(code))
@@ -333,21 +331,21 @@ def _array(value: object, size: int, numbers: Callable[[], np.ndarray]) -> str:
     return f"{text} {whole.shape} {whole.dtype} {hashlib.sha256(whole.data).hexdigest()}"
 
 
-def _stated_code(value: object) -> str:
+def _code_repr(value: object) -> str:
     if isinstance(value, functools.partial):
-        inside = [stated(value.func), *map(stated, value.args)]
-        inside += [f"{name}={stated(one)}" for name, one in value.keywords.items()]
+        inside = [canonical_repr(value.func), *map(canonical_repr, value.args)]
+        inside += [f"{name}={canonical_repr(one)}" for name, one in value.keywords.items()]
         return f"functools.partial({', '.join(inside)})"
     if isinstance(value, types.MethodType):
-        return f"<bound method {value.__qualname__} of {stated(value.__self__)}>"
+        return f"<bound method {value.__qualname__} of {canonical_repr(value.__self__)}>"
     assert isinstance(value, type | types.FunctionType)
     text = _ADDRESS.sub("", repr(value))
     sources = _own_source(value)
     return f"{text} {next(iter(sources.values()))}" if sources else text
 
 
-def _has_generated_words(value: object) -> bool:
-    """True if ``repr`` lists a dataclass's fields, so that fields can be stated one by one."""
+def _has_generated_repr_of(value: object) -> bool:
+    """Return whether ``repr`` lists a dataclass's fields, which then are listed one by one."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return False
     return hasattr(type(value).__repr__, "__wrapped__")
@@ -355,11 +353,10 @@ def _has_generated_words(value: object) -> bool:
 
 def _takes_nothing(kind: type) -> bool:
     try:
-        parameters = inspect.signature(kind).parameters.values()
+        inspect.signature(kind).bind()
     except (TypeError, ValueError):
         return False
-    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    return all(one.default is not one.empty or one.kind in variadic for one in parameters)
+    return True
 
 
 def _name(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Files of pretrained models, and bounds on the headers of files in the format of safetensors."""
+"""Files of pretrained models, and limits on headers of safetensors files."""
 
 import os
 import re
@@ -30,26 +30,14 @@ _MOST_OF_NOTHING = 2**24
 
 
 def check_header(path: Path) -> None:
-    """Raise if a file is no regular file, or its header takes far more memory than its bytes.
-
-    Args:
-        path: Of a file in the format of safetensors, which is opened by its path afterwards.
-
-    Raises:
-        OSError: See :func:`fedaudit.core.files.open_regular`.
-        ValueError: See :func:`refuse_heavy`.
-    """
+    """Raise if a file is not regular, or its header takes far more memory than its bytes."""
     with open_regular(path) as file:
         length = int.from_bytes(file.read(8), "little")
         refuse_heavy(length, file.read(min(length, MAX_HEADER)))
 
 
 def refuse_heavy(length: int, header: bytes) -> None:
-    """Refuses a header that would take far more memory than its text, before it is parsed.
-
-    Args:
-        length: Bytes that it is said to have.
-        header: Its text, if that is of some length that is read at all.
+    """Raise if parsing a header would take far more memory than its text.
 
     Raises:
         ValueError: It is longer than any of ours, or tells of more tensors, axes or notes.
@@ -69,9 +57,9 @@ def refuse_heavy(length: int, header: bytes) -> None:
 
 
 def is_countable(shape: Sequence[int]) -> bool:
-    """True if a tensor of this shape has values, or at most a few million of none.
+    """Return True if a tensor of this shape has values, or few entries along its other axes.
 
-    A file of a hundred bytes can announce more of none than torch has numbers for.
+    A file of a hundred bytes can announce an empty tensor that is too large for torch.
     """
     return 0 not in shape or prod(max(size, 1) for size in shape) <= _MOST_OF_NOTHING
 
@@ -83,16 +71,7 @@ _MINILM = "all_minilm_l6_v2"
 
 
 def refuse_missing(what: str, extra: str, *packages: str) -> None:
-    """Refuses what needs packages that are not installed.
-
-    Args:
-        what: It is.
-        extra: Of fedaudit, which brings them.
-        packages: By the names that they are imported under.
-
-    Raises:
-        BadInput: One is not installed.
-    """
+    """Raise if packages are not installed."""
     for package in packages:
         if find_spec(package) is None:
             raise BadInput(
@@ -101,27 +80,23 @@ def refuse_missing(what: str, extra: str, *packages: str) -> None:
 
 
 def of_minilm(name: str, *needs: str) -> bytes:
-    """A file of MiniLM, from the wheel that brings it.
-
-    Raises:
-        BadInput: A package is not installed.
-    """
+    """Read a file of MiniLM from the package that contains it."""
     refuse_missing("MiniLM", "text", _MINILM, *needs)
-    found = find_spec(_MINILM)
-    assert found is not None
-    assert found.origin is not None
-    with zipfile.ZipFile(Path(found.origin).parent / "model.zip") as files:
+    package = find_spec(_MINILM)
+    assert package is not None
+    assert package.origin is not None
+    with zipfile.ZipFile(Path(package.origin).parent / "model.zip") as files:
         return files.read(name)
 
 
 def pretrained_file(name: str) -> Path:
-    """The file that holds values of that name: in the folder of all of them, or at a path.
+    """Return the file of pretrained values: in their folder, or at a path.
 
     The folder is that of ``FEDAUDIT_PRETRAINED``, or ``fedaudit/pretrained`` in the user's cache.
     """
-    given = Path(name)
-    if given.suffix == ".safetensors":
-        return given.expanduser()
+    path = Path(name)
+    if path.suffix == ".safetensors":
+        return path.expanduser()
     stated = os.environ.get(PRETRAINED_VARIABLE)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return (
@@ -130,7 +105,7 @@ def pretrained_file(name: str) -> Path:
 
 
 def pretrained(name: str) -> dict[str, Tensor]:
-    """Values that a network was trained to beforehand, by the names of its parameters.
+    """Read pretrained values by parameter name.
 
     Raises:
         BadInput: It is not there.

@@ -98,14 +98,7 @@ def _loaded(name: str, data_dir: Path | None, seed: int, options: Mapping[str, S
 
 def _own(name: str, data_dir: Path | None, seed: int, options: Mapping[str, Setting]) -> Dataset:
     """A data set of a function of the user's own, which takes ``seed``, and may ``data_dir``."""
-    try:
-        source = named(
-            "data set", name, GENERATED, wanted="a function that makes a Dataset", fits=callable
-        )
-    except BadInput as error:
-        close = nearest(name.partition(":")[0], READERS, most=1)
-        hint = f"; or did you mean {close[0]!r}, which is a format?" if close else ""
-        raise BadInput(f"{error}{hint}") from error
+    source = custom_source(name)
     taken = inspect.signature(source).parameters
     given = {"seed": seed, "data_dir": data_directory(data_dir)}
     passed = {key: value for key, value in given.items() if key in taken}
@@ -117,6 +110,21 @@ def _own(name: str, data_dir: Path | None, seed: int, options: Mapping[str, Sett
             "fedaudit.datasets.dataset.Dataset"
         )
     return made
+
+
+def custom_source(name: str) -> Callable[..., object]:
+    """Return a custom function that makes a data set.
+
+    Raises:
+        BadInput: There is none; a format of a similar name is suggested.
+    """
+    wanted = "a function that makes a Dataset"
+    try:
+        return named("data set", name, GENERATED, wanted=wanted, fits=callable)
+    except BadInput as error:
+        close = nearest(name.partition(":")[0], READERS, most=1)
+        hint = f"; or did you mean {close[0]!r}, which is a format?" if close else ""
+        raise BadInput(f"{error}{hint}") from error
 
 
 class _Found(NamedTuple):

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from queue import SimpleQueue
 from threading import Thread
-from typing import NamedTuple, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar, cast
 
 import torch
 
@@ -25,6 +25,9 @@ from fedaudit.core.importing import refusing_exits
 from fedaudit.core.progress import importing
 from fedaudit.engines import begin
 from fedaudit.engines.base import packed
+
+if TYPE_CHECKING:
+    from fedaudit.engines.ray_cluster import RayCluster
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
@@ -407,3 +410,29 @@ LOCAL = Sequential()
 def local_engine(workers: int) -> Sequential | Workers:
     """The engine for a number of workers: this process for one, more processes otherwise."""
     return LOCAL if workers == 1 else Workers(workers)
+
+
+def engine_named(name: str, workers: int) -> "RayCluster | None":
+    """The engine that a command line names; None for this machine's own processes.
+
+    Args:
+        name: "local", "ray" for Ray on this machine, and for a cluster "ray:auto",
+            "ray:host:6379" or "ray://host:10001".
+        workers: Items at work at once; 0 for one a core.
+
+    Raises:
+        BadInput: There is no engine of that name.
+        Unsupported: Ray is not installed.
+    """
+    if name == "local":
+        return None
+    kind, _, address = name.partition(":")
+    if kind != "ray" or name == "ray:":
+        raise BadInput(
+            f'there is no engine named {name!r}; it is "local", "ray" for Ray on this machine, or '
+            'the address of a cluster: "ray:auto", "ray:host:6379" or "ray://host:10001"'
+        )
+    from fedaudit.engines.ray_cluster import HERE, RayCluster
+
+    # Ray itself has the scheme for clients that are no part of the cluster.
+    return RayCluster(name if address.startswith("//") else address or HERE, workers)

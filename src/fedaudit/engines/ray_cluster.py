@@ -91,30 +91,6 @@ class RayCluster:
         _tasks().close()
 
 
-def engine_named(name: str, workers: int) -> RayCluster | None:
-    """The engine that a command line names; None for this machine's own processes.
-
-    Args:
-        name: "local", "ray" for Ray on this machine, and for a cluster "ray:auto",
-            "ray:host:6379" or "ray://host:10001".
-        workers: Items at work at once; 0 for one a core.
-
-    Raises:
-        BadInput: There is no engine of that name.
-        Unsupported: Ray is not installed.
-    """
-    if name == "local":
-        return None
-    kind, _, address = name.partition(":")
-    if kind != "ray" or name == "ray:":
-        raise BadInput(
-            f'there is no engine named {name!r}; it is "local", "ray" for Ray on this machine, or '
-            'the address of a cluster: "ray:auto", "ray:host:6379" or "ray://host:10001"'
-        )
-    # Ray itself has the scheme for clients that are no part of the cluster.
-    return RayCluster(name if address.startswith("//") else address or HERE, workers)
-
-
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

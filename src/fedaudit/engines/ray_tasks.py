@@ -302,12 +302,7 @@ def _in_order(start: Callable[[int], ObjectRef], count: int, most: int) -> Itera
 
 
 def _received(ready: Future[_Result]) -> object:
-    """A task's result, or what the work itself raised.
-
-    Raises:
-        RayError: The task was lost, and its result with it.
-        Unsupported: fedaudit, or what it is to work with, is not on the cluster's machines.
-    """
+    """A task's result, or what the work itself raised."""
     try:
         result = ready.result()
     except RayTaskError as error:

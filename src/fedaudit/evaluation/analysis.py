@@ -15,7 +15,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import FedauditError, TooFewPeers, TooFewRounds
 from fedaudit.core.metric_names import AUC, EPSILON, Origin, rate_of
 from fedaudit.core.progress import Progress, quiet
-from fedaudit.core.seeds import seed_for, seeded_numpy
+from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId
 from fedaudit.evaluation.truth import (
     Comparison,
@@ -47,8 +47,7 @@ from fedaudit.metrics import (
     thin,
 )
 from fedaudit.metrics.epsilon import EpsilonBound, bound_method, one_sided_coins
-from fedaudit.metrics.evaluate import CONTRASTS, estimates
-from fedaudit.metrics.table import metric_named
+from fedaudit.metrics.table import CONTRASTS, estimates, metric_named
 from fedaudit.observe.measurements import Measurements
 from fedaudit.plan.named import assigns_classes
 from fedaudit.plan.parts import Setup
@@ -493,7 +492,7 @@ def _trains_on(
         client=client,
         cohort=cohort,
         weights={},
-        seed=seed_for(setup.seed, "federation"),
+        seed=setup.federation_seed,
     )
     return defense.dealt(visit, classes=setup.dataset.classes)[labels]
 

@@ -37,7 +37,7 @@ from fedaudit.results.clusters import (
     ClusterRound,
     ModelState,
     choices,
-    clients_of,
+    clients_in,
     groups_by_size,
     known_mean,
     models_of_groups,
@@ -355,7 +355,7 @@ def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterFound | None:
 
 def thresholds(run: Setup) -> list[float]:
     """Return the highest risk that each client accepts, as it has it in the federation itself."""
-    preference, seed = accepted(run.study), seed_for(run.seed, "federation")
+    preference, seed = accepted(run.study), run.federation_seed
     return [preference.threshold(seed, client) for client in sorted(run.deal.clients)]
 
 
@@ -491,7 +491,7 @@ def _of_models(run: ClusterResult) -> Iterator[Estimate]:
             yield _figure(run, MODEL_RISK, name, state.risk, note=note, **limits, **counts)
         if state.estimated is not None:
             yield _figure(run, MODEL_ESTIMATE, name, state.estimated, note=note)
-        used, clients = choices(run), clients_of(run, group)
+        used, clients = choices(run), clients_in(run, group)
         with_it = float(sum(used[at] == model for at in clients))
         yield _figure(run, OWN_MODEL, name, with_it, ceiling=len(clients), note=note)
 
@@ -547,7 +547,7 @@ def _violations(run: ClusterResult) -> Iterator[Estimate]:
     groups = _groups(run)
     for group, name in groups.items():
         if None in groups and group is not None:
-            places = clients_of(run, group)
+            places = clients_in(run, group)
             above = violations(risks[places], limits[places]).above
             yield _figure(run, VIOLATIONS, name, float(above), ceiling=len(places))
 

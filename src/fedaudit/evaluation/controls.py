@@ -26,7 +26,6 @@ from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Model, Params, Samples, Sees, plus
 from fedaudit.datasets.copies import number_rows
-from fedaudit.evaluation.source import posteriors, source_queries
 from fedaudit.evaluation.truth import (
     Findings,
     TargetTruth,
@@ -36,12 +35,10 @@ from fedaudit.evaluation.truth import (
     run_coordinates,
     target_truth,
 )
-from fedaudit.extensions.references import References
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics import auc_interval, blind_classifier, permuted_membership
-from fedaudit.metrics.source import inferred_source, source_null, source_success
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.views import View, as_one, seen_from, view_named
@@ -61,8 +58,6 @@ _RANDOM_STEP = 0.01
 
 _BLIND_AGAINST = {Origin.UNSEEN: "unseen samples", Origin.OTHER_CLIENT: "other clients' samples"}
 
-_SPREADS = 5
-"""So far above shuffled owners no sound control lies, once in millions."""
 _NO_POWER = 0.85
 """A classifier of inputs whose AUC may be above this rules out too little to count as a check."""
 _PLANTED_CONFIDENCE = 0.99
@@ -111,7 +106,7 @@ def _controls(setup: Setup, findings: Findings, device: torch.device) -> Iterato
         yield from _untrained(setup, truth, device)
 
 
-class _Outcome(NamedTuple):
+class Outcome(NamedTuple):
     """The outcome of a control, for the fields of a record's control."""
 
     value: float | None
@@ -121,12 +116,14 @@ class _Outcome(NamedTuple):
     note: str = ""
 
 
-def _tried(control: Callable[..., ControlResult], outcome: Callable[[], _Outcome]) -> ControlResult:
+def attempted(
+    control: Callable[..., ControlResult], outcome: Callable[[], Outcome]
+) -> ControlResult:
     """Return a control with its outcome; without one and with the reason if it cannot be made."""
     try:
         found = outcome()
     except FedauditError as refusal:
-        found = _Outcome(None, note=str(refusal))
+        found = Outcome(None, note=str(refusal))
     return control(**found._asdict())
 
 
@@ -250,7 +247,7 @@ def _of_inputs(
 ) -> ControlResult:
     """Return the control on inputs; no outcome if too few samples could not show one."""
 
-    def outcome() -> _Outcome:
+    def outcome() -> Outcome:
         blind = blind_classifier(
             features,
             is_member,
@@ -262,9 +259,9 @@ def _of_inputs(
         note = f"{blind.classifier}, {blind.method}"
         note += "" if told else "; too few samples to tell, audit more"
         passed = not blind.shifted if told else None
-        return _Outcome(blind.auc, blind.low, blind.high, passed, note)
+        return Outcome(blind.auc, blind.low, blind.high, passed, note)
 
-    found = _tried(
+    found = attempted(
         partial(
             ControlResult,
             **run_coordinates(setup),
@@ -290,22 +287,22 @@ def _as_columns(features: Tensor) -> Tensor:
 
 def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterator[ControlResult]:
     """Attack untrained models: the measuring itself must find nothing."""
-    measured = _measured_untrained(setup, truth.kept, device)
+    measured = measured_untrained(setup, truth.kept, device)
     confidence = 1 - _FALSE_ALARM / (len(setup.on_membership) * _repetitions(setup))
     units = truth.units
     chosen = units.for_controls.chosen
     is_member = units.is_member[chosen]
 
-    def outcome(attack: Attack) -> _Outcome:
+    def outcome(attack: Attack) -> Outcome:
         # An untrained model can have been trained on anything.
         informed = attack.with_side_information(dict.fromkeys((1, 2), torch.tensor(True)))
         informed = _of_any_rounds(informed.on_samples(torch.from_numpy(truth.kept)))
-        scores = informed.scores(_cubes_for(attack, measured), truth.target).numpy()
+        scores = informed.scores(cubes_for(attack, measured), truth.target).numpy()
         if not 0 < is_member.sum() < len(is_member):
-            return _Outcome(None, note="no class has both sides")
+            return Outcome(None, note="no class has both sides")
         auc = auc_interval(truth.of_units(scores)[chosen], is_member, confidence=confidence)
         passed = auc.low <= 0.5 <= auc.high
-        return _Outcome(auc.value, auc.low, auc.high, passed, auc.method)
+        return Outcome(auc.value, auc.low, auc.high, passed, auc.method)
 
     for name, attack in setup.on_membership.items():
         control = partial(
@@ -316,17 +313,17 @@ def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterat
             target=truth.target,
             expected="AUC of 0.5 within the interval on models that nobody trained",
         )
-        yield _tried(control, partial(outcome, attack))
+        yield attempted(control, partial(outcome, attack))
 
 
-class _Untrained(NamedTuple):
+class Untrained(NamedTuple):
     """Every signal of one untrained round, and those that cost little of two."""
 
     once: dict[str, Measurements]
     twice: dict[str, Measurements]
 
 
-def _cubes_for(attack: Attack, measured: _Untrained) -> dict[str, Measurements]:
+def cubes_for(attack: Attack, measured: Untrained) -> dict[str, Measurements]:
     """Return two rounds if these have all signals of the attack, else one."""
     slow = any(signal.name not in measured.twice for signal in attack.signals)
     return measured.once if slow else measured.twice
@@ -339,9 +336,9 @@ def _of_any_rounds(attack: Attack) -> Attack:
     return replace(attack, rule=replace(attack.rule, first=0))
 
 
-def _measured_untrained(
+def measured_untrained(
     setup: Setup, kept: Int[ndarray, " samples"], device: torch.device = CPU
-) -> _Untrained:
+) -> Untrained:
     """Measure untrained models at some of the positions that the run measures.
 
     Rules that follow a signal need two rounds; gradients take too long to be measured again.
@@ -360,7 +357,7 @@ def _measured_untrained(
         replace(first, signals={n: v for n, v in first.signals.items() if n in one.signals})
         for one in more
     ]
-    return _Untrained(stacked([first]), stacked([*shared, *more]) if more else {})
+    return Untrained(stacked([first]), stacked([*shared, *more]) if more else {})
 
 
 def untrained_rounds(
@@ -448,42 +445,6 @@ def _random_step(like: Params, rng: torch.Generator) -> Params:
     }
 
 
-def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlResult]:
-    """Infer sources from untrained models: attacks can know no more than label distributions.
-
-    Args:
-        run: The run.
-        device: Where untrained models are measured.
-    """
-    samples = source_queries(run)
-    if not run.on_source or samples is None:
-        return
-    measured = _measured_untrained(run, samples.kept, device)
-
-    def outcome(attack: Attack) -> _Outcome:
-        named = inferred_source(posteriors(run, attack, _cubes_for(attack, measured), samples))
-        rng = seeded_numpy(run.seed, "untrained owners")
-        null = source_null(named, samples.owner, within=samples.labels, rng=rng)
-        limit = min(null.mean + _SPREADS * null.spread, 1.0)
-        value = source_success(named, samples.owner).value
-        note = (
-            f"shuffles of owners within classes: {null.mean:.3f}, and {_SPREADS} of their "
-            f"standard deviations above it {limit:.3f}"
-        )
-        return _Outcome(value, None, limit, value <= limit, note)
-
-    for name, attack in run.on_source.items():
-        control = partial(
-            ControlResult,
-            **run_coordinates(run),
-            control="untrained model",
-            attack=name,
-            expected="owners named no more often than label distributions explain, on models that "
-            "nobody trained",
-        )
-        yield _tried(control, partial(outcome, attack))
-
-
 def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
     """Train a small federation whose target memorises mislabelled samples, and attack it.
 
@@ -512,12 +473,13 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
         return
     canaries, is_member = _canaries(setup)
     measured = _measured_twin(setup, canaries, is_member, work)
+    compares = any(one.table == "references" for one in setup.extensions)
     references = [
         _measured_twin(setup, canaries, is_member, work, reference=number)
-        for number in range(1, 1 + (setup.extension(References) is not None) * _REFERENCES)
+        for number in range(1, 1 + compares * _REFERENCES)
     ]
 
-    def outcome(name: str, attack: Attack) -> _Outcome:
+    def outcome(name: str, attack: Attack) -> Outcome:
         # No defense is in force: the target trains on all of its data in every round.
         rounds = range(1, _ROUNDS + 1)
         informed = attack.with_side_information(dict.fromkeys(rounds, torch.tensor(True)))
@@ -530,10 +492,10 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
         # What moves otherwise than what was learned from may well be missed.
         passed = None if learned and not found else found
         note = auc.method + "; learned on a run that trains otherwise than the twin" * learned
-        return _Outcome(auc.value, auc.low, auc.high, passed, note)
+        return Outcome(auc.value, auc.low, auc.high, passed, note)
 
     for name, attack in setup.on_membership.items():
-        yield _tried(partial(control, attack=name), partial(outcome, name, attack))
+        yield attempted(partial(control, attack=name), partial(outcome, name, attack))
 
 
 def _measured_twin(

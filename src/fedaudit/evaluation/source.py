@@ -6,8 +6,9 @@ label distribution, its samples are asked about too. The label-distribution base
 samples of each class say what label distributions alone explain.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,13 +17,15 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from fedaudit.attacks.base import Attack
+from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Sees, positions_of
 from fedaudit.datasets.draws.fair import OF_EACH_CLIENT
 from fedaudit.evaluation.accuracy import overfitting
-from fedaudit.evaluation.truth import view_coordinates
+from fedaudit.evaluation.controls import Outcome, attempted, cubes_for, measured_untrained
+from fedaudit.evaluation.truth import run_coordinates, view_coordinates
 from fedaudit.metrics import Limited
 from fedaudit.metrics.source import (
     LabelExcess,
@@ -38,6 +41,7 @@ from fedaudit.observe.measurements import Measurements
 from fedaudit.plan.parts import Setup
 from fedaudit.results.estimate import GUESSING, Estimate, Test
 from fedaudit.results.metrics import SUCCESS_RATE
+from fedaudit.results.record import ControlResult
 from fedaudit.results.sources import (
     FAIR,
     LABEL_BASELINE,
@@ -416,3 +420,43 @@ def source_figures(
         over = {"against": LABEL_BASELINE, "value": change, "method": "", "tests": [test]}
         figures.append(whole.model_copy(update={"low": None, "high": None, **over}))
     return figures
+
+
+_SPREADS = 5
+"""So far above shuffled owners no sound control lies, once in millions."""
+
+
+def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlResult]:
+    """Infer sources from untrained models: attacks can know no more than label distributions.
+
+    Args:
+        run: The run.
+        device: Where untrained models are measured.
+    """
+    samples = source_queries(run)
+    if not run.on_source or samples is None:
+        return
+    measured = measured_untrained(run, samples.kept, device)
+
+    def outcome(attack: Attack) -> Outcome:
+        named = inferred_source(posteriors(run, attack, cubes_for(attack, measured), samples))
+        rng = seeded_numpy(run.seed, "untrained owners")
+        null = source_null(named, samples.owner, within=samples.labels, rng=rng)
+        limit = min(null.mean + _SPREADS * null.spread, 1.0)
+        value = source_success(named, samples.owner).value
+        note = (
+            f"shuffles of owners within classes: {null.mean:.3f}, and {_SPREADS} of their "
+            f"standard deviations above it {limit:.3f}"
+        )
+        return Outcome(value, None, limit, value <= limit, note)
+
+    for name, attack in run.on_source.items():
+        control = partial(
+            ControlResult,
+            **run_coordinates(run),
+            control="untrained model",
+            attack=name,
+            expected="owners named no more often than label distributions explain, on models that "
+            "nobody trained",
+        )
+        yield attempted(control, partial(outcome, attack))

@@ -14,8 +14,8 @@ from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId
 from fedaudit.datasets.draws.fair import AS_PUBLISHED
 from fedaudit.metrics import labels_alone_auc, matched_in_class
-from fedaudit.metrics.evaluate import CONTRASTS
 from fedaudit.metrics.intervals import LimitsAt
+from fedaudit.metrics.table import CONTRASTS
 from fedaudit.plan.parts import Setup
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory

@@ -1,1 +1,47 @@
-"""Extensions of a study: what each of its optional tables adds to every run."""
+"""Optional tables of a study. Each is one extension of a run, imported if the study asks for it."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedaudit.attacks.base import Attack
+    from fedaudit.plan.parts import Extension
+    from fedaudit.plan.sections import Study
+
+
+def extensions_of(study: "Study", attacks: "Mapping[str, Attack]") -> "Iterator[type[Extension]]":
+    """Yield the extensions that a study asks for, in the order in which they change a run.
+
+    Args:
+        study: Its settings.
+        attacks: Its attacks; some need a federation of the adversary's without any table.
+    """
+    named = [attacks[name] for name in study.attacks]
+    if study.attacker is not None:
+        from fedaudit.extensions.attacker import Attacker
+
+        yield Attacker
+    if study.canaries is not None:
+        from fedaudit.extensions.canaries import Canaries
+
+        yield Canaries
+    if study.audit.draw == "canaries":
+        from fedaudit.extensions.canaries import CanaryRecords
+
+        yield CanaryRecords
+    if study.secure_sum is not None:
+        from fedaudit.extensions.secure_sum import SecureSum
+
+        yield SecureSum
+    if study.shadow is not None or any(one.learns for one in named):
+        from fedaudit.extensions.examples import LearnedFrom
+
+        yield LearnedFrom
+    if study.references is not None or any(one.needs_references for one in attacks.values()):
+        from fedaudit.extensions.references import References
+
+        yield References
+    if study.unlearning is not None:
+        from fedaudit.extensions.unlearning import Unlearning
+
+        yield Unlearning

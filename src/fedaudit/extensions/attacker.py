@@ -93,29 +93,28 @@ class Attacker(Extension):
     @classmethod
     def seen(cls, study: Study, view: View) -> View:
         """Return the view of a participant who chooses what it sends."""
-        return view if study.attacker is None else _as_attacker(study, study.attacker, view)
+        return _as_attacker(study, _section(study), view)
 
     @classmethod
     def informed(cls, study: Study, attack: Attack) -> Attack:
         """Give an attack on poisoned rounds the numbers of these."""
-        if not isinstance(attack.rule, Recovery) or study.attacker is None:
+        if not isinstance(attack.rule, Recovery):
             return attack
-        rule = replace(attack.rule, first=study.attacker.first, every=study.attacker.every)
+        given = _section(study)
+        rule = replace(attack.rule, first=given.first, every=given.every)
         return replace(attack, rule=rule)
 
     @classmethod
     def measured_in(cls, study: Study) -> set[int]:
         """Return rounds in which the malicious client looks: after each poison, before the next."""
-        if study.attacker is None:
-            return set()
-        later = study.attacker.every - 1
+        later = _section(study).every - 1
         return {index + wait for index in poisoned_rounds(study) for wait in (0, later)}
 
     @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run with its malicious client, unless that sends no poison."""
-        given = run.study.attacker
-        if given is None or given.kind == "none":
+        given = _section(run.study)
+        if given.kind == "none":
             return run
         return run.extended(_attacker(run, given, dataset.classes))
 
@@ -130,6 +129,12 @@ class Attacker(Extension):
         return "The federation without its malicious client, whose poison is in its models."
 
 
+def _section(study: Study) -> AttackerSection:
+    """Return the table of a study that has one."""
+    assert study.attacker is not None
+    return study.attacker
+
+
 def poisoned_rounds(study: Study) -> tuple[int, ...]:
     """Return the poisoned rounds of a study with a malicious client, ascending.
 
@@ -138,8 +143,7 @@ def poisoned_rounds(study: Study) -> tuple[int, ...]:
     Raises:
         BadInput: There are too few rounds for one.
     """
-    given, last = study.attacker, study.training.rounds
-    assert given is not None
+    given, last = _section(study), study.training.rounds
     found = tuple(range(given.first, last - given.every + 2, given.every))
     if not found:
         raise BadInput(

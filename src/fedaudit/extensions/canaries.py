@@ -90,8 +90,7 @@ class Canaries(Extension):
     @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run with its canary clients."""
-        if run.study.canaries is None:
-            return run
+        assert run.study.canaries is not None
         found = run.extended(_canaries(run, run.study.canaries))
         for index in range(1, run.study.training.rounds + 1):
             if not set(found.cohort(index)) & run.deal.clients.keys():
@@ -131,7 +130,7 @@ class Canaries(Extension):
         self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
     ) -> Iterator[Round]:
         """Hide the canaries, whose statistics go into a file of the run's folder."""
-        seed = seed_for(seed_for(run.seed, "federation"), "initial model")
+        seed = seed_for(run.federation_seed, "initial model")
         (start,) = run.algorithm.models(run.algorithm.start(seed)).values()
         return keeping_canaries(
             rounds,
@@ -167,7 +166,11 @@ class Canaries(Extension):
             best = max(_bounds(runs, _CLAIM_ERROR).values(), key=lambda one: one.value)
             checks.append(
                 _claim_control(
-                    found[0].run, "canary clients", "one client's update", best, max(known)
+                    found[0].run,
+                    "canary clients",
+                    "one client's whole contribution",
+                    best,
+                    max(known),
                 )
             )
         return Conclusion([*figures, *whole], checks)
@@ -350,8 +353,8 @@ class CanaryRecords(Extension):
 
     @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run, with the check of its defense's claim if it audits canary records."""
-        return run.extended(cls()) if run.study.audit.draw == "canaries" else run
+        """Return the run with the check of its defense's claim."""
+        return run.extended(cls())
 
     @classmethod
     def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:

@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from fedaudit.attacks import attack_named
 from fedaudit.attacks.base import Attack, PerClient, Rule
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.files import own_folder, own_place
@@ -187,15 +186,14 @@ class LearnedFrom(Extension):
 
     @classmethod
     def seen(cls, study: Study, view: View) -> View:
-        """Add data to learn from to the view, if an attack of the study learns."""
-        learns = _section(study) is not None
-        return with_own(view, Sees.AUXILIARY_DATA) if learns else view
+        """Add data to learn from to the view."""
+        return with_own(view, Sees.AUXILIARY_DATA)
 
     @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run with what its attacks learn from, if one of them learns."""
-        given = _section(run.study)
-        if given is None or not any(attack.learns for attack in run.attacks.values()):
+        given = run.study.shadow or ShadowSection()
+        if not any(attack.learns for attack in run.attacks.values()):
             return run
         if given.mode == "federation":
             return run.extended(_shadow(run, given, dataset))
@@ -341,12 +339,6 @@ def _fitted(
 def _clients(clients: tuple[ClientId, ...]) -> str:
     named = "client" if len(clients) == 1 else "clients"
     return f"{named} {', '.join(map(str, clients))}"
-
-
-def _section(study: Study) -> ShadowSection | None:
-    """Return the source of examples: the study's, or the default if a named attack learns."""
-    named = any(attack_named(name).learns for name in study.attacks)
-    return study.shadow or (ShadowSection() if named else None)
 
 
 def _known(run: Setup, given: ShadowSection) -> Known:

@@ -9,7 +9,6 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.attacks import attack_named, attack_set
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.membership.reference import TUNED_ON, ReferenceCalibrated
 from fedaudit.core.errors import BadInput
@@ -42,8 +41,7 @@ class References(OwnFederations):
     @classmethod
     def seen(cls, study: Study, view: View) -> View:
         """Add models to compare with to the view, if an attack of the study uses some."""
-        compares = _section(study, view) is not None
-        return with_own(view, Sees.REFERENCE_MODELS) if compares else view
+        return with_own(view, Sees.REFERENCE_MODELS) if _compares(study, view) else view
 
     @classmethod
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
@@ -52,9 +50,9 @@ class References(OwnFederations):
         If too few samples are left for them, an attack of the default set is left out of the run.
         """
         needing = [name for name, attack in run.attacks.items() if attack.needs_references]
-        given = _section(run.study, run.view)
-        if given is None or not needing:
+        if not needing or not _compares(run.study, run.view):
             return run
+        given = run.study.references or ReferencesSection()
         trains = _trained_on(given, run.deal.audit, run.seed)
         try:
             plan = OwnPlan.of(run, given.defense)
@@ -122,18 +120,13 @@ class References(OwnFederations):
         return replace(run, attacks={**run.attacks, **fitted})
 
 
-def _section(study: Study, view: View) -> ReferencesSection | None:
-    """Return reference federations as the study has them, or those that its attacks need.
+def _compares(study: Study, view: View) -> bool:
+    """Return False if attacks of the default set alone compare, in a view that shows uploads.
 
-    Where no attack is named, attacks that need references run by default in a view that shows no
-    client's uploads: little else distinguishes members there.
+    In a view that shows none, little else distinguishes members.
     """
-    named = any(attack_named(name).needs_references for name in study.attacks)
-    default = not study.attacks and Sees.UPLOADS not in view.offers
-    by_default = default and any(
-        attack.needs_references for attack in attack_set(study.attack_set).values()
-    )
-    return study.references or (ReferencesSection() if named or by_default else None)
+    is_asked = study.references is not None or bool(study.attacks)
+    return is_asked or Sees.UPLOADS not in view.offers
 
 
 def _trained_on(

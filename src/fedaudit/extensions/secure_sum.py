@@ -77,8 +77,7 @@ class SecureSum(Extension):
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run, of whose last round such sums are drawn."""
         given = run.study.secure_sum
-        if given is None:
-            return run
+        assert given is not None
         _refuse_misfit(run, run.study)
         return run.extended(cls(given.draws, run.study.audit.targets))
 
@@ -199,7 +198,7 @@ def update_of(run: Setup, round: Round, target: ClientId) -> Float[Tensor, " _"]
         {target: replace(private, noise_multiplier=0.0)} if private else {}
     )
     data = {target: run.deal.clients[target]}
-    return _weighted(run, round, data, bare, seed_for(run.seed, "federation"))
+    return _weighted(run, round, data, bare, run.federation_seed)
 
 
 def _weighted(

@@ -85,8 +85,7 @@ class Unlearning(Extension):
     def added(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run with the federations that its unlearning trains."""
         given = run.study.unlearning
-        if given is None:
-            return run
+        assert given is not None
         _refuse_unfit(run, given)
         deal = without_members(run.deal, run.study.audit.targets)
         if not deal.clients:
@@ -103,6 +102,13 @@ class Unlearning(Extension):
     def federations(self) -> tuple[Setup, ...]:
         """The federation that is trained after the run, and the retrained one."""
         return (*([self.unlearned] if self.unlearned else []), self.retrained)
+
+    def refuse_untrainable(self, run: Setup) -> None:
+        """Try one step of ascent on the smallest and the largest batch of forgotten samples."""
+        given = run.study.unlearning
+        assert given is not None
+        if given.method == "ascent":
+            _try_ascent(run, given)
 
     def fitted(self, run: Setup, means: Means) -> Setup:
         """Measure the models of unlearning."""
@@ -278,20 +284,9 @@ def _climbed(run: Setup, released: Model) -> Model:
     return model
 
 
-def try_ascent(run: Setup) -> None:
-    """Take one step of ascent on the smallest and the largest batch of forgotten samples.
-
-    A freshly initialised model takes the place of the released one.
-
-    Args:
-        run: Whose audited samples are to be forgotten; nothing is tried unless by ascent.
-
-    Raises:
-        BadInput: The model cannot take a step on a batch of forgotten samples.
-    """
-    given, most = run.study.unlearning, run.study.training.batch_size
-    if given is None or given.method != "ascent":
-        return
+def _try_ascent(run: Setup, given: UnlearningSection) -> None:
+    """Raise if a freshly initialised model cannot take a step on a batch of forgotten samples."""
+    most = run.study.training.batch_size
     model, tried = run.algorithm.nets[0].initial(0), set[int]()
     for target in run.study.audit.targets:
         own = _forgotten(run, target)

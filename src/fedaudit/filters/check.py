@@ -1,8 +1,7 @@
-"""The audit of a filter: its outputs for neighbours with the noise frozen, then the noise alone.
+"""Audit of a filter: first its outputs for neighbours with frozen noise, then the noise alone.
 
-For the noise, calls are taken in pairs, whose difference has no trace of what the filter was given:
-two draws of noise, one taken from the other. Every test has an error that holds exactly, or errs on
-the side of blaming nobody, and together they have one.
+Noise is tested on differences of two calls, which do not depend on the input. The error of each
+test is exact or conservative, and the tests share one error.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -51,7 +50,7 @@ _STEP = 0.02
 
 
 class Finding(NamedTuple):
-    """The p-value of one test, with the check that it belongs to and what it looked at."""
+    """P-value of one test, with the check that it belongs to and the entries that it tested."""
 
     check: str
     where: str
@@ -59,7 +58,7 @@ class Finding(NamedTuple):
 
 
 def is_hidden(replay: Replay, probes: Probes) -> bool:
-    """True if the output is rounded or thinned out after its noise, so that most values repeat."""
+    """Return True if most values repeat, as after rounding or sparsification of the noise."""
     noisy = _noisy(replay.draws(probes.small, _FEW, draw=11))
     if not (replay.claim.sigma and noisy):
         return False
@@ -72,10 +71,11 @@ def is_hidden(replay: Replay, probes: Probes) -> bool:
 def noise_checks(
     replay: Replay, probes: Probes, calls: int, *, frozen: bool, hidden: bool
 ) -> list[FilterCheck]:
-    """Checks that noise has the declared scale and shape, and is new for every entry and call.
+    """Check that noise has the declared scale and shape, and is new in every entry and call.
 
-    A failure counts only if other draws fail too. Where draws cannot be frozen, the sensitivity is
-    tested here; where noise is hidden, calls alone are compared. Calls come in fours.
+    A failure counts only if a second set of draws fails too. If draws cannot be frozen, the
+    sensitivity is tested here; if noise is hidden, only calls are compared. ``calls`` is a multiple
+    of four.
     """
     for draw in (13, 17):
         small = replay.draws(probes.small, calls, draw=draw)
@@ -101,7 +101,7 @@ def _once(
         tests += call_tests(noise)
     error = ERROR / max(1, len(tests))
     worst: dict[str, Finding] = {}
-    for test in sorted(tests, key=lambda one: one.p):
+    for test in sorted(tests, key=lambda finding: finding.p):
         worst.setdefault(test.check, test)
     if not frozen:
         yield _unfrozen(worst["sensitivity"], claim.sensitivity, failed=tests[0].p < error)
@@ -183,9 +183,9 @@ def _unfrozen(move: Finding, sensitivity: float, *, failed: bool) -> FilterCheck
 
 
 def _move_test(small: Arrays, large: Arrays, claim: Claim) -> Finding:
-    """Test of the mean move by a large contribution against the sensitivity.
+    """Test the mean move by a large contribution against the sensitivity.
 
-    Along a direction that the first half of the calls gives and the second has not seen.
+    The first half of the calls determines the direction, the second half the move along it.
     """
     apart = _matrix(*(large[name] - small[name] for name in small))
     half = len(apart) // 2
@@ -202,16 +202,16 @@ def _move_test(small: Arrays, large: Arrays, claim: Claim) -> Finding:
 
 
 def _noisy(draws: Arrays) -> Arrays:
-    found = {}
+    noisy = {}
     for name, value in draws.items():
         changing = (value != value[0]).any(0)
         if np.isfinite(value).all() and changing.any():
-            found[name] = value if changing.all() else value[:, changing]
-    return found
+            noisy[name] = value if changing.all() else value[:, changing]
+    return noisy
 
 
 def _is_rounded(draws: Arrays) -> bool:
-    """True if one value makes up so much of an array that its distribution has a step there."""
+    """Return True if one value is so frequent that its distribution has a step there."""
     return any(
         np.unique(value, return_counts=True)[1].max() > max(_STEP * value.size, 2)
         for value in draws.values()
@@ -219,7 +219,7 @@ def _is_rounded(draws: Arrays) -> bool:
 
 
 def scale_tests(draws: Arrays, std: float, noise: str, *, label: str = "") -> Iterator[Finding]:
-    """Tests of all entries, those of each array, and the quietest entry for too little noise."""
+    """Yield tests for too little noise: over all entries, per array, and in the quietest entry."""
     if not draws:
         return
     unit = std * (1 - EXACT)
@@ -235,7 +235,7 @@ def scale_tests(draws: Arrays, std: float, noise: str, *, label: str = "") -> It
 
 
 def shape_tests(draws: Arrays, noise: str) -> Iterator[Finding]:
-    """Tests of each array's noise for the declared distribution, of any scale."""
+    """Yield tests of each array's noise for the declared distribution, whatever its scale."""
     for name, value in draws.items():
         difference = _differences(value).ravel()
         # The scale is the draws' own, with which they agree better than with the true one.
@@ -245,7 +245,7 @@ def shape_tests(draws: Arrays, noise: str) -> Iterator[Finding]:
 
 
 def entry_tests(draws: Arrays) -> Iterator[Finding]:
-    """Tests for shared draws, between neighbours along every axis and between arrays."""
+    """Yield tests for shared draws: of neighbouring entries along every axis, and of arrays."""
     differences = {name: _differences(value) for name, value in draws.items()}
     for name, value in differences.items():
         for axis in range(1, value.ndim):
@@ -253,23 +253,23 @@ def entry_tests(draws: Arrays) -> Iterator[Finding]:
             if len(right):
                 related = _related(left[: len(right)], right)
                 yield Finding("entries", f"{name}, along axis {axis - 1}", related)
-    for one, two in islice(combinations(differences, 2), _MOST_PAIRS):
-        left, right = _matrix(differences[one]), _matrix(differences[two])
+    for first, second in islice(combinations(differences, 2), _MOST_PAIRS):
+        left, right = _matrix(differences[first]), _matrix(differences[second])
         size = min(left.shape[1], right.shape[1])
-        yield Finding("entries", f"{one} and {two}", _related(left[:, :size], right[:, :size]))
+        yield Finding("entries", f"{first} and {second}", _related(left[:, :size], right[:, :size]))
 
 
 def call_tests(draws: Arrays) -> Iterator[Finding]:
-    """Tests of a call's noise against that of the one before it, and that of any other."""
-    whole = _matrix(*draws.values())
-    first, second, third, fourth = (whole[start::4] for start in range(4))
+    """Yield tests for noise that repeats: in the next call, and in any other."""
+    noise = _matrix(*draws.values())
+    first, second, third, fourth = (noise[start::4] for start in range(4))
     yield Finding("calls", "one call and the next", _related(first - third, second - fourth))
-    pairs = [_related(one, two) for one, two in combinations(_differences(whole), 2)]
+    pairs = [_related(first, second) for first, second in combinations(_differences(noise), 2)]
     yield Finding("calls", "two of the calls", min(1.0, min(pairs) * len(pairs)))
 
 
 def spread_of(draws: Arrays, noise: str, error: float) -> Limited[float]:
-    """The standard deviation of all entries' noise, with limits of that error."""
+    """Estimate the standard deviation of the noise, with limits of the given error."""
     differences = _differences(_matrix(*draws.values()))
     variance, freedom = float((differences**2).mean()) / 2, differences.size * _freedom(noise)
     low, high = (
@@ -287,22 +287,22 @@ def _matrix(*draws: np.ndarray) -> np.ndarray:
 
 
 def _below(square: float, count: int, noise: str) -> float:
-    """The probability of so small a sum of squares, of which each is 1 on average."""
+    """Return the probability of so small a sum of squares with mean 1 each."""
     freedom = _freedom(noise)
     return float(sp.special.chdtr(count * freedom, square * freedom))
 
 
 def _freedom(noise: str) -> float:
-    """Degrees of freedom that one squared difference is worth.
+    """Return the degrees of freedom of one squared difference.
 
     The square of a normal variable has variance 2. That of the difference of two Laplace variables,
-    whose kurtosis is 4.5, has variance 3.5.
+    with kurtosis 4.5, has variance 3.5.
     """
     return 1.0 if noise == "gaussian" else 2 / 3.5
 
 
 def _cdf(value: Float[np.ndarray, " draws"], noise: str) -> Float[np.ndarray, " draws"]:
-    """The distribution of a difference of two draws that has variance 1."""
+    """Evaluate the distribution of a difference of two draws, scaled to variance 1."""
     if noise == "gaussian":
         return np.asarray(sp.special.ndtr(value))
     # Each has variance 1/2 and so the scale 1/2.
@@ -312,9 +312,9 @@ def _cdf(value: Float[np.ndarray, " draws"], noise: str) -> Float[np.ndarray, " 
 
 
 def _related(left: np.ndarray, right: np.ndarray) -> float:
-    """The probability of so large a sum of products, if each product's sign is a fair coin.
+    """Return the p-value of a sum of products, if the sign of each product is a fair coin.
 
-    Differences of draws are symmetric about zero, so that it is one where draws are independent,
+    Differences of draws are symmetric about zero, so that it is one if draws are independent,
     whatever their distribution: Hoeffding's inequality for signs, given the products' sizes.
     """
     products = left * right
@@ -341,36 +341,36 @@ def check_dp(
     calls: int = 64,
     seed: int = 0,
 ) -> FilterAudit:
-    """Audits a privacy filter against what is declared of it.
+    """Audit a privacy filter against its declared guarantee.
 
-    The filter is called some hundreds of times in this process: it is code that is trusted. First
-    its noise is frozen, so that two calls draw the same, and what is left between the outputs for
-    two neighbours is what one contribution does. Then the noise is looked at alone.
+    The filter is trusted code, and is called some hundreds of times in this process. First its
+    noise is frozen, so that outputs for two neighbours differ by one contribution alone. Then the
+    noise is tested.
 
     Args:
         filter: A function from update to update, a step (from a batch to an update), a defense of
             uploads, a mod of Flower or a filter of NVFlare; or ``"module:object"``; or a class or
             function without arguments that makes one, which is called for every copy needed.
-        sensitivity: The farthest that one contribution moves the output without its noise, in
-            Euclidean length (for Laplace noise in the sum of absolute values). Of a filter that
-            clips to a length it is that length, and with "replace" its double.
-        sigma: Noise multiplier: the noise's standard deviation on every entry, in units of the
-            sensitivity; 0 says that it is added elsewhere, as by a server.
-        adjacency: "remove": a contribution is there or not, so that an update is compared with
-            zeros; "replace": it is any other, which is twice as far.
-        noise: The distribution of the noise, "gaussian" or "laplace".
-        kind: What the filter is, one of "function", "step", "defense", "flower-mod" and
-            "nvflare-filter"; found from its class or arguments if left out.
+        sensitivity: Largest distance by which one contribution moves the output without noise, in
+            L2 (for Laplace noise in L1). For a filter that clips to a length it is that length, or
+            its double with "replace".
+        sigma: Noise multiplier: standard deviation of the noise on every entry, in units of the
+            sensitivity; 0 if noise is added elsewhere, as by a server.
+        adjacency: "remove": a contribution is present or not, so that an update is compared with
+            zeros; "replace": it is replaced by any other, which doubles the distance.
+        noise: Distribution of the noise, "gaussian" or "laplace".
+        kind: Kind of filter: "function", "step", "defense", "flower-mod" or "nvflare-filter"; by
+            default inferred from its class or arguments.
         shape_from: An example of an update (a network, or tensors or arrays by name or in a list),
-            or of a step's batch; or a function that gives one; or its name. By default the update
+            or of a step's batch; a function that returns one; or its name. By default the update
             of a small network.
-        stateful: Earlier rounds may change a release, as in adaptive clipping.
-        elsewhere: Names of what is sent beside the arrays and made private elsewhere.
+        stateful: Whether earlier rounds may change a release, as in adaptive clipping.
+        elsewhere: Names of further outputs that are made private elsewhere.
         calls: Draws of noise, at least 16.
-        seed: Of all that the check draws.
+        seed: Seed of all draws of the check.
 
     Raises:
-        BadInput: The filter cannot be called or copied, or a declaration makes no sense.
+        BadInput: The filter cannot be called or copied, or a declaration is invalid.
         Unsupported: The filter's framework is not installed.
 
     Examples:
@@ -397,16 +397,16 @@ def check_dp(
     if kind and kind not in KINDS:
         raise BadInput(f"{option('kind')} is one of {', '.join(KINDS)}, got {kind!r}")
     calls -= calls % 4
-    name, given = _named(filter, "filter")
-    snapshot = Snapshot(given, made=isinstance(given, type) or required_arguments(given) == 0)
+    name, value = _named(filter, "filter")
+    snapshot = Snapshot(value, is_factory=isinstance(value, type) or required_arguments(value) == 0)
     try:
         first = _made(snapshot.fresh, f"{name!r} makes no filter")
-        taken = kind or kind_of(first)
+        filter_kind = kind or kind_of(first)
         example = _example(shape_from)
-        replay = Replay(name, taken, form_for(taken, example), snapshot, claim, seed)
+        replay = Replay(name, filter_kind, form_for(filter_kind, example), snapshot, claim, seed)
         checks = [*_checks(replay, calls)]
         broken = any(check.result is Result.FAILED for check in checks)
-        if example is None and taken != "step" and not broken:
+        if example is None and filter_kind != "step" and not broken:
             checks += scalar_check(replay)
     finally:
         snapshot.close()
@@ -415,11 +415,11 @@ def check_dp(
     values = replay.form.values.values()
     # Whoever is blamed has failed in two sets of draws.
     effort = (
-        f"{'a batch of ' if taken == 'step' else ''}{len(values)} arrays "
+        f"{'a batch of ' if filter_kind == 'step' else ''}{len(values)} arrays "
         f"({sum(value.size for value in values)} entries), {2 * calls} draws of noise; "
         f"noise that is as declared is blamed with probability {ERROR**2:.2%} at most"
     )
-    return FilterAudit(name, KINDS[taken], claim, tuple(checks), effort)
+    return FilterAudit(name, KINDS[filter_kind], claim, tuple(checks), effort)
 
 
 def _checks(replay: Replay, calls: int) -> Iterator[FilterCheck]:
@@ -439,17 +439,17 @@ def _checks(replay: Replay, calls: int) -> Iterator[FilterCheck]:
     yield from odd_input_checks(replay, probes, zeros)
 
 
-def _named(given: object, kind: str) -> tuple[str, object]:
-    if isinstance(given, str):
-        return given, named(kind, given, {}, wanted="any object", fits=lambda _: True)
-    return str(getattr(given, "__qualname__", type(given).__qualname__)), given
+def _named(value: object, kind: str) -> tuple[str, object]:
+    if isinstance(value, str):
+        return value, named(kind, value, {}, wanted="any object", fits=lambda _: True)
+    return str(getattr(value, "__qualname__", type(value).__qualname__)), value
 
 
-def _example(given: object) -> object:
-    _, found = _named(given, "example")
-    if not callable(found) or required_arguments(found) != 0:
-        return found
-    return _made(found, f"what {option('shape-from')} names gives no example")
+def _example(source: object) -> object:
+    _, value = _named(source, "example")
+    if not callable(value) or required_arguments(value) != 0:
+        return value
+    return _made(value, f"what {option('shape-from')} names gives no example")
 
 
 def _made(make: Callable[[], object], otherwise: str) -> object:

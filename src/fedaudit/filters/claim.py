@@ -1,4 +1,4 @@
-"""The declared guarantee of a filter, and the verdict on it."""
+"""Declared guarantee of a filter, and the verdict on it."""
 
 import math
 import textwrap
@@ -53,21 +53,21 @@ class Claim:
 
     @property
     def std(self) -> float:
-        """Standard deviation of the noise on every entry, in the output's own units."""
+        """Standard deviation of the noise on every entry, in units of the output."""
         return self.sigma * self.sensitivity
 
     def length(self, change: Arrays) -> float:
-        """Length of a change over all arrays, in the norm of the sensitivity: L2, Laplace's L1."""
+        """Return the length of a change over all arrays: L2, or L1 for Laplace noise."""
         return float(np.linalg.norm(flat(change), 1 if self.noise == "laplace" else 2))
 
 
 def flat(arrays: Arrays) -> Float[np.ndarray, " entries"]:
-    """All entries of all arrays in one row."""
+    """Concatenate all entries of all arrays."""
     return np.concatenate([value.ravel() for value in arrays.values()])
 
 
 class Result(StrEnum):
-    """The outcome of one check."""
+    """Outcome of one check."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -77,7 +77,7 @@ class Result(StrEnum):
 
     @classmethod
     def judged(cls, *, failed: bool) -> "Result":
-        """Failed or passed."""
+        """Return failed or passed."""
         return cls.FAILED if failed else cls.PASSED
 
 
@@ -86,11 +86,11 @@ class FilterCheck(NamedTuple):
 
     Attributes:
         name: The property.
-        result: Whether the two agree.
-        measured: In few words.
-        declared: In few words.
+        result: Whether measurement and declaration agree.
+        measured: The measurement.
+        declared: The declaration.
         why: A sentence on the disagreement.
-        advice: A remedy for it.
+        advice: A remedy.
     """
 
     name: str
@@ -102,7 +102,7 @@ class FilterCheck(NamedTuple):
 
 
 class FilterVerdict(StrEnum):
-    """The verdict on a filter."""
+    """Verdict on a filter."""
 
     SOUND = "sound"
     BROKEN = "broken"
@@ -123,12 +123,12 @@ _MOST_LINES, _WIDTH = 40, 80
 
 @dataclass(frozen=True)
 class FilterAudit:
-    """The checks of a filter; printed, the verdict, a table and advice on one screen.
+    """Checks of a filter; printed as verdict, table and advice on one screen.
 
     Attributes:
-        filter: Its name.
-        kind: What it was taken for.
-        claim: What was declared.
+        filter: Name of the filter.
+        kind: Kind of the filter.
+        claim: The declared guarantee.
         checks: All checks, the gravest first.
         effort: Inputs and draws of the audit, and its error.
     """
@@ -148,7 +148,7 @@ class FilterAudit:
         return FilterVerdict.UNCHECKED if Result.UNTESTED in results else FilterVerdict.SOUND
 
     def of(self, result: Result) -> list[FilterCheck]:
-        """The checks with this result."""
+        """Return the checks with this result."""
         return [check for check in self.checks if check.result is result]
 
     def __str__(self) -> str:
@@ -166,11 +166,11 @@ class FilterAudit:
         tail += _wrapped(f"Tried on {self.effort}.")
         advice = [*dict.fromkeys(f"To do: {check.advice}" for check in graver)]
         advice += [f"Note: {c.why}. {c.advice}".strip() for c in self.of(Result.NOTED)]
-        rest = [line for paragraph in advice for line in _wrapped(paragraph)]
-        most = _MOST_LINES - len(lines) - len(tail) - 2
-        if len(rest) > most:
-            rest[most - 1 :] = ["and more, in the checks of what fedaudit.check_dp returns"]
-        return "\n".join([*lines, *[""] * bool(rest), *rest, "", *tail])
+        remarks = [line for paragraph in advice for line in _wrapped(paragraph)]
+        room = _MOST_LINES - len(lines) - len(tail) - 2
+        if len(remarks) > room:
+            remarks[room - 1 :] = ["and more, in the checks of what fedaudit.check_dp returns"]
+        return "\n".join([*lines, *[""] * bool(remarks), *remarks, "", *tail])
 
 
 def _row(mark: str, *cells: str) -> str:
@@ -184,11 +184,11 @@ def _wrapped(text: str, indent: str = "") -> list[str]:
 
 
 def in_words(length: float) -> str:
-    """A length with four digits, and without a power of ten where it is readable."""
+    """Format a length with four digits, without a power of ten if it is readable."""
     return f"{length:,.0f}" if 999.5 <= length < 1e7 else f"{length:.4g}"
 
 
 def listed(names: list[str], between: str = ", ") -> str:
-    """The first three names in quotes, and the number of others."""
-    shown = between.join(map(repr, names[:3]))
-    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
+    """Quote the first three names, and count the others."""
+    text = between.join(map(repr, names[:3]))
+    return f"{text} and {len(names) - 3} more" if len(names) > 3 else text

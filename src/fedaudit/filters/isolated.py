@@ -1,6 +1,6 @@
-"""The check of a filter in a process of its own, whose end is never taken for a verdict.
+"""Check of a filter in a separate process, which contains crashes but not malicious code.
 
-This separates faults, not enemies: the filter runs with the rights of whoever asks.
+The filter runs with the user's rights.
 """
 
 import json
@@ -28,12 +28,7 @@ _FORKSERVER = "forkserver"
 
 
 class IsolatedAudit(NamedTuple):
-    """The outcome of a check in another process.
-
-    Attributes:
-        verdict: On the filter.
-        text: The audit as it is printed.
-    """
+    """Outcome of a check in another process."""
 
     verdict: FilterVerdict
     text: str
@@ -44,13 +39,8 @@ def check_in_child(
 ) -> IsolatedAudit:
     """Run :func:`fedaudit.filters.check.check_dp` in a child process and return its outcome.
 
-    Only an answer that the check itself sends is a verdict. The child's exit code is none, and
-    what it prints is not shown.
-
-    Args:
-        filter: ``module:object``, found in the current folder or where Python looks.
-        settings: The other arguments of the check.
-        seconds: Time after which the child is killed; 0 for no limit.
+    Only an authenticated answer of the check is a verdict, and never the child's exit code. What it
+    prints is not shown.
 
     Raises:
         BadInput: The check refuses, or the child ended or was killed without an answer.
@@ -95,7 +85,7 @@ def check_in_child(
 
 
 def _answer(answers: Connection, token: str, filter: str, settings: dict[str, object]) -> None:
-    """Check in the child, with nowhere to print to, and send what comes of it."""
+    """Run the check in the child without output, and send the outcome."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(nowhere, stream)
@@ -105,33 +95,35 @@ def _answer(answers: Connection, token: str, filter: str, settings: dict[str, ob
 
 def _outcome(filter: str, settings: dict[str, object]) -> tuple[str, str, str]:
     # Whoever types the name wants that code to run.
-    asked = code_named_in("the command line", trusted=True, folder=Path.cwd())
+    importing = code_named_in("the command line", trusted=True, folder=Path.cwd())
     try:
         from fedaudit.filters.check import check_dp
 
-        with called_by("command"), asked:
+        with called_by("command"), importing:
             audit = check_dp(filter, **settings)  # type: ignore[arg-type]  # checked by the command
         return _VERDICT, audit.verdict, str(audit)
     except (FedauditError, OSError, MemoryError) as error:
         return _REFUSAL, "", str(error) or type(error).__name__
     except SystemExit as error:
         # Of the filter's code, wherever it is run.
-        said = f"{filter!r} ended the program (SystemExit: {error}); mend it, and try it by itself"
-        return _REFUSAL, "", said
+        reason = (
+            f"{filter!r} ended the program (SystemExit: {error}); mend it, and try it by itself"
+        )
+        return _REFUSAL, "", reason
     except Exception:
         return _FAULT, "", traceback.format_exc()
 
 
 def _received(answers: Connection, token: str) -> tuple[str, str, str] | None:
-    """Return kind, verdict and text of an answer; None where there is none, or not the check's."""
+    """Return kind, verdict and text of an answer; None if it is missing or not authentic."""
     try:
         if not answers.poll():
             return None
         sent = json.loads(answers.recv_bytes(_LONGEST_ANSWER))
-        given, kind, verdict, text = map(str, sent)
+        answer_token, kind, verdict, text = map(str, sent)
     except (EOFError, OSError, ValueError, TypeError, RecursionError):
         return None
-    if not secrets.compare_digest(given.encode(), token.encode()):
+    if not secrets.compare_digest(answer_token.encode(), token.encode()):
         return None
     return kind, verdict, text
 

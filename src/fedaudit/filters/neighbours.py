@@ -1,4 +1,4 @@
-"""Neighbouring inputs, and checks of what their outputs differ by with the noise frozen."""
+"""Neighbouring inputs, and checks of how their outputs differ with the noise frozen."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,7 +34,7 @@ _NOT_FINITE = "NaN"
 
 
 class _Pair(NamedTuple):
-    """Two neighbours: the second has no contribution, or one array alone sets them apart."""
+    """Two neighbours; the second is empty, or differs in the array ``alone``."""
 
     label: str
     left: Arrays
@@ -43,9 +43,9 @@ class _Pair(NamedTuple):
 
 
 class Probes(NamedTuple):
-    """The inputs of an audit: neighbours, contributions of several sizes, and forgotten cases.
+    """Inputs of an audit: neighbours, contributions of several sizes, and special cases.
 
-    Pairs are made as they are asked for: a large network has large ones.
+    Pairs are generated lazily, since those of a large network take much memory.
     """
 
     pairs: Iterator[_Pair]
@@ -56,7 +56,7 @@ class Probes(NamedTuple):
 
 
 def updates(form: Form, claim: Claim, *, seed: int) -> Probes:
-    """Updates that differ by a client's whole contribution, in random directions."""
+    """Make updates that differ by a client's whole contribution, in random directions."""
     rng = seeded_numpy(seed, "directions")
     zeros = {path: np.zeros_like(value) for path, value in form.values.items()}
     fractions = [path for path in zeros if path not in form.whole and zeros[path].size]
@@ -80,10 +80,10 @@ def updates(form: Form, claim: Claim, *, seed: int) -> Probes:
             alone = f"that is large in {path!r} alone"
             if path in fractions:
                 yield _Pair(alone, random(_LARGE, [path]), alone=path)
-                one = np.zeros(shape)
-                one.flat[-1] = 1
+                last_entry = np.zeros(shape)
+                last_entry.flat[-1] = 1
                 yield _Pair(
-                    f"that is large in one entry of {path!r}", directed(_LARGE, {path: one})
+                    f"that is large in one entry of {path!r}", directed(_LARGE, {path: last_entry})
                 )
             elif zeros[path].size:
                 yield _Pair(alone, zeros | {path: np.full(shape, 100)}, alone=path)
@@ -105,7 +105,7 @@ def updates(form: Form, claim: Claim, *, seed: int) -> Probes:
 
 
 def batches(form: Form, claim: Claim) -> Probes:
-    """Batches that differ by one sample, whose gradient may be as large as it likes."""
+    """Make batches that differ by one sample with an arbitrarily large gradient."""
     batch = form.values
     counts = {len(value) if value.ndim else 0 for value in batch.values()}
     rows = max(counts)
@@ -144,13 +144,13 @@ def batches(form: Form, claim: Claim) -> Probes:
 
 
 def replays(replay: Replay, probes: Probes) -> bool:
-    """True if two calls with the same draws send the same, to the last bit."""
-    one, two = (replay.release(probes.large) for _ in range(2))
-    return not any(change.any() for change in one.minus(two).values())
+    """Return True if two calls with the same draws send the same, to the last bit."""
+    first, second = (replay.release(probes.large) for _ in range(2))
+    return not any(change.any() for change in first.minus(second).values())
 
 
 class _Move(NamedTuple):
-    """The distance between two outputs, how much of it may be rounding, and the array it is in."""
+    """Distance between two outputs, its part that may be rounding, and the largest array."""
 
     pair: _Pair
     length: float
@@ -159,7 +159,7 @@ class _Move(NamedTuple):
 
 
 def neighbour_checks(replay: Replay, probes: Probes) -> Iterator[FilterCheck]:
-    """Checks of what outputs for neighbours differ by, all with the same draws."""
+    """Check how outputs for neighbours differ, all with the same draws."""
     moves: list[_Move] = []
     moved: Arrays = {}
     beside: dict[str, set[str]] = {}
@@ -168,9 +168,9 @@ def neighbour_checks(replay: Replay, probes: Probes) -> Iterator[FilterCheck]:
     for pair in probes.pairs:
         left = replay.release(pair.left)
         right = of_none if pair.right is None else replay.release(pair.right)
-        for one in (left, right):
+        for release in (left, right):
             for name, value in (
-                one.beside | {"the names of arrays": repr(sorted(one.arrays))}
+                release.beside | {"the names of arrays": repr(sorted(release.arrays))}
             ).items():
                 beside.setdefault(name, set()).add(value)
         if not (left.is_finite() and right.is_finite()):
@@ -197,23 +197,23 @@ def neighbour_checks(replay: Replay, probes: Probes) -> Iterator[FilterCheck]:
     yield from _unnoised_check(replay, probes, moved, differing)
 
 
-def _sensitivity_check(moves: list[_Move], most: float, subject: str) -> FilterCheck:
-    longer = [one for one in moves if one.length - one.rounding > most * (1 + EXACT)]
-    shown = longer[0] if longer else max(moves, key=lambda one: one.length)
-    label, where = shown.pair.label, f"; the array that moves most is {shown.where!r}"
-    alone = [one for one in longer if one.pair.alone]
-    if alone and len(alone) < sum(bool(one.pair.alone) for one in moves):
+def _sensitivity_check(moves: list[_Move], sensitivity: float, subject: str) -> FilterCheck:
+    longer = [move for move in moves if move.length - move.rounding > sensitivity * (1 + EXACT)]
+    worst = longer[0] if longer else max(moves, key=lambda move: move.length)
+    label, where = worst.pair.label, f"; the array that moves most is {worst.where!r}"
+    alone = [move for move in longer if move.pair.alone]
+    if alone and len(alone) < sum(bool(move.pair.alone) for move in moves):
         # Some arrays are shortened and others are not: that says more than any length.
-        shown = max(alone, key=lambda one: one.length)
-        label = f"that is large in {listed([one.pair.alone for one in alone], ' or ')} alone"
-    length = in_words(shown.length)
+        worst = max(alone, key=lambda move: move.length)
+        label = f"that is large in {listed([move.pair.alone for move in alone], ' or ')} alone"
+    length = in_words(worst.length)
     return FilterCheck(
         MOVE,
         Result.judged(failed=bool(longer)),
         length,
-        f"at most {most:.4g}",
-        f"{subject} {label} moves the output by {length}, and {most:.4g} is declared"
-        + ("" if shown.pair.alone else where),
+        f"at most {sensitivity:.4g}",
+        f"{subject} {label} moves the output by {length}, and {sensitivity:.4g} is declared"
+        + ("" if worst.pair.alone else where),
         "Clip to one length over all entries of all arrays together, as the last step before "
         "the noise, and declare what one contribution can move after every later scaling.",
     )
@@ -222,7 +222,7 @@ def _sensitivity_check(moves: list[_Move], most: float, subject: str) -> FilterC
 def _unnoised_check(
     replay: Replay, probes: Probes, moved: Arrays, beside: list[str]
 ) -> Iterator[FilterCheck]:
-    """Failed by outputs that depend on the input and have no noise."""
+    """Check for outputs that depend on the input and have no noise."""
     elsewhere = {*replay.claim.elsewhere}
     beside = [name for name in beside if not {name, name.split(".")[-1]} & elsewhere]
     if not replay.claim.sigma:
@@ -240,7 +240,7 @@ def _unnoised_check(
     first, *others = (_moved_on(replay, probes, probes.small, draw) for draw in range(_DRAWS))
     unnoised = {}
     for name, value in first.arrays.items():
-        equal = np.all([value == one.arrays.get(name, np.nan) for one in others], axis=0)
+        equal = np.all([value == other.arrays.get(name, np.nan) for other in others], axis=0)
         unnoised[name] = int(np.sum(equal & moved.get(name, np.False_)))
     arrays = [name for name, entries in unnoised.items() if entries]
     share = sum(unnoised.values()) / max(1, sum(value.size for value in first.arrays.values()))
@@ -256,7 +256,7 @@ def _unnoised_check(
 
 
 def same_noise_check(replay: Replay, probes: Probes) -> Iterator[FilterCheck]:
-    """Check that the noise does not depend on the input: with the same draws it is the same."""
+    """Check that the noise does not depend on the input."""
     if not replay.claim.sigma:
         return
     large, other, small, another = releases = [
@@ -268,8 +268,11 @@ def same_noise_check(replay: Replay, probes: Probes) -> Iterator[FilterCheck]:
     names = sorted(noises[0].keys() & noises[1].keys())
     if not names or not all(map(Release.is_finite, releases)):
         return
-    on_large, noise = (flat({name: one[name] for name in names}) for one in noises)
-    apart, length = float(np.linalg.norm(on_large - noise)), float(np.linalg.norm(noise))
+    on_large, small_noise = (flat({name: noise[name] for name in names}) for noise in noises)
+    apart, length = (
+        float(np.linalg.norm(on_large - small_noise)),
+        float(np.linalg.norm(small_noise)),
+    )
     differs = apart > EXACT * length + replay.rounding(*releases)
     yield FilterCheck(
         "noise on a large update",
@@ -285,10 +288,12 @@ def state_check(replay: Replay, probes: Probes) -> FilterCheck:
     """Check that a release does not depend on the inputs of earlier rounds."""
     claim, apart, differs = replay.claim, 0.0, False
     for values in (probes.small, probes.large):
-        one, two = (replay.release(values, before=[p, p]) for p in (probes.large, probes.small))
-        if one.is_finite() and two.is_finite():
-            length = claim.length(one.minus(two))
-            slack = EXACT * claim.sensitivity + replay.rounding(one, two)
+        first, second = (
+            replay.release(values, before=[p, p]) for p in (probes.large, probes.small)
+        )
+        if first.is_finite() and second.is_finite():
+            length = claim.length(first.minus(second))
+            slack = EXACT * claim.sensitivity + replay.rounding(first, second)
             apart, differs = max(apart, length), differs or length > slack
     return FilterCheck(
         "earlier rounds in a release",
@@ -301,9 +306,9 @@ def state_check(replay: Replay, probes: Probes) -> FilterCheck:
 
 
 def odd_input_checks(replay: Replay, probes: Probes, zeros: str) -> Iterator[FilterCheck]:
-    """Notes on inputs that no declaration speaks of, the failure on zeros among them."""
+    """Note non-finite and empty inputs that the filter passes on or fails on."""
     failures = {name: failure(replay, values) for name, values in probes.odd.items()}
-    passed = [name for name, found in failures.items() if found == _NOT_FINITE]
+    passed = [name for name, error in failures.items() if error == _NOT_FINITE]
     if passed:
         yield FilterCheck(
             "non-finite entries",
@@ -326,7 +331,7 @@ def odd_input_checks(replay: Replay, probes: Probes, zeros: str) -> Iterator[Fil
 
 
 def scalar_check(replay: Replay) -> Iterator[FilterCheck]:
-    """Note on a filter that treats an array without dimensions, or an empty one, otherwise."""
+    """Note a filter that handles arrays without dimensions, or empty ones, differently."""
     example = PLAIN | {"temperature": torch.zeros(()), "empty": torch.zeros(0)}
     replay = replace(replay, form=form_for(replay.kind, example))
     probes = updates(replay.form, replay.claim, seed=replay.seed)
@@ -349,7 +354,7 @@ def scalar_check(replay: Replay) -> Iterator[FilterCheck]:
 
 
 def failure(replay: Replay, values: Arrays) -> str:
-    """The error that an input ends in, "NaN" for an output that is not finite, or nothing."""
+    """Return the error type for an input, "NaN" for a non-finite output, or ""."""
     try:
         return "" if replay.release(values).is_finite() else _NOT_FINITE
     except FedauditError as error:
@@ -357,5 +362,5 @@ def failure(replay: Replay, values: Arrays) -> str:
 
 
 def _moved_on(replay: Replay, probes: Probes, values: Arrays, draw: int) -> Release:
-    """A release with other draws: a generator that a filter keeps is moved on by calls."""
+    """Return a release with other draws; earlier calls advance generators that a filter keeps."""
     return replay.release(values, draw=1 + 2 * draw, before=[probes.small] * draw)

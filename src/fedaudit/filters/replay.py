@@ -1,9 +1,8 @@
-"""A filter of any kind as a function, called with the same draws and state as often as asked.
+"""A filter of any kind as a function that can be called repeatedly with the same draws and state.
 
-Draws are frozen at their sources: the generators of torch, numpy and Python are seeded, and the
-operating system's random bytes, by which generators without a seed begin, come from a seeded
-stream. Generators that a filter keeps are copied with it, and so is what its functions keep in
-globals, closures, defaults and attributes.
+The generators of torch, numpy and Python are seeded, and the operating system's random bytes, which
+seed other generators, come from a seeded stream. Generators that a filter keeps are copied with it,
+as are values that its functions keep in globals, closures, defaults and attributes.
 """
 
 import copy
@@ -43,7 +42,7 @@ KINDS: dict[str, str] = {
     "nvflare-filter": "a filter of NVFlare",
 }
 
-# By name, since no room but the integrations knows a framework.
+# By name, since only the integrations import frameworks.
 _FRAMEWORKS = {
     "flower-mod": ("fedaudit.integrations.flower.mods", "flower"),
     "nvflare-filter": ("fedaudit.integrations.nvflare.filter", "nvflare"),
@@ -59,14 +58,14 @@ PLAIN = {
 
 
 class Form:
-    """Layout of an update: tensors or arrays, by name, in a list, or one within another.
+    """Layout of an update: tensors or arrays by name or in a list, possibly nested.
 
     Attributes:
-        values: The example's, by path ("0.weight"), fractions in double precision.
-        shapes: Of each array.
-        whole: Paths of arrays of whole numbers.
-        rounding: Relative error of one operation in the coarsest precision there.
-        largest: The largest number that every array of fractions holds.
+        values: Values of the example by path ("0.weight"), fractions in double precision.
+        shapes: Shape of each array.
+        whole: Paths of integer arrays.
+        rounding: Relative error of one operation in the lowest precision.
+        largest: Largest number that every floating-point array can hold.
     """
 
     def __init__(self, example: object) -> None:
@@ -83,16 +82,16 @@ class Form:
         self.shapes = {path: value.shape for path, value in self.values.items()}
         self.whole = {path for path, value in self.values.items() if value.dtype.kind != "f"}
         limits = [_limits(leaf) for path, leaf in leaves.items() if path not in self.whole]
-        self.rounding = max((float(one.eps) for one in limits), default=0.0)
-        self.largest = min((float(one.max) for one in limits), default=0.0)
+        self.rounding = max((float(limit.eps) for limit in limits), default=0.0)
+        self.largest = min((float(limit.max) for limit in limits), default=0.0)
 
     def filled(self, values: Arrays) -> object:
-        """An update of this form with other values, in memory of its own."""
+        """Return an update of this form with other values, in new memory."""
         return _mapped(self._example, lambda path, leaf: _like(leaf, values[path]))
 
 
 def kind_of(filter: object) -> str:
-    """The kind of a filter, from its class or the number of its arguments."""
+    """Return the kind of a filter, from its class or the number of its arguments."""
     if isinstance(filter, Defense):
         return "defense"
     if any(part.__module__.startswith("nvflare.") for part in type(filter).__mro__):
@@ -109,7 +108,7 @@ def kind_of(filter: object) -> str:
 
 
 def required_arguments(value: object) -> int:
-    """Number of arguments that a call has to give by place; -1 for what cannot be called."""
+    """Return the number of required positional arguments; -1 if not callable."""
     if not callable(value):
         return -1
     try:
@@ -117,30 +116,35 @@ def required_arguments(value: object) -> int:
     except (TypeError, ValueError):
         return 1
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = sum(one.kind in by_place and one.default is one.empty for one in parameters)
+    required = sum(
+        parameter.kind in by_place and parameter.default is parameter.empty
+        for parameter in parameters
+    )
     # A decorated function may say no more than that it passes arguments on.
-    return required or int(any(one.kind is one.VAR_POSITIONAL for one in parameters))
+    return required or int(
+        any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+    )
 
 
 def adapted(filter: object, kind: str, claim: Claim) -> object:
-    """A filter of any kind as a function, with all that it keeps between rounds in it."""
+    """Return a filter of any kind as a function that keeps its state between rounds."""
     if kind == "defense":
         return _defending(cast(Defense, filter))
     if kind not in _FRAMEWORKS:
         return filter
     module, extra = _FRAMEWORKS[kind]
     try:
-        found: Callable[[object, Claim], object] = import_module(module).filtered
+        adapter: Callable[[object, Claim], object] = import_module(module).filtered
     except ImportError as error:
         raise Unsupported(
             f"{KINDS[kind]} is called with its framework's own messages, which is not installed "
             f"({error}); pip install 'fedaudit[{extra}]'"
         ) from error
-    return found(filter, claim)
+    return adapter(filter, claim)
 
 
 def form_for(kind: str, example: object) -> Form:
-    """The form of an example as this kind of filter gets it, by default of a small network."""
+    """Return the form of an example for this kind of filter; of a small network by default."""
     if kind == "step" and example is None:
         raise BadInput(
             "a step takes a batch of samples; name a function that gives one with "
@@ -156,7 +160,7 @@ def form_for(kind: str, example: object) -> Form:
 
 
 def _defending(defense: Defense) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
-    """The uploads of a defense as a function, which keeps its state from round to round."""
+    """Return the uploads of a defense as a function, which keeps its state."""
     in_training = ("prepare", "select", "batches", "batch", "loss", "gradient", "after")
     hooks = [hook for hook in in_training if defense.acts_in(hook)]
     if hooks or Update not in defense.accepts:
@@ -186,10 +190,10 @@ def _defending(defense: Defense) -> Callable[[dict[str, Tensor]], dict[str, Tens
 
 
 def leaves_of(tree: object) -> dict[str, object]:
-    """The contents of nested dictionaries and lists by path, "update" for a bare one."""
-    found: dict[str, object] = {}
-    _mapped(tree, found.__setitem__)
-    return {path: leaf for path, leaf in found.items() if leaf is not None}
+    """Flatten nested dictionaries and lists to values by path; "update" for a bare one."""
+    leaves: dict[str, object] = {}
+    _mapped(tree, leaves.__setitem__)
+    return {path: leaf for path, leaf in leaves.items() if leaf is not None}
 
 
 def _mapped(tree: object, change: Callable[[str, object], object], path: str = "") -> object:
@@ -212,17 +216,17 @@ def _like(leaf: object, value: np.ndarray) -> object:
 
 
 def is_array(value: object) -> bool:
-    """True for tensors and for arrays and numbers of numpy."""
+    """Return True for tensors, and for arrays and numbers of numpy."""
     return isinstance(value, Tensor | np.ndarray | np.generic)
 
 
 def to_numpy(value: object) -> np.ndarray:
-    """A copy, in double precision where it holds fractions."""
+    """Return a copy, in double precision if it holds fractions."""
     if isinstance(value, Tensor):
         value = value.detach().cpu()
         value = (value.double() if value.is_floating_point() else value).numpy()
-    found = np.array(value)
-    return found.astype(np.float64) if found.dtype.kind == "f" else found
+    array = np.array(value)
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
 def _limits(value: object) -> torch.finfo | np.finfo:
@@ -239,9 +243,9 @@ _MOST_KEPT = 4096
 
 @contextmanager
 def drawing(seed: int) -> Iterator[None]:
-    """Inside, all draws follow a seed, and nothing is printed, logged or warned of.
+    """Seed all draws inside, and suppress output, logs and warnings.
 
-    Code that has taken ``urandom`` out of ``os`` by name, or draws in C, still draws afresh.
+    Code that imported ``urandom`` from ``os`` by name, or draws in C, is not seeded.
     """
     stream = random.Random(seed)
     legacy, plain = np.random.get_state(), random.getstate()  # noqa: NPY002
@@ -265,19 +269,19 @@ def drawing(seed: int) -> Iterator[None]:
 
 
 class Snapshot:
-    """The state of a filter before the check, from which every copy starts.
+    """Initial state of a filter, from which every copy starts.
 
-    A factory makes each copy anew, with the same draws; an object is copied, and what its functions
-    keep outside of it is put back.
+    A factory is called for each copy, with the same draws. An object is copied, and values that its
+    functions keep elsewhere are restored.
     """
 
-    def __init__(self, given: object, *, made: bool) -> None:
-        self._given, self._made = given, made
-        self._outside = [] if made else list(_kept_outside(given))
-        self._first = None if made else _copied(given)
+    def __init__(self, source: object, *, is_factory: bool) -> None:
+        self._given, self._made = source, is_factory
+        self._outside = [] if is_factory else list(_kept_outside(source))
+        self._first = None if is_factory else _copied(source)
 
     def fresh(self) -> object:
-        """A filter that has seen nothing yet."""
+        """Return a filter in its initial state."""
         for put, _, first in self._outside:
             put(_copied(first))
         if self._made:
@@ -286,7 +290,7 @@ class Snapshot:
         return _copied(self._first)
 
     def close(self) -> None:
-        """Puts back what the functions kept before the check."""
+        """Restore what the functions kept before the check."""
         for put, now, _ in self._outside:
             put(now)
 
@@ -305,9 +309,9 @@ def _copied(value: object) -> object:
 _Put: TypeAlias = Callable[[object], None]
 
 
-def _kept_outside(given: object) -> Iterator[tuple[_Put, object, object]]:
-    """Values that a filter's functions keep outside of it: setter, value and a copy of it."""
-    waiting, seen = [*_functions(given)], set[int]()
+def _kept_outside(filter: object) -> Iterator[tuple[_Put, object, object]]:
+    """Yield values that a filter's functions keep elsewhere: setter, value and a copy."""
+    waiting, seen = [*_functions(filter)], set[int]()
     while waiting:
         function = waiting.pop()
         if id(function) in seen:
@@ -323,7 +327,7 @@ def _kept_outside(given: object) -> Iterator[tuple[_Put, object, object]]:
 
 
 def _places(function: types.FunctionType) -> Iterator[tuple[object, _Put]]:
-    """Each value that a function can keep something in, with its setter."""
+    """Yield each value that a function may keep state in, with its setter."""
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # nothing in it yet
             yield cell.cell_contents, partial(setattr, cell, "cell_contents")
@@ -337,12 +341,14 @@ def _places(function: types.FunctionType) -> Iterator[tuple[object, _Put]]:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    inner = [_names(one) for one in code.co_consts if isinstance(one, types.CodeType)]
+    inner = [
+        _names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)
+    ]
     return {*code.co_names}.union(*inner)
 
 
 def _functions(value: object, module: str = "") -> list[types.FunctionType]:
-    """The functions that a call of something may run; of one module only, where one is given."""
+    """Return the functions that a call may run, of the filter's module only."""
     if isinstance(value, partial):
         value = value.func
     if isinstance(value, types.MethodType):
@@ -351,37 +357,32 @@ def _functions(value: object, module: str = "") -> list[types.FunctionType]:
     members = (
         [value]
         if isinstance(value, types.FunctionType)
-        else [one for part in parts for one in vars(part).values()]
+        else [member for part in parts for member in vars(part).values()]
     )
-    found = [one for one in members if isinstance(one, types.FunctionType)]
-    wanted = module or (found[0].__module__ if found else "")
-    return [one for one in found if one.__module__ == wanted]
+    functions = [member for member in members if isinstance(member, types.FunctionType)]
+    module_name = module or (functions[0].__module__ if functions else "")
+    return [member for member in functions if member.__module__ == module_name]
 
 
 class Release(NamedTuple):
-    """The output of one call.
-
-    Attributes:
-        arrays: The update, in double precision.
-        beside: All else, as text that can be compared.
-    """
+    """Output of one call: its arrays in double precision, and all else as text."""
 
     arrays: Arrays
     beside: dict[str, str]
 
     def is_finite(self) -> bool:
-        """True if every entry is a number."""
+        """Return True if every entry is finite."""
         return all(bool(np.isfinite(value).all()) for value in self.arrays.values())
 
     def minus(self, other: "Release") -> Arrays:
-        """The difference of each array; one that only one of them has is taken from zeros."""
+        """Return the difference of each array; a missing array counts as zeros."""
         both = _stacked([self.arrays, other.arrays])
-        return {name: np.asarray(one - two) for name, (one, two) in both.items()}
+        return {name: np.asarray(left - right) for name, (left, right) in both.items()}
 
 
 @dataclass(frozen=True)
 class Replay:
-    """One filter with its claim, called from the same state and with draws at will."""
+    """One filter with its claim, called from the same state and with chosen draws."""
 
     name: str
     kind: str
@@ -391,7 +392,7 @@ class Replay:
     seed: int
 
     def release(self, values: Arrays, *, draw: int = 1, before: Sequence[Arrays] = ()) -> Release:
-        """The output of a new filter after earlier rounds; equal numbers draw equal noise."""
+        """Return the output of a fresh filter after earlier rounds; ``draw`` selects the noise."""
         filter = adapted(self.snapshot.fresh(), self.kind, self.claim)
         with drawing(self.seed + _APART * draw):
             for earlier in before:
@@ -400,27 +401,27 @@ class Replay:
             return self._call(filter, values)
 
     def draws(self, values: Arrays, calls: int, *, draw: int) -> Arrays:
-        """Outputs of one filter for the same input, a call a row, corners of large arrays."""
+        """Return outputs of one filter for one input, one call per row; large arrays are cut."""
         filter = adapted(self.snapshot.fresh(), self.kind, self.claim)
-        found: list[Arrays] = []
+        outputs: list[Arrays] = []
         with drawing(self.seed + _APART * draw):
             for _ in range(calls):
                 arrays = self._call(filter, values).arrays
                 # A copy, since a view would keep the whole.
-                found.append({name: corner(value).copy() for name, value in arrays.items()})
-        return _stacked(found)
+                outputs.append({name: corner(value).copy() for name, value in arrays.items()})
+        return _stacked(outputs)
 
     def rounding(self, *releases: Release) -> float:
-        """Distance at which outputs may lie apart because they are rounded."""
-        lengths = (float(np.linalg.norm(flat(one.arrays))) for one in releases)
+        """Return the distance of outputs that rounding may cause."""
+        lengths = (float(np.linalg.norm(flat(release.arrays))) for release in releases)
         return 4 * self.form.rounding * sum(lengths)
 
     def _call(self, filter: object, values: Arrays) -> Release:
-        given = self.form.filled(values)
+        sent = self.form.filled(values)
         function = cast(Callable[..., object], filter)
-        step = self.kind == "step" and isinstance(given, Sequence)
+        step = self.kind == "step" and isinstance(sent, Sequence)
         try:
-            result = function(*cast(Sequence[object], given)) if step else function(given)
+            result = function(*cast(Sequence[object], sent)) if step else function(sent)
         except FedauditError:
             raise
         # A filter may end the program, and the code that it ends with must not pass for a verdict.
@@ -430,15 +431,15 @@ class Replay:
                 f"({line_of(error)})"
             ) from error
         # A filter that returns nothing has changed what it was given.
-        result = given if result is None and self.kind != "step" else result
+        result = sent if result is None and self.kind != "step" else result
         beside: dict[str, object] = {}
         if isinstance(result, tuple) and len(result) > 1 and not is_array(result[0]):
             beside = leaves_of(result[1] if len(result) == 2 else result[1:])
             result = result[0]
-        found = leaves_of(result)
+        leaves = leaves_of(result)
         arrays = {
             path: to_numpy(value).astype(np.float64)
-            for path, value in found.items()
+            for path, value in leaves.items()
             if is_array(value) and (path in self.form.shapes or self.kind == "step")
         }
         if not arrays:
@@ -446,7 +447,7 @@ class Replay:
                 f"the filter {self.name!r} returned {type_of(result)} with none of the arrays that "
                 f"it was given ({', '.join(self.form.shapes)[:100]}); it has to return an update"
             )
-        beside |= {path: value for path, value in found.items() if path not in arrays}
+        beside |= {path: value for path, value in leaves.items() if path not in arrays}
         return Release(
             arrays,
             {p: repr(to_numpy(v).tolist() if is_array(v) else v) for p, v in beside.items()},
@@ -454,7 +455,7 @@ class Replay:
 
 
 def corner(value: np.ndarray) -> np.ndarray:
-    """A part of an array that is kept of every call, at most 4,096 entries."""
+    """Return a part of an array with at most 4,096 entries."""
     sides = list(value.shape)
     while np.prod(sides) > _MOST_KEPT:
         longest = int(np.argmax(sides))
@@ -463,15 +464,15 @@ def corner(value: np.ndarray) -> np.ndarray:
 
 
 def _stacked(calls: Sequence[Arrays]) -> Arrays:
-    """The arrays of several calls, a call a row; zeros where one was not sent."""
-    found: Arrays = {}
-    for name in dict.fromkeys(name for one in calls for name in one):
-        shapes = {one[name].shape for one in calls if name in one}
+    """Stack the arrays of several calls; missing arrays are zeros."""
+    stacked: Arrays = {}
+    for name in dict.fromkeys(name for arrays in calls for name in arrays):
+        shapes = {arrays[name].shape for arrays in calls if name in arrays}
         if len(shapes) > 1:
             raise BadInput(
                 f"the filter sends arrays of one name in shapes {shapes}, which cannot be "
                 "compared; check what it does before it changes their shapes"
             )
         nothing = np.zeros(shapes.pop())
-        found[name] = np.stack([one.get(name, nothing) for one in calls])
-    return found
+        stacked[name] = np.stack([arrays.get(name, nothing) for arrays in calls])
+    return stacked

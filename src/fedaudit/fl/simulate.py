@@ -12,7 +12,7 @@ import torch
 from fedaudit.core.devices import CPU, refuse_several_workers
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.modules import as_taken, frozen_digest, refuse_unfit
-from fedaudit.core.objects import stated
+from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId, Model, Params, Samples
 from fedaudit.engines.base import Counted, Engine, SharedByKey
@@ -374,7 +374,7 @@ def fingerprint_of(
         clients: Each client's data.
         defenses: By client, as they are before they prepare anything.
     """
-    digest = sha256(stated(settings).encode())
+    digest = sha256(canonical_repr(settings).encode())
     for client in sorted(clients):
         defense = defenses.get(client, UNDEFENDED)
         # Members of a coalition go by the name that they have in checkpoints of earlier versions,
@@ -384,7 +384,9 @@ def fingerprint_of(
             for name, value in vars(defense).items()
             if not (name == "members" and value is None)
         }
-        digest.update(stated((client, type(defense).__name__, settings_of_defense)).encode())
+        digest.update(
+            canonical_repr((client, type(defense).__name__, settings_of_defense)).encode()
+        )
         for part in clients[client].parts:
             digest.update(part.contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -1,1 +1,1 @@
-"""Studies of security games: how often a server that plants neurons tells who was in a batch."""
+"""Studies of security games: how often a server that plants neurons infers who was in a batch."""

@@ -1,4 +1,4 @@
-"""Detection of planted models by a client: signs on real federations, honest and tampered with."""
+"""Detection of planted models by a client, on honest and tampered federations."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,13 +53,13 @@ FPR = 0.05
 
 
 class Looked(NamedTuple):
-    """Models as a client sees them, one a row.
+    """Models as a client sees them, one per row.
 
     Attributes:
         server: How a neuron was planted; ``HONEST`` for none.
-        run: Federation that the model is from.
-        own: Whether the target is one of the client's own records; false for honest models.
-        values: Of each sign, in the order of ``SIGNS``.
+        run: Federation of the model.
+        own: Whether the target is one of the client's records; false for honest models.
+        values: Value of each sign, in the order of ``SIGNS``.
     """
 
     server: Sequence[str]
@@ -69,48 +69,48 @@ class Looked(NamedTuple):
 
 
 def detector_roc(looked: Looked, *, seed: int) -> list[Estimate]:
-    """The figures of each sign against each kind of server.
+    """Compute the figures of each sign against each kind of server.
 
-    The first half of the runs chooses thresholds; of each other run one honest and one planted
-    model are judged, so that what is counted is independent.
-
-    Args:
-        looked: Honest models and planted ones of every run, with targets of both kinds.
-        seed: Of the bootstrap, and of which model of a run is judged.
+    The first half of the runs chooses thresholds. One honest and one planted model of each other
+    run are judged, so that counts are independent.
 
     Raises:
-        BadInput: Fewer than ten runs, or one without models of both kinds.
+        BadInput: Fewer than ten runs, or a run without models of both kinds.
     """
     kinds = np.asarray(looked.server)
     honest, runs = kinds == HONEST, np.unique(looked.run)
     early, late = np.split(runs, [len(runs) // 2])
     choosing = honest & np.isin(looked.run, early)
-    found: list[Estimate] = []
+    estimates: list[Estimate] = []
     for server in dict.fromkeys(name for name in looked.server if name != HONEST):
         planted = kinds == server
         both = planted | honest
         judged = [_one_a_run(looked, side, late, seed=seed) for side in (planted, honest)]
         for name, values in zip(SIGNS, looked.values.T, strict=True):
-            at: At = partial(Estimate, topic=figures.DETECTOR, attack=server, group=name)
+            estimate: At = partial(Estimate, topic=figures.DETECTOR, attack=server, group=name)
             draws = seeded_numpy(seed, "resamples", server, name)
-            whole = auc_over_runs(values[both], planted[both], looked.run[both], rng=draws)
-            limits = {"low": whole.low, "high": whole.high, "method": whole.method}
-            found.append(at(metric=figures.SIGN_AUC, value=whole.value, **limits))
+            pooled = auc_over_runs(values[both], planted[both], looked.run[both], rng=draws)
+            limits = {"low": pooled.low, "high": pooled.high, "method": pooled.method}
+            estimates.append(estimate(metric=figures.SIGN_AUC, value=pooled.value, **limits))
             for metric, side in ((figures.OWN_AUC, looked.own), (figures.OTHERS_AUC, ~looked.own)):
-                of = (planted & side) | honest
-                found.append(at(metric=metric, value=auc(values[of], planted[of])))
-            rates = judged_on_others(values[choosing], *(values[one] for one in judged), fpr=FPR)
-            found += [
-                counted(at, metric, one)
-                for metric, one in zip((figures.DETECTED, figures.FALSE_ALARMS), rates, strict=True)
+                chosen = (planted & side) | honest
+                estimates.append(
+                    estimate(metric=metric, value=auc(values[chosen], planted[chosen]))
+                )
+            rates = judged_on_others(values[choosing], *(values[item] for item in judged), fpr=FPR)
+            estimates += [
+                counted(estimate, metric, item)
+                for metric, item in zip(
+                    (figures.DETECTED, figures.FALSE_ALARMS), rates, strict=True
+                )
             ]
-    return found
+    return estimates
 
 
 def _one_a_run(
     looked: Looked, side: Bool[np.ndarray, " models"], runs: Int[np.ndarray, " runs"], *, seed: int
 ) -> Int[np.ndarray, " runs"]:
-    """A model of one side from each run; the honest ones are the same for every server."""
+    """Draw one model of a side from each run; honest ones are the same for every server."""
     rng = seeded_numpy(seed, "judged")
     return np.array([rng.choice(np.flatnonzero(side & (looked.run == run))) for run in runs])
 
@@ -120,13 +120,13 @@ _RECORDS = 1000
 
 
 class Aim(NamedTuple):
-    """The server's knowledge of its target.
+    """Knowledge of the server about its target.
 
     Attributes:
-        target: Which of the clients' records it is.
-        neuron: Trained for it.
-        of_target: Copies of it, as the client might hold it.
-        of_others: Records of the server's own.
+        target: Index among the clients' records.
+        neuron: Neuron trained for it.
+        of_target: Randomised copies of it.
+        of_others: The server's records.
         batch: Records in a client's batch.
     """
 
@@ -152,7 +152,7 @@ REPLACES_UNITS = ("planted", "disguised")
 
 
 def aim_at(contest: Contest, number: int) -> Aim:
-    """All that a server prepares for a contest's target of that number."""
+    """Prepare a server for the contest's target of that number."""
     target, rng = contest.target(number), seeded(contest.seed, "one row", number)
     copies = contest.pools.clients[target].expand(contest.rules.copies, -1)
     chosen = torch.randperm(len(contest.pools.servers), generator=rng)[:_RECORDS]
@@ -172,7 +172,7 @@ _WHO_LOOKS = 0
 
 
 class _Federation(NamedTuple):
-    """One run: what its first client was sent, and records as clients train on them."""
+    """One run: models sent to its first client, and records as clients train on them."""
 
     models: Sequence[Model]
     own: Samples
@@ -181,7 +181,7 @@ class _Federation(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One model that was looked at; the first four are a row of :class:`Looked`."""
+    """One inspected model; the first four fields are a row of :class:`Looked`."""
 
     server: str
     run: int
@@ -191,43 +191,37 @@ class _Row(NamedTuple):
 
 
 def detect(study: GameStudy, dealt: Dealt, *, progress: Progress) -> Detection:
-    """Detector ROC of each sign, on models with a neuron and of honest federations.
+    """Compute the detector ROC of each sign, on planted models and honest federations.
 
-    In each run the records are dealt anew, and a federation is trained honestly. The models that
-    its first client is sent are looked at as they are, and with a neuron planted for a record of
-    the client's own and for one of another client's, by each kind of server. Figures over runs
-    count runs; those at a threshold are for one model of each run, and it is chosen on other runs.
-
-    Args:
-        study: Its detector is switched on.
-        dealt: Records of clients and server.
-        progress: Called with (phase, done, total) runs.
+    Each run deals the records again and trains a federation honestly. The models that its first
+    client is sent are inspected as they are, and with a neuron planted by each kind of server: for
+    one of the client's records, and for another client's. Thresholds are chosen on other runs.
 
     Raises:
-        BadInput: Settings that make no federation, or one whose training runs away.
+        BadInput: Settings that make no federation, or training that diverges.
 
     Source: AMI, section 7 (Detecting Malicious Weights is Challenging), Figs. 8 and 14.
     """
-    begun, asked = monotonic(), study.detector
+    begun, settings = monotonic(), study.detector
     mechanism = given(study.mechanism, dealt.pools.clients.shape[1])
     seed = seed_for(study.seed, "detector")
     contest = Contest(dealt.pools, rules_of(study), seed, mechanism.randomisers)
     rows: list[_Row] = []
     accuracy, mine, spread = [], 0, None
     with one_thread():
-        for run in range(asked.runs):
-            progress("runs of the detector", run, asked.runs)
+        for run in range(settings.runs):
+            progress("runs of the detector", run, settings.runs)
             federation = _federation(study, dealt, mechanism, run)
-            aims = {own: _aim(contest, federation, run, own) for own in (True, False)}
+            aims = {is_own: _aim(contest, federation, run, is_own) for is_own in (True, False)}
             rows += _rows(federation, aims, run, _places(study))
             accuracy.append(federation.accuracy)
             mine = len(federation.own)
             spread = spread or _spread(federation.models[-1], aims[True])
-    progress("runs of the detector", asked.runs, asked.runs)
+    progress("runs of the detector", settings.runs, settings.runs)
     server, *columns, _ = zip(*rows, strict=True)
-    at = partial(Estimate, topic=figures.DETECTOR)
+    estimate = partial(Estimate, topic=figures.DETECTOR)
     success = [
-        at(
+        estimate(
             metric=figures.SERVER_SUCCESS,
             attack=name,
             value=float(np.mean([row.success for row in rows if row.server == name])),
@@ -236,13 +230,13 @@ def detect(study: GameStudy, dealt: Dealt, *, progress: Progress) -> Detection:
     ]
     return Detection(
         federation=_words(study),
-        runs=asked.runs,
-        judged=asked.runs - asked.runs // 2,
+        runs=settings.runs,
+        judged=settings.runs - settings.runs // 2,
         honest=server.count(HONEST),
         planted=server.count(next(iter(SERVERS))),
         own=mine,
         estimates=[
-            at(metric=figures.HONEST_ACCURACY, value=float(np.mean(accuracy))),
+            estimate(metric=figures.HONEST_ACCURACY, value=float(np.mean(accuracy))),
             *success,
             *detector_roc(Looked(server, *map(np.asarray, columns)), seed=seed),
         ],
@@ -252,18 +246,18 @@ def detect(study: GameStudy, dealt: Dealt, *, progress: Progress) -> Detection:
 
 
 def _federation(study: GameStudy, dealt: Dealt, mechanism: Given, run: int) -> _Federation:
-    asked, seed = study.detector, seed_for(study.seed, "federation", run)
+    settings, seed = study.detector, seed_for(study.seed, "federation", run)
     clients = dealt.pools.clients
-    if len(clients) < 3 * asked.clients:
+    if len(clients) < 3 * settings.clients:
         raise BadInput(
-            f"{len(clients)} records are too few for {asked.clients} clients of a federation; "
+            f"{len(clients)} records are too few for {settings.clients} clients of a federation; "
             f"lower detector.clients or raise {setting('records.clients')}"
         )
     features = mechanism.randomisers.client(clients, seeded(seed, "noise"))
     everybody = Samples(features, dealt.labels.clients, torch.arange(len(features)))
     order = torch.randperm(len(clients), generator=seeded(seed, "deal"))
-    data = {c: everybody.take(part) for c, part in enumerate(order.tensor_split(asked.clients))}
-    rounds = simulate(_algorithm(study, dealt), data, rounds=asked.rounds, seed=seed)
+    data = {c: everybody.take(part) for c, part in enumerate(order.tensor_split(settings.clients))}
+    rounds = simulate(_algorithm(study, dealt), data, rounds=settings.rounds, seed=seed)
     models = [round.sent[_WHO_LOOKS].model for round in rounds]
     some = mechanism.randomisers.client(dealt.pools.servers[:_TESTED_ON], seeded(seed, "test"))
     right = outputs_of(models[-1], some).argmax(1) == dealt.labels.servers[:_TESTED_ON]
@@ -271,42 +265,42 @@ def _federation(study: GameStudy, dealt: Dealt, mechanism: Given, run: int) -> _
 
 
 def _algorithm(study: GameStudy, dealt: Dealt) -> Algorithm:
-    asked, shape = study.detector, (dealt.pools.clients.shape[1],)
-    hidden = f"{_units(study)},{asked.rows}"
+    settings, shape = study.detector, (dealt.pools.clients.shape[1],)
+    hidden = f"{_units(study)},{settings.rows}"
     build = MLP(hidden=hidden).for_samples(shape, dealt.labels.classes)
     net = Architecture("mlp", build, (("hidden", hidden),))
-    training = LocalTraining(lr=asked.lr)
-    return FedSGD(net, training) if asked.algorithm == "fedsgd" else FedAvg(net, training)
+    training = LocalTraining(lr=settings.lr)
+    return FedSGD(net, training) if settings.algorithm == "fedsgd" else FedAvg(net, training)
 
 
-def _aim(contest: Contest, federation: _Federation, run: int, own: bool) -> Aim:
-    """For a record that is drawn among the client's own, or among the others'."""
+def _aim(contest: Contest, federation: _Federation, run: int, is_own: bool) -> Aim:
+    """Draw a target among the client's own records, or among the others'."""
     mine = set(federation.own.ids.tolist())
-    number = next(n for n in count(run * 10**6) if (contest.target(n) in mine) == own)
+    number = next(n for n in count(run * 10**6) if (contest.target(n) in mine) == is_own)
     return aim_at(contest, number)
 
 
 def _rows(
     federation: _Federation, aims: Mapping[bool, Aim], run: int, places: Sequence[int]
 ) -> Iterator[_Row]:
-    """Every model of a run that is looked at, honest and planted."""
+    """Yield every inspected model of a run, honest and planted."""
     mine = federation.own
-    for at in places:
-        before, now = federation.models[at - 1], federation.models[at]
+    for index in places:
+        before, now = federation.models[index - 1], federation.models[index]
         yield _Row(HONEST, run, False, _signs(now, before, mine), math.nan)
         for server, plants in SERVERS.items():
-            for own, aim in aims.items():
+            for is_own, aim in aims.items():
                 model, (place,) = plants(now, aim)
                 success = _success(model, place, aim, federation.everybody)
-                yield _Row(server, run, own, _signs(model, before, mine), success)
+                yield _Row(server, run, is_own, _signs(model, before, mine), success)
 
 
-def _signs(now: Model, before: Model, own: Samples) -> list[float]:
-    return [sign(now, before, own) for sign in SIGNS.values()]
+def _signs(now: Model, before: Model, samples: Samples) -> list[float]:
+    return [sign(now, before, samples) for sign in SIGNS.values()]
 
 
 def _success(model: Model, place: Place, aim: Aim, everybody: Samples) -> float:
-    """Success (Adv) of the server, by the records that the neuron fires for."""
+    """Compute the server's success (Adv) from the records for which the neuron fires."""
     fires = values_on(model, everybody)[1][:, place.row] > 0
     others = torch.arange(len(fires)) != aim.target
     of_target, of_others = float(fires[aim.target]), float(fires[others].double().mean())
@@ -314,18 +308,19 @@ def _success(model: Model, place: Place, aim: Aim, everybody: Samples) -> float:
 
 
 def _places(study: GameStudy) -> list[int]:
-    """Of the models that are looked at, from the second on, evenly apart."""
-    asked = study.detector
-    looks = min(asked.looks, asked.rounds - 1)
-    return sorted({int(place) for place in np.linspace(asked.rounds - 1, 1, looks).round()})
+    """Return indices of the inspected models, evenly spaced from the second on."""
+    settings = study.detector
+    looks = min(settings.looks, settings.rounds - 1)
+    return sorted({int(place) for place in np.linspace(settings.rounds - 1, 1, looks).round()})
 
 
 def _spread(model: Model, aim: Aim) -> WeightSpread:
-    """Weights of the units that are taken, in the honest model and in planted ones."""
-    taken = aim.neuron.first.shape[1]
-    shown = {HONEST: model} | {name: SERVERS[name](model, aim).model for name in REPLACES_UNITS}
+    """Collect weights of the replaced units, in the honest and in planted models."""
+    n_units = aim.neuron.first.shape[1]
+    models = {HONEST: model} | {name: SERVERS[name](model, aim).model for name in REPLACES_UNITS}
     weights = {
-        name: hidden_layers(one)[0].weight[:taken].flatten().numpy() for name, one in shown.items()
+        name: hidden_layers(planted_model)[0].weight[:n_units].flatten().numpy()
+        for name, planted_model in models.items()
     }
     # As far as nearly all weights of the widest go.
     reach = max(float(np.quantile(np.abs(values), 0.97)) for values in weights.values())
@@ -342,8 +337,8 @@ def _units(study: GameStudy) -> int:
 
 
 def _words(study: GameStudy) -> str:
-    asked = study.detector
+    settings = study.detector
     return (
-        f"{asked.algorithm} with {asked.clients:,} clients over {asked.rounds:,} rounds, dense "
-        f"layers of {_units(study):,} and {asked.rows:,} units"
+        f"{settings.algorithm} with {settings.clients:,} clients over {settings.rounds:,} rounds, "
+        f"dense layers of {_units(study):,} and {settings.rows:,} units"
     )

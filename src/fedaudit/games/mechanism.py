@@ -1,4 +1,4 @@
-"""The clients' mechanism before games: its randomisers, claimed and actual epsilon."""
+"""The clients' mechanism of local differential privacy, with claimed and actual epsilon."""
 
 import dataclasses
 import math
@@ -17,15 +17,15 @@ NO_MECHANISM = "none"
 
 
 class Given(NamedTuple):
-    """A mechanism as games use it.
+    """Mechanism as games use it.
 
     Attributes:
-        randomisers: Of clients and server.
-        nominal_epsilon: As its settings name it; None for no mechanism.
-        actual_epsilon: Of one record; infinite for none.
+        randomisers: Randomisers of clients and server.
+        nominal_epsilon: Epsilon claimed by its settings; None for no mechanism.
+        actual_epsilon: Epsilon of one record; infinite for no mechanism.
         delta: Probability with which either may be exceeded.
         shared_mask: Whether all records of a batch get the same noise.
-        largest: Size of the largest number that a randomised record can hold; infinite for none.
+        largest: Largest absolute value in a randomised record; infinite if unbounded.
     """
 
     randomisers: Randomisers
@@ -37,14 +37,10 @@ class Given(NamedTuple):
 
 
 def given(section: MechanismSection, features: int) -> Given:
-    """The mechanism that a study names.
-
-    Args:
-        section: Of the study.
-        features: Of one record.
+    """Return the mechanism that a study names.
 
     Raises:
-        BadInput: There is none of that name, or its settings are wrong.
+        BadInput: The name is unknown, or its settings are wrong.
     """
     if section.name == NO_MECHANISM:
         if section.options:
@@ -52,11 +48,11 @@ def given(section: MechanismSection, features: int) -> Given:
                 f'the mechanism "none" has no settings; leave {setting("mechanism.options")} out'
             )
         return Given(NONE, None, math.inf, 0.0, False, math.inf)
-    known = {name: make for name, make in DEFENSES.items() if _is_local(make)}
+    mechanisms = {name: make for name, make in DEFENSES.items() if _is_local(make)}
     make = named(
         "mechanism",
         section.name,
-        known,
+        mechanisms,
         wanted="a class derived from fedaudit.defenses.ldp.LocalDP",
         fits=_is_local,
     )

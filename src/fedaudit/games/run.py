@@ -1,4 +1,4 @@
-"""A study of games from its file to its record; what was played before is not played again."""
+"""A study of games from its file to its record; points that were played before are kept."""
 
 import hashlib
 import json
@@ -20,12 +20,12 @@ from fedaudit.games.playing import play_point, refuse_misfit, refuse_too_few, te
 from fedaudit.games.records import Drawn, drawn
 from fedaudit.plan.file import Point, points_of
 from fedaudit.plan.games import GameStudy
+from fedaudit.plan.identity import config_of, with_code
 from fedaudit.plan.toml import read_toml
 from fedaudit.results.games import FOR_PEOPLE, Detection, PointPlayed
 from fedaudit.results.record import Record, games_record, write_record
 from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.folder import claim, claim_record
-from fedaudit.study.running.identity import config_of, with_code
 
 _POINTS = "points"
 _VERSION = 7
@@ -38,19 +38,19 @@ Made = TypeVar("Made", PointPlayed, Detection)
 
 
 def read_points(path: Path, overrides: dict[str, object] | None = None) -> list[Point[GameStudy]]:
-    """The points of a TOML file: the study itself, its variants and its grid.
+    """Read the points of a TOML file: the study itself, its variants and its grid.
 
     Args:
         path: The file.
         overrides: Values by dotted name, for all points.
 
     Raises:
-        BadInput: No such file, not TOML, or a wrong setting; or an override of what tells the
-            points apart.
+        BadInput: No such file, not TOML, or a wrong setting; or an override of a setting by which
+            points differ.
     """
     points = points_of(read_toml(path, "the study"), GameStudy, str(path), overrides)
     for name in overrides or {}:
-        if any(name in one.changes for one in points):
+        if any(name in point.changes for point in points):
             raise BadInput(
                 f"{name} is what tells points of {path} apart, and they would all be the same; "
                 "change the file"
@@ -73,7 +73,7 @@ def run_games(
         points: Of one study, itself first.
         out: Folder to write to.
         data_dir: Where data sets lie.
-        progress: Called with (phase, done, total) as the work goes on.
+        progress: Called with (phase, done, total).
         log: Takes lines of text for the user.
 
     Raises:
@@ -81,7 +81,7 @@ def run_games(
         Damaged: What the folder holds cannot be read.
     """
     clock = Clock()
-    points = [replace(one, study=with_code(one.study)) for one in points]
+    points = [replace(point, study=with_code(point.study)) for point in points]
     study = points[0].study
     for point in points:
         with _about(point):
@@ -95,8 +95,8 @@ def run_games(
     for folder in (out, own_folder(out, _POINTS)):
         sweep(folder, before=clock.at)
     played = [
-        session.played(point, f"{point.label or study.name} ({at} of {len(points)})")
-        for at, point in enumerate(points, 1)
+        session.played(point, f"{point.label or study.name} ({number} of {len(points)})")
+        for number, point in enumerate(points, 1)
     ]
     detected = session.detected(points[0]) if study.detector.runs else None
     record = games_record(study.name, config_of(study), played, detected, environment(clock))
@@ -109,7 +109,7 @@ def run_games(
 
 @contextmanager
 def _about(point: Point[GameStudy]) -> Iterator[None]:
-    """Name the point in refusals."""
+    """Name the point in errors."""
     try:
         yield
     except FedauditError as refusal:
@@ -117,7 +117,7 @@ def _about(point: Point[GameStudy]) -> Iterator[None]:
 
 
 class _Session:
-    """Plays points, each once for its settings and samples: what was played lies in a folder."""
+    """Player that stores each point by its settings and samples, and plays it once."""
 
     def __init__(
         self, folder: Path, data_dir: Path | None, progress: Progress, log: Callable[[str], None]
@@ -128,7 +128,7 @@ class _Session:
         self._drawn: tuple[str, Drawn] | None = None
 
     def records(self, study: GameStudy) -> Drawn:
-        """Return the records of a study, kept for the next point that has the same."""
+        """Return the records of a study, cached for the next point."""
         key = study.model_dump_json(include={"data", "records", "seed"})
         if self._drawn is None or key != self._drawn[0]:
             self._drawn = None
@@ -140,26 +140,26 @@ class _Session:
         study = point.study
         name = played_key(study, self.records(study).digest, "detector")
         with _about(point):
-            found = self._kept(
+            played = self._kept(
                 name,
                 title,
                 PointPlayed,
                 lambda: play_point(point, self.records(study).dealt, progress=self._progress),
             )
-        if not _is_of(found, study):
+        if not _is_of(played, study):
             raise Damaged(
                 f"{self._folder / name}.json holds a point of other settings than its name stands "
                 "for; delete it to play it again"
             )
         # Another study may have played it, under another label.
-        figures = [one.model_copy(update={"point": point.label}) for one in found.estimates]
+        figures = [figure.model_copy(update={"point": point.label}) for figure in played.estimates]
         changes = texts_of(point.changes)
-        return found.model_copy(
+        return played.model_copy(
             update={"label": point.label, "settings": changes, "estimates": figures}
         )
 
     def detected(self, point: Point[GameStudy]) -> Detection:
-        """Return the detector of a study, measured on its own federations."""
+        """Return the detector of a study."""
         study = point.study
         with _about(point):
             return self._kept(
@@ -170,7 +170,7 @@ class _Session:
             )
 
     def _kept(self, name: str, title: str, kind: type[Made], make: Callable[[], Made]) -> Made:
-        """Return what was kept under a name; made now, and kept, if there is nothing."""
+        """Return a stored result; otherwise make and store it."""
         path = self._folder / f"{name}.json"
         if path.is_file():
             self._log(f"{title}: played before")
@@ -181,32 +181,37 @@ class _Session:
                     f"{path} is nothing that fedaudit played; delete it to play it again"
                 ) from error
         self._log(title)
-        made = make()
-        write_object(path, made.model_dump_json() + "\n")
-        return made
+        result = make()
+        write_object(path, result.model_dump_json() + "\n")
+        return result
 
 
 def played_key(study: GameStudy, samples: str, *without: str) -> str:
-    """Name what is played by its settings and samples: a file of one name may hold others.
+    """Return a file name that identifies settings and samples.
 
     Args:
         study: Settings of one point.
-        samples: Digest of the samples that it is played with.
-        without: Sections that change nothing in what is played.
+        samples: Digest of its samples.
+        without: Sections without effect on the games.
     """
     off = () if study.code else ("code",)
     settings = study.model_dump(mode="json", exclude={*FOR_PEOPLE, *without, *off})
     for section, added in _ADDED.items():
-        kept = {n: v for n, v in settings[section].items() if (n, v) not in added.items()}
-        settings[section] = kept
+        present = {n: v for n, v in settings[section].items() if (n, v) not in added.items()}
+        settings[section] = present
     text = json.dumps([_VERSION, settings, samples], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def _is_of(played: PointPlayed, study: GameStudy) -> bool:
-    """True if a point that was played before can be of these settings."""
-    asked = given(study.mechanism, 1)
-    claims = (study.mechanism.name, asked.nominal_epsilon, asked.shared_mask, asked.delta)
+    """Return True if a stored point can be of these settings."""
+    mechanism = given(study.mechanism, 1)
+    claims = (
+        study.mechanism.name,
+        mechanism.nominal_epsilon,
+        mechanism.shared_mask,
+        mechanism.delta,
+    )
     return (
         (played.mechanism, played.claimed_epsilon, played.shared_mask, played.delta) == claims
         and (played.targets, played.batch) == (study.game.targets, study.game.batch)

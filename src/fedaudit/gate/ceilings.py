@@ -1,4 +1,4 @@
-"""The ceilings that a policy may set: which figures of a record each limits, and how they are read.
+"""Ceilings of a policy: which figures of a record each limits, and how they are compared.
 
 A new metric that a policy may limit is a row of :data:`CEILINGS`.
 """
@@ -75,20 +75,11 @@ MOST_FIGURES = 50_000
 ALPHA = 0.05
 """Error of a bound on epsilon from games, over all points that are judged together."""
 
-_MISSING = "the record has no such one"
+_MISSING = "the record has no such figure"
 
 
-class Asked(NamedTuple):
-    """A ceiling of a policy on a record.
-
-    Attributes:
-        record: The record.
-        policy: All of the policy.
-        trust: What stands against believing a figure.
-        metric: Of the figures.
-        contrast: Kind of non-members; empty where there are none.
-        ceiling: The most that is allowed.
-    """
+class Question(NamedTuple):
+    """One ceiling of a policy, asked of one record."""
 
     record: Record
     policy: Policy
@@ -105,19 +96,19 @@ class Ceiling:
     Attributes:
         section: Table of the policy.
         setting: Its key there: a number, or numbers by false-positive rate.
-        metric: Of the figures; with a rate behind it where there are several.
-        name: In a verdict.
-        figures: Those under the ceiling, and the places of those that are missing.
-        read: How each is held against it.
-        contrasts: Whether each kind of non-members is judged by itself.
-        shown: How figures are printed; as the metric is if empty.
+        metric: Metric of the figures; a rate by false-positive rate is appended.
+        name: Name in a verdict; that of the metric if empty.
+        figures: Yields the figures under the ceiling, and the missing ones.
+        read: Compares a figure with the ceiling.
+        contrasts: Whether each kind of non-members is judged separately.
+        shown: Metric by which figures are formatted; ``metric`` if empty.
     """
 
     section: Section
     setting: str
     metric: str
     name: str
-    figures: Callable[[Asked], Iterator[Judged]]
+    figures: Callable[[Question], Iterator[Judged]]
     read: Callable[[Judged, float, float], Held] = by_interval
     contrasts: bool = False
     shown: str = ""
@@ -127,48 +118,54 @@ def ceiling_checks(record: Record, policy: Policy, trust: Trust) -> Iterator[Che
     """Yield a check for each ceiling that a policy sets and, where it has any, each contrast."""
     for row in CEILINGS:
         table = getattr(policy, row.section)
-        set_ = getattr(table, row.setting, None)
-        if set_ is None or (row.section == "games") != (record.kind == "games"):
+        setting = getattr(table, row.setting, None)
+        if setting is None or (row.section == "games") != (record.kind == "games"):
             continue
         each = (
-            {f"{row.metric}@{rate}": top for rate, top in set_.items()}
-            if isinstance(set_, dict)
-            else {row.metric: set_}
+            {f"{row.metric}@{rate}": top for rate, top in setting.items()}
+            if isinstance(setting, dict)
+            else {row.metric: setting}
         )
         contrasts = table.contrasts if row.contrasts else ("",)
         for (metric, ceiling), contrast in product(each.items(), contrasts):
             if row.contrasts and contrast in unfair_contrasts(record):
                 continue
-            asked = Asked(record, policy, trust, metric, contrast, ceiling)
-            held = [row.read(one, ceiling, trust.confidence) for one in row.figures(asked)]
+            question = Question(record, policy, trust, metric, contrast, ceiling)
+            results = [
+                row.read(figure, ceiling, trust.confidence) for figure in row.figures(question)
+            ]
             unbounded = metric == EPSILON and clients_without_bound(record, policy.membership)
-            if not held and (unbounded or beyond_size(record, policy, metric, contrast)):
+            if not results and (unbounded or beyond_size(record, policy, metric, contrast)):
                 continue
             name = row.name or metric_name(metric)
             name += f" against {CONTRASTS[contrast]}" if contrast else ""
-            yield ceiling_check(row.section, name, row.shown or metric, ceiling, held)
+            yield ceiling_check(row.section, name, row.shown or metric, ceiling, results)
 
 
 def unfair_contrasts(record: Record) -> list[str]:
     """Return the contrasts that are not judged, because others of the record are fair.
 
-    No draw decided between members and those non-members, so that whatever else clients differ by
-    would pass for leakage. A recording of clients that share no class has no such figure at all.
+    Without a fair draw, any other difference between clients would pass for leakage. A recording of
+    clients that share no class has no such figure.
     """
-    figures = [one for one in record.findings if one.attack]
-    fair = {one.contrast for one in figures if one.fair and one.value is not None}
-    there = {one.contrast for one in figures if record.watched or one.value is not None}
-    return [name for name in CONTRASTS if fair and name not in fair and name in there]
+    figures = [figure for figure in record.findings if figure.attack]
+    fair = {figure.contrast for figure in figures if figure.fair and figure.value is not None}
+    present = {figure.contrast for figure in figures if record.watched or figure.value is not None}
+    return [name for name in CONTRASTS if fair and name not in fair and name in present]
 
 
 def beyond_size(record: Record, policy: Policy, metric: str, contrast: str) -> bool:
     """Return True if a rate is not judged because every audit in the record is too small for it."""
-    asked, rate = policy.membership, rate_of(metric)
-    if asked is None or rate is None or asked.small_audits == "inconclusive":
+    membership, rate = policy.membership, rate_of(metric)
+    if membership is None or rate is None or membership.small_audits == "inconclusive":
         return False
-    ceiling = asked.tpr.get(f"{rate:g}")
-    found = [one for one in record.findings if (one.metric, one.contrast) == (metric, contrast)]
-    return ceiling is not None and bool(found) and all(_too_small(f, ceiling) for f in found)
+    ceiling = membership.tpr.get(f"{rate:g}")
+    figures = [
+        figure
+        for figure in record.findings
+        if (figure.metric, figure.contrast) == (metric, contrast)
+    ]
+    return ceiling is not None and bool(figures) and all(_too_small(f, ceiling) for f in figures)
 
 
 def _too_small(figure: Estimate, ceiling: float) -> bool:
@@ -207,51 +204,51 @@ class FigureRun(NamedTuple):
 
 
 def judged_attacks(record: Record, policy: MembershipPolicy | None) -> list[str]:
-    """Attacks on membership that the policy judges: those it names, or all that were run.
+    """Return the membership attacks to judge: those the policy names, or all that were run.
 
-    One that the record calls run and has no figure of is among them, and so is missed by name.
+    An attack that ran without giving a figure is included, and reported as missing.
     """
     if policy is None:
         return []
-    sources = {one.attack for one in record.sources}
-    found = [figure.attack for figure in record.findings if figure.attack]
-    found += [
+    sources = {source.attack for source in record.sources}
+    names = [figure.attack for figure in record.findings if figure.attack]
+    names += [
         row.name
         for row in record.attacks
         if row.status == "run" and not row.infers_source and row.name not in sources
     ]
-    return list(policy.attacks) or list(dict.fromkeys(found))
+    return list(policy.attacks) or list(dict.fromkeys(names))
 
 
 def judged_sources(record: Record, policy: SourcesPolicy | None) -> list[str]:
-    """Attacks on sources that the policy judges; see :func:`judged_attacks`."""
+    """Return the source attacks to judge; see :func:`judged_attacks`."""
     if policy is None:
         return []
-    found = [one.attack for one in record.sources]
-    found += [row.name for row in record.attacks if row.status == "run" and row.infers_source]
-    return list(policy.attacks) or list(dict.fromkeys(found))
+    names = [source.attack for source in record.sources]
+    names += [row.name for row in record.attacks if row.status == "run" and row.infers_source]
+    return list(policy.attacks) or list(dict.fromkeys(names))
 
 
 def judged_points(record: Record, policy: GamesPolicy) -> list[PointPlayed]:
-    """Points of games that the policy judges: of the mechanisms it names, or all."""
+    """Return the points of games to judge: of the named mechanisms, or all."""
     names = policy.mechanisms
     return [point for point in record.games if not names or point.mechanism in names]
 
 
 def proven_epsilon(point: PointPlayed, points: int) -> float:
-    """Return the lower bound on epsilon from a point's counts, at its share of the error."""
+    """Compute the lower bound on epsilon from a point's counts, with its part of the error."""
     said_in, silent = point.tpr, point.tnr
     counts = Counts(said_in.hits, said_in.total, silent.total - silent.hits, silent.total)
     return clopper_pearson_epsilon(counts, delta=point.delta, alpha=ALPHA / max(1, points)).value
 
 
 def point_name(point: PointPlayed, record: Record) -> str:
-    """A point in words."""
+    """Return the label of a point."""
     return shortened(point.label or f"{record.name} as it is", 120)
 
 
 def _refuse_too_many(figures: int) -> None:
-    """Refuses a record whose attacks, clients and runs would make more figures than any study."""
+    """Raise if a record would have more figures than any study."""
     if figures > MOST_FIGURES:
         raise BadInput(
             f"the record's attacks, clients and seeds would make {figures:,} figures of each kind, "
@@ -260,18 +257,18 @@ def _refuse_too_many(figures: int) -> None:
 
 
 def _audited(record: Record) -> list[int]:
-    """Clients whose figures must be there: those that settings name, and those with figures."""
-    found = {figure.target for figure in record.findings if figure.attack}
+    """Return clients that must have figures: those that settings name, and those with figures."""
+    targets = {figure.target for figure in record.findings if figure.attack}
     for section in ("audit", "recording"):
-        said = record.config.get(section)
-        named = said.get("targets") if isinstance(said, Mapping) else None
+        table = record.config.get(section)
+        named = table.get("targets") if isinstance(table, Mapping) else None
         if isinstance(named, list):
-            found |= {one for one in named if type(one) is int and one >= 0}
-    return sorted(one for one in found if one is not None)
+            targets |= {client for client in named if type(client) is int and client >= 0}
+    return sorted(client for client in targets if client is not None)
 
 
 def _runs(record: Record, policy: MembershipPolicy, *, each: bool = False) -> list[FigureRun]:
-    """Runs whose figures must be there, and all others that are."""
+    """Return the runs that must have figures, and all others that have."""
     attacks, figures = judged_attacks(record, policy), [f for f in record.findings if f.attack]
     targets = policy.targets or _audited(record)
     alone = policy.seeds == "these runs" and len(set(record.seeds)) == 1
@@ -279,35 +276,38 @@ def _runs(record: Record, policy: MembershipPolicy, *, each: bool = False) -> li
     defenses = dict.fromkeys(figure.defense for figure in figures) or {"none": None}
     seeds = list(dict.fromkeys(record.seeds)) if single else [None]
     _refuse_too_many(len(attacks) * len(defenses) * len(targets) * len(seeds))
-    asked = product(attacks, defenses, targets, seeds)
-    wanted = set(attacks)
+    expected = product(attacks, defenses, targets, seeds)
+    judged = set(attacks)
     named = set(policy.targets)
-    there = [
+    recorded = [
         _run(f)
         for f in figures
-        if f.attack in wanted
+        if f.attack in judged
         and (f.seed is not None) == single
         and (not named or f.target in named)
     ]
-    return list(dict.fromkeys([*(FigureRun(*one) for one in asked), *there]))
+    return list(dict.fromkeys([*(FigureRun(*place) for place in expected), *recorded]))
 
 
 def _run(figure: Estimate) -> FigureRun:
     return FigureRun(figure.attack, figure.defense, figure.target, figure.seed)
 
 
-def _of_runs(asked: Asked, *, each: bool = False) -> Iterator[tuple[FigureRun, Estimate | None]]:
-    """Figures by run; where a record has several of one, all of them count."""
-    assert asked.policy.membership is not None
-    found: dict[FigureRun, list[Estimate | None]] = {}
-    for figure in asked.record.findings:
-        if figure.metric == asked.metric and figure.contrast == asked.contrast:
-            found.setdefault(_run(figure), []).append(figure)
-    set_aside, reason = _sets_aside(asked.policy.membership), _reasons_missing(asked.record)
-    for run in _runs(asked.record, asked.policy.membership, each=each):
-        if run not in found and set_aside and reason(run):
+def _of_runs(
+    question: Question, *, each: bool = False
+) -> Iterator[tuple[FigureRun, Estimate | None]]:
+    """Yield figures by run; a run may have several."""
+    assert question.policy.membership is not None
+    by_run: dict[FigureRun, list[Estimate | None]] = {}
+    for figure in question.record.findings:
+        if figure.metric == question.metric and figure.contrast == question.contrast:
+            by_run.setdefault(_run(figure), []).append(figure)
+    set_aside = not question.policy.membership.judges_each
+    reason = _reasons_missing(question.record)
+    for run in _runs(question.record, question.policy.membership, each=each):
+        if run not in by_run and set_aside and reason(run):
             continue
-        yield from ((run, one) for one in found.get(run, [None]))
+        yield from ((run, figure) for figure in by_run.get(run, [None]))
 
 
 NEVER_MEASURED = "never took part in a measured round"
@@ -325,46 +325,48 @@ def too_few_rounds(record: Record) -> dict[str, str]:
 
 def never_measured(record: Record) -> list[int]:
     """Return audited clients that took part in no measured round."""
-    coverage = record.coverage
-    return [] if coverage is None else [one.client for one in coverage.clients if not one.measured]
+    clients = record.coverage.clients if record.coverage else []
+    return [row.client for row in clients if not row.measured]
 
 
 def clients_without_bound(record: Record, policy: MembershipPolicy | None) -> list[int]:
-    """Return clients of a recording that no lower bound on epsilon is asked of.
+    """Return clients of a recording that need no lower bound on epsilon.
 
-    Their coins are too few for one, or their non-members were not drawn by coins. No bound makes a
-    pass, so that none is missed.
+    Their coins are too few for one, or their non-members were not drawn by coins. A bound never
+    makes a pass, so that none is missing.
     """
-    if policy is None or policy.clients == "each" or policy.targets or not record.watched:
+    if policy is None or policy.judges_each or not record.watched:
         return []
     bounded = {f.target for f in record.findings if f.metric == EPSILON and f.value is not None}
     drawn = {f.target for f in record.findings if f.attack and f.fair and f.value is not None}
-    return [one for one in _audited(record) if one not in bounded and (bounded or not drawn)]
+    return [c for c in _audited(record) if c not in bounded and (bounded or not drawn)]
 
 
 def too_small_alone(record: Record, policy: MembershipPolicy | None) -> list[int]:
-    """Return clients that are judged together, and whose own AUC is not shown below its ceiling."""
-    if policy is None or policy.clients == "each" or policy.targets or policy.auc is None:
+    """Return pooled clients whose own AUC is not shown below its ceiling."""
+    if policy is None or policy.judges_each or policy.auc is None:
         return []
     figures = [
-        one
-        for one in record.findings
-        if one.metric == AUC and one.contrast in policy.contrasts and not one.by
+        figure
+        for figure in record.findings
+        if figure.metric == AUC and figure.contrast in policy.contrasts and not figure.by
     ]
-    pooled = {(one.attack, one.defense, one.seed) for one in figures if one.target is None}
+    pooled = {
+        (figure.attack, figure.defense, figure.seed) for figure in figures if figure.target is None
+    }
     together = [
-        one
-        for one in figures
-        if one.target is not None
-        and one.fair
-        and one.value is not None
-        and (one.attack, one.defense, one.seed) in pooled
+        figure
+        for figure in figures
+        if figure.target is not None
+        and figure.fair
+        and figure.value is not None
+        and (figure.attack, figure.defense, figure.seed) in pooled
     ]
-    leaking = {one.target for one in together if _leaks_alone(one, policy.auc)}
+    leaking = {figure.target for figure in together if _leaks_alone(figure, policy.auc)}
     unsettled = {
-        one.target
-        for one in together
-        if one.target is not None and (one.high is None or one.high > policy.auc)
+        figure.target
+        for figure in together
+        if figure.target is not None and (figure.high is None or figure.high > policy.auc)
     }
     return sorted(unsettled - leaking)
 
@@ -374,40 +376,32 @@ def _leaks_alone(figure: Estimate, ceiling: float) -> bool:
 
 
 def _reasons_missing(record: Record) -> Callable[[FigureRun], str]:
-    """Return a function that says why the record has no figure of a run; "" for no reason.
-
-    It looks through the record once, and not for each of the runs.
-    """
-    there = {(one.attack, one.target) for one in record.findings}
+    """Return a function that explains why a run has no figure; "" if there is no reason."""
+    present = {(figure.attack, figure.target) for figure in record.findings}
     never, few = set(never_measured(record)), too_few_rounds(record)
 
     def reason(run: FigureRun) -> str:
-        if run.target is None or (run.attack, run.target) in there:
+        if run.target is None or (run.attack, run.target) in present:
             return ""
         return NEVER_MEASURED if run.target in never else few.get(run.attack, "")
 
     return reason
 
 
-def _sets_aside(policy: MembershipPolicy) -> bool:
-    """Return True if clients that an attack cannot be run on are listed instead of judged."""
-    return policy.clients != "each" and not policy.targets
-
-
-def _members(asked: Asked) -> Iterator[Judged]:
-    assert asked.policy.membership is not None
-    ceiling, seeds = asked.ceiling, len(set(asked.record.seeds))
-    further = asks_further(asked.policy.membership.seeds)
-    skips_rates = asked.policy.membership.small_audits == "not judged"
-    found, reason = list(_of_runs(asked)), _reasons_missing(asked.record)
-    over, uncontrolled = pooled_over(asked.record), _doubts_uncontrolled(asked.record)
+def _members(question: Question) -> Iterator[Judged]:
+    assert question.policy.membership is not None
+    ceiling, seeds = question.ceiling, len(set(question.record.seeds))
+    further = asks_further(question.policy.membership.seeds)
+    skips_rates = question.policy.membership.small_audits == "not judged"
+    figures, reason = list(_of_runs(question)), _reasons_missing(question.record)
+    over, uncontrolled = pooled_over(question.record), _doubts_uncontrolled(question.record)
     pooled = {
         (run.attack, run.defense, run.seed)
-        for run, figure in found
+        for run, figure in figures
         if run.target is None and figure is not None and figure.value is not None
     }
-    for run, figure in found:
-        if run.target is not None and _is_pooled(asked, run, figure, pooled):
+    for run, figure in figures:
+        if run.target is not None and _is_pooled(question, run, figure, pooled):
             continue
         if figure is not None and skips_rates and _too_small(figure, ceiling):
             continue
@@ -416,7 +410,7 @@ def _members(asked: Asked) -> Iterator[Judged]:
             why = reason(run) or _MISSING
             yield Judged(str(run), None, too_few_runs(seeds) if few else why)
             continue
-        doubt = asked.trust.doubt(figure) or _unsure(figure, ceiling) or uncontrolled(figure)
+        doubt = question.trust.doubt(figure) or _unsure(figure, ceiling) or uncontrolled(figure)
         what = str(run) if run.target is not None else f"{run} {over(run.attack)}"
         if further:
             yield Judged(what, *_further(figure, seeds, ceiling, doubt))
@@ -432,27 +426,23 @@ def _members(asked: Asked) -> Iterator[Judged]:
 
 
 def _is_pooled(
-    asked: Asked,
+    question: Question,
     run: FigureRun,
     figure: Estimate | None,
     pooled: Collection[tuple[str, str, int | None]],
 ) -> bool:
-    """Return True if a client is judged together with the others, and not by itself.
-
-    A client for which a leak is shown is judged by itself: its own limits decide.
-    """
-    policy = asked.policy.membership
-    if policy is None or policy.clients == "each" or policy.targets:
+    """Return True if a client is pooled; one with a shown leak is judged by its own limits."""
+    policy = question.policy.membership
+    if policy is None or policy.judges_each:
         return False
-    if figure is not None and _leaks_alone(figure, asked.ceiling):
-        return False
-    return (run.attack, run.defense, run.seed) in pooled
+    leaks = figure is not None and _leaks_alone(figure, question.ceiling)
+    return not leaks and (run.attack, run.defense, run.seed) in pooled
 
 
 def _doubts_uncontrolled(record: Record) -> Callable[[Estimate], str]:
-    """Return a function that says why a figure is in doubt without a fair draw; "" for no reason.
+    """Return a function that explains why a figure without a fair draw is in doubt.
 
-    Without one only a control can vouch that members and non-members differ in nothing else.
+    Without a fair draw, only a control shows that members and non-members do not differ otherwise.
     """
     passed = {o.target for o in record.controls if o.control == "blind classifier" and o.passed}
 
@@ -470,7 +460,7 @@ def _doubts_uncontrolled(record: Record) -> Callable[[Estimate], str]:
 def _further(
     figure: Estimate, seeds: int, ceiling: float, doubt: str
 ) -> tuple[Estimate, str, str, Callable[[], RequiredSamples | None]]:
-    """The figure with the limits for another run, where the record has runs enough."""
+    """Return the figure with its limits for a further run, as arguments of :class:`Judged`."""
     value, limits = figure.value, figure.further or Interval(method=too_few_runs(seeds))
     of_another = {"low": limits.low, "high": limits.high, "method": limits.method}
     return (
@@ -482,15 +472,15 @@ def _further(
 
 
 def _unsure(figure: Estimate, ceiling: float) -> str:
-    """A doubt where the record's own correction leaves open that there is any leak at all."""
+    """Return a doubt if the record's corrected test does not find the figure above chance."""
     chance = chance_of(figure.metric)
     if figure.significant is not False or chance is None or ceiling < chance:
         return ""
     return "the record's test, corrected over the study, does not find it above guessing"
 
 
-def _groups(asked: Asked) -> Iterator[Judged]:
-    record, policy, trust = asked.record, asked.policy.membership, asked.trust
+def _groups(question: Question) -> Iterator[Judged]:
+    record, policy, trust = question.record, question.policy.membership, question.trust
     assert policy is not None
     groups: dict[str, list[Estimate]] = {}
     named = set(policy.targets)
@@ -509,104 +499,110 @@ def _groups(asked: Asked) -> Iterator[Judged]:
                 f"{_run(row)}, {kind} {shortened(row.group)}",
                 row,
                 doubt=trust.doubt(row),
-                more=partial(more_for_auc, row, asked.ceiling),
+                more=partial(more_for_auc, row, question.ceiling),
             )
         if not large:
             small = f"; {plural(len(rows), 'group')} of fewer samples" if rows else ""
             why = f"the record has no group of {policy.smallest_group} samples a side{small}"
             yield Judged(shortened(attack), None, why)
-    there = {(row.attack, row.target, row.seed) for row in record.groups}
+    present = {(row.attack, row.target, row.seed) for row in record.groups}
     for run in _runs(record, policy, each=True):
-        if groups.get(run.attack) and (run.attack, run.target, run.seed) not in there:
+        if groups.get(run.attack) and (run.attack, run.target, run.seed) not in present:
             yield Judged(str(run), None, "the record has no group of it")
 
 
-def _bounds(asked: Asked) -> Iterator[Judged]:
-    """Lower bounds, which are never averaged; the error that they share over a study is in them."""
-    unbounded = {*clients_without_bound(asked.record, asked.policy.membership)}
-    reason = _reasons_missing(asked.record)
-    for run, figure in _of_runs(asked._replace(contrast="unseen"), each=True):
+def _bounds(question: Question) -> Iterator[Judged]:
+    """Yield lower bounds, which are not averaged: they share one error over the study."""
+    unbounded = {*clients_without_bound(question.record, question.policy.membership)}
+    reason = _reasons_missing(question.record)
+    for run, figure in _of_runs(question._replace(contrast="unseen"), each=True):
         if run.target is None:
             # Each client's coins bound epsilon by themselves.
             continue
         if (figure is None or figure.value is None) and run.target in unbounded:
             continue
-        doubt = asked.trust.doubt(figure)
+        doubt = question.trust.doubt(figure)
         why = "" if figure is not None else reason(run) or "the record has no such bound"
         yield Judged(str(run), figure, why, doubt)
     for metric, what in _OF_ONE_UPDATE.items():
-        found = sorted(asked.record.where(metric=metric), key=lambda one: one.seed is not None)
-        if found and found[0].value is not None:
+        bounds = sorted(
+            question.record.where(metric=metric), key=lambda bound: bound.seed is not None
+        )
+        if bounds and bounds[0].value is not None:
             # The value is the lower limit.
-            bound = found[0].model_copy(update={"low": found[0].value})
-            yield Judged(f"one client's update, {what}", bound)
+            bound = bounds[0].model_copy(update={"low": bounds[0].value})
+            yield Judged(f"one client's {what}", bound)
 
 
 _OF_ONE_UPDATE = {
-    CLIENT_EPSILON: "from canary clients' coins",
-    CLIENT_EPSILON_IF_GAUSSIAN: "by canary clients, if the mechanism is Gaussian",
-    SECURE_SUM_EPSILON: "in one round's sum",
-    SECURE_SUM_EPSILON_IF_GAUSSIAN: "in one round's sum, if noise is normal",
+    CLIENT_EPSILON: "whole contribution, from canary clients' coins",
+    CLIENT_EPSILON_IF_GAUSSIAN: "whole contribution, by canary clients, if the mechanism is "
+    "Gaussian",
+    SECURE_SUM_EPSILON: "update in one round's sum",
+    SECURE_SUM_EPSILON_IF_GAUSSIAN: "update in one round's sum, if noise is normal",
 }
 """Bounds that no attack on samples has, by what they rest on."""
 
 
-def _formal(asked: Asked) -> Iterator[Judged]:
-    for figure in asked.record.findings:
-        if figure.metric == asked.metric:
+def _formal(question: Question) -> Iterator[Judged]:
+    for figure in question.record.findings:
+        if figure.metric == question.metric:
             yield Judged(defense_name(shortened(figure.defense)), figure)
 
 
-def _sources(asked: Asked) -> Iterator[Judged]:
-    record, policy = asked.record, asked.policy.sources
+def _sources(question: Question) -> Iterator[Judged]:
+    record, policy = question.record, question.policy.sources
     assert policy is not None
     attacks = judged_sources(record, policy)
     _refuse_too_many(len(attacks) * len(set(record.seeds)))
     each = policy.seeds == "each"
     for attack in attacks:
-        figures = [one for one in record.on_sources if one.attack == attack]
-        excess = [one for one in figures if one.against == LABELS]
-        for one in excess:
-            if (one.seed is not None) == each:
-                yield _excess(one, figures, asked)
-        there = {one.seed for one in excess}
+        figures = [figure for figure in record.on_sources if figure.attack == attack]
+        excess = [figure for figure in figures if figure.against == LABELS]
+        for figure in excess:
+            if (figure.seed is not None) == each:
+                yield _excess(figure, figures, question)
+        present = {figure.seed for figure in excess}
         for seed in dict.fromkeys(record.seeds) if each else (None,):
-            if seed not in there:
+            if seed not in present:
                 yield Judged(str(FigureRun(attack, "none", None, seed)), None, _MISSING)
 
 
-def _excess(one: Estimate, figures: Sequence[Estimate], asked: Asked) -> Judged:
-    assert asked.policy.sources is not None
-    draw = ", on samples of a fair draw" * (one.contrast == FAIR)
-    what = f"{FigureRun(one.attack, one.defense, None, one.seed)}{draw}"
-    doubt = asked.trust.doubt(one)
-    alike = [f for f in figures if (f.defense, f.view) == (one.defense, one.view)]
-    success = next(f for f in alike if f.seed == one.seed and not f.against)
-    figure = one.model_copy(update={"metric": _EXCESS})
-    fails = one.low is not None and one.low > asked.ceiling
-    passes = success.high is not None and success.high <= asked.ceiling
-    if has_older_level(one) and not (fails or passes):
-        # Too little is beyond a level that is too high: only a failure is sure, or all of success.
-        return Judged(what, figure, OLDER_LEVEL)
-    if one.seed is not None:
+def _excess(figure: Estimate, figures: Sequence[Estimate], question: Question) -> Judged:
+    assert question.policy.sources is not None
+    draw = ", on samples of a fair draw" * (figure.contrast == FAIR)
+    what = f"{FigureRun(figure.attack, figure.defense, None, figure.seed)}{draw}"
+    doubt = question.trust.doubt(figure)
+    alike = [f for f in figures if (f.defense, f.view) == (figure.defense, figure.view)]
+    success = next(f for f in alike if f.seed == figure.seed and not f.against)
+    judged = figure.model_copy(update={"metric": _EXCESS})
+    fails = figure.low is not None and figure.low > question.ceiling
+    passes = success.high is not None and success.high <= question.ceiling
+    if has_older_level(figure) and not (fails or passes):
+        # The older level is too high, so that the excess is too low: only a failure is certain, or
+        # a pass of the whole success.
+        return Judged(what, judged, OLDER_LEVEL)
+    if figure.seed is not None:
         # A forecast, for which the level counts as known.
         limits = Limited(success.number, success.low or 0.0, success.high or 0.0)
-        more = partial(more_samples, limits, success.samples, asked.ceiling, less=one.level or 0.0)
-        return Judged(what, figure.model_copy(update={"method": EXACT}), doubt=doubt, more=more)
-    above = above_chance(success) and above_chance(one)
-    if not (doubt or above or asked.ceiling < 0):
+        settling = partial(
+            more_samples, limits, success.samples, question.ceiling, less=figure.level or 0.0
+        )
+        return Judged(what, judged.model_copy(update={"method": EXACT}), doubt=doubt, more=settling)
+    above = above_chance(success) and above_chance(figure)
+    if not (doubt or above or question.ceiling < 0):
         doubt = (
             "the record's test, corrected over all source attacks, does not find it above label "
             "distributions"
         )
-    if asks_further(asked.policy.sources.seeds):
-        runs = sum(f.seed is not None and f.against == one.against for f in alike)
-        return Judged(what, *_further(figure, runs, asked.ceiling, doubt))
-    return Judged(what, figure, doubt=doubt)
+    if asks_further(question.policy.sources.seeds):
+        runs = sum(f.seed is not None and f.against == figure.against for f in alike)
+        return Judged(what, *_further(judged, runs, question.ceiling, doubt))
+    return Judged(what, judged, doubt=doubt)
 
 
-def _models(asked: Asked) -> Iterator[Judged]:
-    for result in asked.record.clusters:
+def _models(question: Question) -> Iterator[Judged]:
+    for result in question.record.clusters:
         used = set(result.rounds[-1].choice)
         for number, model in enumerate(result.rounds[-1].models):
             if model.clients or number in used:
@@ -621,12 +617,12 @@ def _models(asked: Asked) -> Iterator[Judged]:
                         method=EXACT,
                         note="its risk could not be measured" if model.risk is None else "",
                     ),
-                    doubt=asked.trust.unsound,
+                    doubt=question.trust.unsound,
                     more=lambda: _NOT_IN_THE_RECORD,
                 )
-    there = {result.seed for result in asked.record.clusters}
-    for seed in dict.fromkeys(asked.record.seeds):
-        if seed not in there:
+    present = {result.seed for result in question.record.clusters}
+    for seed in dict.fromkeys(question.record.seeds):
+        if seed not in present:
             yield Judged(f"seed {seed}", None, "the record has no models of it")
 
 
@@ -639,18 +635,21 @@ _NOT_IN_THE_RECORD = RequiredSamples(
 )
 
 
-def _points(asked: Asked) -> Iterator[Judged]:
-    assert asked.policy.games is not None
-    points = judged_points(asked.record, asked.policy.games)
+def _points(question: Question) -> Iterator[Judged]:
+    assert question.policy.games is not None
+    points = judged_points(question.record, question.policy.games)
     for point in points:
-        figure, more = point.estimate(asked.metric), partial(more_games, point, asked.ceiling)
-        if asked.metric == PROVEN and figure is not None:
-            # Made anew, with the error shared by all points.
+        figure, settling = (
+            point.estimate(question.metric),
+            partial(more_games, point, question.ceiling),
+        )
+        if question.metric == PROVEN and figure is not None:
+            # Recomputed, with the error shared by all points.
             bound = proven_epsilon(point, len(points))
             method = f"Clopper-Pearson {100 * (1 - ALPHA):g}%, error shared by {len(points)} points"
             figure = figure.model_copy(update={"value": bound, "low": bound, "method": method})
         why = "" if figure is not None else "there is no bound"
-        yield Judged(point_name(point, asked.record), figure, why, more=more)
+        yield Judged(point_name(point, question.record), figure, why, more=settling)
 
 
 _EXCESS, _RISK = "above_label_distributions_share", "risk_share"

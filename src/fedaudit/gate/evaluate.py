@@ -1,8 +1,9 @@
-"""A record compared with a policy, and the reasons in words."""
+"""Comparison of a record with a policy, and the reasons for the verdict."""
 
 from collections.abc import Iterator, Sequence
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.gate.ceilings import (
     NEVER_MEASURED,
     beyond_size,
@@ -43,22 +44,18 @@ from fedaudit.results.record import Record
 
 
 def evaluate_policy(record: Record, policy: Policy) -> Verdict:
-    """The verdict of a policy on a record; the same for the same two, whenever it is asked.
-
-    Args:
-        record: Of a study, or of games.
-        policy: With ceilings for what the record is about.
+    """Judge a record by a policy.
 
     Raises:
-        BadInput: The policy says nothing of records of this kind.
+        BadInput: The policy has no ceiling for records of this kind.
     """
     games = record.kind == "games"
-    asked = policy.games if games else (policy.membership or policy.sources or policy.clusters)
-    if asked is None:
+    table = policy.games if games else (policy.membership or policy.sources or policy.clusters)
+    if table is None:
         kind = "games" if games else "a study"
-        wanted = "[games]" if games else "[membership], [sources] or [clusters]"
+        tables = "[games]" if games else "[membership], [sources] or [clusters]"
         raise BadInput(
-            f"the policy {policy.name!r} has no ceiling for a record of {kind}; give it {wanted} "
+            f"the policy {policy.name!r} has no ceiling for a record of {kind}; give it {tables} "
             "(`fedaudit gate --print-policy` prints one)"
         )
     with searching():
@@ -120,23 +117,24 @@ def _contradictions(record: Record, points: Sequence[PointPlayed]) -> Iterator[C
     if claims:
         certain = faults or not unsure
         otherwise = Outcome.FAIL if certain else Outcome.INCONCLUSIVE
-        found = faults if certain else unsure
-        yield demand("games", "claimed epsilons not contradicted", found, otherwise)
+        reasons = faults if certain else unsure
+        yield demand("games", "claimed epsilons not contradicted", reasons, otherwise)
 
 
 def _set_aside(record: Record, policy: Policy) -> Iterator[str]:
-    """Clients without figures, and attacks that could not be run on some, with the reason."""
-    asked = policy.membership
-    is_each = asked is not None and (asked.clients == "each" or bool(asked.targets))
+    """Yield clients and attacks without figures, with the reason."""
+    membership = policy.membership
+    is_each = membership is not None and membership.judges_each
     if (absent := never_measured(record)) and not is_each:
-        yield f"{listed([client_name(one) for one in absent])}: {NEVER_MEASURED}"
-    if small := too_small_alone(record, asked):
+        yield f"{listed([client_name(client) for client in absent])}: {NEVER_MEASURED}"
+    if small := too_small_alone(record, membership):
+        clients = listed([client_name(client) for client in small])
         yield (
-            f"{listed([client_name(one) for one in small])} alone: too few audited samples, and "
-            "therefore judged together with the others"
+            f"{clients} alone: too few audited samples, and therefore judged together with the "
+            "others"
         )
     attacks: dict[str, list[str]] = {}
-    judged = set(judged_attacks(record, policy.membership))
+    judged = set(judged_attacks(record, membership))
     for name, reason in too_few_rounds(record).items():
         if name in judged:
             attacks.setdefault(reason, []).append(shortened(name))
@@ -145,41 +143,46 @@ def _set_aside(record: Record, policy: Policy) -> Iterator[str]:
 
 
 def _unjudged(record: Record, policy: Policy) -> list[str]:
-    """Questions that the policy did not ask, for a reader of a pass."""
+    """Return what the policy did not ask, for a reader of a pass."""
     members = any(figure.attack for figure in record.findings)
-    found = []
+    questions = []
     if policy.membership is not None:
-        found += [
+        questions += [
             f"{against(contrast)}: no fair draw decided between them and members, so that "
             "differences between clients would pass for leakage"
             for contrast in unfair_contrasts(record)
             if contrast in policy.membership.contrasts
         ]
-        found += [
+        questions += [
             f"{metric_name(f'tpr@{rate}')} {against(contrast)}: it takes more audited samples"
             for rate in policy.membership.tpr
             for contrast in policy.membership.contrasts
             if contrast not in unfair_contrasts(record)
             and beyond_size(record, policy, f"tpr@{rate}", contrast)
         ]
-        found += _set_aside(record, policy)
+        questions += _set_aside(record, policy)
+        metrics = {figure.metric for figure in record.findings if figure.attack}
+        if AUC in metrics and policy.membership.auc is None:
+            questions.append("AUC (no auc in [membership])")
+        if any(map(rate_of, metrics)) and not policy.membership.tpr:
+            questions.append("TPR at few false alarms (no tpr in [membership])")
         unbounded = clients_without_bound(record, policy.membership)
         if policy.membership.epsilon is not None and unbounded:
-            found.append(
+            questions.append(
                 f"a lower bound on epsilon for {clients_named(unbounded)}: it takes more coin "
                 "tosses between members and non-members than the audit has"
             )
     if record.watched and POSITIVE in policy.controls.required:
-        found.append(
+        questions.append(
             "whether the attacks find a planted leak: a recording has no model trained for it"
         )
     if members and policy.membership is None:
-        found.append("who was in the training data (no [membership] in the policy)")
+        questions.append("who was in the training data (no [membership] in the policy)")
     if record.sources and policy.sources is None:
-        found.append("whose a sample is (no [sources] in the policy)")
+        questions.append("whose a sample is (no [sources] in the policy)")
     if record.clusters and policy.clusters is None:
-        found.append("the risk of the federation's models (no [clusters] in the policy)")
-    return found
+        questions.append("the risk of the federation's models (no [clusters] in the policy)")
+    return questions
 
 
 MOST_TOLD = 3
@@ -195,7 +198,7 @@ _BOUNDS = (
 
 
 def _paragraph(record: str, policy: str, outcome: Outcome, checks: Sequence[Check]) -> str:
-    """Return why the verdict is what it is, for somebody who has not read the record."""
+    """Explain the verdict in one paragraph."""
     names = f"“{shortened(record, 80)}” under the policy “{shortened(policy, 80)}”"
     ceilings = [check for check in checks if check.ceiling is not None]
     parts = [f"{outcome.upper()}: {names}."]
@@ -204,24 +207,25 @@ def _paragraph(record: str, policy: str, outcome: Outcome, checks: Sequence[Chec
     else:
         parts += _told(checks, Outcome.FAIL, "Failed")
         parts += _told(checks, Outcome.INCONCLUSIVE, "Not settled")
-        parts += [] if any(_holds(c) for c in checks) else ["No ceiling was kept by any limit."]
+        decided = any(check.outcome in (Outcome.PASS, Outcome.FAIL) for check in ceilings)
+        parts += [] if decided else ["No ceiling was kept by any limit."]
     if any(check.outcome is Outcome.NOT_REFUTED for check in checks):
         parts.append(_BOUNDS)
     return " ".join(parts)
 
 
-def figure_text(held: Held, metric: str) -> str:
-    """A figure with its limits: "0.612 (0.58–0.64)"."""
-    limits = interval(held.low, held.high, metric)
-    value = shown(held.value, metric) if held.value is not None else "no figure"
-    return f"{value} ({limits})" if limits and held.low != held.high else value
+def figure_text(result: Held, metric: str) -> str:
+    """Format a figure with its limits: "0.612 (0.58–0.64)"."""
+    limits = interval(result.low, result.high, metric)
+    value = shown(result.value, metric) if result.value is not None else "no figure"
+    return f"{value} ({limits})" if limits and result.low != result.high else value
 
 
 def _correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
-    """The corrections that the limits of a study's figures have, and those that they lack."""
+    """State which corrections the limits of a study's figures have, and which they lack."""
     figures = sum(check.figures for check in checks)
     sure = f"{100 * policy.evidence.confidence:.6g}%"
-    said = (
+    text = (
         f"Limits are the record's own, at {sure} or more each, and are not corrected for the "
         f"{plural(figures, 'figure')} looked at. A pass needs no correction: every figure must "
         "pass by itself, so that one that is truly above its ceiling gets by no more often than "
@@ -229,23 +233,23 @@ def _correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
         "alone."
     )
     if judged_attacks(record, policy.membership) or policy.sources is not None:
-        said += (
+        text += (
             " A figure above its ceiling fails only if the record's own test, corrected over the "
             f"study (Holm, {100 * alpha_of(record):g}%), does not leave open that it is guessing."
         )
     if policy.membership is not None and policy.membership.epsilon is not None:
-        said += (
+        text += (
             " Attacks' lower bounds on epsilon share one error over all attacks, clients and seeds."
         )
-    return said
+    return text
 
 
 def _passed(ceilings: Sequence[Check]) -> list[str]:
-    kept = [check for check in ceilings if check.outcome is Outcome.PASS]
-    figures = sum(check.figures for check in kept)
-    nearest = max(kept, key=_used)
+    passed = [check for check in ceilings if check.outcome is Outcome.PASS]
+    figures = sum(check.figures for check in passed)
+    nearest = max(passed, key=_used)
     return [
-        f"All {plural(figures, 'figure')} under {plural(len(kept), 'ceiling')} have upper limits "
+        f"All {plural(figures, 'figure')} under {plural(len(passed), 'ceiling')} have upper limits "
         "at or below them, and all else that the policy asks for is there. Nearest to its ceiling: "
         f"{_worst(nearest)}, where {shown(nearest.ceiling, nearest.metric)} is allowed."
     ]
@@ -257,35 +261,31 @@ def _used(check: Check) -> float:
 
 
 def _told(checks: Sequence[Check], outcome: Outcome, title: str) -> list[str]:
-    found = [check for check in checks if check.outcome is outcome]
-    if not found:
+    matching = [check for check in checks if check.outcome is outcome]
+    if not matching:
         return []
-    more = len(found) - MOST_TOLD
+    n_more = len(matching) - MOST_TOLD
     return [
-        f"{title} ({len(found)} of {plural(len(checks), 'check')}).",
-        *(sentence(capital(_why(check))) for check in found[:MOST_TOLD]),
-        *([f"And {plural(more, 'more check')}, named in the table."] if more > 0 else []),
+        f"{title} ({len(matching)} of {plural(len(checks), 'check')}).",
+        *(sentence(capital(_why(check))) for check in matching[:MOST_TOLD]),
+        *([f"And {plural(n_more, 'more check')}, named in the table."] if n_more > 0 else []),
     ]
 
 
 def _why(check: Check) -> str:
-    """A check in a sentence: the worst figure, how many others, and what would settle it."""
+    """Explain a check: its worst figure, the number of others, and what would settle it."""
     worst = check.worst
     if worst is None or check.ceiling is None:
         return f"{check.name}: {check.reason}"
     number = check.outcomes.get(str(check.outcome), 0)
     counted = f" ({number} of {check.figures} figures {check.outcome})" if check.figures > 1 else ""
-    said = f"{_worst(check)}, where {shown(check.ceiling, check.metric)} is allowed{counted}"
+    figure = f"{_worst(check)}, where {shown(check.ceiling, check.metric)} is allowed{counted}"
     # What settles all of them settles the worst one too.
     settles = worst.more.text if worst.more and not (check.needs and worst.more.count) else ""
-    return "; ".join(filter(None, [said, check.reason, settles, check.needs]))
+    return "; ".join(filter(None, [figure, check.reason, settles, check.needs]))
 
 
 def _worst(check: Check) -> str:
     if check.worst is None:
         return check.name
     return f"{check.name}: {figure_text(check.worst, check.metric)} for {check.worst.what}"
-
-
-def _holds(check: Check) -> bool:
-    return check.outcome in (Outcome.PASS, Outcome.FAIL) and check.ceiling is not None

@@ -1,4 +1,4 @@
-"""Outcomes of holding limits against a ceiling."""
+"""Outcomes of comparing limits with a ceiling."""
 
 import re
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """Of a figure, of a check, or of the gate; NOT_REFUTED is of lower bounds alone."""
+    """Outcome of a figure, a check or the gate; NOT_REFUTED is for lower bounds only."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -21,21 +21,15 @@ EXIT_CODES = {Outcome.PASS: 0, Outcome.FAIL: 1, Outcome.INCONCLUSIVE: 3}
 
 
 def gravity(outcome: Outcome) -> int:
-    """Sort key: what holds a release back comes last."""
+    """Sort key: outcomes that stop a release come last."""
     return _GRAVITY.index(outcome)
 
 
 def against(low: float | None, high: float | None, ceiling: float) -> Outcome:
-    """Limits held against a ceiling.
-
-    Args:
-        low: Lower limit; None where there is none.
-        high: Upper limit; None where there is none, and nothing can pass.
-        ceiling: The most that is allowed, itself included.
+    """Compare limits with a ceiling.
 
     Returns:
-        PASS where the upper limit is at or below the ceiling, FAIL where the lower limit is above
-        it. To raise a ceiling never makes a fail of a pass.
+        PASS if the upper limit is at or below the ceiling, FAIL if the lower limit is above it.
     """
     if high is not None and high <= ceiling:
         return Outcome.PASS
@@ -45,20 +39,19 @@ def against(low: float | None, high: float | None, ceiling: float) -> Outcome:
 
 
 def bound_against(bound: float, ceiling: float) -> Outcome:
-    """A lower bound held against a ceiling: it can fail, and never pass."""
+    """Compare a lower bound with a ceiling: it can fail, and never pass."""
     return Outcome.FAIL if bound > ceiling else Outcome.NOT_REFUTED
 
 
 def gravest(outcomes: Iterable[Outcome]) -> Outcome:
-    """The outcome of several: all must pass, and something must.
+    """Return the gravest of several outcomes; INCONCLUSIVE for an empty list.
 
-    Of nothing, or of lower bounds alone, nothing is concluded at the level of a gate; a check of
-    lower bounds alone is NOT_REFUTED.
+    A check of lower bounds alone is NOT_REFUTED.
     """
     return max(outcomes, key=gravity, default=Outcome.INCONCLUSIVE)
 
 
 def level(method: str) -> float | None:
-    """The confidence that a method states, as a share; None where it states none."""
-    found = re.search(r"(\d{1,3}(?:\.\d{1,12})?)\s?%", method)
-    return float(found[1]) / 100 if found else None
+    """Return the confidence that a method states, as a share; None without one."""
+    match = re.search(r"(\d{1,3}(?:\.\d{1,12})?)\s?%", method)
+    return float(match[1]) / 100 if match else None

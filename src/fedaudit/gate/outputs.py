@@ -1,7 +1,8 @@
-"""A verdict on the terminal, in a summary and in files, as JSON and as JUnit XML for CI systems."""
+"""Output of a verdict: on the terminal, as JSON, as JUnit XML and for summaries."""
 
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -14,12 +15,15 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.files import open_regular, write_whole
 from fedaudit.gate.evaluate import evaluate_policy, figure_text
 from fedaudit.gate.outcome import Outcome, gravity
-from fedaudit.gate.policy import read_policy
+from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import VERDICT_FORMAT, Check, Held, Verdict
+from fedaudit.report.evidence import distinct
+from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import shortened
-from fedaudit.report.summary import PolicyOutcome, Rule
+from fedaudit.report.summary import MOST_LISTED, POLICY_TITLE, TAKEN_BACK, Section, Table
 from fedaudit.report.terminal import WIDTH, width_of
-from fedaudit.report.words import capital, plural, shown
+from fedaudit.report.text.verdict import verdict as conclusion
+from fedaudit.report.words import MISSING, capital, listed, plural, sentence, shown
 from fedaudit.results.record import Record
 from fedaudit.results.text import one_line, without_commands
 from fedaudit.study.running.outputs import refuse_missing_folder
@@ -35,30 +39,36 @@ _WHOLE = "a verdict written with --json or --junit has all of it"
 
 
 def verdict_json(verdict: Verdict) -> str:
-    """The verdict as one line of JSON."""
+    """Return the verdict as one line of JSON."""
     return verdict.model_dump_json() + "\n"
 
 
-def refuse_taken(target: Path, inputs: Sequence[Path]) -> None:
-    """Raise if a verdict would replace anything but an earlier verdict, or what is read."""
+def refuse_taken(
+    target: Path,
+    inputs: Sequence[Path],
+    *,
+    what: str = "verdict",
+    marks: Sequence[bytes] = (_XML, _JSON),
+) -> None:
+    """Raise if a file would replace an input, or one without the marks of its kind."""
     refuse_missing_folder(target)
     if not target.exists():
         return
-    if any(one.exists() and target.samefile(one) for one in inputs):
+    if any(path.exists() and target.samefile(path) for path in inputs):
         raise BadInput(f"{target} is what is read here; write to another file")
     start = b""
     if target.is_file():
         with open_regular(target) as file:
             start = file.read(200)
-    if _XML not in start and _JSON not in start:
+    if not any(mark in start for mark in marks):
         raise BadInput(
-            f"{target} is there and is no verdict, so that it is not replaced; write to another "
+            f"{target} is there and is no {what}, so that it is not replaced; write to another "
             "file, or delete it"
         )
 
 
 def write_verdict(verdict: Verdict, *, junit: Path | None, json: Path | None) -> None:
-    """Writes a verdict as JUnit XML, as JSON, or both; see :func:`refuse_taken`."""
+    """Write a verdict as JUnit XML, as JSON, or both."""
     if junit is not None:
         write_whole(junit, junit_xml(verdict))
     if json is not None:
@@ -66,37 +76,39 @@ def write_verdict(verdict: Verdict, *, junit: Path | None, json: Path | None) ->
 
 
 def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
-    """Print why, then a row for each check, the gravest first, and what is not judged."""
+    """Print the reason, a row for each check, and what is not judged."""
     console = console or Console()
-    head, rest = _lines(verdict, width_of(console))
+    head, body = _lines(verdict, width_of(console))
     for line in head:
         console.print(Text(one_line(line), style="bold"), soft_wrap=True)
-    for line in rest:
+    for line in body:
         console.print(Text(one_line(line)), soft_wrap=True)
 
 
 def _lines(verdict: Verdict, width: int) -> tuple[list[str], list[str]]:
-    """The conclusion, and the lines below it; rows give way to what is not judged."""
-    most = MOST_LINES * WIDTH // width
+    """Return the conclusion and the lines below; rows are cut to leave room for the rest."""
+    n_lines = MOST_LINES * WIDTH // width
     head = textwrap.wrap(verdict.reason, width, subsequent_indent="  ")
-    if len(head) > most * 2 // 5:
-        head = [*head[: most * 2 // 5 - 1], *textwrap.wrap(f"... ({_WHOLE})", width)]
-    unjudged = [f"Not judged: {one}." for one in verdict.unjudged]
-    below = [line for one in unjudged for line in textwrap.wrap(one, width, subsequent_indent="  ")]
+    if len(head) > n_lines * 2 // 5:
+        head = [*head[: n_lines * 2 // 5 - 1], *textwrap.wrap(f"... ({_WHOLE})", width)]
+    unjudged = [f"Not judged: {text}." for text in verdict.unjudged]
+    below = [
+        line for text in unjudged for line in textwrap.wrap(text, width, subsequent_indent="  ")
+    ]
     ranked = sorted(verdict.checks, key=lambda check: gravity(check.outcome), reverse=True)
     rows = [_of(check, width) for check in ranked]
-    left = most - len(head) - len(below) - 3
+    room_for_rows = n_lines - len(head) - len(below) - 3
     fit = len(rows)
-    if sum(map(len, rows)) > left:
+    if sum(map(len, rows)) > room_for_rows:
         lengths = accumulate(map(len, rows))
-        fit = max(sum(length < left for length in lengths), _LEAST_ROWS)
+        fit = max(sum(length < room_for_rows for length in lengths), _LEAST_ROWS)
     lines = _row("Outcome", "Check", "At most", "Worst figure") if width >= WIDTH else []
     lines += [line for row in rows[:fit] for line in row]
     if fit < len(rows):
-        more = f"and {plural(len(rows) - fit, 'more check')}; {_WHOLE}"
-        lines += textwrap.wrap(more, width, subsequent_indent="  ")
+        remark = f"and {plural(len(rows) - fit, 'more check')}; {_WHOLE}"
+        lines += textwrap.wrap(remark, width, subsequent_indent="  ")
     limits = textwrap.wrap(verdict.limits, width)
-    room = most - len(head) - len(lines) - len(below) - 2
+    room = n_lines - len(head) - len(lines) - len(below) - 2
     return head, ["", *lines, *below, *(["", *limits] if len(limits) <= room else [])]
 
 
@@ -116,13 +128,13 @@ def _of(check: Check, width: int) -> list[str]:
     return _row(outcome, name, ceiling, figure) if ceiling else _row(outcome, f"{name}: {figure}")
 
 
-def _row(outcome: str, name: str, most: str = "", figure: str = "") -> list[str]:
-    if not most:
+def _row(outcome: str, name: str, ceiling: str = "", figure: str = "") -> list[str]:
+    if not ceiling:
         return [f"{outcome:<13}{shortened(name, WIDTH - 13)}".rstrip()]
-    # The deciding limit stands last and must be whole; the check's name gives way.
+    # The deciding limit comes last and must be whole, so that the check's name is shortened.
     room = WIDTH - 13 - 7 - 2 - max(_FIGURE, min(len(figure), _WIDEST_FIGURE))
     lines = textwrap.wrap(shortened(name, 2 * room - 4), room - 1) or [""]
-    shared = f"{outcome:<13}{lines[0]:<{room}}{most:>7}"
+    shared = f"{outcome:<13}{lines[0]:<{room}}{ceiling:>7}"
     first = f"{shared}  {shortened(figure, WIDTH - room - 22)}"
     return [first, *(f"{'':<13}{line}" for line in lines[1:])]
 
@@ -134,13 +146,10 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def junit_xml(verdict: Verdict) -> str:
-    """The verdict as one test suite with a test case for each check.
+    """Return the verdict as one test suite with a test case for each check.
 
-    A failed check is a failure. An inconclusive one is an error: it was not decided, and must not
-    look like a pass. A lower bound that refutes nothing is skipped, as it can pass nothing.
-
-    Args:
-        verdict: Of a policy on a record; its texts may be anybody's.
+    A failed check is a failure. An inconclusive one is an error, as it must not look like a pass. A
+    lower bound that refutes nothing is skipped.
     """
     outcomes = [check.outcome for check in verdict.checks]
     counts = {
@@ -149,7 +158,7 @@ def junit_xml(verdict: Verdict) -> str:
         "errors": outcomes.count(Outcome.INCONCLUSIVE),
         "skipped": outcomes.count(Outcome.NOT_REFUTED),
     }
-    # A gate that is held back by no check alone, such as lower bounds only, is not green either.
+    # A gate may be inconclusive without an inconclusive check, such as with lower bounds only.
     lone = verdict.outcome is Outcome.INCONCLUSIVE and not counts["errors"]
     if lone:
         counts |= {"tests": counts["tests"] + 1, "errors": 1}
@@ -182,14 +191,17 @@ def junit_xml(verdict: Verdict) -> str:
 
 
 def _case(check: Check, verdict: Verdict) -> str:
-    most = "" if check.ceiling is None else f" at most {shown(check.ceiling, check.metric)}"
-    opening = f"<testcase classname={_quoted(_class(check, verdict))} "
-    opening += f'name={_quoted(capital(check.name) + most)} time="0"'
+    limit = "" if check.ceiling is None else f" at most {shown(check.ceiling, check.metric)}"
+    classname = f"fedaudit.gate.{check.section}.{verdict.record}"
+    opening = f"<testcase classname={_quoted(classname)} "
+    opening += f'name={_quoted(capital(check.name) + limit)} time="0"'
     if check.outcome is Outcome.PASS:
         return f"{opening}/>"
-    told = [_line(one, check) for one in check.open[:MOST_TOLD]]
-    more = len(check.open) - MOST_TOLD
-    body = "\n".join([*told, f"and {more:,} more"] if more > 0 else told) or one_line(check.reason)
+    listed = [_line(figure, check) for figure in check.open[:MOST_TOLD]]
+    n_more = len(check.open) - MOST_TOLD
+    body = "\n".join([*listed, f"and {n_more:,} more"] if n_more > 0 else listed) or one_line(
+        check.reason
+    )
     message = f"{check.name}: {body.splitlines()[0]}"
     if check.outcome is Outcome.NOT_REFUTED:
         return f"{opening}><skipped message={_quoted(message)}/></testcase>"
@@ -207,18 +219,14 @@ def _whole(verdict: Verdict) -> str:
     )
 
 
-def _class(check: Check, verdict: Verdict) -> str:
-    return f"fedaudit.gate.{check.section}.{verdict.record}"
-
-
-def _line(one: Held, check: Check) -> str:
-    parts = [f"{one.what}: {figure_text(one, check.metric)}, {one.outcome}", one.reason]
-    parts += [one.more.text] if one.more else []
+def _line(figure: Held, check: Check) -> str:
+    parts = [f"{figure.what}: {figure_text(figure, check.metric)}, {figure.outcome}", figure.reason]
+    parts += [figure.more.text] if figure.more else []
     return one_line("; ".join(part for part in parts if part))
 
 
 def _text(text: str) -> str:
-    """The text as lines of XML; a log shows them as they are, where somebody prints the file."""
+    """Escape text as lines of XML, without terminal commands."""
     return escape(_FORBIDDEN.sub("\ufffd", without_commands(text)))
 
 
@@ -226,63 +234,87 @@ def _quoted(text: str) -> str:
     return quoteattr(_FORBIDDEN.sub("\ufffd", without_commands(one_line(text))))
 
 
-_WORDS = {
-    Outcome.PASS: "✓ kept",
-    Outcome.FAIL: "✗ broken",
-    Outcome.INCONCLUSIVE: "? undecided",
-    Outcome.NOT_REFUTED: "– not refuted",
-}
+_TEXTS = fixed_texts("policy")
 _LONG = 240
+_HEAD = ("Outcome", "Rule", "Allowed at most", "Measured (range)", "Which figure, and why")
 
 
-def judged(record: Record, policy: Path) -> PolicyOutcome:
+def judged(record: Record, policy: Path) -> Section:
     """Return the outcome of a policy for a record as a summary prints it.
-
-    Args:
-        record: The record that is summarised.
-        policy: File of the policy.
 
     Raises:
         BadInput: The file is no policy.
     """
-    return policy_outcome(evaluate_policy(record, read_policy(policy)))
+    asked = read_policy(policy)
+    return policy_section(record, evaluate_policy(record, asked), asked, policy.name)
 
 
-def policy_outcome(verdict: Verdict) -> PolicyOutcome:
-    """Return the outcome of a policy as a summary prints it, the gravest rule first."""
+def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) -> Section:
+    """Return the outcome of a policy as a section of a summary, the gravest rule first.
+
+    Args:
+        record: The record that is summarised.
+        verdict: Of the policy on it.
+        policy: The policy.
+        file: Name of its file.
+    """
+    is_void = record.kind != "games" and conclusion(record).status in TAKEN_BACK
     ranked = sorted(verdict.checks, key=lambda check: gravity(check.outcome), reverse=True)
     met = [item for item in ranked if item.ceiling is None and item.outcome is Outcome.PASS]
-    return PolicyOutcome(
-        verdict.policy,
-        verdict.policy_hash,
-        str(verdict.outcome),
-        tuple(_rule(check) for check in ranked if check not in met),
-        tuple(shortened(check.name, 80) for check in met),
-        tuple(shortened(item, _LONG) for item in verdict.unjudged),
+    rules = [_rule(check, is_void=is_void) for check in ranked if check not in met]
+    counts = Counter([*(outcome for outcome, _ in rules), *("pass" for _ in met)])
+    counted = [
+        f"{counts[key]} {text['count']}" for key, text in _TEXTS["rules"].items() if counts[key]
+    ]
+    said, more = _TEXTS["outcomes"][str(verdict.outcome)], len(rules) - MOST_LISTED
+    left = f"And {plural(more, 'more rule')}; the verdict has all." if more > 0 else ""
+    kept = f"Kept as well: {'; '.join(shortened(one.name, 80) for one in met)}." if met else ""
+    return Section(
+        POLICY_TITLE,
+        badge=said["badge"],
+        tone=said["tone"],
+        lead=f"By the policy “{shortened(verdict.policy, 80)}” {said['meaning']}.",
+        paragraphs=(f"Of {plural(counts.total(), 'rule')}: {'; '.join(counted)}.",),
+        facts=(
+            ("Policy set by", shortened(policy.owner, 80) or _TEXTS["no_owner"]),
+            ("File of the policy", shortened(file, 80)),
+            ("Digest of the policy", verdict.policy_hash),
+        ),
+        table=Table(_HEAD, tuple(cells for _, cells in rules[:MOST_LISTED])),
+        items=tuple(
+            f"Not judged: {sentence(shortened(item, _LONG))}" for item in verdict.unjudged[:6]
+        ),
+        remarks=tuple(filter(None, (left, shortened(kept, 600)))),
     )
 
 
-def _rule(check: Check) -> Rule:
-    name, outcome = shortened(capital(check.name), 120), _WORDS[check.outcome]
-    if check.ceiling is None or check.worst is None:
-        allowed = "" if check.ceiling is None else shown(check.ceiling, check.metric)
-        return Rule(outcome, name, allowed, "", shortened(check.reason, _LONG))
-    worst = check.worst
-    number = check.outcomes.get(str(check.outcome), 0)
-    of = f"{number} of {plural(check.figures, 'figure')}" if check.figures > 1 else ""
-    why = "; ".join(filter(None, (worst.what, of, worst.reason, _settling(check))))
-    return Rule(
-        outcome,
-        name,
-        shown(check.ceiling, check.metric),
-        figure_text(worst, check.metric),
-        shortened(why, _LONG),
-    )
+def _rule(check: Check, *, is_void: bool) -> tuple[str, tuple[str, ...]]:
+    """Return the outcome of a rule, and its row."""
+    worst, outcome, allowed, measured = check.worst, str(check.outcome), "", ""
+    is_open = check.outcome is Outcome.INCONCLUSIVE
+    why = check.reason
+    if check.ceiling is not None:
+        allowed = shown(check.ceiling, check.metric)
+        if worst is None or (is_open and all(one.value is None for one in check.open)):
+            outcome = "not judged"
+            asked = f"{plural(check.figures, 'figure')} asked for: " * bool(check.figures)
+            why = asked + (listed(distinct(one.reason for one in check.open)) or check.reason)
+        elif is_void:
+            outcome, why = "taken back", _TEXTS["taken_back"]
+        else:
+            measured = figure_text(worst, check.metric)
+            number = check.outcomes.get(outcome, 0)
+            of = f"{number} of {check.figures} figures {_TEXTS['rules'][outcome]['figures']}"
+            parts = (worst.what, of * (check.figures > 1), worst.reason, _settling(check))
+            why = "; ".join(filter(None, parts))
+    name, row = shortened(capital(check.name), 120), _TEXTS["rules"][outcome]["row"]
+    cells = (row, name, allowed, measured, shortened(why, _LONG))
+    return outcome, tuple(cell or MISSING for cell in cells)
 
 
 def _settling(check: Check) -> str:
     """Return what would settle an undecided rule; empty for a decided one."""
     if check.outcome is not Outcome.INCONCLUSIVE:
         return ""
-    more = check.worst.more if check.worst else None
-    return check.needs or (more.text if more else "")
+    needed = check.worst.more if check.worst else None
+    return check.needs or (needed.text if needed else "")

@@ -1,4 +1,4 @@
-"""The policy of a gate: which figures of a record are judged, and what each may be at most."""
+"""Policy of a gate: ceilings on figures of a record, and requirements on the evidence."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ Value = TypeVar("Value", bound=Hashable)
 
 
 def _refuse_repeated(values: tuple[Value, ...]) -> tuple[Value, ...]:
-    """Raise if a list names something twice: it would be judged, and listed, as often."""
+    """Raise if a list names something twice, which would be judged twice."""
     repeated = [value for value, count in Counter(values).items() if count > 1]
     if repeated:
         raise ValueError(f"{str(repeated[0])[:80]!r} stands there twice; name it once")
@@ -39,34 +39,32 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._=,+-]{0,199}$"
 
 
 class Table(BaseModel):
-    """A table of a policy: no unknown key, read once and never changed."""
+    """Frozen table of a policy without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class MembershipPolicy(Table):
-    """Ceilings on telling members from non-members; one that is left out is not judged.
+    """Ceilings on membership inference; a ceiling that is left out is not judged.
 
     Attributes:
-        auc: Of every attack on every client in every run.
-        tpr: Of the true-positive rate, by false-positive rate: ``"0.01" = 0.05``.
-        balanced_accuracy: Likewise, at a threshold from the other half of the samples.
-        group_auc: Of the AUC within each class and against each client's samples: the worst group.
-        epsilon: Of lower bounds on epsilon. A bound above it fails; none makes a pass.
-        formal_epsilon: Of the epsilon that is proven of the whole training.
-        contrasts: Kinds of non-members, each judged by itself.
-        attacks: Those that must be there, and that are judged; all of the record if empty.
-        targets: Audited clients that must be there, and that are judged; all if empty.
-        clients: "each" judges every client by its own limits. "pooled" judges clients that are too
-            small for that together, where the record has a figure over all of them; a client
-            for which a leak is shown, or whose own lower limit is above a ceiling, is judged by
-            its own limits all the same.
-        small_audits: What becomes of a true-positive rate that this many samples could not show to
-            be below its ceiling even if the attack found no member: "inconclusive", or
-            "not judged", which the verdict says.
+        auc: Ceiling on the AUC of every attack on every client in every run.
+        tpr: Ceilings on the true-positive rate, by false-positive rate: ``"0.01" = 0.05``.
+        balanced_accuracy: Ceiling at a threshold from the other half of the samples.
+        group_auc: Ceiling on the AUC of the worst group: within a class, or against one client's
+            samples.
+        epsilon: Ceiling on lower bounds on epsilon. A bound above it fails; none makes a pass.
+        formal_epsilon: Ceiling on the proven epsilon of the whole training.
+        contrasts: Kinds of non-members, each judged separately.
+        attacks: Attacks that are required and judged; all of the record if empty.
+        targets: Audited clients that are required and judged; all if empty.
+        clients: "each" judges every client by its own limits. "pooled" judges small clients
+            together, if the record has a figure over all of them. A client with a shown leak, or
+            with a lower limit above a ceiling, is always judged by its own limits.
+        small_audits: Outcome of a true-positive rate that could not be shown to be below its
+            ceiling with this many samples: "inconclusive" or "not judged".
         seeds: "each" judges every run by its own limits, "these runs" their mean, "further runs"
-            what another run of the procedure would give, which takes five seeds; "mean" is the
-            last one's older name.
+            what another run would give, which takes five seeds ("mean" is its older name).
         smallest_group: Groups with fewer samples than this on a side are counted, not judged.
     """
 
@@ -87,23 +85,28 @@ class MembershipPolicy(Table):
     seeds: Over = "each"
     smallest_group: Count = 10
 
+    @property
+    def judges_each(self) -> bool:
+        """True if every client is judged by its own limits, and none together with others."""
+        return self.clients == "each" or bool(self.targets)
+
     @field_validator("tpr")
     @classmethod
-    def _rates(cls, given: dict[str, float]) -> dict[str, float]:
-        named = {f"{_rate(text):g}": ceiling for text, ceiling in given.items()}
-        if len(named) < len(given):
+    def _rates(cls, ceilings: dict[str, float]) -> dict[str, float]:
+        named = {f"{_rate(text):g}": ceiling for text, ceiling in ceilings.items()}
+        if len(named) < len(ceilings):
             raise ValueError("a false-positive rate stands there twice")
         return named
 
 
 class SourcesPolicy(Table):
-    """Ceilings on naming the client that a sample is from.
+    """Ceilings on source inference.
 
     Attributes:
-        above_label_distributions: Of the success less what the clients' label distributions alone
-            explain.
-        attacks: Those that must be there, and that are judged; all of the record if empty.
-        seeds: As for membership.
+        above_label_distributions: Ceiling on the success minus what the clients' label
+            distributions alone explain.
+        attacks: Attacks that are required and judged; all of the record if empty.
+        seeds: See :class:`MembershipPolicy`.
     """
 
     above_label_distributions: Annotated[float, Field(ge=-1, le=1, strict=True)]
@@ -115,7 +118,7 @@ class ClustersPolicy(Table):
     """Ceilings on the models of a clustered federation.
 
     Attributes:
-        risk: Of the real membership risk (balanced accuracy) of each model that clients use at
+        risk: Ceiling on the membership risk (balanced accuracy) of each model that clients use at
             the end, in every run.
     """
 
@@ -123,15 +126,14 @@ class ClustersPolicy(Table):
 
 
 class GamesPolicy(Table):
-    """Ceilings on what a server that plants a neuron wins, for records of games.
+    """Ceilings on the success of a server that plants a neuron, for records of games.
 
     Attributes:
-        success: Of the share of games that is won (Adv).
-        epsilon: Of what the success proves of epsilon, at least. A bound above it fails; none
-            makes a pass.
-        actual_epsilon: Of the epsilon that the mechanism's probabilities give.
-        contradicted: Whether a point fails whose success refutes the epsilon that it names.
-        mechanisms: Points of these are judged, and each must be there; all points if empty.
+        success: Ceiling on the share of games that is won (Adv).
+        epsilon: Ceiling on the lower bound on epsilon. A bound above it fails; none makes a pass.
+        actual_epsilon: Ceiling on the epsilon that the mechanism's probabilities give.
+        contradicted: Whether a point fails if its success refutes its claimed epsilon.
+        mechanisms: Mechanisms that are required and judged; all points if empty.
     """
 
     success: Share | None = None
@@ -142,14 +144,14 @@ class GamesPolicy(Table):
 
 
 class ControlsPolicy(Table):
-    """Which controls a record must have. One that failed is never ignored, required or not.
+    """Controls that a record must have; a failed control always counts.
 
-    Source attacks have the "untrained model" alone, and models of clusters none.
+    Source attacks have the "untrained model" alone, and models of clusters no control.
 
     Attributes:
-        required: Kinds that must be there, and hold, for every attack that is judged. Nobody can
-            plant a leak in a live recording, so that it needs no "planted leak".
-        otherwise: What a missing or failed control makes of the gate.
+        required: Kinds that must pass for every judged attack. A live recording needs no "planted
+            leak", which only a simulation can have.
+        otherwise: Outcome of a missing or failed control.
     """
 
     required: Annotated[tuple[Control, ...], _Once] = (
@@ -162,17 +164,16 @@ class ControlsPolicy(Table):
 
 
 class EvidencePolicy(Table):
-    """The kinds of evidence that count.
+    """Requirements on the evidence.
 
     Attributes:
-        least_seeds: Runs that a record must have.
-        views: What the adversary must have seen: one of these; anything if empty.
-        confidence: That limits must have, in (0, 1).
-        least_learned: Share of what guessing leaves to be learned that the training accuracy must
-            reach in every run, in [0, 1]; below it the gate is inconclusive, as where a task has
-            no accuracy and no attack is above guessing. 0 asks for nothing.
-        sampled_rounds: Whether a live recording counts that measured some rounds only (``every``),
-            so that what clients sent in the others was not looked at.
+        least_seeds: Number of runs that a record must have.
+        views: Views that the adversary may have had; any if empty.
+        confidence: Confidence that limits must have, in (0, 1).
+        least_learned: Share of the range from chance to 1 that the training accuracy must reach in
+            every run, in [0, 1]; below it the gate is inconclusive, as for a task without accuracy
+            and no attack above chance. 0 disables the check.
+        sampled_rounds: Whether live recordings that measured some rounds only (``every``) count.
     """
 
     least_seeds: Count = 1
@@ -183,17 +184,19 @@ class EvidencePolicy(Table):
 
 
 class Policy(Table):
-    """Ceilings that a record is held against.
+    """Ceilings and requirements for a record.
 
     Attributes:
-        name: Of the policy.
-        membership: For records of studies; nothing of the kind is judged without this table.
-        sources: For records of studies.
-        clusters: For records of studies.
-        games: For records of games.
+        name: Name of the policy.
+        owner: Person or office that set it, as a summary prints it; empty if not stated.
+        membership: Ceilings for studies; membership is not judged without this table.
+        sources: Ceilings for studies.
+        clusters: Ceilings for studies.
+        games: Ceilings for records of games.
     """
 
     name: Annotated[str, Field(pattern=_NAME)]
+    owner: Annotated[str, Field(max_length=200)] = ""
     membership: MembershipPolicy | None = None
     sources: SourcesPolicy | None = None
     clusters: ClustersPolicy | None = None
@@ -202,14 +205,17 @@ class Policy(Table):
     evidence: EvidencePolicy = EvidencePolicy()
 
     def digest(self) -> str:
-        """SHA-256 over all settings, defaults included; comments of the file do not count."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """Return the SHA-256 of all settings, defaults included."""
+        # Policies without an owner keep the digest that they had before policies could have one.
+        unset = None if self.owner else {"owner"}
+        text = json.dumps(self.model_dump(mode="json", exclude=unset), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 DEFAULT_POLICY = """\
 # Ceilings for `fedaudit gate`: upper confidence limits must lie at or below them.
 name = "default"
+# owner = "data protection office"        # who set it; a summary prints it
 
 [membership]                              # who was in the training data?
 auc = 0.6
@@ -253,12 +259,12 @@ control. What a release may leak is for its owner to say: copy it and change it.
 
 
 def asks_further(seeds: Over) -> bool:
-    """True if a policy judges what further runs would give."""
+    """Return True if a policy judges what further runs would give."""
     return seeds in ("further runs", "mean")
 
 
 def read_policy(path: Path) -> Policy:
-    """The policy in a TOML file.
+    """Read the policy in a TOML file.
 
     Args:
         path: The file; short, and treated as hostile.
@@ -270,7 +276,7 @@ def read_policy(path: Path) -> Policy:
 
 
 def policy_from(text: str, *, source: str = "the policy") -> Policy:
-    """The policy in a TOML text; see :func:`read_policy`."""
+    """Read the policy in a TOML text; see :func:`read_policy`."""
     return settings_from(parsed_toml(text, source), Policy, source=source)
 
 

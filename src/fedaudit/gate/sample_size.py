@@ -1,4 +1,4 @@
-"""Evidence that would settle a figure whose interval lies on both sides of its ceiling."""
+"""Evidence that would settle a figure whose interval contains its ceiling."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, rate_of
 from fedaudit.gate.outcome import Outcome, against, level
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.intervals import FEWEST_RUNS, Limited
-from fedaudit.metrics.larger import (
+from fedaudit.metrics.power import (
     larger_auc,
     larger_balanced,
     larger_mean,
@@ -40,7 +40,7 @@ MIXED_ALIKE = "samples (as many members among them as now)"
 
 @contextmanager
 def searching() -> Iterator[None]:
-    """Inside, what would settle a figure is searched for so often and no more."""
+    """Limit the number of searches for sample sizes inside the block."""
     token = _left.set(iter(range(MOST_SEARCHES)))
     try:
         yield
@@ -49,14 +49,13 @@ def searching() -> Iterator[None]:
 
 
 class RequiredSamples(Part):
-    """The evidence that would settle a figure if the figure itself stayed the same.
+    """Evidence that would settle a figure if its value stayed the same.
 
     Attributes:
-        what: Of what there are too few: "members", "non-members", "audited samples", "seeds".
-        count: How many more; 0 where no number would do.
-        then: What the gate would say then; None where no number would do, or where the figure
-            is still to be seen.
-        text: The same in words.
+        what: What is missing: "members", "non-members", "audited samples", "seeds".
+        count: How many more; 0 if no number would do.
+        then: Outcome with them; None if no number would do, or if the figure is still unknown.
+        text: The same as a sentence.
     """
 
     what: str
@@ -66,7 +65,7 @@ class RequiredSamples(Part):
 
 
 class Settled(NamedTuple):
-    """The smallest sample that settles a figure, and how."""
+    """Smallest sample that settles a figure, with the outcome."""
 
     size: int
     then: Outcome
@@ -76,8 +75,8 @@ def smallest(limits: Limits, start: int, ceiling: float, *, most: int) -> Settle
     """Return the smallest size from ``start`` to ``most`` at which limits decide; None if none."""
 
     def at(size: int) -> Outcome:
-        found = limits(size)
-        return Outcome.INCONCLUSIVE if found is None else against(*found, ceiling)
+        interval = limits(size)
+        return Outcome.INCONCLUSIVE if interval is None else against(*interval, ceiling)
 
     low, high = start, max(2 * start, start + 1)
     while at(high) is Outcome.INCONCLUSIVE:
@@ -92,9 +91,9 @@ def smallest(limits: Limits, start: int, ceiling: float, *, most: int) -> Settle
 
 
 def more_of(count: int, what: str) -> str:
-    """A number of further things, named in the plural: "1 more seed", "20 more games"."""
-    first, *rest = what.split(" ")
-    return " ".join([f"{count:,} more", first.removesuffix("s") if count == 1 else first, *rest])
+    """Format a number of further things, named in the plural: "1 more seed", "20 more games"."""
+    first, *words = what.split(" ")
+    return " ".join([f"{count:,} more", first.removesuffix("s") if count == 1 else first, *words])
 
 
 def required_sample_size(
@@ -106,66 +105,61 @@ def required_sample_size(
     each: int = 1,
     most: int | None = None,
 ) -> RequiredSamples:
-    """The evidence that would settle a figure, in words.
+    """Return the evidence that would settle a figure.
 
     Args:
-        limits: Lower and upper limit by size; None where they cannot be told.
-        start: The size that there is.
-        ceiling: The most that is allowed.
+        limits: Lower and upper limit by size; None if unknown.
+        start: The present size.
+        ceiling: Largest value that is allowed.
         what: What is counted: "members", "seeds".
-        each: How many of that the limits' size 1 stands for.
+        each: How many of that are one unit of size.
         most: The largest size that is tried; ``MOST_TIMES`` times ``start`` by default.
     """
 
     def unknown(text: str) -> RequiredSamples:
         return RequiredSamples(what=what, count=0, then=None, text=text)
 
-    left = _left.get()
-    if left is not None and next(left, None) is None:
+    searches = _left.get()
+    if searches is not None and next(searches, None) is None:
         return unknown(
             f"what would settle it is searched for {MOST_SEARCHES:,} figures of a verdict and was "
             "not for this one"
         )
     if limits(start) is None:
         return unknown("how many more samples would settle it does not follow from the record")
-    found = smallest(limits, start, ceiling, most=MOST_TIMES * start if most is None else most)
-    if found is None:
+    settled = smallest(limits, start, ceiling, most=MOST_TIMES * start if most is None else most)
+    if settled is None:
         sort = what.partition(" (")[0]
         largest = f"{MOST_TIMES} times as many {sort}" if most is None else f"{most:,} {sort}"
         return unknown(
             f"the figure lies so near the ceiling that even {largest} would not settle it"
         )
-    missing = each * (found.size - start)
+    missing = each * (settled.size - start)
     return RequiredSamples(
         what=what,
         count=missing,
-        then=found.then,
-        text=f"{more_of(missing, what)} would settle it ({found.then}) if the figure stays as it "
+        then=settled.then,
+        text=f"{more_of(missing, what)} would settle it ({settled.then}) if the figure stays as it "
         "is",
     )
 
 
 def more_for(figure: Estimate, ceiling: float) -> RequiredSamples | None:
-    """Return evidence that would settle a figure on membership; None if there is none."""
+    """Return the evidence that would settle a membership figure; None if unknown."""
     rate = rate_of(figure.metric)
     if figure.value is None:
         return None if rate is None else _refused(rate, figure.n_nonmembers)
     sure = level(figure.method) or 0.95
     if rate is not None and figure.seed is not None:
         return _more_for_rate(figure, rate, ceiling, sure)
-    if figure.low is None or figure.high is None:
+    if figure.low is None or figure.high is None or figure.seed is None:
         return None
-    if figure.seed is None:
-        return None
-    found = Limited(figure.value, figure.low, figure.high)
+    limited = Limited(figure.value, figure.low, figure.high)
     if figure.metric == AUC:
-        pairs = min(figure.n_members, figure.n_nonmembers)
-        return required_sample_size(
-            partial(larger_auc, found, pairs, confidence=sure), pairs, ceiling, what=ALIKE
-        )
+        return more_for_auc(figure, ceiling, confidence=sure)
     if figure.metric == BALANCED_ACCURACY and figure.realised_fpr is not None:
         sizes = (figure.n_members, figure.n_nonmembers)
-        limits = partial(larger_balanced, found, figure.realised_fpr, sizes, confidence=sure)
+        limits = partial(larger_balanced, limited, figure.realised_fpr, sizes, confidence=sure)
         return required_sample_size(limits, 1, ceiling, what=MIXED_ALIKE, each=sum(sizes))
     return None
 
@@ -173,43 +167,45 @@ def more_for(figure: Estimate, ceiling: float) -> RequiredSamples | None:
 def _more_for_rate(
     figure: Estimate, rate: float, ceiling: float, sure: float
 ) -> RequiredSamples | None:
-    """Both sides count: the members are few, and so are the non-members that set the threshold."""
+    """Return the evidence for a rate, to which members and non-members both contribute."""
     sizes = (figure.n_members, figure.n_nonmembers)
     if figure.value is None or figure.high is None or min(sizes) < 1:
         return None
-    found = Limited(figure.value, figure.low or 0.0, figure.high)
+    limited = Limited(figure.value, figure.low or 0.0, figure.high)
 
     def limits(size: int) -> tuple[float, float] | None:
-        return larger_rate(found, rate, sizes, size / min(sizes), confidence=sure)
+        return larger_rate(limited, rate, sizes, size / min(sizes), confidence=sure)
 
     return required_sample_size(limits, min(sizes), ceiling, what=ALIKE)
 
 
-def more_for_auc(row: Estimate, ceiling: float) -> RequiredSamples | None:
-    """Evidence that would settle the AUC of a group."""
+def more_for_auc(
+    row: Estimate, ceiling: float, *, confidence: float = 0.95
+) -> RequiredSamples | None:
+    """Return the evidence that would settle an AUC."""
     if row.value is None or row.low is None or row.high is None:
         return None
     pairs = min(row.n_members, row.n_nonmembers)
-    found = Limited(row.value, row.low, row.high)
-    return required_sample_size(
-        partial(larger_auc, found, pairs, confidence=0.95), pairs, ceiling, what=ALIKE
+    limits = partial(
+        larger_auc, Limited(row.value, row.low, row.high), pairs, confidence=confidence
     )
+    return required_sample_size(limits, pairs, ceiling, what=ALIKE)
 
 
 def more_samples(
-    found: Limited[float], total: int, ceiling: float, *, less: float = 0.0
+    limited: Limited[float], total: int, ceiling: float, *, less: float = 0.0
 ) -> RequiredSamples:
-    """Samples that would settle a share of them, held against the ceiling less a known level."""
+    """Return the samples that would settle a share, judged by the ceiling plus a known level."""
 
     def limits(size: int) -> tuple[float, float] | None:
-        given = larger_share(found, total, size, confidence=0.95)
-        return None if given is None else (given.low - less, given.high - less)
+        larger = larger_share(limited, total, size, confidence=0.95)
+        return None if larger is None else (larger.low - less, larger.high - less)
 
     return required_sample_size(limits, total, ceiling, what="samples asked about")
 
 
 def more_games(point: PointPlayed, ceiling: float) -> RequiredSamples:
-    """Games that would settle the success of a point: more by its rates, of each kind as many."""
+    """Return the games, of each kind as many, that would settle the success of a point."""
     tpr, tnr, adv = point.tpr, point.tnr, point.adv
 
     def limits(times: int) -> tuple[float, float] | None:
@@ -226,15 +222,9 @@ def more_games(point: PointPlayed, ceiling: float) -> RequiredSamples:
 def more_seeds(
     value: float, further: Interval, seeds: int, ceiling: float
 ) -> RequiredSamples | None:
-    """Seeds that would settle the limit for further runs; None where that cannot be told.
+    """Return the seeds that would settle a limit for further runs; None if unknown.
 
-    That is where the runs show no spread, or where the limits are as wide as those of these runs.
-
-    Args:
-        value: The mean over runs.
-        further: Its limits.
-        seeds: Runs that there are.
-        ceiling: The most that is allowed.
+    That is if the runs show no spread, or the limits are as wide as those of these runs.
     """
     missing = FEWEST_RUNS - seeds
     if missing > 0:
@@ -242,13 +232,13 @@ def more_seeds(
         return RequiredSamples(what="seeds", count=missing, then=None, text=text)
     if further.low is None or further.high is None or further.method.endswith(NO_NARROWER):
         return None
-    found, sure = Limited(value, further.low, further.high), level(further.method) or 0.95
-    limits = partial(larger_mean, found, seeds, confidence=sure)
+    limited, sure = Limited(value, further.low, further.high), level(further.method) or 0.95
+    limits = partial(larger_mean, limited, seeds, confidence=sure)
     return required_sample_size(limits, seeds, ceiling, what="seeds", most=MOST_SEEDS)
 
 
 def _refused(rate: float, nonmembers: int) -> RequiredSamples | None:
-    """A rate that the sample is too small for must first be seen."""
+    """Return the non-members that a rate needs to be measured at all."""
     missing = n_needed(rate) - nonmembers
     if missing <= 0:
         return None

@@ -1,4 +1,4 @@
-"""Reasons to believe a record's figures or not: controls, evaluation, and what was carried out."""
+"""Reasons to believe a record's figures or not: controls, evaluation, attacks that ran."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -34,70 +34,72 @@ _LONGEST_REASON = 160
 
 
 class Trust(NamedTuple):
-    """Reasons against believing a figure that is above its ceiling.
+    """Reasons against believing a figure above its ceiling.
 
     Attributes:
-        unsound: Why no figure of the record can be believed; empty where they can.
-        confidence: That limits must have.
+        unsound: Why no figure of the record can be believed; empty for no reason.
+        confidence: Confidence that limits must have.
     """
 
     unsound: str
     confidence: float
 
     def doubt(self, figure: Estimate | None) -> str:
-        """Reason why a figure may be too high; empty where nothing says so."""
+        """Return why a figure may be too high; empty for no reason."""
         if self.unsound or figure is None or not figure.doubt:
             return self.unsound
         return f"the control {figure.doubt} failed, so that it may not be leakage"
 
 
 def trust_in(record: Record, evidence: EvidencePolicy) -> Trust:
-    """Reasons against believing a record's figures."""
+    """Return the reasons against believing a record's figures."""
     return Trust(_unsound(record), evidence.confidence)
 
 
 def control_checks(
     record: Record, policy: Policy, members: Collection[str], sources: Collection[str]
 ) -> Iterator[Check]:
-    """Yield a check for each control that the policy requires, or that failed unasked.
+    """Yield a check for each required control, and each failed one.
 
-    Controls of attacks that are not judged say nothing of those that are.
+    Controls of attacks that are not judged do not count.
     """
     otherwise = Outcome(policy.controls.otherwise)
-    # Nobody can plant a leak in a federation that was only watched.
-    asked = [kind for kind in policy.controls.required if not (record.watched and kind == POSITIVE)]
+    # No leak can be planted in a recorded federation.
+    required = [
+        kind for kind in policy.controls.required if not (record.watched and kind == POSITIVE)
+    ]
     relevant = {*members, *sources, *([""] if members else [])}
-    controls = [one for one in record.controls if one.attack in relevant]
-    failed = {one.control for one in controls if one.passed is False}
-    for kind in [*asked, *sorted(failed - set(asked))]:
+    controls = [control for control in record.controls if control.attack in relevant]
+    failed = {control.control for control in controls if control.passed is False}
+    for kind in [*required, *sorted(failed - set(required))]:
         judged = [*members, *(sources if kind in OF_SOURCES else ())]
         if not judged:
             continue
-        rows = [one for one in controls if one.control == kind]
-        faults = [f"{control_name(one)} failed" for one in rows if one.passed is False]
-        if kind in asked:
+        rows = [control for control in controls if control.control == kind]
+        faults = [f"{control_name(control)} failed" for control in rows if control.passed is False]
+        if kind in required:
             faults += _missing(kind, rows, judged, record.seeds)
         yield demand("controls", f"control: {shortened(kind)}", _few(faults), otherwise)
 
 
 def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
-    """The policy's demands on the evidence as a whole."""
-    asked, unsettled = policy.evidence, Outcome.INCONCLUSIVE
+    """Yield the policy's requirements on the evidence as a whole."""
+    demands, unsettled = policy.evidence, Outcome.INCONCLUSIVE
     unsound = _unsound(record)
     yield demand("evidence", "a sound evaluation", [unsound] if unsound else [], unsettled)
-    if record.where(topic="utility") and asked.least_learned:
-        yield demand("evidence", "models that learned", _unlearned(record, asked), unsettled)
-    missing = asked.least_seeds - len(set(record.seeds))
-    if asked.least_seeds > 1:
+    if record.where(topic="utility") and demands.least_learned:
+        yield demand("evidence", "models that learned", _unlearned(record, demands), unsettled)
+    missing = demands.least_seeds - len(set(record.seeds))
+    if demands.least_seeds > 1:
         faults = [f"{plural(missing, 'more seed')} needed"] if missing > 0 else []
-        yield demand("evidence", f"at least {asked.least_seeds} seeds", faults, unsettled)
-    if asked.views:
+        yield demand("evidence", f"at least {demands.least_seeds} seeds", faults, unsettled)
+    if demands.views:
         seen = record.view.name
-        faults = [] if seen in asked.views else [f"the adversary's view is {shortened(seen)!r}"]
-        wanted = listed([shortened(view) for view in asked.views]).replace(" and ", " or ")
-        yield demand("evidence", f"an adversary with the view {wanted}", faults, unsettled)
+        faults = [] if seen in demands.views else [f"the adversary's view is {shortened(seen)!r}"]
+        views = listed([shortened(view) for view in demands.views]).replace(" and ", " or ")
+        yield demand("evidence", f"an adversary with the view {views}", faults, unsettled)
     if record.coverage is not None:
-        faults = _uncovered(record, record.coverage, sampled=asked.sampled_rounds)
+        faults = _uncovered(record, record.coverage, sampled=demands.sampled_rounds)
         if record.coverage.is_open:
             faults.append(
                 f"the recorder was not closed, so that rounds after {record.coverage.rounds} may "
@@ -114,17 +116,18 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         first = headline(record)
         labels = labels_among(first)
         lower = [
-            f"{shortened(one.attack)} {against(one.contrast)}{_among(labels, one)}: {WRONG_SIGN}"
-            for one in wrong_sign(first)
-            if one.contrast in policy.membership.contrasts
-            and one.attack in (policy.membership.attacks or [one.attack])
+            f"{shortened(figure.attack)} {against(figure.contrast)}{_among(labels, figure)}: "
+            f"{WRONG_SIGN}"
+            for figure in wrong_sign(first)
+            if figure.contrast in policy.membership.contrasts
+            and figure.attack in (policy.membership.attacks or [figure.attack])
         ]
         if lower:
             yield demand("evidence", "scores with the right sign", _few(lower), unsettled)
     if policy.sources is not None:
         turned = [
-            f"{shortened(one.success.attack)}: right less often than a guess"
-            for one in wrong_side(on_sources(record))
+            f"{shortened(figure.success.attack)}: right less often than a guess"
+            for figure in wrong_side(on_sources(record))
         ]
         if turned:
             yield demand("evidence", "scores with the right sign", _few(turned), unsettled)
@@ -139,7 +142,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
 
 
 def _among(labels: Mapping[Setting, str], figure: Estimate) -> str:
-    """Return what tells a figure from others of its attack, such as its client, after a comma."""
+    """Return the label that distinguishes a figure among those of its attack, after a comma."""
     label = labels[setting_of(figure)]
     return f", {label}" if label else ""
 
@@ -154,11 +157,11 @@ def _uncovered(record: Record, coverage: Coverage, *, sampled: bool) -> list[str
             f"{shortened(span.reason, _LONGEST_REASON)}"
             for span in coverage.missing_rounds[:_MOST_REASONS]
         ]
-        uploads = [one for one in coverage.missing_uploads if one.aggregated]
+        uploads = [upload for upload in coverage.missing_uploads if upload.aggregated]
         faults += [
-            f"{client_name(one.client)}, round {one.round}: "
-            f"{shortened(one.reason, _LONGEST_REASON)}"
-            for one in uploads[:_MOST_REASONS]
+            f"{client_name(upload.client)}, round {upload.round}: "
+            f"{shortened(upload.reason, _LONGEST_REASON)}"
+            for upload in uploads[:_MOST_REASONS]
         ]
     if coverage.sampled_rounds and not sampled:
         faults.append(
@@ -179,26 +182,26 @@ def _unsound(record: Record) -> str:
     return ""
 
 
-def _unlearned(record: Record, asked: EvidencePolicy) -> list[str]:
-    """Rows whose training accuracy is near guessing: a low figure there is no result.
+def _unlearned(record: Record, demands: EvidencePolicy) -> list[str]:
+    """Describe rows whose training accuracy is near chance.
 
     An attack above guessing shows that something was learned, also where a task has no accuracy.
     """
     rows = record.where(topic="utility")
-    known = {one.defense for one in rows if one.metric in (TEST_ACCURACY, TRAIN_ACCURACY)}
+    with_accuracy = {row.defense for row in rows if row.metric in (TEST_ACCURACY, TRAIN_ACCURACY)}
     leaks = leaking_defenses(record)
     return _few(
         [
             f"its task has no accuracy, and no attack is above guessing with "
             f"{shortened(defense_name(name))}, so that the models may have learned nothing; where "
             "their loss shows that they have, set evidence.least_learned to 0"
-            for name in sorted({one.defense for one in rows} - known - leaks)
+            for name in sorted({row.defense for row in rows} - with_accuracy - leaks)
         ]
         + [
-            f"the training accuracy with {shortened(defense_name(one.defense))} is "
-            f"{percent(one.train_accuracy)}, near guessing ({percent(one.guess)}), so "
+            f"the training accuracy with {shortened(defense_name(row.defense))} is "
+            f"{percent(row.train_accuracy)}, near guessing ({percent(row.guess)}), so "
             "that figures near guessing show nothing"
-            for one in hardly_learned(record, asked.least_learned)
+            for row in hardly_learned(record, demands.least_learned)
         ]
     )
 
@@ -206,8 +209,8 @@ def _unlearned(record: Record, asked: EvidencePolicy) -> list[str]:
 def _missing(
     kind: str, rows: Sequence[ControlResult], attacks: Sequence[str], seeds: Sequence[int]
 ) -> list[str]:
-    """Attacks that have not been controlled in every run; a control that could not run is none."""
-    ran = {(one.attack, one.seed) for one in rows if one.passed is not None}
+    """Return attacks without this control in every run."""
+    ran = {(control.attack, control.seed) for control in rows if control.passed is not None}
     lacking = [
         attack
         for attack in attacks
@@ -216,8 +219,8 @@ def _missing(
     if not lacking:
         return []
     if len(lacking) == len(attacks):
-        # Where nothing of it could be done for one reason, that is the reason.
-        reasons = {one.note for one in rows if one.passed is None and one.note}
+        # If it could not be run anywhere, for one reason, that reason is reported.
+        reasons = {control.note for control in rows if control.passed is None and control.note}
         if len(reasons) == 1 and not ran:
             return [f"it could not be run: {shortened(reasons.pop(), 200)}"]
         return ["it was not run, or not in every run"]
@@ -225,5 +228,5 @@ def _missing(
 
 
 def _few(items: list[str]) -> list[str]:
-    more = len(items) - MOST_NAMED
-    return [*items[:MOST_NAMED], f"{more} more"] if more > 0 else items
+    n_more = len(items) - MOST_NAMED
+    return [*items[:MOST_NAMED], f"{n_more} more"] if n_more > 0 else items

@@ -1,4 +1,4 @@
-"""The verdict of a gate: figures held against ceilings, and the checks of them."""
+"""Verdict of a gate: figures compared with ceilings, and the checks of them."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,14 +26,14 @@ _DOUBTED = "above the ceiling, but"
 
 
 class Held(Interval):
-    """One figure held against its ceiling.
+    """One figure compared with its ceiling.
 
     Attributes:
-        what: Which one, in words: "fedmia-2 on client 0 in seed 1".
-        value: The figure; None where it was refused or is absent.
-        outcome: What comes of it.
-        reason: Why, where that does not follow from limits and ceiling.
-        more: What would settle it; None where it is settled.
+        what: Name of the figure: "fedmia-2 on client 0 in seed 1".
+        value: The figure; None if it was refused or is absent.
+        outcome: Outcome of the comparison.
+        reason: The reason, if it does not follow from limits and ceiling.
+        more: What would settle it; None if it is settled.
     """
 
     what: str
@@ -44,19 +44,19 @@ class Held(Interval):
 
 
 class Check(Part):
-    """One line of a policy: a ceiling and all figures under it, or a demand on the evidence.
+    """One line of a policy: a ceiling and its figures, or a requirement on the evidence.
 
     Attributes:
-        section: Of the policy.
+        section: Section of the policy.
         name: What is judged: "AUC against unseen samples".
-        metric: What kind of figure; empty for a demand.
-        ceiling: None for a demand.
-        outcome: The gravest of the figures'.
-        reason: In words.
-        figures: How many were held against the ceiling.
-        outcomes: How many of each outcome.
-        worst: The gravest figure, and of these that with the largest upper limit.
-        needs: What would settle all of its figures, where several are not settled.
+        metric: Metric of the figures; empty for a requirement.
+        ceiling: Largest value that is allowed; None for a requirement.
+        outcome: Gravest outcome of the figures.
+        reason: Reason for the outcome.
+        figures: Number of figures compared with the ceiling.
+        outcomes: Number of figures by outcome.
+        worst: The gravest figure, and of these the one with the largest upper limit.
+        needs: What would settle all of its figures, if several are not settled.
         open: Every figure that does not pass, the gravest first.
     """
 
@@ -74,17 +74,17 @@ class Check(Part):
 
 
 class Verdict(Part):
-    """The answer of a policy for a record.
+    """Verdict of a policy on a record.
 
     Attributes:
-        rules: Of this version's judging.
+        rules: Version of the rules of judging.
         record: Name of the record.
         kind: "study" or "games".
-        content_hash: That of the record.
+        content_hash: Content hash of the record.
         policy: Name of the policy.
         policy_hash: SHA-256 over all of its settings.
-        outcome: Of the gate: pass, fail or inconclusive.
-        reason: One paragraph in plain words.
+        outcome: Outcome of the gate: pass, fail or inconclusive.
+        reason: The reason, in one paragraph.
         limits: What the limits are corrected for, and what not.
         checks: One for each line of the policy.
         unjudged: What the record has and the policy does not ask about.
@@ -106,14 +106,7 @@ class Verdict(Part):
 
 
 def demand(section: Section, name: str, faults: Sequence[str], otherwise: Outcome) -> Check:
-    """A check that no figure is needed for.
-
-    Args:
-        section: Of the policy.
-        name: What is asked.
-        faults: What is wrong, in words; none passes.
-        otherwise: What a fault makes of it.
-    """
+    """Return a check without figures."""
     return Check(
         section=section,
         name=name,
@@ -123,60 +116,54 @@ def demand(section: Section, name: str, faults: Sequence[str], otherwise: Outcom
 
 
 def ceiling_check(
-    section: Section, name: str, metric: str, ceiling: float, held: Sequence[Held]
+    section: Section, name: str, metric: str, ceiling: float, results: Sequence[Held]
 ) -> Check:
-    """A ceiling and the figures under it; without any figure nothing is concluded.
-
-    Args:
-        section: Of the policy.
-        name: What is judged, in words.
-        metric: What kind of figure.
-        ceiling: The most that is allowed.
-        held: Figures held against it.
-    """
-    ranked = sorted(held, key=_rank, reverse=True)
+    """Return the check of a ceiling; inconclusive without any figure."""
+    ranked = sorted(results, key=_rank, reverse=True)
     worst = ranked[0] if ranked else None
     return Check(
         section=section,
         name=name,
         metric=metric,
         ceiling=ceiling,
-        outcome=gravest(one.outcome for one in held),
+        outcome=gravest(result.outcome for result in results),
         reason=(worst.reason or "") if worst else "the record has no such figure",
-        figures=len(held),
-        outcomes=dict(sorted(Counter(str(one.outcome) for one in held).items())),
+        figures=len(results),
+        outcomes=dict(sorted(Counter(str(result.outcome) for result in results).items())),
         worst=worst,
-        needs=_needs(held),
-        open=[one for one in ranked if one.outcome is not Outcome.PASS],
+        needs=_needs(results),
+        open=[result for result in ranked if result.outcome is not Outcome.PASS],
     )
 
 
 def concluded(checks: Sequence[Check]) -> Outcome:
-    """The outcome of all checks: everything must pass, and a ceiling must have been kept.
+    """Return the outcome of all checks: all must pass, at least one of them a ceiling.
 
-    Demands on the evidence that are met make no pass by themselves, and neither do lower bounds.
+    Met requirements and lower bounds alone do not make a pass.
     """
-    found = gravest(check.outcome for check in checks)
-    kept = any(c.outcome is Outcome.PASS and c.ceiling is not None for c in checks)
-    if found in (Outcome.PASS, Outcome.NOT_REFUTED):
-        return Outcome.PASS if kept else Outcome.INCONCLUSIVE
-    return found
+    outcome = gravest(check.outcome for check in checks)
+    has_kept = any(c.outcome is Outcome.PASS and c.ceiling is not None for c in checks)
+    if outcome in (Outcome.PASS, Outcome.NOT_REFUTED):
+        return Outcome.PASS if has_kept else Outcome.INCONCLUSIVE
+    return outcome
 
 
-def _needs(held: Sequence[Held]) -> str:
-    """Evidence that would settle the hardest of several figures, where that can be said."""
+def _needs(results: Sequence[Held]) -> str:
+    """Return the evidence that would settle the hardest of several figures; empty if unknown."""
     # What a control takes back is settled by no number of samples.
     unsettled = [
-        one
-        for one in held
-        if one.outcome is Outcome.INCONCLUSIVE and not one.reason.startswith(_DOUBTED)
+        result
+        for result in results
+        if result.outcome is Outcome.INCONCLUSIVE and not result.reason.startswith(_DOUBTED)
     ]
-    wants = [one.more for one in unsettled if one.more is not None and one.more.count]
+    wants = [result.more for result in unsettled if result.more is not None and result.more.count]
     if len(unsettled) < 2:
         return ""
     if len(wants) < len(unsettled):
-        rest = len(unsettled) - len(wants)
-        return f"{rest} of these would not be settled even by {MOST_TIMES} times as many samples"
+        n_others = len(unsettled) - len(wants)
+        return (
+            f"{n_others} of these would not be settled even by {MOST_TIMES} times as many samples"
+        )
     hardest = max(wants, key=lambda want: want.count)
     those = "both" if len(unsettled) == 2 else f"all {len(unsettled)}"
     return (
@@ -185,21 +172,21 @@ def _needs(held: Sequence[Held]) -> str:
     )
 
 
-def _rank(one: Held) -> tuple[int, float]:
-    limits = [number for number in (one.high, one.value, one.low) if number is not None]
+def _rank(result: Held) -> tuple[int, float]:
+    limits = [number for number in (result.high, result.value, result.low) if number is not None]
     # A figure that is absent is worse than one that is merely too wide.
-    return gravity(one.outcome), limits[0] if limits else float("inf")
+    return gravity(result.outcome), limits[0] if limits else float("inf")
 
 
 class Judged(NamedTuple):
-    """A figure under a ceiling, or the place of one that is missing.
+    """Figure under a ceiling, or a missing one.
 
     Attributes:
-        what: Which figure, in words.
-        figure: None where the record has none.
-        why: Why nothing follows from it, or why it is missing; empty where it can be held.
-        doubt: Why a figure above the ceiling cannot be believed; empty where it can.
-        more: Says what would settle the figure; asked only where it is not settled.
+        what: Name of the figure.
+        figure: The figure; None if the record lacks it.
+        why: Why it is missing, or nothing follows from it; empty for no reason.
+        doubt: Why a figure above the ceiling cannot be believed; empty for no reason.
+        more: Returns what would settle the figure; called only if it is not settled.
     """
 
     what: str
@@ -209,109 +196,92 @@ class Judged(NamedTuple):
     more: Callable[[], RequiredSamples | None] = lambda: None
 
 
-def by_interval(one: Judged, ceiling: float, confidence: float) -> Held:
-    """A figure by its limits; a refused or absent one never passes.
-
-    Args:
-        one: The figure.
-        ceiling: The most that is allowed.
-        confidence: That the limits must have.
-    """
-    figure = one.figure
-    if figure is None or one.why:
-        return _open(one)
-    outcome, reason = _outcome(figure, ceiling, confidence, one.doubt)
-    # Where the limits decide and something else stands against it, no sample would settle it.
-    open_still = outcome is Outcome.INCONCLUSIVE and _undecided(figure, ceiling, confidence)
-    return Held(
-        what=one.what,
-        value=figure.value,
-        low=figure.low,
-        high=figure.high,
-        method=figure.method if figure.value is not None else "",
-        outcome=outcome,
-        reason=reason,
-        more=one.more() if open_still else None,
-    )
+def by_interval(judged: Judged, ceiling: float, confidence: float) -> Held:
+    """Compare a figure's limits with a ceiling; a missing one never passes."""
+    figure = judged.figure
+    if figure is None or judged.why:
+        return _open(judged)
+    outcome, reason, is_open = _outcome(figure, ceiling, confidence, judged.doubt)
+    more = judged.more() if is_open else None
+    result = _held(judged, outcome, reason, low=figure.low, high=figure.high, more=more)
+    return result if figure.value is not None else result.model_copy(update={"method": ""})
 
 
-def by_lower_bound(one: Judged, ceiling: float, confidence: float) -> Held:
-    """A lower bound: it can fail, or say nothing; see :func:`by_interval`."""
-    figure = one.figure
+def by_lower_bound(judged: Judged, ceiling: float, confidence: float) -> Held:
+    """Compare a lower bound with a ceiling; it can fail, and never pass."""
+    figure = judged.figure
     if figure is None or figure.low is None:
-        return _open(one._replace(figure=None, why=one.why or (figure.note if figure else "")))
+        why = judged.why or (figure.note if figure else "")
+        return _open(judged._replace(figure=None, why=why))
     outcome, reason = bound_against(figure.low, ceiling), figure.note
-    if outcome is Outcome.FAIL and one.doubt:
-        outcome, reason = Outcome.INCONCLUSIVE, f"{_DOUBTED} {one.doubt}"
+    if outcome is Outcome.FAIL and judged.doubt:
+        outcome, reason = Outcome.INCONCLUSIVE, f"{_DOUBTED} {judged.doubt}"
     elif figure.ceiling is not None and figure.ceiling <= ceiling:
         reason = f"even a perfect attack could not have shown more than {figure.ceiling:.3g}"
+    return _held(judged, outcome, reason, low=figure.low)
+
+
+def as_known(judged: Judged, ceiling: float, confidence: float) -> Held:
+    """Compare an exact figure with a ceiling."""
+    figure = judged.figure
+    if figure is None or figure.value is None:
+        why = judged.why or (figure.note if figure else "") or "there is no guarantee"
+        return _open(judged._replace(figure=None, why=why))
+    outcome = Outcome.PASS if figure.value <= ceiling else Outcome.FAIL
+    return _held(judged, outcome, figure.note, high=figure.value)
+
+
+def as_known_or_failed(judged: Judged, ceiling: float, confidence: float) -> Held:
+    """Compare an exact figure with a ceiling; one without a bound fails."""
+    result = as_known(judged, ceiling, confidence)
+    is_bounded = result.value is not None
+    return result if is_bounded else result.model_copy(update={"outcome": Outcome.FAIL})
+
+
+def _open(judged: Judged) -> Held:
+    return _held(judged, Outcome.INCONCLUSIVE, judged.why)
+
+
+def _held(
+    judged: Judged,
+    outcome: Outcome,
+    reason: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    more: RequiredSamples | None = None,
+) -> Held:
+    value = judged.figure.value if judged.figure else None
+    method = judged.figure.method if judged.figure else ""
     return Held(
-        what=one.what,
-        value=figure.value,
-        low=figure.low,
-        method=figure.method,
+        what=judged.what,
+        value=value,
+        low=low,
+        high=high,
+        method=method,
         outcome=outcome,
         reason=reason,
-    )
-
-
-def as_known(one: Judged, ceiling: float, confidence: float) -> Held:
-    """A figure that holds for sure and needs no interval; see :func:`by_interval`."""
-    figure = one.figure
-    if figure is None or figure.value is None:
-        why = one.why or (figure.note if figure else "") or "there is no guarantee"
-        return _open(one._replace(figure=None, why=why))
-    return Held(
-        what=one.what,
-        value=figure.value,
-        high=figure.value,
-        method=figure.method,
-        outcome=Outcome.PASS if figure.value <= ceiling else Outcome.FAIL,
-        reason=figure.note,
-    )
-
-
-def as_known_or_failed(one: Judged, ceiling: float, confidence: float) -> Held:
-    """The same, where a figure without a bound is above any ceiling."""
-    held = as_known(one, ceiling, confidence)
-    return held if held.value is not None else held.model_copy(update={"outcome": Outcome.FAIL})
-
-
-def _open(one: Judged) -> Held:
-    """A figure from which nothing follows."""
-    figure = one.figure
-    return Held(
-        what=one.what,
-        value=figure.value if figure else None,
-        method=figure.method if figure else "",
-        outcome=Outcome.INCONCLUSIVE,
-        reason=one.why,
+        more=more,
     )
 
 
 def _outcome(
     figure: Estimate, ceiling: float, confidence: float, doubt: str
-) -> tuple[Outcome, str]:
+) -> tuple[Outcome, str, bool]:
+    """Return outcome and reason, and whether more samples could settle the figure."""
     if figure.value is None:
-        return Outcome.INCONCLUSIVE, figure.note or "the record refuses this figure"
+        # The sample may be too small.
+        return Outcome.INCONCLUSIVE, figure.note or "the record refuses this figure", True
+    stated = level(figure.method)
+    is_sure = stated is not None and stated >= confidence - _SLACK
     if figure.low is None and figure.high is None:
         why = figure.method or figure.note or "none was made"
-        return Outcome.INCONCLUSIVE, f"no interval: {why}"
-    stated = level(figure.method)
-    if stated is None or stated < confidence - _SLACK:
-        said = "no confidence" if stated is None else f"{stated:.6g}"
-        return Outcome.INCONCLUSIVE, (
-            f"its limits state {said}, and the policy asks for {confidence:g}"
-        )
+        return Outcome.INCONCLUSIVE, f"no interval: {why}", is_sure
+    if not is_sure:
+        stating = "no confidence" if stated is None else f"{stated:.6g}"
+        reason = f"its limits state {stating}, and the policy asks for {confidence:g}"
+        return Outcome.INCONCLUSIVE, reason, False
     outcome = against(figure.low, figure.high, ceiling)
     if outcome is Outcome.FAIL and doubt:
-        return Outcome.INCONCLUSIVE, f"{_DOUBTED} {doubt}"
-    return outcome, ""
-
-
-def _undecided(figure: Estimate, ceiling: float, confidence: float) -> bool:
-    if figure.value is None:
-        return True  # a sample that is too small may be why
-    stated = level(figure.method)
-    enough = stated is not None and stated >= confidence - _SLACK
-    return enough and against(figure.low, figure.high, ceiling) is Outcome.INCONCLUSIVE
+        return Outcome.INCONCLUSIVE, f"{_DOUBTED} {doubt}", False
+    return outcome, "", outcome is Outcome.INCONCLUSIVE

@@ -1,4 +1,4 @@
-"""Shared by recorders in any framework: checks of uploads, reported metrics, errors as warnings."""
+"""Parts shared by the recorders of all frameworks: checks of uploads, metrics, warnings."""
 
 import re
 import warnings
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -34,21 +34,23 @@ NO_COMMON_MODEL = (
 def refuse_not_finite(upload: Values, sent: Callable[[], Values | None]) -> None:
     """Raise if an upload holds NaN or infinite values, or no real numbers at all.
 
-    An array that came back as it was sent may hold them: some masks are buffers of minus infinity.
-    ``sent`` returns the model that was sent; it is called only if there are such values.
+    An unchanged array may hold them: some masks are buffers of minus infinity. ``sent`` returns the
+    model that was sent; it is called only if there are such values.
     """
     for name, value in _items(upload):
         tensor = tensor_of(value, f"its {name!r}")
         if not tensor.is_floating_point() or bool(tensor.isfinite().all()):
             continue
-        known = dict(_items(sent() or {})).get(name)
-        if known is None or not np.array_equal(_numbers(value), _numbers(known), equal_nan=True):
+        sent_value = dict(_items(sent() or {})).get(name)
+        if sent_value is None or not np.array_equal(
+            _numbers(value), _numbers(sent_value), equal_nan=True
+        ):
             raise BadInput(f"its {name!r} has {NOT_FINITE}")
 
 
 def _numbers(value: Tensor | np.ndarray) -> np.ndarray:
-    found: np.ndarray = tensor_of(value, "it").double().numpy()
-    return found
+    numbers: np.ndarray = tensor_of(value, "it").double().numpy()
+    return numbers
 
 
 def _items(arrays: Values) -> Iterable[tuple[str, Tensor | np.ndarray]]:
@@ -62,9 +64,9 @@ Key = TypeVar("Key", int, str)
 
 @dataclass
 class OpenRound(Generic[Key]):
-    """One round while it goes on: what nodes, or tasks, have answered.
+    """One round in progress: answers of nodes or tasks.
 
-    Errors are in ``lost`` with their reasons; answers that cannot be measured are in ``excluded``.
+    ``lost`` has errors and ``excluded`` answers that cannot be measured, each with the reason.
     """
 
     index: int
@@ -89,18 +91,18 @@ class OpenRound(Generic[Key]):
         excluded: Mapping[Called, str],
         note: str,
     ) -> None:
-        """Tell a recorder of the round, which is over; ``fault`` says why it cannot be recorded.
+        """Pass a finished round to a recorder; ``fault`` says why it cannot be recorded.
 
         Args:
-            recorder: Its recorder.
-            index: The round as it is recorded.
-            asked: Nodes or tasks that were sent something.
+            recorder: The recorder.
+            index: Number of the round in the recording.
+            asked: Nodes or tasks that were sent the model.
             clients: The client of each, if known.
             chosen: The node or task of each client to measure.
             models: The model that each client was sent.
             after, fault, excluded, note: See :meth:`fedaudit.live.recorder.Recorder.round`.
         """
-        known = {clients[key] for key in asked if key in clients}
+        asked_clients = {clients[key] for key in asked if key in clients}
         unnamed = sum(key not in clients for key in asked)
         if not fault and share_no_shape(
             models.values(), [self.uploads[k] for k in chosen.values()]
@@ -109,7 +111,7 @@ class OpenRound(Generic[Key]):
         if fault:
             named = {clients[key] for key in self.answered if key in clients}
             answered = named if self.answered <= clients.keys() else None
-            recorder.missed(index, fault, asked=known, answered=answered, unnamed=unnamed)
+            recorder.missed(index, fault, asked=asked_clients, answered=answered, unnamed=unnamed)
             return
         first = next(iter(models.values()))
         if not recorder.sees_uploads:
@@ -121,7 +123,7 @@ class OpenRound(Generic[Key]):
             sent=first if all(model is first for model in models.values()) else models,
             uploads={client: self.uploads[key] for client, key in chosen.items()},
             weights=weights if sum(weights.values()) > 0 else None,
-            asked=known,
+            asked=asked_clients,
             unnamed=unnamed,
             after=after,
             excluded=excluded,
@@ -133,7 +135,9 @@ class OpenRound(Generic[Key]):
 def share_no_shape(sent: Iterable[Values], uploads: Collection[Values]) -> bool:
     """Return True if no array of any upload has the shape of an array that was sent."""
     shapes = {shape for model in sent for shape in _shapes(model)}
-    return bool(uploads and shapes) and all(shapes.isdisjoint(_shapes(one)) for one in uploads)
+    return bool(uploads and shapes) and all(
+        shapes.isdisjoint(_shapes(upload)) for upload in uploads
+    )
 
 
 def _shapes(arrays: Values) -> set[tuple[int, ...]]:
@@ -141,8 +145,17 @@ def _shapes(arrays: Values) -> set[tuple[int, ...]]:
 
 
 def warn(text: str, *, stacklevel: int) -> None:
-    """Warn in one line that steers neither a screen nor a CI system; it may quote clients."""
+    """Warn in one line without terminal or CI commands, as texts may be of clients."""
     warnings.warn(log_line(f"fedaudit: {text}"), RuntimeWarning, stacklevel=stacklevel + 1)
+
+
+def delegated(name: str) -> Callable[..., Any]:
+    """Return a method that calls the method ``name`` of the wrapped object, ``self.inner``."""
+
+    def method(self: Any, *args: object, **kwargs: object) -> object:
+        return getattr(self.inner, name)(*args, **kwargs)
+
+    return method
 
 
 @contextmanager
@@ -150,7 +163,7 @@ def warn_of_errors(what: str, *, strict: bool) -> Iterator[None]:
     """Turn any error of the block into a warning, unless the recording is strict."""
     try:
         yield
-    # Whoever has warnings raised asked for it.
+    # Warnings are errors only if the user asked for it.
     except Warning:
         raise
     except Exception as error:

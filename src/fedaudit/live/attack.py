@@ -1,4 +1,4 @@
-"""Attacks on a live recording, and its coverage: what was measured, and what is missing."""
+"""Attacks on a live recording, and its coverage: measured and missing rounds."""
 
 import hashlib
 import json
@@ -263,7 +263,7 @@ def _targets(contents: _Contents, called: Collection[Called]) -> tuple[ClientId,
 
 
 def _taking_part(contents: _Contents, targets: Sequence[ClientId]) -> tuple[ClientId, ...]:
-    """Return the targets with at least one measured upload; raise if there are none."""
+    """Return the targets with at least one measured upload; raise without any."""
     present = tuple(c for c in targets if rounds_with(c, contents.measured))
     if present:
         return present

@@ -1,4 +1,4 @@
-"""The samples of an audit of somebody's federation, and who trains on them."""
+"""Audited samples of a recorded federation, and which client trains on each."""
 
 import warnings
 from collections.abc import Iterable, Mapping

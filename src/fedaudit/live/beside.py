@@ -1,4 +1,4 @@
-"""A process that measures a recording's rounds beside the training, one after another."""
+"""Background process that measures a recording's rounds during training, one after another."""
 
 import json
 import os
@@ -41,19 +41,23 @@ Measure: TypeAlias = Callable[[Path], Mapping[ClientId, str]]
 
 
 class Outcome(NamedTuple):
-    """Result of a round that the background process measured.
-
-    Attributes:
-        round: Its number.
-        seconds: That it took.
-        error: Why it could not be measured; empty where it was.
-        faulty: Clients without whom it was measured, with the reason.
-    """
+    """Result of a round that the background process measured."""
 
     round: int
     seconds: float
     error: str
     faulty: Mapping[ClientId, str] = MappingProxyType({})
+
+
+def outcome_of(index: int, path: Path, measure: Measure) -> Outcome:
+    """Measure the round in a file; an error is part of the outcome."""
+    began, reason, faulty = monotonic(), "", dict[ClientId, str]()
+    try:
+        faulty |= measure(path)
+    # Whatever it is: the next round is another one.
+    except Exception as error:
+        reason = str(error)[:2000] or type(error).__name__
+    return Outcome(index, monotonic() - began, reason, faulty)
 
 
 def refuse_impossible(device: torch.device) -> None:
@@ -90,27 +94,20 @@ class Beside:
     def __init__(
         self, folder: Path, measure: Measure, seconds: float, keeps: Sequence[int]
     ) -> None:
-        """Store the settings; the process starts later.
-
-        Args:
-            folder: Folder of the recording.
-            measure: Measures the round in a file, and always removes the file.
-            seconds: Expected seconds for a round.
-            keeps: Open files that the process needs, such as the folder's lock; others are closed.
-        """
+        """Store the settings; the process starts later."""
         self._folder, self._measure, self._keeps = folder, measure, tuple(keeps)
         self._limit = max(_PATIENCE, 20 * seconds)
         self._trainer = os.getpid()
         self._pid, self._starts = 0, 0
         self._pipe: Connection | None = None
-        self._heard: list[Outcome] = []
+        self._received: list[Outcome] = []
 
     @property
     def given_up(self) -> bool:
         """True if the process has ended too often to be started again."""
         return self._starts >= _STARTS and not self._alive()
 
-    def handed(self) -> None:
+    def notify(self) -> None:
         """Notify the process that a round waits, and start it if it is not running."""
         # Not in a copy of the program that somebody else has made.
         if os.getpid() == self._trainer:
@@ -120,8 +117,8 @@ class Beside:
 
     def outcomes(self) -> list[Outcome]:
         """Return the outcomes since the last call."""
-        self._listen(0.0)
-        outcomes, self._heard = self._heard, []
+        self._poll(0.0)
+        outcomes, self._received = self._received, []
         return outcomes
 
     def wait(self, n_waiting: int) -> None:
@@ -139,7 +136,7 @@ class Beside:
                 self._kill()
                 self._starts = _STARTS
                 return
-            self._listen(_POLLED)
+            self._poll(_POLLED)
 
     def close(self) -> None:
         """End the process once all waiting rounds are measured, and release the folder."""
@@ -148,13 +145,13 @@ class Beside:
         self._send(_END)
         until = monotonic() + 2 * _POLLED
         while not waiting(self._folder) and self._alive() and monotonic() < until:
-            self._listen(_POLLED)
-        self._let_go()
+            self._poll(_POLLED)
+        self._disconnect()
 
     def _start(self) -> None:
         """Fork a detached process; a failed fork counts as a start."""
         self._starts += 1
-        self._let_go()
+        self._disconnect()
         ours, theirs = Pipe()
         try:
             write_whole(own_folder(self._folder, FOLDER) / TRAINER, str(self._trainer))
@@ -163,7 +160,7 @@ class Beside:
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
                 if pid == 0:
-                    self._leave(theirs)
+                    self._detach(theirs)
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
             theirs.close()
@@ -178,27 +175,27 @@ class Beside:
         theirs.close()
 
     def _alive(self) -> bool:
-        self._listen(0.0)
+        self._poll(0.0)
         return self._pipe is not None
 
-    def _listen(self, wait: float) -> None:
+    def _poll(self, wait: float) -> None:
         """Receive outcomes, and notice if the process has exited."""
         try:
             while self._pipe is not None and self._pipe.poll(wait):
                 index, seconds, error, faulty = json.loads(self._pipe.recv_bytes())
                 named = {int(client): str(why) for client, why in faulty.items()}
-                self._heard.append(Outcome(index, seconds, error, named))
+                self._received.append(Outcome(index, seconds, error, named))
                 wait = 0.0
         except (EOFError, OSError):
-            self._let_go()
+            self._disconnect()
 
     def _kill(self) -> None:
         if self._alive():
             with suppress(OSError):
                 os.kill(self._pid, signal.SIGKILL)
-        self._let_go()
+        self._disconnect()
 
-    def _let_go(self) -> None:
+    def _disconnect(self) -> None:
         if self._pipe is not None:
             self._pipe.close()
         self._pipe, self._pid = None, 0
@@ -208,7 +205,7 @@ class Beside:
             if self._pipe is not None:
                 self._pipe.send_bytes(what)
 
-    def _leave(self, pipe: Connection) -> NoReturn:
+    def _detach(self, pipe: Connection) -> NoReturn:
         """Fork again, so that the process is not a child of the program, and exit."""
         try:
             if os.fork() == 0:
@@ -239,20 +236,13 @@ class Beside:
             pass
 
     def _measure_next(self, pipe: Connection, done: set[int]) -> bool:
-        """Measure the first waiting round, each once; return False if there is none."""
-        waiting_rounds = [
-            (index, path) for index, path in waiting(self._folder) if index not in done
-        ]
+        """Measure the first waiting round, each once; return whether any waits."""
+        waiting_rounds = [each for each in waiting(self._folder) if each[0] not in done]
         for index, path in waiting_rounds[:1]:
             done.add(index)
-            began, reason, faulty = monotonic(), "", dict[ClientId, str]()
-            try:
-                faulty |= self._measure(path)
-            # Whatever it is: the next round is another one.
-            except Exception as error:
-                reason = str(error)[:2000] or type(error).__name__
+            outcome = outcome_of(index, path, self._measure)
             with suppress(OSError):
-                pipe.send_bytes(json.dumps([index, monotonic() - began, reason, faulty]).encode())
+                pipe.send_bytes(json.dumps(outcome).encode())
         return bool(waiting_rounds)
 
 
@@ -289,7 +279,7 @@ def _is_over(pipe: Connection, trainer: int, *, wait: float) -> bool:
             wait = 0.0
             if pipe.recv_bytes() == _END:
                 return True
-        # Another copy of the program may hold the pipe open, so that its end is not heard.
+        # Another copy of the program may hold the pipe open, so that its end is not noticed.
         return _has_ended(trainer)
     except (EOFError, OSError):
         return True

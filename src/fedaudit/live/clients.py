@@ -1,4 +1,4 @@
-"""Clients as other people's loops call them: numbers, names, and who took part in a round."""
+"""Clients of a recorded loop: numbers, names, and which took part in a round."""
 
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -23,12 +23,7 @@ ByClient: TypeAlias = Mapping[ClientId, Value] | Mapping[str, Value] | Mapping[C
 def number_of(client: object) -> ClientId:
     """Return the number of a client; that of a name depends on the name alone.
 
-    Args:
-        client: A whole number, a name, or a number in digits. Names that look alike are one name;
-            see :func:`plain_name`.
-
-    Raises:
-        BadInput: It is neither.
+    Numbers in digits are numbers, and names that look alike are one name; see :func:`plain_name`.
     """
     try:
         if isinstance(client, str):
@@ -103,15 +98,7 @@ _MOST_NAMED = 5
 
 
 class Participants(NamedTuple):
-    """Clients of one round, by number.
-
-    Attributes:
-        asked: Clients that were sent something.
-        uploads: What came back.
-        faulty: Clients that answered with what cannot be read, with the reason.
-        unnamed: How many of ``asked`` are called in a way that no audited client is.
-        note: Why an upload belongs to no client that is known; empty if all do.
-    """
+    """Clients of one round, by number."""
 
     asked: list[ClientId]
     uploads: dict[ClientId, Weights]
@@ -137,11 +124,7 @@ def participants_of(
     excluded: ByClient[str],
     audited: Collection[ClientId],
 ) -> Participants:
-    """Return the clients of a round by number, without those that have none.
-
-    Raises:
-        BadInput: No upload belongs to a client that is known.
-    """
+    """Return the clients of a round by number, without those that have none."""
     readable, faulty = dict[ClientId, Weights](), dict[ClientId, str]()
     called, strange = dict[ClientId, Called](), list[str]()
     for client, upload in uploads.items():
@@ -208,7 +191,7 @@ class Attendance:
         )
 
     def summary(self) -> str:
-        """Return a closing warning on rounds and clients; empty if there is none."""
+        """Return a closing warning on rounds and clients, or an empty text."""
         sentences = []
         if reasons := [*filter(None, self.reasons.values())]:
             sentences.append(

@@ -35,13 +35,7 @@ _OF_EACH_START = {
 
 
 def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
-    """Claim a folder for a recording, and return the recording as it was first started.
-
-    Raises:
-        BadInput: The folder holds something else, a link or a file where rounds go, or a recording
-            of other settings or samples.
-        Damaged: What it holds cannot be read.
-    """
+    """Claim a folder for a recording, and return the recording as it was first started."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         foreign = [name for name in (STUDY_FILE, RECORD_FILE) if (folder / name).exists()]

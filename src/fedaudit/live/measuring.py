@@ -1,4 +1,4 @@
-"""Measuring of a recorder's rounds in the loop, beside it or after it, and its cost."""
+"""Measurement of a recorder's rounds: in the loop, in the background or after it."""
 
 import re
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from fedaudit.engines.local import one_thread
 from fedaudit.evaluation.accuracy import accuracy_notes, evaluation_split
 from fedaudit.evaluation.controls import untrained_rounds
 from fedaudit.evaluation.uploads import reported_notes, update_notes
-from fedaudit.live.beside import MOST_WAITING, Beside, Outcome, is_left_alone
+from fedaudit.live.beside import MOST_WAITING, Beside, Outcome, is_left_alone, outcome_of
 from fedaudit.live.files import clear, hand_over, read_waiting, waiting
 from fedaudit.live.recording import Recording, RoundEntry
 from fedaudit.live.rounds import SENT, measure_sound
@@ -68,27 +68,12 @@ class Measuring:
         failed: Callable[[RoundEntry, str], None],
         log: Callable[[str], None],
     ) -> None:
-        """Store the settings; nothing is measured yet.
-
-        Args:
-            folder: The recording's, to which ``lock`` belongs.
-            recording: Its settings.
-            setup: What is measured of a round.
-            shape: Form of the network's parameters.
-            lock: Kept until :meth:`close`.
-            when: When rounds are measured.
-            workers: Threads for the gradient signals.
-            device: Where models are run.
-            note: Logs that a round is measured.
-            failed: Logs why one is not; never raises.
-            log: Takes lines on the cost, and on the progress of what takes long.
-        """
         self._folder, self._recording, self._setup, self._shape = folder, recording, setup, shape
         self._lock: Lock | None = lock
         self._when, self._workers, self._device = when, workers, device
         self._note, self._failed, self._log = note, failed, log
         self._evaluation = evaluation_split(setup)
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._waited, self._expected = 0.0, 0.0
         self._outcomes: list[Outcome] = []
         self._beside: Beside | None = None
@@ -111,7 +96,7 @@ class Measuring:
             keeps = [self._lock.number]
             self._beside = Beside(self._folder, self._measure_file, self._expected, keeps)
             if has_waiting:
-                self._beside.handed()
+                self._beside.notify()
         elif has_waiting and self._when == "now":
             self._measure_left()
 
@@ -126,7 +111,7 @@ class Measuring:
             faulty = self._measured(seen, entry)
             self._outcomes.append(Outcome(entry.round, monotonic() - began, "", faulty))
         elif self._beside is not None:
-            self._beside.handed()
+            self._beside.notify()
 
     def outcomes(self) -> list[Outcome]:
         """Return outcomes since the last call, and log long measurements."""
@@ -235,24 +220,20 @@ class Measuring:
     def _measure_left(self) -> None:
         waiting_rounds = waiting(self._folder)
         for done, (index, path) in enumerate(waiting_rounds):
-            began, reason, faulty = monotonic(), "", dict[ClientId, str]()
-            try:
-                faulty = self._measure_file(path)
-            except Exception as error:
-                reason = str(error) or type(error).__name__
-            self._outcomes.append(Outcome(index, 0.0, reason, faulty))
-            if monotonic() - began >= _EVERY:
+            outcome = outcome_of(index, path, self._measure_file)
+            self._outcomes.append(outcome._replace(seconds=0.0))
+            if outcome.seconds >= _EVERY:
                 self._log(f"{done + 1} of {_rounds(len(waiting_rounds))} are measured")
 
     def _wait_for_room(self, entry: RoundEntry) -> None:
         assert self._beside is not None
         if self._beside.given_up:
-            self._say_once(
+            self._log_once(
                 "the process that measures could not be kept running; what waits is measured when "
                 "the recording is closed"
             )
         elif len(waiting(self._folder)) >= MOST_WAITING:
-            self._say_once(
+            self._log_once(
                 f"round {entry.round} waits until one of {MOST_WAITING} earlier ones is measured; "
                 "measuring takes longer than training, see every= and measure='after'"
             )
@@ -260,10 +241,10 @@ class Measuring:
             self._beside.wait(MOST_WAITING - 1)
             self._waited += monotonic() - began
 
-    def _say_once(self, text: str) -> None:
+    def _log_once(self, text: str) -> None:
         kind = re.sub(r"\d+", "", text)
-        if kind not in self._told:
-            self._told.add(kind)
+        if kind not in self._logged:
+            self._logged.add(kind)
             self._log(text)
 
 

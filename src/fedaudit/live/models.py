@@ -35,7 +35,7 @@ _NEXT_TO_NOTHING = 1e-6
 class CanaryClients:
     """Clients whose random updates measure how well one client's update is hidden.
 
-    A canary client returns the model that it received. If its fair coin says so, it moves the
+    A canary client returns the model that it received. Depending on its fair coin, it moves the
     model in a random direction, by the length to which clients' updates are clipped. The server
     must treat it like any other client: clip, weight and add noise.
 
@@ -86,7 +86,7 @@ class CanaryClients:
         self.sends = seeded_numpy(self.seed, "canary coins").random(count) < 0.5
 
     def upload(self, number: int, sent: Weights) -> dict[str, Tensor] | list[ndarray]:
-        """Return a canary's answer: the received model, moved if its coin says so.
+        """Return a canary's answer: the received model, moved if its coin is heads.
 
         Without a move one value changes by a millionth of the length, or in its last bits.
 

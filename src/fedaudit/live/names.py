@@ -131,7 +131,7 @@ def sent_names(module: nn.Module) -> dict[str, str]:
     """Map the names under which PEFT sends trained parameters to the network's own names.
 
     ``get_peft_model_state_dict`` leaves out what an adapter is called (``lora_A.weight`` for
-    ``lora_A.default.weight``), and where in a larger network the adapted one stands.
+    ``lora_A.default.weight``), and the path of the adapted part in a larger network.
 
     Returns:
         In PEFT's order; nothing for a network without adapters of PEFT's, and no name that two

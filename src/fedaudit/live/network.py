@@ -1,4 +1,4 @@
-"""Networks that clients of somebody's federation train, as fedaudit describes them."""
+"""Networks that clients of a recorded federation train, as models of fedaudit."""
 
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -34,13 +34,7 @@ _FEW = 3
 
 
 class Network(NamedTuple):
-    """Network that is trained elsewhere.
-
-    Attributes:
-        architecture: Builds untrained copies.
-        shape: Form of its parameters.
-        classes: Number of logits.
-    """
+    """Network that is trained elsewhere."""
 
     architecture: Architecture
     shape: Shape
@@ -55,15 +49,6 @@ def network_of(
     ``logits`` of a returned object or dictionary are its outputs. One logit z of a binary
     classifier is read as the two logits 0 and z, which have the same loss. Half precision is
     measured in single precision, and torch's wrappers are removed.
-
-    Args:
-        model: A module, or a function that builds one.
-        samples: Samples to run it on.
-        task: What it is trained for.
-        not_uploaded: Names or patterns of values that clients do not upload.
-
-    Raises:
-        BadInput: It is not a torch module, or its outputs do not fit the task.
     """
     with torch.random.fork_rng(devices=[]):
         module, build = _made(model)
@@ -254,10 +239,6 @@ def _tried(model: Model, samples: Samples) -> Iterator[Tensor]:
     with torch.no_grad():
         yield task.outputs(module, rows.clone())
         for scale in _SCALES:
-            for value in _floating(module):
+            for value in (each for each in module.parameters() if each.is_floating_point()):
                 value.add_(scale * torch.randn(value.shape, generator=rng, dtype=value.dtype))
             yield task.outputs(module, rows.clone())
-
-
-def _floating(module: nn.Module) -> Iterator[Tensor]:
-    return (value for value in module.parameters() if value.is_floating_point())

@@ -1,4 +1,4 @@
-"""The recorder: what an adversary sees of somebody's live loop, round by round."""
+"""Recorder of a federated loop: what an adversary sees of it, round by round."""
 
 import re
 import secrets
@@ -60,9 +60,9 @@ from fedaudit.live.recording import (
     write_recording,
 )
 from fedaudit.live.rounds import (
-    Answers,
-    Heard,
+    CheckedRound,
     Kind,
+    RoundData,
     Sent,
     bases_of,
     digest_of_models,
@@ -99,7 +99,7 @@ class Recorder:
         log: Callable[[str], None],
     ) -> None:
         self._folder, self._shape, self._uploads = folder, net.shape, uploads
-        self._strict, self._told, self._log = strict, set[str](), log
+        self._strict, self._warned, self._log = strict, set[str](), log
         place = device_named(device)
         if measure == "beside":
             refuse_impossible(place)
@@ -151,7 +151,7 @@ class Recorder:
             log(f"{self.recording.name}: continues after round {max(self._past)}")
         self._measuring.begin()
         if measure == "now":
-            self._listen()
+            self._poll()
 
     def __enter__(self) -> "Recorder":
         return self
@@ -233,12 +233,12 @@ class Recorder:
                     "reported": self._reported(reported or {}, came.uploads),
                 }
             )
-            self._hear(entry, Answers(sent, came.uploads, shares, after, entry.kept_out))
+            self._ingest(entry, RoundData(sent, came.uploads, shares, after, entry.kept_out))
         # Whatever it is: no audit may end another's training.
         except Exception as error:
             self._failed(index, entry, error)
         # Of earlier rounds, after this one is safe.
-        self._listen()
+        self._poll()
 
     def missed(
         self,
@@ -338,7 +338,7 @@ class Recorder:
             with self._never_raising():
                 self._measuring.close()
         if finish:
-            self._listen()
+            self._poll()
             with self._never_raising():
                 self._restate(is_closed=True)
         if summary := self._attendance.summary():
@@ -382,7 +382,7 @@ class Recorder:
     def _called(self, client: ClientId) -> str:
         return self.recording.names.get(client, str(client))
 
-    def _refuse_faulty(self, entry: RoundEntry, answers: Answers) -> None:
+    def _refuse_faulty(self, entry: RoundEntry, answers: RoundData) -> None:
         """Raise if uploads are missing and the recording is strict or measures their sum."""
         missing = {c: why for c, why in entry.excluded.items() if c not in entry.kept_out}
         of_sum = self.recording.view == "sum" or (
@@ -407,11 +407,11 @@ class Recorder:
                 metrics[number_of(client)] = metrics_in(values)
         return {client: metrics[client] for client in sorted(audited) if metrics.get(client)}
 
-    def _hear(self, entry: RoundEntry, answers: Answers) -> None:
+    def _ingest(self, entry: RoundEntry, answers: RoundData) -> None:
         if self._other_run:
             raise BadInput(self._other_run)
         if not answers.uploads and not self.sees_uploads:
-            self._follow(entry, cast("Weights", answers.sent), answers.after)
+            self._measure_previous(entry, cast("Weights", answers.sent), answers.after)
             return
         if not answers.uploads:
             if entry.excluded:
@@ -424,15 +424,15 @@ class Recorder:
                 self._meet(entry)
                 self._note(entry.logged())
             return
-        heard = round_of_uploads(entry, answers, self._shape, self._uploads, self.recording.sizes)
-        entry = _with_findings(entry, answers, heard)
+        checked = round_of_uploads(entry, answers, self._shape, self._uploads, self.recording.sizes)
+        entry = _with_findings(entry, answers, checked)
         if self._is_repeated(entry):
             return
-        if heard.round is None:
+        if checked.round is None:
             self._refuse_all(entry.excluded)
         self._refuse_faulty(entry, answers)
         self._meet(entry)
-        self._measure(heard.round, entry)
+        self._measure(checked.round, entry)
         self._warn_of_faulty(entry.round, entry.excluded)
         if entry.note:
             # If every audited client has answered, the other upload is of a client without audit.
@@ -498,7 +498,7 @@ class Recorder:
             text = plain(f"round {index} is recorded without client {called}: {why}")
             self._warn(text, f"{called}: {why}")
 
-    def _follow(self, entry: RoundEntry, sent: Weights, after: Weights | None) -> None:
+    def _measure_previous(self, entry: RoundEntry, sent: Weights, after: Weights | None) -> None:
         """Measure the previous round, which ends with the model sent in this one."""
         now = finite_model(sent, self._shape, f"the model sent in round {entry.round}")
         entry = entry.model_copy(update={"sent": digest_of_models({EVERYBODY: now})})
@@ -511,8 +511,8 @@ class Recorder:
             )
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            before, heard_then = waiting
-            self._between(before, now, heard_then)
+            before, previous = waiting
+            self._between(before, now, previous)
         if after is None:
             self._waiting = (now, entry)
         else:
@@ -538,7 +538,7 @@ class Recorder:
         self._measuring.take(seen, entry)
         self._past[entry.round] = entry
 
-    def _listen(self) -> None:
+    def _poll(self) -> None:
         """Warn of rounds that were not measured in full; raise if the recording is strict."""
         with self._never_raising():
             for index, _, error, faulty in self._measuring.outcomes():
@@ -577,9 +577,9 @@ class Recorder:
 
     def _warn(self, text: str, reason: str) -> None:
         # What no round can be recorded for is said once, and not of every round.
-        if reason in self._told:
+        if reason in self._warned:
             return
-        self._told.add(reason)
+        self._warned.add(reason)
         text = log_line(text)
         try:
             warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=4)
@@ -594,20 +594,20 @@ class Recorder:
             self._note(entry.logged(note=note[:2000]))
 
 
-def _with_findings(entry: RoundEntry, answers: Answers, heard: Heard) -> RoundEntry:
+def _with_findings(entry: RoundEntry, answers: RoundData, checked: CheckedRound) -> RoundEntry:
     """Return the entry with faulty uploads, digests and weights."""
-    excluded = {**entry.excluded, **heard.faulty}
+    excluded = {**entry.excluded, **checked.faulty}
     kept_out = {*entry.kept_out}
-    if answers.after is not None and heard.after_is_finite:
+    if answers.after is not None and checked.after_is_finite:
         # The mean of what is not finite is not: the model afterwards was made without it.
         kept_out |= {client for client, why in excluded.items() if NOT_FINITE in why}
     return entry.model_copy(
         update={
             "excluded": {client: plain(why)[:2000] for client, why in excluded.items()},
             "kept_out": tuple(sorted(kept_out)),
-            "sent": heard.sent,
-            "uploads": heard.uploads,
-            "weights": heard.weights if answers.after is None else {},
+            "sent": checked.sent,
+            "uploads": checked.uploads,
+            "weights": checked.weights if answers.after is None else {},
         }
     )
 

@@ -297,7 +297,7 @@ def _refuse_full(folder: Path, before: int, after: int) -> None:
 
 
 def _log(folder: Path) -> str:
-    """Return the log's text; empty if there is none yet."""
+    """Return the log's text, empty before the first round."""
     path = folder / LOG_FILE
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise BadInput(

@@ -1,4 +1,4 @@
-"""Rounds of other people's loops: each client's upload is judged, and measured, by itself."""
+"""Rounds of a recorded loop, built from uploads that are checked one by one."""
 
 import hashlib
 import json
@@ -29,16 +29,8 @@ Sent = Weights | ByClient[Weights]
 Kind = Literal["models", "updates", "gradients"]
 
 
-class Answers(NamedTuple):
-    """Data of one round, as the loop passes it.
-
-    Attributes:
-        sent: The global model that clients were sent, or one for each client.
-        uploads: Upload of each client.
-        weights: Weights of clients in the average; empty for the default.
-        after: The global model afterwards; None for the mean of the uploads.
-        kept_out: Clients whose upload the server kept out of the average.
-    """
+class RoundData(NamedTuple):
+    """Data of one round, as the loop passes it."""
 
     sent: Sent
     uploads: Mapping[ClientId, Weights]
@@ -47,7 +39,7 @@ class Answers(NamedTuple):
     kept_out: Collection[ClientId] = ()
 
 
-class Heard(NamedTuple):
+class CheckedRound(NamedTuple):
     """Round with known uploads.
 
     Attributes:
@@ -68,14 +60,9 @@ class Heard(NamedTuple):
 
 
 def round_of_uploads(
-    entry: RoundEntry, answers: Answers, shape: Shape, kind: Kind, sizes: Mapping[ClientId, int]
-) -> Heard:
-    """Build a round from uploads; each upload is checked separately.
-
-    Raises:
-        BadInput: The model that was sent, or the one afterwards, does not fit the architecture or
-            has non-finite values that no upload explains.
-    """
+    entry: RoundEntry, answers: RoundData, shape: Shape, kind: Kind, sizes: Mapping[ClientId, int]
+) -> CheckedRound:
+    """Build a round from uploads; each upload is checked separately."""
     bases, faulty = bases_of(answers.sent, sorted(answers.uploads), shape)
     sent = digest_of_models(bases)
     sound, names = dict[ClientId, Exposed](), dict[ClientId, tuple[str, ...]]()
@@ -94,7 +81,7 @@ def round_of_uploads(
     faulty |= others
     sound = {c: exposed_client for c, exposed_client in sound.items() if c not in faulty}
     if not sound:
-        return Heard(None, faulty, {}, sent, "")
+        return CheckedRound(None, faulty, {}, sent, "")
     sound, carried = _trained_statistics(sound, shape, kind)
     exposed = {c: _of_part(exposed_client, moved) for c, exposed_client in sound.items()}
     uploads = digest_of_models(
@@ -113,7 +100,9 @@ def round_of_uploads(
             after = _base_statistics(ended, shape, carried=carried)
         elif not _spoils_mean(sound, faulty):
             raise BadInput(f"the model afterwards has {NOT_FINITE}, and no upload explains it")
-    return Heard(_round(entry, exposed, shares, after), faulty, used, sent, uploads, is_given)
+    return CheckedRound(
+        _round(entry, exposed, shares, after), faulty, used, sent, uploads, is_given
+    )
 
 
 def _spoils_mean(sound: Mapping[ClientId, Exposed], faulty: Mapping[ClientId, str]) -> bool:

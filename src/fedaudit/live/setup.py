@@ -1,4 +1,4 @@
-"""Recorded federations as runs, and the attacks that can be made on them."""
+"""Recorded federations as runs, and the attacks that are possible on them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -55,20 +55,6 @@ def recorded_run(
     """Return a recorded federation as a run, for the figures and controls of every run.
 
     Nothing is trained: the algorithm only holds the architecture.
-
-    Args:
-        recording: Settings of the recording.
-        audit: The audited samples.
-        architecture: What clients train; never built once the federation is recorded.
-        clients: Clients that took part, in addition to the owners of audited samples.
-        rounds: The measured rounds.
-        figures: Settings of figures.
-        attacks: Attacks to run; those of the recording if empty.
-        recorded: Facts of the federation; None during recording.
-
-    Raises:
-        BadInput: A target without audited members, or an unknown attack.
-        NotVisible: An attack needs more than the view shows.
     """
     view, task = view_named(recording.view), architecture.task
     names = tuple(attacks) or recording.attacks
@@ -113,14 +99,9 @@ def recorded_run(
 def attacks_in(
     view: View, names: Sequence[str], task: Task
 ) -> tuple[dict[str, Attack], dict[str, str]]:
-    """Return the attacks that can be recorded for; those of the default set by default.
+    """Return the attacks that can be recorded for, and the reason against each other one.
 
-    Returns:
-        The attacks, and for others of the default set the reason against them.
-
-    Raises:
-        BadInput: An unknown attack.
-        NotVisible: A named attack needs more than the view shows.
+    By default, the attacks are those of the default set. A named attack must be possible.
     """
     if names:
         return {name: _possible(name, view, task) for name in catalogued(names)}, {}

@@ -1,4 +1,4 @@
-"""Parameters and arrays as other people's loops hold them, brought into fedaudit's form."""
+"""Parameters and arrays of recorded loops, converted to models."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -67,16 +67,7 @@ class Unsent(NamedTuple):
 
 
 def unsent_in(model: Model, samples: Samples, declared: Collection[str]) -> Unsent:
-    """Find the values of a network that training changes, by one training step.
-
-    Args:
-        model: The model given to the recorder.
-        samples: Samples to train on.
-        declared: Names, or patterns such as ``"head.*"``, of values that clients do not upload.
-
-    Raises:
-        BadInput: The network has no value of a declared name.
-    """
+    """Find the values of a network that training changes, by one training step."""
     names = [*model.params, *model.buffers]
     for pattern in declared:
         if not any(fnmatchcase(name, pattern) for name in names):
@@ -248,11 +239,7 @@ def array_from(read: Callable[[], object]) -> np.ndarray:
 
 
 def tensor_of(value: object, what: str) -> Tensor:
-    """Return an array's numbers as a tensor on the CPU, sharing its memory where possible.
-
-    Raises:
-        BadInput: It is no array, or none of plain real numbers.
-    """
+    """Return an array's numbers as a tensor on the CPU, sharing its memory where possible."""
     if not isinstance(value, Tensor | np.ndarray):
         raise BadInput(f"{what} is {type_of(value)}, not an array")
     if np.ma.is_masked(value):
@@ -295,13 +282,7 @@ _NOTHING_UNSENT = Unsent()
 
 
 class Shape:
-    """Names, shapes and order of a module's parameters.
-
-    Attributes:
-        model: A model of the architecture, for its names and shapes, and for buffers that no state
-            dict holds.
-        unsent: Values that need care where uploads lack them.
-    """
+    """Names, shapes and order of a module's parameters."""
 
     def __init__(self, model: Model, module: nn.Module, unsent: Unsent = _NOTHING_UNSENT) -> None:
         self.model, self.unsent = model, unsent
@@ -329,9 +310,6 @@ class Shape:
                 the model given to the recorder.
             whose: Owner of the weights, for messages.
             sent: For an upload, the model that was sent.
-
-        Raises:
-            BadInput: They do not fit the architecture.
         """
         named, base = self._named(weights, whose), sent or self.model
         if sent is not None:

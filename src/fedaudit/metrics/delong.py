@@ -9,21 +9,21 @@ import scipy as sp
 from jaxtyping import Bool, Float, Int
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics.intervals import (
-    ConfidenceLimits,
-    IntervalEstimate,
-    clopper_pearson,
-    percent,
-    require_confidence,
-)
-from fedaudit.metrics.rare import METHOD as RARE
-from fedaudit.metrics.rare import (
+from fedaudit.metrics.family import METHOD as RARE
+from fedaudit.metrics.family import (
     Side,
     is_rare,
     limits_of_sides,
     most_frequent,
     normal_reach,
     side_of,
+)
+from fedaudit.metrics.intervals import (
+    ConfidenceLimits,
+    IntervalEstimate,
+    clopper_pearson,
+    percent,
+    require_confidence,
 )
 from fedaudit.metrics.rate_limits import Share, share
 from fedaudit.metrics.roc import (

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import scipy as sp
 
 from fedaudit.core.errors import BadInput
@@ -148,51 +147,9 @@ def rounds_under_a_clip(epsilon: float, delta: float, *, share: float = 1.0, suc
     return rounds_needed(success, share / gaussian_mechanism(epsilon, delta))
 
 
-def rounds_by_length(
-    epsilon: float, delta: float, *, neurons: int, entries: int, success: float
-) -> int:
-    """The published rounds for a server that looks at the averaged row's length alone.
-
-    It asks whether the row is zero, as in Fig. 2, and not where it points: copies' rows are
-    averaged, and their mean's length has to stand out of the noise of all entries.
-
-    Args:
-        epsilon: As in :func:`rounds_as_published`.
-        delta: Failure probability.
-        neurons: Copies of the neuron (K).
-        entries: Of a row: hidden units, and the bias.
-        success: Wanted Adv.
-
-    Raises:
-        BadInput: A number is out of range.
-    """
-    _refuse_none(neurons, entries)
-    noise = gaussian_mechanism(epsilon, delta)
-    low, high = 0, 1
-    while _by_length(neurons * high / noise**2, entries) < success:
-        low, high = high, 2 * high
-        if high > _MOST_ROUNDS:
-            raise BadInput(f"no number of rounds up to {_MOST_ROUNDS} gives a success of {success}")
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = _by_length(neurons * middle / noise**2, entries) >= success
-        low, high = (low, middle) if enough else (middle, high)
-    return high
-
-
-def _by_length(squared: float, entries: int) -> float:
-    """Best Adv between a noncentral chi-square and a central one, near where they cross."""
-    spread = math.sqrt(2 * entries)
-    places = [entries + squared * i / 40 + spread * j / 2 for i in range(41) for j in (-1, 0, 1)]
-    right = (
-        sp.special.chdtr(entries, places) + 1 - sp.special.chndtr(places, entries, squared)
-    ) / 2
-    return float(np.max(right))
-
-
-def _refuse_none(*counts: int) -> None:
-    if min(counts) < 1:
-        raise BadInput(f"averaging needs at least one neuron and one entry, got {counts}")
+def _refuse_none(neurons: int) -> None:
+    if neurons < 1:
+        raise BadInput(f"averaging needs at least one neuron, got {neurons}")
 
 
 class BoundedMean(NamedTuple):

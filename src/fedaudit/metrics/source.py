@@ -299,19 +299,6 @@ def paired(one_right: Bool[ndarray, " samples"], other_right: Bool[ndarray, " sa
     return Paired((first - second) / max(len(one_right), 1), p_value)
 
 
-def one_sided(difference: float, p_value: float) -> float:
-    """The p-value of "the first way infers no more sources" from that of :func:`paired`.
-
-    Half of it where the first names more, as the exact test is symmetric; 1 elsewhere, which is
-    larger than it need be.
-
-    Args:
-        difference: Success of the first way less that of the second.
-        p_value: Two-sided.
-    """
-    return p_value / 2 if difference > 0 else 1.0
-
-
 def _right_when_shuffled(
     named: Int[ndarray, " samples"],
     source: Int[ndarray, " samples"],

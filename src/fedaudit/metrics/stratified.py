@@ -16,20 +16,20 @@ from jaxtyping import Bool, Float, Int
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.delong import FEWEST_DISORDERED, AucInterval
-from fedaudit.metrics.intervals import (
-    ConfidenceLimits,
-    clopper_pearson,
-    percent,
-    require_confidence,
-)
-from fedaudit.metrics.rare import METHOD as RARE
-from fedaudit.metrics.rare import (
+from fedaudit.metrics.family import METHOD as RARE
+from fedaudit.metrics.family import (
     counted_above_chance,
     is_rare,
     limits_of_sides,
     most_frequent,
     normal_reach,
     side_of,
+)
+from fedaudit.metrics.intervals import (
+    ConfidenceLimits,
+    clopper_pearson,
+    percent,
+    require_confidence,
 )
 from fedaudit.metrics.roc import SplitScores, as_scores, ranked, sides, within_side
 from fedaudit.metrics.truth import as_strata, as_truth

@@ -154,11 +154,7 @@ def write_tensors(
 
 
 def _refuse_unreadable(partial: Path, path: Path) -> None:
-    """Raise if a file that was just written is larger than what its reader takes.
-
-    Raises:
-        BadInput: It is.
-    """
+    """Raise if a file that was just written is larger than what its reader takes."""
     try:
         check_header(partial)
         if partial.stat().st_size > MAX_BYTES:

@@ -1,1 +1,1 @@
-"""An evidence pack: a record, what a policy says of it, and the hashes to check both by."""
+"""Evidence pack: a record, a policy's verdict on it, and hashes to check both."""

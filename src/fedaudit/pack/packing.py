@@ -23,7 +23,7 @@ from fedaudit.core.files import (
     write_whole,
 )
 from fedaudit.gate.evaluate import evaluate_policy
-from fedaudit.gate.outputs import junit_xml, policy_outcome, verdict_json
+from fedaudit.gate.outputs import junit_xml, policy_section, verdict_json
 from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import Verdict
 from fedaudit.pack.manifest import (
@@ -202,7 +202,7 @@ def made_from(record: Record, policy: Policy) -> Texts:
         STUDY_FILE: study_file(settled(record.config)),
         REPORT_FILE: report_html(record),
         CLAUSES_FILE: clauses_json(record),
-        SUMMARY_FILE: summary_html(record, policy_outcome(verdict)),
+        SUMMARY_FILE: summary_html(record, policy_section(record, verdict, policy, POLICY_FILE)),
     }
     return Texts(record, verdict, files)
 

@@ -52,18 +52,7 @@ _NAMES = ("attack", "metric", "control", "contrast", "target", "client", "group"
 def held_by(
     verified: Verified, recording: Path, data_dir: Path | None = None, *, trust: bool = False
 ) -> Verified:
-    """Extend the result of checking a pack by a comparison with its run.
-
-    Args:
-        verified: Result without the run; returned unchanged if the record could not be read.
-        recording: Folder of the study's run, or of a live recording.
-        data_dir: Folder with data sets.
-        trust: Import code that the recording names.
-
-    Raises:
-        BadInput: The record is of games, whose content hash needs no recording.
-        FedauditError: The folder is no recording, or is damaged.
-    """
+    """Extend the result of checking a pack by a comparison with its run."""
     record, manifest = verified.record, verified.manifest
     if record is None or manifest is None:
         return verified
@@ -96,12 +85,7 @@ def held_by(
 def made_again(
     record: Record, recording: Path, data_dir: Path | None = None, *, trust: bool = False
 ) -> Record:
-    """Recompute the record from the run, with the attacks and figures of the packed one.
-
-    Raises:
-        BadInput: The record is of games, whose content hash needs no recording.
-        FedauditError: The folder is no recording, or is damaged.
-    """
+    """Recompute the record from the run, with the attacks and figures of the packed one."""
     _refuse_games(record)
     with TemporaryDirectory() as folder:
         attacked = _attacked(record, recording, Path(folder) / "again", data_dir, trust)

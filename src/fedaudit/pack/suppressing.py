@@ -9,6 +9,7 @@ a whole are hidden that are together no small group.
 
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from fedaudit.core.metric_names import AUC
@@ -22,6 +23,10 @@ _PARTS_OF_MIXED = ("unseen", "other_client")
 Name = TypeVar("Name", bound=Hashable)
 _MOVING = {"attack", "within", "contrast", "target", "seed"}
 _KIND = tuple(name for name in Coordinates.model_fields if name not in _MOVING)
+_CURVE = attrgetter("attack", "defense", "contrast", "target", "seed")
+_CLIENT = attrgetter("defense", "target", "seed")
+_SOURCE = attrgetter("attack", "defense", "view")
+"""Coordinates that identify a curve, a client and an attack on sources in a record."""
 
 
 class Place(NamedTuple):
@@ -283,32 +288,20 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
     findings = [_figure(figure, smallest, places) for figure in findings_before]
     # Also what was suppressed before, so that nothing that goes with it can be put back.
     hidden = [figure for figure in findings if is_suppressed(figure)]
-    curves = {(f.attack, f.defense, f.contrast, f.target, f.seed) for f in hidden}
-    clients = {(f.defense, f.target, f.seed) for f in hidden}
-    owners = {
-        (row.attack, row.defense, row.view)
-        for row in record.sources
-        if row.samples // len(row.clients) < smallest
-    }
-    n_clients = {(row.attack, row.defense, row.view): len(row.clients) for row in record.sources}
+    curves, clients = set(map(_CURVE, hidden)), set(map(_CLIENT, hidden))
+    owners = {_SOURCE(row) for row in record.sources if row.samples // len(row.clients) < smallest}
+    n_clients = {_SOURCE(row): len(row.clients) for row in record.sources}
     few_on_fair_draw = {
-        key
+        _SOURCE(row)
         for row in record.on_fair_sources
-        if (key := (row.attack, row.defense, row.view)) in n_clients
-        if row.seed is not None and row.samples // n_clients[key] < smallest
+        if _SOURCE(row) in n_clients and row.seed is not None
+        if row.samples // n_clients[_SOURCE(row)] < smallest
     }
     lists: dict[str, Sequence[object]] = {
-        "curves": [
-            row
-            for row in record.curves
-            if (row.attack, row.defense, row.contrast, row.target, row.seed) not in curves
-        ],
-        "trajectories": [
-            row for row in record.trajectories if (row.defense, row.target, row.seed) not in clients
-        ],
+        "curves": [row for row in record.curves if _CURVE(row) not in curves],
+        "trajectories": [row for row in record.trajectories if _CLIENT(row) not in clients],
         "controls": [
-            _control(row, smallest) if (row.defense, row.target, row.seed) in clients else row
-            for row in record.controls
+            _control(row, smallest) if _CLIENT(row) in clients else row for row in record.controls
         ],
         "histograms": [],
         "exposed": [],
@@ -316,11 +309,7 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
         "clients": [
             _client(row, smallest, few) for row in record.clients if row.samples >= smallest
         ],
-        "sources": [
-            _source(row, smallest)
-            for row in record.sources
-            if (row.attack, row.defense, row.view) not in owners
-        ],
+        "sources": [_source(row, smallest) for row in record.sources if _SOURCE(row) not in owners],
     }
     groups = [row for row in parts if group_of(row) not in small]
     counts = {name: _touched(getattr(record, name), rows) for name, rows in lists.items()}
@@ -333,19 +322,10 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
         _figure(row, smallest, places) if row.topic == UNLEARNING else row
         for row in record.others
         if row.topic != "source"
-        or (
-            (row.attack, row.defense, row.view) not in owners
-            and not (
-                row.contrast == FAIR and (row.attack, row.defense, row.view) in few_on_fair_draw
-            )
-        )
+        or _SOURCE(row) not in owners | (few_on_fair_draw if row.contrast == FAIR else set())
     ]
-    # On more samples than there are people, who are what makes a group small.
-    singles = [
-        row
-        for row in record.of_single_samples
-        if (row.attack, row.defense, row.contrast, row.target, row.seed) not in curves
-    ]
+    # People, and not their samples, decide whether a group is small.
+    singles = [row for row in record.of_single_samples if _CURVE(row) not in curves]
     estimates = [*findings, *singles, *groups, *others]
     together = _other_clients(record.other_clients, smallest)
     counts["clients"] += together is not record.other_clients

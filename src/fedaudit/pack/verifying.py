@@ -75,10 +75,14 @@ class Findings(NamedTuple):
     unchecked: Sequence[str] = ()
 
 
+_LABELS = (("name",), ("owner",))
+"""Settings of a policy that judge nothing."""
+
+
 def compare_policy(record: Record, packed: Policy, own: Policy, source: Path) -> Findings:
     """Compare the policy of a pack with that of its receiver, read from ``source``."""
     in_pack, expected = (policy.model_dump(mode="json") for policy in (packed, own))
-    differences = [path for path in differing_paths(in_pack, expected) if path != ("name",)]
+    differences = [path for path in differing_paths(in_pack, expected) if path not in _LABELS]
     missing = sorted(asked_attacks(own) - attacks_of(record))
     problems = []
     if differences:
@@ -455,7 +459,11 @@ def _made_again(folder: Path, manifest: Manifest) -> Verified:
         )
     same = manifest.made_with == made_with()
     problems += _of_manifest(record, texts.verdict, manifest)
-    others = list(_other_files(folder, texts.files))
+    others = [
+        name
+        for name, text in texts.files.items()
+        if read_bytes(folder / name, max_bytes=LONGEST_RESULT) != text.encode("utf-8")
+    ]
     packed_verdict = _verdict(folder / VERDICT_FILE)
     if packed_verdict is None or _outcomes(packed_verdict) != _outcomes(texts.verdict):
         problems.append(
@@ -526,7 +534,7 @@ def _of_record(record: Record, manifest: Manifest) -> Iterator[str]:
 
 
 def _foreign_settings(record: Record) -> str:
-    """Return settings of a recording that no recorder writes; empty if there are none."""
+    """Return settings of a recording that no recorder writes, or an empty text."""
     table = record.config.get("recording")
     within = table.keys() - OF_A_RECORDING if isinstance(table, dict) else set()
     foreign = [*(record.config.keys() - OF_A_RECORDER), *(f"recording.{name}" for name in within)]
@@ -546,13 +554,6 @@ def _of_manifest(record: Record, verdict: Verdict, manifest: Manifest) -> Iterat
     for field in Manifest.model_fields:
         if field != "digest" and getattr(expected, field) != getattr(manifest, field):
             yield f"{MANIFEST_FILE} has another {field.replace('_', ' ')} than record and policy"
-
-
-def _other_files(folder: Path, texts: Mapping[str, str]) -> Iterator[str]:
-    """Yield names of files that differ from what this version makes."""
-    for name, text in texts.items():
-        if read_bytes(folder / name, max_bytes=LONGEST_RESULT) != text.encode("utf-8"):
-            yield name
 
 
 def _verdict(path: Path) -> Verdict | None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,7 +16,6 @@ from fedaudit.core.tasks import Reading, lacking
 from fedaudit.core.values import Architecture, Samples, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.draws.audit_set import Deal
-from fedaudit.datasets.draws.shadow import untouched
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels
 from fedaudit.fl.algorithms.ifca import Ifca
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir, Preference
@@ -24,9 +24,10 @@ from fedaudit.observe.round import Logits
 from fedaudit.plan.dealing import GroupedData
 from fedaudit.plan.parts import Parts
 from fedaudit.plan.sections import Study
-from fedaudit.risk.base import ByLoss
-from fedaudit.risk.catalog import measure_named
-from fedaudit.risk.server import ServerRisk, ShadowTraining
+from fedaudit.risk.catalog import ByLoss
+
+if TYPE_CHECKING:
+    from fedaudit.risk.server import ServerRisk
 
 _EPOCHS = 5
 """Of a continued shadow model, if the study does not say."""
@@ -100,7 +101,7 @@ def _training_part(name: str, *, seed: int, data_dir: Path | None) -> Samples:
 
 def server_risk(
     study: Study, world: GroupedData, seed: int, *, besides: Deal | None = None
-) -> ServerRisk:
+) -> "ServerRisk":
     """The server's shadow models, and what it makes of them.
 
     Args:
@@ -113,6 +114,10 @@ def server_risk(
     Raises:
         BadInput: No such measure, or too few samples are left for the server.
     """
+    # Not at the top: few studies train shadow models.
+    from fedaudit.risk.catalog import measure_named
+    from fedaudit.risk.server import ServerRisk, ShadowTraining
+
     given = study.risk
     return ServerRisk(
         samples=_samples(world, given.samples, seed, besides),
@@ -192,6 +197,8 @@ def refuse_unmeasured(study: Study, world: GroupedData, seed: int, algorithm: Al
 
 def _samples(world: GroupedData, count: int, seed: int, besides: Deal | None) -> Samples:
     """Training samples that are neither trained on nor audited."""
+    from fedaudit.datasets.draws.shadow import untouched
+
     left = untouched(world.dataset, world.deal)
     if besides is not None:
         left = left[torch.isin(left, untouched(world.dataset, besides))]

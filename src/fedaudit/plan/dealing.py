@@ -18,9 +18,18 @@ from fedaudit.core.values import NOBODY, ClientId, Samples
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal, all_but
 from fedaudit.datasets.draws.fair import DRAWS
-from fedaudit.datasets.partitions.attribute import BySide, dealt_by_side, like_their_side, sides_of
-from fedaudit.datasets.partitions.feature_shift import SHIFTS, Shift, of_clients, places, shifted
 from fedaudit.datasets.partitions.schemes import Partition
+from fedaudit.datasets.partitions.shifts import (
+    SHIFTS,
+    BySide,
+    Shift,
+    dealt_by_side,
+    like_their_side,
+    of_clients,
+    places,
+    shifted,
+    sides_of,
+)
 from fedaudit.fl.algorithms.base import Algorithm, HoldsOut
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import prepared

@@ -8,7 +8,7 @@ from fedaudit.algorithms import algorithm_named
 from fedaudit.core.errors import BadInput, FedauditError, Unsupported, setting, type_of
 from fedaudit.core.importing import called, named
 from fedaudit.core.naming import Copies
-from fedaudit.core.objects import stated
+from fedaudit.core.objects import canonical_repr
 from fedaudit.core.tasks import TASKS, Task, lacking, task_named
 from fedaudit.core.values import ClientId
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
@@ -125,7 +125,7 @@ def refuse_unfit(defenses: Mapping[ClientId, Defense], plan: Plan) -> None:
         FedauditError: What the first of them that does not fit says.
     """
     # Members of a coalition are set alike: one of them stands for all.
-    for defense in {stated(one): one for one in defenses.values()}.values():
+    for defense in {canonical_repr(one): one for one in defenses.values()}.values():
         task = plan.architecture.task
         if defense.reads & ~task.readings:
             said = lacking(f"the defense {type(defense).__name__}", defense.reads, task)
@@ -201,7 +201,7 @@ def alike(
     """
     is_merged = client in study.audit.merge
     members = study.audit.merge if is_merged else (client,)
-    return is_merged, tuple(stated(defenses[c]) if c in defenses else "" for c in members)
+    return is_merged, tuple(canonical_repr(defenses[c]) if c in defenses else "" for c in members)
 
 
 def representatives(study: Study, defenses: Mapping[ClientId, Defense]) -> dict[ClientId, ClientId]:

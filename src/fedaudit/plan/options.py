@@ -1,4 +1,4 @@
-"""Settings of catalogue entries, held against what the entry's function takes."""
+"""Checks of the settings of catalogue entries against what an entry's function takes."""
 
 import inspect
 import re
@@ -12,7 +12,7 @@ from fedaudit.core.values import Setting
 from fedaudit.plan.base import Settings
 
 _GIVEN = {"coalition", "members", "task"}
-"""Parameters that the rest of the study gives."""
+"""Parameters that the rest of the study sets."""
 
 
 def check_options(
@@ -25,15 +25,15 @@ def check_options(
     section: str | None = None,
     set_elsewhere: Collection[str] = (),
 ) -> None:
-    """Refuses options that a function does not take, of the wrong type, or left out.
+    """Raise if a function does not take an option, or one has the wrong type or is missing.
 
     Args:
-        kind: Of the catalogue, for refusals.
-        name: Of the entry.
-        make: Its function, whose parameters and their annotations are what is taken.
-        options: As the study gives them.
+        kind: Catalogue, for refusals.
+        name: Name of the entry.
+        make: Its function, whose parameters and annotations are what is taken.
+        options: Options in the study.
         complete: Whether every parameter without a default must be among them.
-        section: Of the study, in which the options stand; the kind's own name if left out.
+        section: Table of the study that has the options; that of the kind's name if left out.
         set_elsewhere: Parameters that other settings decide; a refusal does not offer them.
 
     Raises:
@@ -61,11 +61,11 @@ class Entry(NamedTuple):
     """A catalogue entry as a study names it.
 
     Attributes:
-        kind: Of the catalogue.
-        name: Of the entry.
+        kind: Catalogue.
+        name: Name of the entry.
         make: Its function.
-        options: As the study gives them.
-        section: Of the study, in which the options are.
+        options: Options in the study.
+        section: Table of the study that has the options.
         set_elsewhere: Parameters that other settings decide.
     """
 
@@ -78,10 +78,10 @@ class Entry(NamedTuple):
 
 
 def refuse_missing(entries: Iterable[Entry]) -> None:
-    """Refuse entries without a setting that they must have; all such settings are named at once.
+    """Raise if an entry lacks a setting that it needs; all such settings are named at once.
 
     Args:
-        entries: All that a study names.
+        entries: All entries that a study names.
 
     Raises:
         BadInput: A required setting is missing. Values that papers give for it are quoted. An

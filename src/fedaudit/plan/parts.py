@@ -24,12 +24,14 @@ from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server, TurnContext, cohort_of
 from fedaudit.fl.hooks import Defense
+from fedaudit.fl.simulate import simulate
 from fedaudit.metrics.table import Exact, Metric
 from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import View
 from fedaudit.plan.dealing import Groups, HoldOutRule
+from fedaudit.plan.identity import run_key
 from fedaudit.plan.sections import Study
 from fedaudit.results.coverage import Coverage
 from fedaudit.results.estimate import Estimate
@@ -66,7 +68,8 @@ class Parts:
     """Parts that a study names, looked up once, with everything refused that needs no data.
 
     Attributes:
-        study: The settings.
+        study: The settings, with those that follow from others: digests of custom code, and the
+            number of samples for source inference.
         task: What models are trained for.
         partition: How training samples are dealt to clients.
         make_algorithm: Constructs the algorithm once there are data.
@@ -76,6 +79,7 @@ class Parts:
         attacks: Attacks that the study names, or those of its set, whatever the view offers.
         metrics: Further metrics by name.
         measured_rounds: Rounds to be measured, ascending.
+        extensions: What its optional tables add to a run, in this order.
     """
 
     study: Study
@@ -88,6 +92,7 @@ class Parts:
     attacks: Mapping[str, Attack]
     metrics: Mapping[str, Exact | Metric]
     measured_rounds: tuple[int, ...]
+    extensions: "tuple[type[Extension], ...]"
 
 
 @short_repr
@@ -150,10 +155,49 @@ class Setup:
         return self.recorded.names if self.recorded else {}
 
     @property
+    def federation_seed(self) -> int:
+        """The seed that the federation is simulated with."""
+        return seed_for(self.seed, "federation")
+
+    def key(self, kind: str = CPU.type) -> str:
+        """Return the name of the run by all that makes it, on a kind of device."""
+        return run_key(self.study, self.seed, kind)
+
+    def simulated(
+        self,
+        engine: Engine = LOCAL,
+        device: torch.device = CPU,
+        checkpoint: Path | None = None,
+    ) -> Iterator[Round]:
+        """Return the rounds of the federation.
+
+        Args:
+            engine: Where clients train.
+            device: Where models are trained.
+            checkpoint: File of the state from which a stopped run continues.
+
+        Raises:
+            FedauditError: As :func:`fedaudit.fl.simulate.simulate`.
+        """
+        everybody = self.everybody
+        return simulate(
+            self.algorithm,
+            everybody.data,
+            rounds=self.study.training.rounds,
+            seed=self.federation_seed,
+            defenses=everybody.defenses,
+            server=self.server,
+            engine=engine,
+            participation=self.study.training.participation,
+            checkpoint=checkpoint,
+            device=device,
+        )
+
+    @property
     def holdout(self) -> HoldOutRule:
         """The rule that decides which of their samples clients train on."""
-        rounds, seed = self.study.training.rounds, seed_for(self.seed, "federation")
-        return HoldOutRule(self.defenses, self.algorithm, rounds, seed)
+        rounds = self.study.training.rounds
+        return HoldOutRule(self.defenses, self.algorithm, rounds, self.federation_seed)
 
     @property
     def on_membership(self) -> dict[str, Attack]:
@@ -286,9 +330,9 @@ class Conclusion(NamedTuple):
 class Extension:
     """An extension of a run, which an optional table of its study asks for.
 
-    Class methods are asked for every study, in the order of
-    :data:`fedaudit.study.build.EXTENSIONS`, and do nothing where it has no such table. What
-    :meth:`added` gives a run is asked through methods, from the first round to the record.
+    Class methods are called for the studies that ask for it
+    (:func:`fedaudit.extensions.extensions_of`). What :meth:`added` gives a run is asked through
+    methods, from the first round to the record.
     """
 
     table: ClassVar[str] = ""
@@ -375,6 +419,13 @@ class Extension:
             folder: Its folder.
         """
         return []
+
+    def refuse_untrainable(self, run: Setup) -> None:
+        """Raise if what the extension trains after the run cannot be trained.
+
+        Raises:
+            BadInput: A model cannot take a step on its samples.
+        """
 
     def cost(self) -> str:
         """A sentence on what the federations beside a run cost; empty for nothing."""

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from fedaudit.report.evidence import grouped
 from fedaudit.report.verdict import unit_of
 from fedaudit.report.words import count, defense_name, number, percent
 from fedaudit.results.ladder import (
     FINAL_ATTACK,
     Auc,
     Change,
-    Ladder,
     ProbitLine,
     aucs,
     generalisation_gap,
@@ -55,56 +55,60 @@ class Advice(NamedTuple):
     step: str = ""
 
 
+_STANDS = {
+    "uploads": "The models that clients send have a mean loss on their own samples {gap} standard "
+    "deviations below that on fresh ones. From {rungs} federations on {sets} data sets an AUC of "
+    "{range} is to be expected of the strongest of four attacks there.",
+    "final": "The final model is {gap} on what it was trained on than on fresh samples. An AUC of "
+    "{range} is to be expected of its loss there, against samples that nobody trained on.",
+}
+
+
 def advice(record: Record) -> Advice | None:
-    """The place of a federation on the ladder; None for all else than what is on it.
+    """Return the place of a federation on the ladder; None for all else than what is on it.
 
     That is classifiers, ordinary samples one by one, and clients that train as they should.
     """
-    task = record.config.get("task")
+    task, view, known = record.config.get("task"), record.view.name, ladder()
     elsewhere = (
         record.evaluation != "aligned" or record.nobody_is_a_member,
         unit_of(record) != "sample" or record.clusters,
         record.config.get("attacker") is not None,
         isinstance(task, dict) and task.get("name", "classification") != "classification",
         len({one.defense for one in record.where(topic="utility")}) > 1,
+        view not in _STANDS,
     )
-    of_view = {"uploads": _of_uploads, "final": _of_final}.get(record.view.name)
-    return None if of_view is None or any(elsewhere) else of_view(record, ladder())
-
-
-def _of_uploads(record: Record, known: Ladder) -> Advice | None:
-    found, gap = strongest(record), loss_gap(record)
-    if found is None or gap is None or not known.uploads.covers(gap):
+    if any(elsewhere):
         return None
-    expected = known.uploads.at(gap)
-    sets = len({one.data for one in known.rungs})
-    stands = (
-        f"The models that clients send have a mean loss on their own samples {number(gap)} "
-        f"standard deviations below that on fresh ones. From {count(len(known.rungs))} federations "
-        f"on {sets} data sets an AUC of {_range(known.uploads, expected)} is to be expected of the "
-        f"strongest of four attacks there. {_compared(record, found, expected, known.uploads)}"
-    )
-    helped = _helped(record, known.changes, found)
-    return Advice(stands, _lowered(helped), _step(helped))
-
-
-def _of_final(record: Record, known: Ladder) -> Advice | None:
-    gap, found = generalisation_gap(record), aucs(record, [FINAL_ATTACK], "unseen")
-    if gap is None or not found or not known.final.covers(gap):
+    if view == "uploads":
+        rule, gap, found = known.uploads, loss_gap(record), strongest(record)
+        distance = "" if gap is None else number(gap)
+    else:
+        rule, gap = known.final, generalisation_gap(record)
+        found = next(iter(aucs(record, [FINAL_ATTACK], "unseen")), None)
+        worse = "worse" if gap and gap < 0 else "better"
+        distance = f"{percent(abs(gap or 0.0))} {worse}"
+    if gap is None or found is None or not rule.covers(gap):
         return None
-    expected = known.final.at(gap)
-    stands = (
-        f"The final model is {percent(abs(gap))} {'better' if gap >= 0 else 'worse'} on what it "
-        "was trained on than on fresh samples. "
-        f"An AUC of {_range(known.final, expected)} is to be expected of its loss there, against "
-        f"samples that nobody trained on. {_compared(record, found[0], expected, known.final)}"
-    )
-    return Advice(stands, ())
-
-
-def _range(rule: ProbitLine, expected: float) -> str:
+    expected = rule.at(gap)
     low, high = max(expected - rule.spread, 0.5), min(expected + rule.spread, 1.0)
-    return f"{low:.2f} to {high:.2f}"
+    stands = _STANDS[view].format(
+        gap=distance,
+        rungs=count(len(known.rungs)),
+        sets=len({one.data for one in known.rungs}),
+        range=f"{low:.2f} to {high:.2f}",
+    )
+    helped = _helped(record, known.changes, found) if view == "uploads" else []
+    by_kind = grouped(helped, lambda one: one.kind)
+    return Advice(
+        f"{stands} {_compared(record, found, expected, rule)}",
+        tuple(
+            f"{_KINDS[kind]}: {'; '.join(map(_figures, by_kind[kind]))}."
+            for kind in _KINDS
+            if kind in by_kind
+        ),
+        _step(helped),
+    )
 
 
 def _compared(record: Record, found: Auc, expected: float, rule: ProbitLine) -> str:
@@ -112,52 +116,41 @@ def _compared(record: Record, found: Auc, expected: float, rule: ProbitLine) -> 
     if abs(found.value - expected) <= rule.spread:
         return f"{here}, as expected."
     if found.value > expected:
-        alike = (
-            "" if _alike(record) else " Clients there have alike label distributions, unlike here."
-        )
-        return f"{here}, more than nine of ten federations there have.{alike}"
-    defenses = [defense_name(name) for name in _in_force(record)]
-    return f"{here}, less than expected{f', with {defenses[0]}' if defenses else ''}."
-
-
-def _alike(record: Record) -> bool:
-    """True if all clients have the same label distribution, as far as is known."""
-    partition = record.config.get("partition")
-    return not isinstance(partition, Mapping) or partition.get("scheme") == "iid"
+        partition = record.config.get("partition")
+        alike = not isinstance(partition, Mapping) or partition.get("scheme") == "iid"
+        unlike = " Clients there have alike label distributions, unlike here." * (not alike)
+        return f"{here}, more than nine of ten federations there have.{unlike}"
+    defenses = [f", with {defense_name(name)}" for name in _in_force(record)[:1]]
+    return f"{here}, less than expected{''.join(defenses)}."
 
 
 def _in_force(record: Record) -> list[str]:
     return sorted({one.defense for one in record.where(topic="utility")} - {"none"})
 
 
-def _helped(record: Record, changes: Sequence[Change], found: Auc) -> dict[str, list[Change]]:
+def _helped(record: Record, changes: Sequence[Change], found: Auc) -> list[Change]:
+    """Return the changes that lowered a leak there to less than is found here, and can be made."""
     training = record.config.get("training")
     now = training if isinstance(training, Mapping) else {}
-    helped: dict[str, list[Change]] = {}
-    for one in changes:
-        done = now.get(one.kind) == _ONE_ALREADY.get(one.kind, "")
-        if done or (one.kind in _DEFENSES and _in_force(record)):
-            continue
-        lower = one.auc[0] - one.auc[1] >= LEAST_LOWERED
-        usable = one.accuracy[1] >= _USABLE
-        if lower and usable and found.low > 0.5 and one.auc[1] <= found.value - LEAST_LOWERED:
-            helped.setdefault(one.kind, []).append(one)
-    return {kind: helped[kind] for kind in _KINDS if kind in helped}
+    refused = {kind for kind in _KINDS if now.get(kind) == _ONE_ALREADY.get(kind, "")}
+    refused |= set(_DEFENSES if _in_force(record) else ())
+    return [
+        one
+        for one in changes
+        if one.kind in _KINDS
+        and one.kind not in refused
+        and one.auc[0] - one.auc[1] >= LEAST_LOWERED
+        and one.auc[1] <= found.value - LEAST_LOWERED
+        and one.accuracy[1] >= _USABLE
+        and found.low > 0.5
+    ]
 
 
-def _lowered(helped: Mapping[str, Sequence[Change]]) -> tuple[str, ...]:
-    return tuple(
-        f"{_KINDS[kind]}: {'; '.join(map(_figures, changes))}." for kind, changes in helped.items()
-    )
-
-
-def _step(helped: Mapping[str, Sequence[Change]]) -> str:
-    every = [one for changes in helped.values() for one in changes]
-    if not every:
-        return ""
-    cheap = [one for one in every if one.accuracy[0] - one.accuracy[1] <= _LITTLE]
-    most = max(cheap or every, key=lambda one: one.auc[0] - one.auc[1])
-    return f"{_KINDS[most.kind]} lowered it on the leak ladder: {_figures(most)}."
+def _step(helped: Sequence[Change]) -> str:
+    """Return the change that lowered the AUC most, of those that cost little if there are any."""
+    cheap = [one for one in helped if one.accuracy[0] - one.accuracy[1] <= _LITTLE]
+    best = max(cheap or helped, key=lambda one: one.auc[0] - one.auc[1], default=None)
+    return f"{_KINDS[best.kind]} lowered it on the leak ladder: {_figures(best)}." if best else ""
 
 
 def _figures(one: Change) -> str:

@@ -1,24 +1,22 @@
 """The map from clause to figure: what assessments of a model ask, and what a record answers.
 
-Questions are in words of our own. A clause is quoted only where its text could be checked.
+Questions and documents are data (``templates/clauses.toml``).
 """
 
 import json
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from fedaudit.report.evidence import distinct, grouped
+from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.text import answers
 from fedaudit.report.text.answers import Answering, by_tiles, out_of_scope
 from fedaudit.report.words import cleaned, listed, without_digests
 from fedaudit.results.record import Record
 
-UNCHECKED = "not quoted: the text was not at hand"
-CAVEAT = (
-    "The questions are in our words. But for the clauses quoted below the table no document is "
-    "quoted: name and date alone are theirs. It is no legal assessment; hold each row against the "
-    "text before you sign."
-)
+_FIXED = fixed_texts("clauses")
+UNCHECKED: str = _FIXED["unchecked"]
+CAVEAT: str = _FIXED["caveat"]
 """Stands above the table; and first in the file of a pack."""
 
 
@@ -36,30 +34,6 @@ class Source(NamedTuple):
     text: str = UNCHECKED
 
 
-EDPB = Source("EDPB Opinion 28/2024", "17 December 2024")
-EDPS = Source("EDPS TechDispatch 1/2025", "June 2025")
-CNIL = Source("CNIL, status of AI models", "22 July 2025")
-NIST = Source("NIST SP 800-226", "March 2025")
-MITIGATION = Source(
-    "OWASP AISVS 1.0, 11.2",
-    "2026",
-    "The ability to determine whether a specific record was in the training data must be limited, "
-    "and reconstruction of private training data or sensitive attributes from model outputs "
-    "prevented.",
-)
-OPTIMIZATION = Source(
-    "OWASP AISVS 1.0, 11.2.4",
-    "2026",
-    "Verify that training on sensitive datasets employs differentially-private optimization.",
-)
-GUESSING = Source(
-    "OWASP AISVS 1.0, 11.2.5",
-    "2026",
-    "Verify that membership-inference attack simulations demonstrate that attack accuracy does "
-    "not exceed random guessing on evaluated data.",
-)
-
-
 class Row(NamedTuple):
     """A question in short and in full, its sources, and the function that answers it."""
 
@@ -69,140 +43,28 @@ class Row(NamedTuple):
     answer: Answering
 
 
-_MEMBERSHIP = by_tiles(
-    "membership", "clusters", without="The record has no figure of an attack on membership."
-)
-_ATTRIBUTION = by_tiles("sources", without="No attack here names the client that a sample is from.")
-_DELETION = by_tiles("deletion", without="Nothing was unlearned in this record.")
-_PEOPLE = by_tiles(
-    "membership",
-    when=lambda record: record.unit == "person",
-    without="Members are single samples. Small hints on each of a person’s samples add up: figures "
-    "for people are larger.",
-    more="A proven epsilon is of one sample: none is stated for a person.",
-)
-_SERVER = by_tiles(
-    "games",
-    "membership",
-    when=answers.tampers,
-    without="The server sends out the model as it is.",
-)
-_CLIENT = by_tiles(
-    "membership",
-    when=answers.poisons,
-    without="No client poisons what it sends.",
-    more="By a client that poisons what it sends. Compare with a record of the same client that "
-    "trains as it should (attacker.kind = 'none').",
-)
+_WHEN: Mapping[str, Callable[[Record], bool]] = {
+    "always": bool,
+    "of people": lambda record: record.unit == "person",
+    "tampers": answers.tampers,
+    "poisons": answers.poisons,
+}
 
-ROWS = (
-    Row("verdict", "What does this audit conclude?", (EDPB, CNIL), answers.conclusion),
-    Row(
-        "membership of a record",
-        "How likely can somebody tell that a person’s record was in the training data?",
-        (EDPB, EDPS, CNIL),
-        _MEMBERSHIP,
-    ),
-    Row(
-        "bound on attack success",
-        "Do attacks do better than guessing?",
-        (GUESSING,),
-        answers.bound_on_success,
-    ),
-    Row(
-        "certainty of a flagged record",
-        "If an attack names a record, how sure is it?",
-        (EDPB,),
-        answers.flagged,
-    ),
-    Row(
-        "reference models",
-        "Did attacks compare with reference models?",
-        (EDPB, CNIL),
-        answers.references,
-    ),
-    Row(
-        "adversary and data",
-        "Who is the adversary, and whose data were audited?",
-        (EDPS, EDPB),
-        answers.adversary,
-    ),
-    Row("checks of the audit", "Was the audit itself checked?", (EDPB, CNIL), answers.controls),
-    Row(
-        "parameters per record",
-        "How large is the model beside its training data (parameters per training record)?",
-        (CNIL,),
-        answers.parameters,
-    ),
-    Row(
-        "client of a record",
-        "Can a record be attributed to the client that holds it?",
-        (EDPS,),
-        _ATTRIBUTION,
-    ),
-    Row(
-        "effect of a defense",
-        "What does a defense change, and at what cost in accuracy?",
-        (EDPS,),
-        answers.defenses,
-    ),
-    Row(
-        "claimed epsilon",
-        "Which epsilon is claimed or proven, of what unit, adjacency and delta?",
-        (NIST, OPTIMIZATION),
-        answers.claimed_epsilon,
-    ),
-    Row("measured epsilon", "Which epsilon was measured?", (NIST,), answers.measured_epsilon),
-    Row(
-        "one round’s sum",
-        "How well does one round’s sum hide one client’s update?",
-        (EDPS,),
-        answers.one_sum,
-    ),
-    Row(
-        "people with several records",
-        "What about a person with several records?",
-        (NIST,),
-        _PEOPLE,
-    ),
-    Row("deletion", "Are deleted records forgotten?", (EDPB,), _DELETION),
-    Row(
-        "malicious server",
-        "What if the server tampers with the model?",
-        (EDPS,),
-        _SERVER,
-    ),
-    Row(
-        "malicious client",
-        "What does a client find that poisons what it sends?",
-        (EDPS,),
-        _CLIENT,
-    ),
-    Row(
-        "extraction and reconstruction",
-        "Can training data be extracted or reconstructed?",
-        (EDPB, CNIL, MITIGATION),
-        out_of_scope("fedaudit asks whether a record was trained on, and does not rebuild it."),
-    ),
-    Row(
-        "attribute inference",
-        "Can attributes of a person be inferred?",
-        (EDPB, MITIGATION),
-        out_of_scope("No attack here infers attributes of people or properties of a client."),
-    ),
-    Row(
-        "poisoning",
-        "Can a client spoil the model?",
-        (EDPS,),
-        out_of_scope("fedaudit measures what leaks, and not what a client can spoil."),
-    ),
-    Row("tester", "Who tested, when, and in which role?", (EDPB,), answers.tester),
-    Row(
-        "residual risk",
-        "What remains at risk for whoever deploys the model?",
-        (EDPB, CNIL),
-        answers.residual,
-    ),
+
+def _answering(row: Mapping[str, Any]) -> Answering:
+    if "out_of_scope" in row:
+        return out_of_scope(row["out_of_scope"])
+    if "answer" in row:
+        by_name: Answering = getattr(answers, row["answer"])
+        return by_name
+    asks, more = _WHEN[row.get("when", "always")], row.get("more", "")
+    return by_tiles(*row["tiles"], without=row["without"], more=more, when=asks)
+
+
+_SOURCES = {key: Source(**source) for key, source in _FIXED["sources"].items()}
+ROWS = tuple(
+    Row(row["topic"], row["question"], tuple(_SOURCES[s] for s in row["sources"]), _answering(row))
+    for row in _FIXED["rows"]
 )
 
 
@@ -227,18 +89,10 @@ def clause_summary(record: Record) -> ClauseSummary:
         "answers. No legal assessment.",
         [
             (name, listed(distinct(row.topic for row in by_kind[kind])))
-            for kind, name in _KINDS.items()
+            for kind, name in _FIXED["kinds"].items()
             if kind in by_kind
         ],
     )
-
-
-_KINDS: Mapping[answers.Kind, str] = {
-    "inconclusive": "Inconclusive",
-    "not tested": "Not tested here",
-    "not stated": "Not in a record",
-    "out of scope": "Out of scope",
-}
 
 
 def clauses_json(record: Record) -> str:

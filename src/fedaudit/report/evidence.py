@@ -1,6 +1,7 @@
 """Figures that stand in front of a report, and the size of the leak that each shows."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Literal, NamedTuple, TypeVar, get_args
 
 from fedaudit.core import metric_names
@@ -38,13 +39,12 @@ LEAKS: Mapping[Size, Status] = {
 
 
 class Threshold(NamedTuple):
-    """Least figures that earn a leak its word.
+    """Least lower limits that earn a leak its word.
 
     Attributes:
         word: The word.
-        auc: Lower limit of an AUC that earns it.
-        percent_rate: Lower limit of a true-positive rate at 1% false positives, or at some rate
-            between that and 0.1%.
+        auc: Of an AUC.
+        percent_rate: Of a true-positive rate at 1% false positives, or between that and 0.1%.
         thousandth_rate: The same at 0.1% false positives or fewer.
         share: Of what guessing, or label distributions, leave open, the share that is named.
     """
@@ -57,9 +57,9 @@ class Threshold(NamedTuple):
 
     def of(self, metric: str) -> float | None:
         """Return the least lower limit of a metric; None if the metric has no words."""
+        rate = metric_names.rate_of(metric)
         if metric == metric_names.AUC:
             return self.auc
-        rate = metric_names.rate_of(metric)
         if rate is None or rate > 0.01:
             return None
         return self.thousandth_rate if rate <= 0.001 else self.percent_rate
@@ -78,9 +78,6 @@ distribution."""
 
 ROOM_FOR_DOUBT: Size = "clear"
 """An upper limit that reaches this size leaves too much room to speak of "no leak shown"."""
-
-
-# The size of a leak.
 
 
 def size_reached(value: float, metric: str) -> Size | None:
@@ -104,11 +101,9 @@ def leaves_doubt(share: float) -> bool:
 
 
 def status_between(least: Iterable[float], most: Iterable[float]) -> Status:
-    """Return the verdict on some shares of what guessing leaves open.
+    """Return the verdict on shares of what guessing leaves open, by their lower and upper limits.
 
-    Args:
-        least: Their lower limits, of which the largest has the word.
-        most: Their upper limits, which must leave no room for doubt; without any there is some.
+    The largest lower limit has the word. Without upper limits there is room for doubt.
     """
     size, highs = largest([s for one in least if (s := size_reached_by(one))]), list(most)
     if size is not None:
@@ -145,32 +140,29 @@ def size_of(figure: Estimate) -> Size | None:
     """Return the size of the leak that a figure above guessing shows at least; None elsewhere.
 
     It is the size by the lower limit, since a reader looks at the largest of many figures, whose
-    value errs upward. Without an interval the value itself has to do, but for a rate: its
-    threshold is not known, and limits at the threshold used are none of the rate. A rate that its
-    test finds above guessing and that has too few non-members for a larger lower limit is a trace.
+    value errs upward. Without an interval the value itself has to do, except for a rate, whose
+    threshold is not known. A rate that its test finds above guessing and that has too few
+    non-members for a larger lower limit is a trace.
     """
     if not above_chance(figure) or figure.value is None:
         return None
+    size = size_reached(_at_least(figure), figure.metric)
     if metric_names.rate_of(figure.metric) is None:
-        return size_reached(_at_least(figure), figure.metric)
+        return size
     if figure.low is None and figure.high is None:
         return None
-    least = SIZES[0].word if SIZES[0].of(figure.metric) else None
-    return size_reached(_at_least(figure), figure.metric) or least
+    return size or (SIZES[0].word if SIZES[0].of(figure.metric) else None)
 
 
 def size_range(figure: Estimate) -> tuple[Size, Size] | None:
     """Return the sizes by the lower and the upper limit if no single word fits the figure.
 
-    That is if the word of the value itself is at least two words above that of the lower limit,
-    as a trace is below a clear leak: the smaller word would hide the best estimate, and contradict
-    a larger word for another figure of the same samples.
+    That is if the word of the value is at least two words above that of the lower limit: the
+    smaller word would hide the best estimate, and contradict other figures of the same samples.
     """
-    least = size_of(figure)
-    if least is None or figure.value is None:
-        return None
-    by_value = size_reached(figure.value, figure.metric)
-    if by_value is None or _ORDER.index(by_value) - _ORDER.index(least) < 2:
+    least, value = size_of(figure), figure.value
+    by_value = None if value is None else size_reached(value, figure.metric)
+    if least is None or by_value is None or _ORDER.index(by_value) - _ORDER.index(least) < 2:
         return None
     most = size_reached(figure.high, figure.metric) if figure.high is not None else "strong"
     return least, most or by_value
@@ -192,36 +184,27 @@ def _at_least(figure: Estimate) -> float:
 
 
 def _shown_at_least(figure: Estimate) -> tuple[int, float, float]:
-    order: list[Size | None] = [None, *_ORDER]
-    return order.index(size_of(figure)), _at_least(figure), figure.value or 0.0
+    return _size_rank(figure), _at_least(figure), figure.value or 0.0
 
 
-def strongest_found(figures: list[Estimate], metric: str) -> Estimate | None:
-    """Return the figure of a metric above guessing that shows most of a leak; None without any.
-
-    It shows most by its lower limit, as its word is.
-    """
-    found = [figure for figure in figures if figure.metric == metric and above_chance(figure)]
-    return max(found, key=_shown_at_least, default=None)
-
-
-def rate_found(figures: list[Estimate]) -> Estimate | None:
-    """Return the rate above guessing with the largest word; of equals, at fewest false alarms."""
-    rates = {figure.metric for figure in figures if metric_names.rate_of(figure.metric)}
-    ordered = sorted(rates, key=lambda metric: metric_names.rate_of(metric) or 0)
-    found = [figure for m in ordered if (figure := strongest_found(figures, m)) is not None]
-    return max(found, key=lambda figure: _shown_at_least(figure)[0], default=None)
+def _size_rank(figure: Estimate) -> int:
+    size = size_of(figure)
+    return -1 if size is None else _ORDER.index(size)
 
 
 def leading(figures: list[Estimate]) -> tuple[Estimate, ...]:
     """Return the figures that stand for the rest wherever one is named: tile, headline, sentence.
 
-    They are the AUC and the rate above guessing that show most of a leak; the one with the larger
-    word first, the AUC if the words are the same.
+    They are the AUC and the rate above guessing that show most of a leak by their lower limits; of
+    equal rates that at fewest false positives. The one with the larger word comes first, the AUC
+    if the words are the same.
     """
-    found = [strongest_found(figures, metric_names.AUC), rate_found(figures)]
-    given = [figure for figure in found if figure is not None]
-    return tuple(sorted(given, key=lambda figure: -_shown_at_least(figure)[0]))
+    above = grouped(filter(above_chance, figures), lambda figure: figure.metric)
+    most = {metric: max(same, key=_shown_at_least) for metric, same in above.items()}
+    rates = sorted(filter(metric_names.rate_of, most), key=lambda m: metric_names.rate_of(m) or 0)
+    rate = max((most[metric] for metric in rates), key=_size_rank, default=None)
+    found = [figure for figure in (most.get(metric_names.AUC), rate) if figure is not None]
+    return tuple(sorted(found, key=lambda figure: -_size_rank(figure)))
 
 
 def strongest(figures: Iterable[Estimate], metric: str) -> Estimate | None:
@@ -261,11 +244,8 @@ def tone_of(size: Size | None) -> Tone:
     return size if size and size != "trace" else "raised"
 
 
-# Selections of figures.
-
-
 class Setting(NamedTuple):
-    """Setting of a table of figures; None stands for "over all of them"."""
+    """Setting of a table of figures; None is over all of them."""
 
     defense: str
     view: str
@@ -312,14 +292,13 @@ def summarised(figures: Iterable[Estimate], *, headline: bool = True) -> list[Es
 
     Args:
         figures: Figures on membership.
-        headline: True for AUCs and rates of attacks; False for all other metrics, and for
-            figures of the run itself, such as a proven epsilon.
+        headline: True for AUCs and rates of attacks; False for others, such as a proven epsilon.
     """
-    shown = (
+    shown = [
         f
         for f in _without_repeats(list(figures))
         if (bool(f.attack) and f.metric in metric_names.HEADLINE_METRICS) == headline
-    )
+    ]
     levels = grouped(shown, lambda f: (f.attack, f.defense, f.view, "" if headline else f.metric))
     return [figure for same in levels.values() for figure in _most_summarised(same)]
 
@@ -366,10 +345,7 @@ def differing(settings: Iterable[Setting]) -> dict[Setting, str]:
     """Return a label for each setting that names only what differs between them."""
     every = distinct(settings)
     varies = [len(set(values)) > 1 for values in zip(*every, strict=True)]
-    return {
-        one: " · ".join(part for part, differs in zip(_parts(one), varies, strict=True) if differs)
-        for one in every
-    }
+    return {one: shortened(" · ".join(compress(_parts(one), varies)), 120) for one in every}
 
 
 def _parts(setting: Setting) -> tuple[str, ...]:
@@ -380,8 +356,7 @@ def _parts(setting: Setting) -> tuple[str, ...]:
 
 def labels_among(figures: Iterable[Estimate]) -> dict[Setting, str]:
     """Return for each setting the part that distinguishes it; empty if nothing does."""
-    labels = differing(setting_of(one) for one in figures)
-    return {setting: shortened(label, 120) for setting, label in labels.items()}
+    return differing(map(setting_of, figures))
 
 
 def label_among(figure: Estimate, figures: list[Estimate]) -> str:
@@ -410,16 +385,10 @@ def says_nothing(record: Record) -> bool:
     return record.evaluation == "redraw" or record.nobody_is_a_member
 
 
-# Epsilons, and controls.
-
-
 def over_all_runs(record: Record, metric: str, *, like: Estimate | None = None) -> Estimate | None:
     """Return a figure of the run itself over all runs, or that of one run; None without any.
 
-    Args:
-        record: The record.
-        metric: The metric.
-        like: Figure whose defense is asked for; any defense by default.
+    With ``like`` only figures under the defense of that figure count.
     """
     figures = [
         one
@@ -448,7 +417,7 @@ class Checks(NamedTuple):
 
 
 def checks_of(controls: Iterable[ControlResult]) -> Checks:
-    """Count controls by outcome."""
+    """Return controls by outcome."""
     every = list(controls)
     ran = [control for control in every if control.passed is not None]
     return Checks(ran, [control for control in ran if not control.passed], len(every) - len(ran))

@@ -1,6 +1,5 @@
 """The first screen of a report: verdict, picture, three numbers, controls, what to do next."""
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from fedaudit.report import evidence, words
@@ -8,6 +7,7 @@ from fedaudit.report.advice import Advice, advice
 from fedaudit.report.deciding.findings import LEAKS
 from fedaudit.report.evidence import grouped
 from fedaudit.report.figures.forest import Picture
+from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.verdict import PlainVerdict
@@ -17,11 +17,13 @@ from fedaudit.report.verdict import (
     controls_sign,
     figures_by_side,
     is_defended,
-    range_headline,
     wrong_sign,
 )
 from fedaudit.results.estimate import NO_DEFENSE
+from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
+
+_STEPS = fixed_texts("steps")
 
 
 def idle_parts(record: Record) -> tuple[str, ...]:
@@ -62,7 +64,7 @@ class First(NamedTuple):
         picture: Empty where no figure says anything, or a figure of the page stands in its place.
         numbers: Three at most.
         controls: How many hold, in a line.
-        sign: "✓" if all hold, "✗" if one failed or none was run, "?" if some cannot tell.
+        sign: "✓" if all hold, "✗" if one failed, "?" if some cannot tell or none was run.
         next: What to do, most important first.
     """
 
@@ -95,83 +97,11 @@ LOW = 6
 """Rows up to which a picture leaves room below it, beside the numbers."""
 
 
-class Step(NamedTuple):
-    """Something to do after a study, and what a recording can do instead; "" for nothing."""
-
-    study: str
-    recording: str
-
-
-def _both(*texts: str) -> tuple[Step, ...]:
-    return tuple(Step(text, text) for text in texts)
-
-
-_STOP = _both("Stop a release that leaks this much: fedaudit gate RECORD --policy policy.toml.")
-_FIND_OUT = _both("Find out why the control failed (see Controls), then run the audit again.")
-_STEPS: Mapping[str, tuple[Step, ...]] = {
-    "void": (
-        Step(
-            "Run the study again with aligned evaluation; nothing follows from these figures.", ""
-        ),
-    ),
-    "control failed": (*_FIND_OUT, *_both("Decide nothing on these figures until then.")),
-    "leak": (
-        Step(
-            "Run the same study with a defense (fedaudit list defenses names them).",
-            "Train with a defense on the clients, or a stronger one, and record that training "
-            "(fedaudit list defenses names them).",
-        ),
-        *_both(
-            "Set both side by side: fedaudit compare PLAIN DEFENDED shows leakage against accuracy."
-        ),
-        *_STOP,
-    ),
-    "leak with a defense": (
-        *_both(
-            "Strengthen the defense, or choose another: this record leaks with the one in force."
-        ),
-        Step(
-            "Set it beside the same study without a defense: fedaudit compare PLAIN DEFENDED.",
-            "Set it next to a recording without a defense: fedaudit compare PLAIN DEFENDED.",
-        ),
-        *_STOP,
-    ),
-    # No defense changes what the label distributions of clients reveal.
-    "labels": _both(
-        "Decide whether the classes that each client holds are a secret: they identify its "
-        "samples.",
-        "Audit more samples of each client, to see whether attacks exceed label distributions.",
-    ),
-    "wrong sign": _both("Check the sign of the scores: larger must be likelier to be a member."),
-    "inconclusive": (
-        Step(
-            "Audit more samples, of more clients: the intervals are too wide to conclude anything.",
-            "Set more samples of each client aside before the next training: the intervals are "
-            "too wide to conclude anything.",
-        ),
-        Step("Run more seeds where figures are means over seeds.", ""),
-    ),
-    "no leak shown": _both(
-        "Hold releases to it: fedaudit gate RECORD --policy policy.toml checks the upper limits.",
-        "Audit a stronger adversary: one that sees every round, or more attacks.",
-    ),
-    "not learned": (
-        Step(
-            "Train the model until it has learned its training data, then audit again.",
-            "Record rounds in which the model has learned its training data.",
-        ),
-        Step("Or train on fewer samples a client, which are learned sooner.", ""),
-    ),
-}
-
-
 def first_screen(record: Record, said: PlainVerdict) -> First:
     """Return the first screen of a record of a study or a recording."""
-    front = next(iter(figures_by_side(record).values()))
-    ranged = said.status == "trace of a leak" and said.topics[0][0] == "membership"
     return First(
         said.status,
-        "leak shown" if ranged and range_headline(front) else said.status,
+        said.badge,
         said.headline,
         said.warning,
         first_picture(record, topics=[topic for topic, _ in said.topics]),
@@ -192,16 +122,19 @@ def next_steps(record: Record, said: PlainVerdict, known: Advice | None) -> tupl
         known: What the leak ladder says: what lowered such a leak elsewhere comes before general
             steps.
     """
-    situation, leaks = _situation(record, said), said.status in LEAKS
-    front = next(iter(figures_by_side(record).values()))
-    steps = _STEPS[situation]
-    if situation.startswith("leak") and known and known.step:
-        steps = (Step(known.step, known.step), *steps)
-    if said.status == "inconclusive" and wrong_sign(front):
-        steps = (*_STEPS["wrong sign"], *steps)
-    if leaks and said.status != "above guessing" and evidence.checks_of(record.controls).failed:
-        steps = (*_FIND_OUT, *steps)
-    return tuple(filter(None, (one.recording if record.watched else one.study for one in steps)))
+    situations, texts = [_situation(record, said)], list[str]()
+    if situations[0].startswith("leak") and known and known.step:
+        texts.append(known.step)
+    if said.status == "inconclusive" and wrong_sign(evidence.headline(record)):
+        situations.insert(0, "wrong sign")
+    failed = evidence.checks_of(record.controls).failed
+    if failed and said.status in LEAKS and said.status != "above guessing":
+        texts.insert(0, _STEPS["steps"]["find out"])
+    for name in (name for one in situations for name in _STEPS["situations"][one]):
+        step = _STEPS["steps"][name]
+        of_kind = "recording" if record.watched else "study"
+        texts.append(step if isinstance(step, str) else step.get(of_kind, ""))
+    return tuple(filter(None, texts))
 
 
 def _situation(record: Record, said: PlainVerdict) -> str:
@@ -210,6 +143,9 @@ def _situation(record: Record, said: PlainVerdict) -> str:
         status = next((one for topic, one in said.topics if topic == "membership"), status)
         return "labels" if status == "above guessing" else status
     if status in LEAKS:
+        defended, *others = figures_by_side(record).values()
+        if others and not any(map(above_chance, defended)):
+            return "leak without the defense"
         return "leak with a defense" if is_defended(record) else "leak"
     unlearned = said.warning and status not in ("void", "control failed")
     return "not learned" if unlearned else status

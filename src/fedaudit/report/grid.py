@@ -37,8 +37,7 @@ class Heading(NamedTuple):
     detail: str = ""
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column's heading; numbers are set flush right."""
 
     text: str
@@ -121,14 +120,14 @@ def cut_within(text: str, limit: int) -> str:
     return f"{text[: limit - 1 - end].rstrip()}…{text[len(text) - end :].lstrip()}"
 
 
-def named(text: str, detail: str = "", tone: Tone = "", *, limit: int = 48) -> Cell:
+MOST_KEPT = 400
+"""Characters of a name that the ``full`` text of a cell holds."""
+
+
+def named(text: str, detail: str = "", *, limit: int = 48) -> Cell:
     """Return a cell with a name from outside: cleaned and shortened, more of it in ``full``."""
     short, whole = shortened(text, limit), shortened(text, MOST_KEPT)
-    return Cell(short, detail, tone, full=whole if whole != short else "")
-
-
-MOST_KEPT = 400
-"""Characters of a name that ``full`` holds."""
+    return Cell(short, detail, full=whole if whole != short else "")
 
 
 EMPTY = Cell("–", tone="muted")
@@ -176,18 +175,18 @@ def tabled(
     known = [place for place in dict.fromkeys((*map(_with_over, order), *used)) if place in used]
     overs = dict.fromkeys(over for over, _ in known)
     places = [place for over in overs for place in known if place[0] == over]
-    spans = [(over, sum(place[0] == over for place in places)) for over in overs]
-    headings = [Heading(shortened(o, 60), span, (under or {}).get(o, "")) for o, span in spans]
+    names = [shortened(name, 60) for _, name in places]
+    headings = [
+        Heading(shortened(over, 60), sum(p[0] == over for p in places), (under or {}).get(over, ""))
+        for over in overs
+    ]
     return Grid(
         caption,
-        tuple(
-            Column(shortened(name, 60), bool(at) and name not in words)
-            for at, (_, name) in enumerate(places)
-        ),
+        tuple(Column(name, at > 0 and name not in words) for at, name in enumerate(names)),
         tuple(tuple(row.get(place, EMPTY) for place in places) for row in cells),
-        headings=tuple(headings) if any(overs) else (),
-        notes=notes.listed() if notes else (),
-        remark=remark.strip(),
+        tuple(headings) if any(overs) else (),
+        notes.listed() if notes else (),
+        remark.strip(),
     )
 
 

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -10,18 +9,9 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from fedaudit.core import files
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import (
-    PAGE_SUFFIXES,
-    PICTURES_FILE,
-    RECORD_FILE,
-    REPORT_FILE,
-    TooLarge,
-    alone_in,
-    read_bytes,
-    refuse_other_suffix,
-    write_whole,
-)
+from fedaudit.core.files import read_bytes
 from fedaudit.report import words
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clause_summary
@@ -30,13 +20,13 @@ from fedaudit.report.comparison.screen import first_of_comparison, front_figure
 from fedaudit.report.comparison.tables import comparison_sections
 from fedaudit.report.comparison.tradeoffs import cautions
 from fedaudit.report.evidence import attacks_tried, says_nothing
-from fedaudit.report.figures.drawing import Figures
 from fedaudit.report.figures.forest import forest_drawn
-from fedaudit.report.figures.svg import drawn, hovering, symbols
+from fedaudit.report.figures.svg import drawn
 from fedaudit.report.first import First, first_screen
+from fedaudit.report.fixed import fixed, package_file
 from fedaudit.report.grid import clean, shortened
 from fedaudit.report.reproducing import reproducing
-from fedaudit.report.section import Section, fixed, template_file
+from fedaudit.report.section import Section
 from fedaudit.report.sources import kind_of, source_section
 from fedaudit.report.tables.games import game_sections
 from fedaudit.report.tables.membership import membership_section
@@ -65,7 +55,7 @@ def write_report(record: Record, path: Path) -> None:
     Raises:
         BadInput: The path is no place for a page.
     """
-    write_page(path, report_html(record, _pictures(path.with_name(PICTURES_FILE))))
+    write_page(path, report_html(record, _pictures(path.with_name(files.PICTURES_FILE))))
 
 
 def write_report_beside(record: Record, folder: Path) -> None:
@@ -78,18 +68,18 @@ def write_report_beside(record: Record, folder: Path) -> None:
     Raises:
         BadInput: Another process has replaced the record.
     """
-    with alone_in(folder):
-        own = record_json(record).encode()
+    path, own = folder / files.RECORD_FILE, record_json(record).encode()
+    with files.alone_in(folder):
         try:
-            same = read_bytes(folder / RECORD_FILE, max_bytes=len(own)) == own
-        except (OSError, TooLarge):
+            same = read_bytes(path, max_bytes=len(own)) == own
+        except (OSError, files.TooLarge):
             same = False
         if not same:
             raise BadInput(
-                f"{folder / RECORD_FILE} is another record by now, so that no report is written "
-                f"next to it; make one with `fedaudit report {folder}`"
+                f"{path} is another record by now, so that no report is written next to it; make "
+                f"one with `fedaudit report {folder}`"
             )
-        write_report(record, folder / REPORT_FILE)
+        write_report(record, folder / files.REPORT_FILE)
 
 
 def write_comparison(comparison: Comparison, records: Sequence[Record], path: Path) -> None:
@@ -111,13 +101,13 @@ def write_page(path: Path, document: str) -> None:
 
     Only the owner of the file may read it, since a report can name exposed samples.
     """
-    refuse_other_suffix(path, *PAGE_SUFFIXES, what="an HTML page")
+    files.refuse_other_suffix(path, *files.PAGE_SUFFIXES, what="an HTML page")
     if path.exists() and not path.is_file():
         raise BadInput(
             f"{shortened(str(path), 80)} is not a file, so no report is written there; name a new "
             "file"
         )
-    write_whole(path, document, private=True)
+    files.write_whole(path, document, private=True)
 
 
 def report_html(record: Record, pictures: str = "") -> str:
@@ -163,7 +153,6 @@ def _report(
         template,
         f"{kind}: {name}",
         sections_of(record),
-        None,
         kind=kind,
         name=name,
         running=(shortened(record.name, 60), f"record {shortened(digest, 21)}"),
@@ -213,13 +202,13 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     verdicts = [verdict(record) for record in records]
     pairs = list(zip(records, verdicts, strict=True))
     first = first_of_comparison(comparison, records, verdicts)
-    front = front_figure(comparison, ranked=first.look != "control failed")
+    front = front_figure(comparison, records, ranked=first.look != "control failed")
     title = f"Comparison of {words.plural(len(records), 'audit')}"
     return _rendered(
         "comparison.html.j2",
         title,
         comparison_sections(comparison, records, [plain.status for plain in verdicts]),
-        front,
+        front=front,
         running=(title, ""),
         first=first,
         verdicts=[(r.name, plain) for r, plain in pairs] if len(records) <= MOST_VERDICTS else [],
@@ -229,9 +218,8 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     )
 
 
-_MOST_PICTURES = 2**20
-"""Bytes; ten images of 32 by 32 take a twentieth."""
-_MOST_PIXELS = 2**22
+_MOST_PICTURES, _MOST_PIXELS = 2**20, 2**22
+"""Bytes and pixels; ten images of 32 by 32 take a twentieth of the bytes."""
 _PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
 
@@ -241,7 +229,7 @@ def _pictures(path: Path) -> str:
         return ""
     try:
         content = read_bytes(path, max_bytes=_MOST_PICTURES)
-    except (OSError, TooLarge):
+    except (OSError, files.TooLarge):
         return ""
     width, height = (int.from_bytes(content[at : at + 4], "big") for at in (16, 20))
     if not content.startswith(_PNG) or not 0 < width * height <= _MOST_PIXELS:
@@ -249,44 +237,21 @@ def _pictures(path: Path) -> str:
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
-def _rendered(
-    template: str,
-    title: str,
-    sections: Sequence[Section],
-    front: Figures | None,
-    /,
-    **values: object,
-) -> str:
-    """Return a template filled in, with the page's script and the values of its figures."""
-    scripts = {"guard": template_file("guard.js"), "page": template_file("page.js")}
-    figures = [figure for figure in (front, *(part.figure for part in sections)) if figure]
-    data = {
-        figure.ident: [[hovering(panel) for panel in choice.panels] for choice in figure.choices]
-        for figure in figures
-    }
+def _rendered(template: str, title: str, sections: Sequence[Section], **values: object) -> str:
+    """Return a template filled in, with the page's script."""
+    scripts = {"guard": package_file("guard.js"), "page": package_file("page.js")}
     return (
         templates()
         .get_template(template)
         .render(
             title=title,
-            css=Markup(template_file("report.css")),
+            css=Markup(package_file("report.css")),
             policy=_policy(list(scripts.values())),
             scripts={name: Markup(text) for name, text in scripts.items()},
-            data=Markup(embedded(data)),
             sections=sections,
-            front=front,
-            symbols=symbols(),
             **values,
         )
     )
-
-
-def embedded(value: object) -> str:
-    """Return JSON for a script element: no character in it can end the element."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    for char in "<>&":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
 
 
 def _policy(scripts: list[str]) -> str:

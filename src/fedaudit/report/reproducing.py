@@ -4,7 +4,8 @@ import ast
 import json
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import NamedTuple
 
 from fedaudit.report.grid import shortened
@@ -15,7 +16,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def study_file(config: Mapping[str, object]) -> str:
-    """Return the configuration of a study as TOML.
+    """Return the configuration of a study as TOML: a table for each section, all else inline.
 
     Settings without a value are left out: TOML has no null, and a study takes what is left out
     at its default. Characters that would not show as they are become escapes.
@@ -23,27 +24,13 @@ def study_file(config: Mapping[str, object]) -> str:
     Args:
         config: Plain values as JSON has them.
     """
-    return "\n".join(_table(config, ())).strip() + "\n"
-
-
-def _table(values: Mapping[str, object], path: tuple[str, ...]) -> Iterator[str]:
-    for key, value in values.items():
-        if value is not None and not _stands_alone(value):
-            yield f"{_key(key)} = {inline(value)}"
-    for key, value in values.items():
-        inside = (*path, key)
-        name = ".".join(_key(part) for part in inside)
+    known = {key: value for key, value in config.items() if value is not None}
+    lines = [f"{_key(key)} = {inline(v)}" for key, v in known.items() if not isinstance(v, dict)]
+    for key, value in known.items():
         if isinstance(value, dict):
-            yield from ("", f"[{name}]", *_table(value, inside))
-        elif isinstance(value, list) and _stands_alone(value):
-            for entry in value:
-                yield from ("", f"[[{name}]]", *_table(entry, inside))
-
-
-def _stands_alone(value: object) -> bool:
-    if isinstance(value, list):
-        return bool(value) and all(isinstance(entry, dict) for entry in value)
-    return isinstance(value, dict)
+            lines += ["", f"[{_key(key)}]"]
+            lines += [f"{_key(k)} = {inline(v)}" for k, v in value.items() if v is not None]
+    return "\n".join(lines).strip() + "\n"
 
 
 def inline(value: object) -> str:
@@ -63,8 +50,7 @@ def _key(name: str) -> str:
 
 
 def _text(text: str) -> str:
-    quoted = json.dumps(text, ensure_ascii=False)
-    return "".join(_escaped(char) for char in quoted)
+    return "".join(map(_escaped, json.dumps(text, ensure_ascii=False)))
 
 
 def _escaped(char: str) -> str:
@@ -72,15 +58,13 @@ def _escaped(char: str) -> str:
     kind = unicodedata.category(char)
     if kind == "Cs":
         return "\\ufffd"
-    if kind[0] == "C" or kind in ("Zl", "Zp"):
-        return f"\\U{ord(char):08x}"
-    return char
+    return f"\\U{ord(char):08x}" if kind[0] == "C" or kind in ("Zl", "Zp") else char
 
 
 _BUNDLED = ("digits", "synthetic")
 """Data sets that are made without any file."""
 MOST_SETTINGS = 500_000
-"""Characters of settings up to which those of games are in the page as a study file."""
+"""Characters of a study file up to which it is in the page of games."""
 _LONGEST_VALUE = 300
 
 
@@ -106,9 +90,9 @@ def reproducing(record: Record) -> Again:
     The study file is empty if settings of games are larger than any study's.
     """
     games = record.kind == "games"
-    config = _with_points(record) if games else settled(record.config)
+    study = study_file(_with_points(record) if games else settled(record.config))
     # What no study file could hold is no study's: it would only make the page too large to open.
-    study = "" if games and _size(config) > MOST_SETTINGS else study_file(config)
+    study = "" if games and len(study) > MOST_SETTINGS else study
     data = record.config.get("data")
     name = data.get("name") if isinstance(data, dict) else None
     needed = "" if not isinstance(name, str) or name in _BUNDLED else shortened(name, 80)
@@ -132,25 +116,11 @@ def _environment(record: Record) -> list[tuple[str, str]]:
         rows["Evaluation"] = record.evaluation
     for name in ("commit", "device", "started"):
         rows[name.capitalize()] = shortened(getattr(made, name), 80) or "not recorded"
-    rows["Time taken"] = "not recorded" if made.seconds is None else _duration(made.seconds)
+    seconds = None if made.seconds is None else timedelta(seconds=round(made.seconds))
+    rows["Time taken"] = "not recorded" if seconds is None else f"{seconds} (h:min:s)"
     # Names of versions come from the record, and must not replace a row.
     versions = made.versions.items()
     return [*rows.items(), *((shortened(name, 60), shortened(v, 120)) for name, v in versions)]
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _size(value: object) -> int:
-    if isinstance(value, dict):
-        return sum(len(str(key)) + _size(inner) for key, inner in value.items())
-    if isinstance(value, list):
-        return sum(1 + _size(inner) for inner in value)
-    return len(value) if isinstance(value, str) else 1
 
 
 def _value(text: str) -> object:

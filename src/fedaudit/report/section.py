@@ -1,16 +1,10 @@
-"""A section of a report as data, and the fixed texts that explain sections and tables."""
+"""A section of a report as data."""
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 from fedaudit.report.figures.drawing import Figures
 from fedaudit.report.grid import Grid
-
-TEXTS_FILE = "sections.toml"
-"""Fixed texts by the section or table that they explain."""
 
 
 @dataclass(frozen=True)
@@ -39,22 +33,3 @@ class Section:
 def of_table(ident: str, title: str, table: Grid | None, *said: str) -> Section | None:
     """Return a section with one table; None without it."""
     return None if table is None else Section(ident, title, said, tables=[table])
-
-
-def fixed(name: str, **values: object) -> str:
-    """Return a fixed text by its topic and key, such as "sources.remark", with values filled in."""
-    topic, _, key = name.partition(".")
-    return fixed_texts(topic)[key].format(**values)
-
-
-@cache
-def fixed_texts(topic: str) -> dict[str, str]:
-    """Return the fixed texts of a topic, by their keys."""
-    texts: dict[str, dict[str, str]] = tomllib.loads(template_file(TEXTS_FILE))
-    return texts[topic]
-
-
-@cache
-def template_file(name: str) -> str:
-    """Return a file of this package's templates."""
-    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")

@@ -1,31 +1,21 @@
 """Source inference in a report: attacks with their runs, sentences, table and charts."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from typing import NamedTuple, cast
 
 from fedaudit.report import evidence, words
-from fedaudit.report.figures import drawing
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Grid, named, shortened
-from fedaudit.report.section import Section, fixed, fixed_texts
+from fedaudit.report.section import Section
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance, alpha_of
 from fedaudit.results.record import Record
-from fedaudit.results.sources import (
-    FAIR,
-    LABEL_BASELINE,
-    LABELS,
-    OLDER_LEVEL,
-    SourceResult,
-    has_older_level,
-)
+from fedaudit.results.sources import FAIR, LABEL_BASELINE, LABELS, OLDER_LEVEL, has_older_level
 
 SAME_LABELS = "all with the label distribution of an audited client"
 """Mark of samples of a fair draw, in which classes do not reveal the client."""
-MOST_WRITTEN = 15
-"""Clients up to which a confusion map has its numbers written in."""
-MOST_APART = 40
-"""Clients up to which lines separate the fields of a confusion map."""
 
 
 class Named(NamedTuple):
@@ -35,7 +25,6 @@ class Named(NamedTuple):
         success: Its success rate over all runs.
         excess: The success rate less what label distributions alone explain.
         over_baseline: The success rate less the label-distribution baseline; None if unknown.
-        runs: Results of single runs, one for each seed.
         on_fair_draw: Success rate on samples of a fair draw, in addition to that on clients' own
             samples; None if the record has a single draw.
     """
@@ -43,7 +32,6 @@ class Named(NamedTuple):
     success: Estimate
     excess: Estimate
     over_baseline: Estimate | None
-    runs: tuple[SourceResult, ...] = ()
     on_fair_draw: Estimate | None = None
 
     @property
@@ -91,46 +79,36 @@ def on_sources(record: Record) -> tuple[Named, ...]:
         if figure.seed is None and not figure.against
     }
     attacks = [
-        attack._replace(on_fair_draw=fair.get(_key(attack.success)))
-        for attack in named_in(figures, record.sources)
+        attack._replace(on_fair_draw=fair.get(_key(attack.success))) for attack in named_in(figures)
     ]
     return tuple(sorted(attacks, key=lambda attack: attack.success.defense not in ("", NO_DEFENSE)))
 
 
-def named_in(figures: Iterable[Estimate], results: Sequence[SourceResult] = ()) -> list[Named]:
-    """Return the attacks that figures are of, with their results in each run."""
-    by_attack = {
-        key: {figure.against: figure for figure in same}
-        for key, same in evidence.grouped(figures, _key).items()
-    }
-    runs = evidence.grouped(results, _key)
+def named_in(figures: Iterable[Estimate]) -> list[Named]:
+    """Return the attacks that figures are of."""
+    by_attack = [
+        {figure.against: figure for figure in same}
+        for same in evidence.grouped(figures, _key).values()
+    ]
     return [
-        Named(parts[""], parts[LABELS], parts.get(LABEL_BASELINE), tuple(runs.get(key, ())))
-        for key, parts in by_attack.items()
+        Named(parts[""], parts[LABELS], parts.get(LABEL_BASELINE))
+        for parts in by_attack
         if {"", LABELS} <= parts.keys()
     ]
 
 
-def _key(result: Estimate | SourceResult) -> tuple[str, str, str]:
-    return result.attack, result.defense, result.view
+def _key(figure: Estimate) -> tuple[str, str, str]:
+    return figure.attack, figure.defense, figure.view
 
 
 def labels_of_named(attacks: Sequence[Named]) -> list[str]:
     """Return a label for each attack: its name, and its defense and view if these differ."""
-    parts = [_setting(attack.success, 60) for attack in attacks]
-    varies = [place == 0 or len({part[place] for part in parts}) > 1 for place in range(3)]
-    return [
-        " · ".join(text for text, differs in zip(part, varies, strict=True) if differs)
-        for part in parts
+    parts = [
+        (shortened(attack, 60), shortened(words.defense_name(defense)), f"view: {shortened(view)}")
+        for attack, defense, view in (_key(one.success) for one in attacks)
     ]
-
-
-def _setting(result: Estimate | SourceResult, limit: int = 48) -> tuple[str, str, str]:
-    return (
-        shortened(result.attack, limit),
-        shortened(words.defense_name(result.defense), limit),
-        f"view: {shortened(result.view)}",
-    )
+    varies = [True, *(len(set(values)) > 1 for values in list(zip(*parts, strict=True))[1:])]
+    return [" · ".join(compress(part, varies)) for part in parts]
 
 
 def strongest_on_sources(attacks: Sequence[Named]) -> Named | None:
@@ -217,19 +195,11 @@ def source_question(record: Record) -> str:
 def source_sentence(record: Record) -> str:
     """Return the sentence of the section on sources: what was asked, and what qualifies it."""
     attacks = on_sources(record)
-    best = strongest_on_sources(attacks)
-    if best is None:
-        return ""
-    parts = [fixed("sources.question", question=source_question(record))]
-    if best.on_fair_draw is None and best.success.contrast == FAIR:
-        parts.append(fixed("sources.same_labels"))
-    absent = max((len(run.absent) for attack in attacks for run in attack.runs), default=0)
-    if absent:
-        clients = words.plural(absent, "client")
-        parts.append(
-            f"No measured round shows a model of {clients}, whose samples could not be named."
-        )
-    return " ".join(parts)
+    asked = fixed("sources.question", question=source_question(record))
+    fair_only = any(one.on_fair_draw is None and one.success.contrast == FAIR for one in attacks)
+    absent = max((len(run.absent) for run in record.sources), default=0)
+    unnamed = fixed("sources.absent", clients=words.plural(absent, "client")) if absent else ""
+    return " ".join(filter(None, [asked, fixed("sources.fair") if fair_only else "", unnamed]))
 
 
 def limits_in_words(figure: Estimate) -> str:
@@ -249,29 +219,15 @@ def source_section(record: Record) -> Section | None:
     """Return the section on sources; None if a record has no source inference."""
     if not record.sources:
         return None
-    return Section(
-        "sources",
-        "Source inference",
-        [source_sentence(record)],
-        tables=[source_table(record)],
-        figure=source_figure(record),
-    )
-
-
-class _Column(NamedTuple):
-    """A figure of an attack in the table of source inference."""
-
-    attack: Named
-    label: str
-    heading: str
-    figure: Estimate
+    said, table = source_sentence(record), source_table(record)
+    return Section("sources", "Source inference", [said], tables=[table])
 
 
 def source_table(record: Record) -> Grid:
     """Return all source attacks: success, and how far it is above guessing and baselines."""
     attacks = on_sources(record)
     figures = [
-        _Column(attack, label, heading, figure)
+        (label, heading, figure, look_of_source(attack) if figure is attack.success else _PLAIN)
         for attack, label in zip(attacks, labels_of_named(attacks), strict=True)
         for heading, figure in (
             ("Attack success rate", attack.success),
@@ -284,7 +240,7 @@ def source_table(record: Record) -> Grid:
     methods = ", ".join(evidence.distinct(attack.success.method for attack in attacks))
     parts = [
         f"Intervals: {methods}.",
-        fixed("sources.over_seeds") if any(len(attack.runs) > 1 for attack in attacks) else "",
+        fixed("sources.over_seeds") if len({run.seed for run in record.sources}) > 1 else "",
         words.about_runs(attack.success.further for attack in attacks).strip(),
         f"Fair draw: samples {SAME_LABELS}." * any(attack.on_fair_draw for attack in attacks),
         *evidence.distinct(attack.older_level for attack in attacks),
@@ -293,17 +249,14 @@ def source_table(record: Record) -> Grid:
     return estimate_table(
         "Source inference",
         figures,
-        rows=lambda entry: named(entry.label, limit=80),
-        columns=lambda entry: entry.heading,
-        cell=lambda entry: measured(
-            entry.figure,
-            look_of_source(entry.attack)
-            if entry.figure is entry.attack.success
-            else evidence.Look(),
-            *_lines(entry.figure),
-        ),
+        rows=lambda entry: named(entry[0], limit=80),
+        columns=lambda entry: entry[1],
+        cell=lambda entry: measured(entry[2], entry[3], *_lines(entry[2])),
         remark=" ".join(filter(None, parts)),
     )
+
+
+_PLAIN = evidence.Look()
 
 
 def _lines(figure: Estimate) -> list[str]:
@@ -317,33 +270,3 @@ def _lines(figure: Estimate) -> list[str]:
     if test is not None and test.p_value is not None and test.adjusted is not None:
         lines.append(f"p {words.number(test.adjusted)}, alone {words.number(test.p_value)}")
     return lines
-
-
-def source_figure(record: Record) -> drawing.Figures | None:
-    """Return a map of clients, as they are and as attacks say, the strongest attack first."""
-    attacks = on_sources(record)
-    best = strongest_on_sources(attacks)
-    ordered = sorted(attacks, key=lambda attack: attack is not best)
-    runs = [run for attack in ordered for run in attack.runs]
-    if not runs:
-        return None
-    choices = drawing.choices_of(
-        runs, lambda run: (*_setting(run), f"seed {run.seed}"), lambda same: list(map(_map, same))
-    )
-    return drawing.Figures("sources-confusion", fixed("sources.confusion"), choices, shape="map")
-
-
-def _map(run: SourceResult) -> drawing.Panel:
-    clients = [str(client) for client in run.clients]
-    heat = drawing.Heat(
-        clients,
-        [[amount / max(sum(row), 1) for amount in row] for row in run.confusion],
-        [[words.count(amount) for amount in row] for row in run.confusion],
-        written=len(clients) <= MOST_WRITTEN,
-        apart=len(clients) <= MOST_APART,
-        hover="of client %{y}, said to be client %{x}'s: %{z:.1%} (%{hovertext})",
-    )
-    x = drawing.Scale("Said to be client", names=clients, count=20)
-    y = drawing.Scale("From client", names=clients, count=20, ends=(len(clients) - 0.5, -0.5))
-    name = shortened(run.attack)
-    return drawing.Panel(name, f"Whose samples {name} says are whose.", x, y, [heat])

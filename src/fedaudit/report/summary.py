@@ -5,7 +5,7 @@ of the report.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -17,19 +17,21 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.files import write_whole
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import words
+from fedaudit.report.deciding.deletion import WITHHELD
 from fedaudit.report.evidence import SIZES, checks_of, distinct
 from fedaudit.report.first import First, first_screen
+from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import Tile, clean, shortened
 from fedaudit.report.page import templates, write_page
 from fedaudit.report.reproducing import inline, reproducing
 from fedaudit.report.sources import kind_of
 from fedaudit.report.tables.run import controls_table
-from fedaudit.report.text.answers import residual
+from fedaudit.report.text.answers import CHECKS, NO_LIMIT, residual
 from fedaudit.report.text.games import first_of_games, game_verdict
 from fedaudit.report.text.points import protection_name
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.tiles import tiles_of
-from fedaudit.report.verdict import WITHHELD, clients_named, coverage_gaps, left_out, unit_of
+from fedaudit.report.verdict import clients_named, coverage_gaps, left_out, units_of
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
 from fedaudit.results.text import without_commands
@@ -42,9 +44,11 @@ MARK = "<!-- fedaudit summary -->"
 """First line of the Markdown, which distinguishes an earlier summary from other files."""
 MOST_LISTED = 14
 """Entries of a list or rows of a table at most; the report has the others."""
-_LONG, _SHORT = 300, 80
-_TAKEN_BACK = ("void", "control failed")
+TAKEN_BACK = ("void", "control failed")
 """Verdicts that take every figure back."""
+POLICY_TITLE = "What the policy says"
+_LONG, _SHORT = 300, 80
+_FIXED = fixed_texts("summary")
 
 
 class Table(NamedTuple):
@@ -82,50 +86,6 @@ class Section:
     commands: tuple[tuple[str, str], ...] = ()
     remarks: tuple[str, ...] = ()
 
-    def texts(self) -> Iterator[str]:
-        """Every text of the section but its title and commands."""
-        yield from (self.badge, self.lead, *self.paragraphs, *self.items, *self.remarks)
-        for row in (*self.facts, *((self.table.head, *self.table.rows) if self.table else ())):
-            yield from row
-
-
-class Rule(NamedTuple):
-    """One line of a policy with its outcome.
-
-    Attributes:
-        outcome: In words.
-        name: What is judged.
-        allowed: The most that is allowed; empty for a demand on the evidence.
-        measured: The worst figure with its limits; empty for a demand.
-        reason: Which figure that is, or what was found, and why it is not settled.
-    """
-
-    outcome: str
-    name: str
-    allowed: str
-    measured: str
-    reason: str
-
-
-class PolicyOutcome(NamedTuple):
-    """Outcome of a policy for a record, as :mod:`fedaudit.gate` decides it.
-
-    Attributes:
-        name: Of the policy.
-        digest: SHA-256 over its settings.
-        outcome: "pass", "fail" or "inconclusive".
-        rules: Lines of the policy, the gravest first, less those in ``kept``.
-        kept: Demands on the evidence that are met, by name.
-        unjudged: What the record has and the policy does not ask about.
-    """
-
-    name: str
-    digest: str
-    outcome: str
-    rules: tuple[Rule, ...]
-    kept: tuple[str, ...]
-    unjudged: tuple[str, ...]
-
 
 class Summary(NamedTuple):
     """A record on one page that can be filed.
@@ -149,14 +109,15 @@ class Summary(NamedTuple):
     glossary: tuple[tuple[str, str], ...]
 
 
-def summary_html(record: Record, policy: PolicyOutcome | None = None, valid_until: str = "") -> str:
+def summary_html(record: Record, policy: Section | None = None, valid_until: str = "") -> str:
     """Return the summary of a record as an HTML document.
 
     It loads nothing, runs no script, and prints name, digest and page number on each page.
 
     Args:
         record: Of any kind.
-        policy: Outcome of a policy for it; None without one.
+        policy: Outcome of a policy for it, of :func:`fedaudit.gate.outputs.policy_section`; None
+            without one.
         valid_until: Last day on which the page may be relied on, such as "2027-06-30"; empty
             for none.
 
@@ -167,9 +128,7 @@ def summary_html(record: Record, policy: PolicyOutcome | None = None, valid_unti
     return templates().get_template("summary.html.j2").render(summary=summary)
 
 
-def summary_markdown(
-    record: Record, policy: PolicyOutcome | None = None, valid_until: str = ""
-) -> str:
+def summary_markdown(record: Record, policy: Section | None = None, valid_until: str = "") -> str:
     """Return the summary of a record as Markdown, as for ``$GITHUB_STEP_SUMMARY``.
 
     Names in the record can start no markup: see :func:`summary_html` for the arguments.
@@ -182,7 +141,7 @@ def summary_markdown(
 
 
 def write_summary(
-    record: Record, path: Path, policy: PolicyOutcome | None = None, valid_until: str = ""
+    record: Record, path: Path, policy: Section | None = None, valid_until: str = ""
 ) -> None:
     """Write the summary of a record, as Markdown if the name ends in .md, else as HTML.
 
@@ -229,43 +188,41 @@ def _paragraph(text: str) -> Markup:
     return Markup(_OPENS_BLOCK.sub(r"\1\\\2", escaped(text)))
 
 
-def summary_of(
-    record: Record, policy: PolicyOutcome | None = None, valid_until: str = ""
-) -> Summary:
+def summary_of(record: Record, policy: Section | None = None, valid_until: str = "") -> Summary:
     """Return the contents of a summary: see :func:`summary_html` for the arguments."""
     until = _valid_until(record, valid_until)
     record = words.cleaned(record, words.without_digests([record]))
     if record.kind == "games":
         played = game_verdict(record)
-        first, asked = first_of_games(record, played), played.played
+        first, asked, kind = first_of_games(record, played), played.played, "Security games"
         meaning, unsettled = played.meaning, played.limits
         warnings = (*played.contradictions, *played.claims)
     else:
         plain = verdict(record)
-        first, asked = first_screen(record, plain), plain.audited
+        first, asked, kind = first_screen(record, plain), plain.audited, kind_of(record)
         meaning, unsettled = plain.meaning, plain.open
         warnings = (plain.warning, *first.beside)
+    about = shortened(str(record.config.get("about") or ""), _LONG)
+    described = (f"Described by its author as: “{about}”",) if about else ()
     sections = (
-        _question(record, asked),
-        Section("Of which model", facts=tuple((name, text) for name, text in _facts(record))),
+        Section("What was asked", paragraphs=(asked,), remarks=described),
+        Section("Of which model", facts=tuple(_facts(record).items())),
         _answer(record, first, meaning, warnings),
-        _policy(policy, is_answered=first.look not in _TAKEN_BACK),
+        policy or Section(POLICY_TITLE, **_FIXED["no_policy"]),
         _controls(record, first),
         _untested(record, unsettled),
-        _verifying(record, policy),
+        _verifying(record, is_judged=policy is not None),
     )
-    kind = "Security games" if record.kind == "games" else kind_of(record)
-    used = words.explained(" ".join(text for section in sections for text in section.texts()))
+    used = words.explained(str(sections))
     name, digest = shortened(record.name, _SHORT), shortened(record.content_hash, 80)
-    outcome = "no policy was applied" if policy is None else f"by the policy: {policy.outcome}"
+    outcome = "no policy was applied" if policy is None else f"by the policy: {policy.badge}"
     signed = f"{name}: {first.status}; {outcome}"
     return Summary(name, kind, digest, sections, signed, until, used)
 
 
 def _valid_until(record: Record, text: str) -> str:
-    change = "the model, the data, the defense or the adversary changes"
     if not text:
-        return f"{change}. No date was set."
+        return f"{_FIXED['change']}. No date was set."
     last, started = _date(text), _date(record.environment.started[:10])
     if last is None:
         raise BadInput(
@@ -277,7 +234,7 @@ def _valid_until(record: Record, text: str) -> str:
             f"a summary that is valid until {last} would have ended before the audit of {started}; "
             "give a later date"
         )
-    return f"{last}, or {change}, whichever comes first."
+    return f"{last}, or {_FIXED['change']}, whichever comes first."
 
 
 def _date(text: str) -> date | None:
@@ -287,51 +244,36 @@ def _date(text: str) -> date | None:
         return None
 
 
-def _question(record: Record, asked: str) -> Section:
-    about = shortened(str(record.config.get("about") or ""), _LONG)
-    return Section(
-        "What was asked",
-        paragraphs=(asked,),
-        remarks=(f"Described by its author as: “{about}”",) if about else (),
-    )
+_TABLES = ("data", "partition", "model", "algorithm", "training", "defense")
 
 
-_MODELS = "not in the result; whoever signs names the released model below"
-
-
-def _facts(record: Record) -> Iterator[tuple[str, str]]:
-    config, known = record.config, record.coverage
-    yield "Result", shortened(record.name, _SHORT)
-    yield "Digest of the result", f"{shortened(record.content_hash, 80)} (SHA-256)"
+def _facts(record: Record) -> dict[str, str]:
+    config, known, made = record.config, record.coverage, record.environment
+    digest = f"{shortened(record.content_hash, 80)} (SHA-256)"
+    facts = {"Result": shortened(record.name, _SHORT), "Digest of the result": digest}
     if record.kind == "games":
-        yield "Data", settings_line(config.get("data"))
-        yield (
-            "Protection",
-            shortened("; ".join(distinct(map(protection_name, record.games))), _LONG),
-        )
+        facts["Data"] = settings_line(config.get("data"))
+        protections = "; ".join(distinct(map(protection_name, record.games)))
+        facts["Protection"] = shortened(protections, _LONG)
     else:
-        yield "Digest of the models", shortened(known.identity if known else "", 80) or _MODELS
-        yield from _settings(record)
-    yield "The adversary sees", words.listed([words.sight_name(s) for s in record.view.sees][:12])
+        models = shortened(known.identity, 80) if known else ""
+        facts["Digest of the models"] = models or _FIXED["models"]
+        if record.watched:
+            recording = config.get("recording")
+            model = recording.get("model", "") if isinstance(recording, dict) else ""
+            facts["Model"] = shortened(str(model), _LONG) or "not stated in the result"
+            facts |= _FIXED["recorded"]
+        else:
+            facts |= {words.capital(name): settings_line(config.get(name)) for name in _TABLES}
+    seen = [words.sight_name(one) for one in record.view.sees]
+    facts["The adversary sees"] = words.listed(seen[:12])
     if record.kind != "games":
-        yield "Audited", _audited(record)
+        facts["Audited"] = _audited(record)
     if known:
-        yield "Coverage", f"{known.measured} of {known.rounds} rounds measured"
-    made = record.environment
+        facts["Coverage"] = f"{known.measured} of {known.rounds} rounds measured"
     version = shortened(made.versions.get("fedaudit", "not recorded"), 30)
-    yield "Audit made", f"{shortened(made.started[:10], 10)}, fedaudit {version}"
-
-
-def _settings(record: Record) -> Iterator[tuple[str, str]]:
-    if record.watched:
-        recording = record.config.get("recording")
-        model = recording.get("model", "") if isinstance(recording, dict) else ""
-        yield "Model", shortened(str(model), _LONG) or "not stated in the result"
-        yield "Data and training", "not known: the audit recorded what clients sent"
-        yield "Defense", "not known: the clients of a recorded federation may use any"
-        return
-    for table in ("data", "partition", "model", "algorithm", "training", "defense"):
-        yield words.capital(table), settings_line(record.config.get(table))
+    facts["Audit made"] = f"{shortened(made.started[:10], 10)}, fedaudit {version}"
+    return facts
 
 
 _ZERO_IS_UNSET = ("first_class", "samples_per_client")
@@ -343,7 +285,7 @@ def settings_line(entry: object) -> str:
         return "not stated in the result"
     rest, options = dict(entry), entry.get("options")
     name = shortened(str(rest.pop("name", None) or rest.pop("scheme", "")), _SHORT)
-    rest = {key: value for key, value in rest.items() if key != "options"}
+    rest.pop("options", None)
     rest |= options if isinstance(options, dict) else {}
     stated = {
         key: value
@@ -360,164 +302,68 @@ def _audited(record: Record) -> str:
     if not figures:
         return "every client" if record.sources or record.clusters else "no sample"
     targets = sorted({one.target for one in figures if one.target is not None})
-    unit = {"person": "people", "canary sample": "canary samples"}.get(unit_of(record), "samples")
     members = words.from_to(one.n_members for one in figures)
     others = words.from_to(one.n_nonmembers for one in figures)
-    each = "" if len(targets) < 2 else " for each"
+    each = " for each" * (len(targets) > 1)
     whose = clients_named(targets) if targets else "all clients"
-    return f"{whose}: {members} {unit} as members, {others} as non-members{each}"
-
-
-_TONES: Mapping[str, str] = {
-    "no leak shown": "good",
-    "inconclusive": "doubt",
-    "weak leak": "doubt",
-    "trace of a leak": "doubt",
-    "above guessing": "doubt",
-}
+    return f"{whose}: {members} {units_of(record)} as members, {others} as non-members{each}"
 
 
 def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...]) -> Section:
     texts, numbers = [meaning], _numbers(record, first)
     of_one_client = record.config.get("canaries") or record.config.get("secure_sum")
-    if first.look in _TAKEN_BACK:
+    if first.look in TAKEN_BACK:
         numbers = []
-        texts.append(
-            "This page prints no figure, because the answer is taken back. The report shows the "
-            "figures and what is wrong with them."
-        )
+        texts.append(_FIXED["taken_back"])
     elif numbers and not of_one_client and not checks_of(record.controls).failed:
         left = residual(record).text
-        texts.append(
-            f"By the attacks tried here, with 95% confidence each: {left[:1].lower()}{left[1:]}"
-        )
+        if left != NO_LIMIT:
+            left = left[:1].lower() + left[1:]
+            texts.append(f"By the attacks tried here, with 95% confidence each: {left}")
     head = ("Figure", "Measured", "Range (95% unless stated), and what to compare it with")
     rows = tuple((one.label, one.value, one.detail) for one in numbers)
+    sizes = _FIXED["sizes"].format(
+        words=words.listed([one.word for one in SIZES[1:]]),
+        aucs=words.listed([f"{one.auc:g}" for one in SIZES[1:]]),
+        shares=words.listed([f"{one.share:.0%}" for one in SIZES[1:]]),
+    )
     return Section(
         "The answer",
         badge=first.status,
-        tone=_TONES.get(first.look, "alarm"),
+        tone=_FIXED["tones"].get(first.look, "alarm"),
         lead=words.sentence(first.headline),
         paragraphs=tuple(words.sentence(text) for text in (*texts, *warnings[:4]) if text),
         table=Table(head, rows) if rows else None,
-        remarks=(_size_words(),) if rows else (),
+        remarks=(sizes,) if rows else (),
     )
 
 
 def _numbers(record: Record, first: First) -> list[Tile]:
     """Return the numbers of the first screen and of each topic that no control takes back."""
     topics = {} if record.kind == "games" else tiles_of(record)
-    taken_back: list[Tile] = []
-    if any(not one.attack for one in checks_of(record.controls).failed):
-        taken_back = topics.get("clusters", [])
     every = [*first.numbers, *(tile for tiles in topics.values() for tile in tiles[:2])]
     return [
-        one
-        for one in distinct(every)
-        if one.value != WITHHELD and NOT_RELIED_ON not in one.detail and one not in taken_back
+        one for one in distinct(every) if one.value != WITHHELD and NOT_RELIED_ON not in one.detail
     ]
-
-
-def _size_words() -> str:
-    """Return the words for the size of a leak, with the least figures that earn them."""
-    named = SIZES[1:]
-    sizes = words.listed([one.word for one in named])
-    aucs = words.listed([f"{one.auc:g}" for one in named])
-    shares = words.listed([f"{one.share:.0%}" for one in named])
-    return (
-        f"The word for the size of a leak follows the lower end of the range: {sizes} from an AUC "
-        f"of {aucs}, or from {shares} of what guessing leaves open; a trace is less. The words are "
-        "conventions of this tool, not of law."
-    )
-
-
-_OUTCOMES: Mapping[str, tuple[str, str, str]] = {
-    "pass": ("PASS", "good", "every rule is kept by the upper end of the range"),
-    "fail": ("FAIL", "alarm", "at least one rule is broken"),
-    "inconclusive": (
-        "UNDECIDED",
-        "doubt",
-        "the evidence shows neither that all rules are kept nor that one is broken, which is not a "
-        "pass",
-    ),
-}
-
-
-def _policy(policy: PolicyOutcome | None, *, is_answered: bool) -> Section:
-    title = "What the policy says"
-    if policy is None:
-        return Section(
-            title,
-            lead="No policy was applied.",
-            paragraphs=(
-                "This page reports what was measured. It does not say whether that is acceptable: "
-                "a policy with allowed values decides that.",
-            ),
-            commands=(("To apply a policy", "fedaudit summary RESULT --policy policy.toml"),),
-        )
-    badge, tone, meaning = _OUTCOMES.get(policy.outcome, (policy.outcome, "doubt", ""))
-    rules = [rule if is_answered else _taken_back(rule) for rule in policy.rules]
-    more = len(rules) - MOST_LISTED
-    left = f"And {words.plural(more, 'more rule')}; the verdict has all." if more > 0 else ""
-    kept = f"Kept as well: {'; '.join(policy.kept)}." if policy.kept else ""
-    return Section(
-        title,
-        badge=badge,
-        tone=tone,
-        lead=f"By the policy “{shortened(policy.name, _SHORT)}” {meaning}.",
-        table=Table(
-            ("Outcome", "Rule", "Allowed at most", "Measured (range)", "Which figure, and why"),
-            tuple(tuple(cell or words.MISSING for cell in rule) for rule in rules[:MOST_LISTED]),
-        ),
-        items=tuple(f"Not judged: {words.sentence(item)}" for item in policy.unjudged[:6]),
-        remarks=tuple(filter(None, [left, shortened(kept, 2 * _LONG)])),
-    )
-
-
-def _taken_back(rule: Rule) -> Rule:
-    """Return a rule without its figure, which a failed control takes back."""
-    if not rule.allowed:
-        return rule
-    reason = "a figure of this record does not count"
-    return rule._replace(outcome="– taken back", measured="", reason=reason)
-
-
-_EXPECTED = ("permuted members", "untrained model", "blind classifier", "planted leak")
 
 
 def _controls(record: Record, first: First) -> Section:
     title, lead = "Checks of the audit itself (controls)", words.sentence(first.controls)
     if record.kind == "games":
-        return Section(title, lead=lead, remarks=("Games have no controls but their own bounds.",))
+        return Section(title, lead=lead, remarks=(_FIXED["no_controls"],))
     grid, table = controls_table(record), None
     if grid.rows:
         rows = tuple(tuple(cell.text for cell in row) for row in grid.rows)
         table = Table(tuple(column.text for column in grid.columns), rows[:MOST_LISTED])
-    absent = [name for name in _EXPECTED if name not in {one.control for one in record.controls}]
     signs = {"✓": ("hold", "good"), "?": ("in part", "doubt")}
     badge, tone = signs.get(first.sign, ("failed", "alarm"))
-    not_run = (f"Not run: {words.listed(absent)}.",) if absent else ()
-    return Section(title, badge, tone, lead, table=table, remarks=not_run)
-
-
-_BEYOND_GAMES = (
-    "Servers that send the model as it is, and what they see of honest training.",
-    "Servers with another neuron, other targets, more rounds or more data of their own.",
-    "Attacks published after this version.",
-    "Reconstruction of records, and inference of properties of a client's data.",
-)
+    return Section(title, badge, tone, lead, table=table)
 
 
 def _untested(record: Record, unsettled: tuple[str, ...]) -> Section:
-    items = [*(_BEYOND_GAMES if record.kind == "games" else ()), *record.untested]
-    items += [words.sentence(item) for item in (coverage_gaps(record), *left_out(record)) if item]
-    if record.coverage and record.coverage.never_measured:
-        absent = clients_named(record.coverage.never_measured)
-        items.append(f"Never took part in a measured round: {absent}.")
-    items = [shortened(item, _LONG) for item in distinct(items)]
-    more = len(items) - MOST_LISTED
-    items = items[:MOST_LISTED] + [f"And {more} more; the report has them."] * (more > 0)
+    items = [*record.untested, *_unmeasured(record), *left_out(record)]
     if record.kind == "games":
+        items = [*_FIXED["untested_games"], *items]
         games = words.plural(sum(point.adv.total for point in record.games), "game")
         scale = f"{games} over {words.plural(len(record.points), 'setting')}; others were not"
         scale += " played."
@@ -525,18 +371,35 @@ def _untested(record: Record, unsettled: tuple[str, ...]) -> Section:
         ran = words.plural(sum(row.status == "run" for row in record.attacks), "attack")
         runs = words.plural(len(record.seeds), "training run")
         scale = f"{ran}, {runs}. More attacks, samples or runs may find more."
+    listed = [words.sentence(shortened(item, _LONG)) for item in distinct(items) if item]
+    more = len(listed) - MOST_LISTED
+    left = [f"And {more} more; the report has them."] * (more > 0)
     notes = [f"Not settled: {shortened(item, 2 * _LONG)}" for item in unsettled[:4]]
     return Section(
         "What was not tested",
         lead="The answer says nothing about these.",
-        items=tuple(items),
+        items=(*listed[:MOST_LISTED], *left),
         remarks=(f"Scale: {scale}", *notes),
     )
 
 
-def _verifying(record: Record, policy: PolicyOutcome | None) -> Section:
-    again = reproducing(record)
-    option = " --policy policy.toml" * (policy is not None)
+def _unmeasured(record: Record) -> Iterator[str]:
+    """Yield which rounds and clients were not measured, and which controls were not run."""
+    known = record.coverage
+    if known and known.rounds - known.measured > known.n_missing_rounds:
+        skipped = f"{known.rounds - known.measured} of {known.rounds} rounds"
+        yield f"What clients sent in {skipped}, which were not measured"
+    yield coverage_gaps(record)
+    if known and known.never_measured:
+        yield f"Never took part in a measured round: {clients_named(known.never_measured)}"
+    ran = {one.control for one in checks_of(record.controls).ran}
+    absent = [name for name in CHECKS if name not in ran]
+    if absent and record.kind != "games":
+        yield f"Controls that were not run: {words.listed(absent)}"
+
+
+def _verifying(record: Record, *, is_judged: bool) -> Section:
+    again, option = reproducing(record), " --policy policy.toml" * is_judged
     steps = [("Make this page again from the result", f"fedaudit summary RESULT{option}")]
     if record.watched:
         steps.append(("Attack the recording again", "fedaudit attack RECORDING"))
@@ -547,13 +410,9 @@ def _verifying(record: Record, policy: PolicyOutcome | None) -> Section:
         ("Check an evidence pack and everything in it", "fedaudit verify PACK --digest DIGEST")
     )
     same = "Attacking the same recording" if record.watched else "Training with the same settings"
+    appendix = _FIXED["appendix"].format(same=same)
     return Section(
         "How to verify this page",
-        facts=(("Digest of the policy", shortened(policy.digest, 80)),) if policy else (),
-        paragraphs=(
-            "The report (report.html, next to the result) is the appendix: it has every figure, "
-            "attack, control and setting, and shows the same digest of the result. "
-            f"{same} on the same machine with the same versions gives the same digest.",
-        ),
+        paragraphs=(appendix,),
         commands=tuple(steps),
     )

@@ -69,7 +69,8 @@ def print_comparison(
     comparison = cleaned(comparison, speak, watched=watched)
     records = [cleaned(one, speak) for one in records]
     first = first_of_comparison(comparison, records, [verdict(record) for record in records])
-    _print(first, first.picture or membership_rows(comparison), first.beside, console)
+    picture = first.picture or membership_rows(comparison, records)
+    _print(first, picture, first.beside, console)
 
 
 def width_of(console: Console) -> int:
@@ -145,7 +146,7 @@ def _rows(forest: Forest, most: int, width: int) -> Iterator[str]:
     longest = max((len(line.label) for line in forest.lines), default=0)
     wide = min(max(22, longest + 2), 38) if many > 1 else 34
     if forest.label == COMPARED:
-        wide = 38
+        wide = 36
     each = (width - wide) // many
     against = f" ({forest.label})" if forest.label.startswith("members") else ""
     yield from textwrap.wrap(f"{forest.title}{against}", width, subsequent_indent="  ")
@@ -156,8 +157,7 @@ def _rows(forest: Forest, most: int, width: int) -> Iterator[str]:
         most = max(most // (1 + many), 1)
     shown = forest.lines if len(forest.lines) <= most else forest.lines[: max(most - 1, 1)]
     for line in shown:
-        pairs = zip(line.values, line.limits, strict=True)
-        texts = [" ".join(filter(None, (value, limits))) for value, limits in pairs]
+        texts = [" ".join(filter(None, (cell.value, cell.limits))) for cell in line.cells]
         if width >= _NARROW:
             yield _row(line.label, texts, wide, each)
             continue

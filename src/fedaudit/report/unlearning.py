@@ -2,35 +2,28 @@
 
 from fedaudit.core.metric_names import DESTROYED
 from fedaudit.report import words
+from fedaudit.report.deciding.deletion import WITHHELD, deletion, deletion_verdict
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Cell, Content, Tile, named
-from fedaudit.report.section import Section, fixed, of_table
+from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table, measured
-from fedaudit.report.verdict import WITHHELD, unlearning_verdict
+from fedaudit.results import unlearning
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
-from fedaudit.results.unlearning import (
-    AFTER,
-    BEFORE,
-    BOTH,
-    NOT_TOLD,
-    RETRAINED,
-    UNLEARNING,
-    most_left,
-    unlearning_rows,
-)
 
-_HEADINGS = {BEFORE: "Before", AFTER: "After", RETRAINED: "Retrained", BOTH: "Both models"}
+_POINTS = (unlearning.BEFORE, unlearning.AFTER, unlearning.RETRAINED)
+_HEADINGS = {point: words.capital(point) for point in _POINTS} | {unlearning.BOTH: "Both models"}
 _EXCESS, _VERDICT = "After less retrained", "Verdict"
 
 
 def unlearning_section(record: Record) -> Section | None:
     """Return the section on unlearning: AUCs of each attack and utility; None without it."""
-    rows = unlearning_rows(record)
-    if not rows:
+    rows, left = unlearning.unlearning_rows(record), deletion(record)
+    if left is None:
         return None
     several = len({row.after.target for row in rows}) > 1
-    figures = record.where(topic=UNLEARNING, seed=None)
+    figures = record.where(topic=unlearning.UNLEARNING, seed=None)
     figures = [figure for figure in figures if figure.attack or figure.value]
     cells = [(_EXCESS if figure.against else _HEADINGS[figure.point], figure) for figure in figures]
     cells += [(_VERDICT, figure) for figure in figures if figure.against]
@@ -43,7 +36,7 @@ def unlearning_section(record: Record) -> Section | None:
 
     def content(column: str, figure: Estimate) -> Content:
         if column == _VERDICT:
-            return unlearning_verdict(record, figure.note)
+            return deletion_verdict(record, figure.note)
         return measured(figure, unbounded="")
 
     table = estimate_table(
@@ -52,24 +45,23 @@ def unlearning_section(record: Record) -> Section | None:
         rows=lambda cell: heading(cell[1]),
         columns=lambda cell: cell[0],
         cell=lambda cell: content(*cell),
-        order=("Before", "After", "Retrained", _EXCESS, _VERDICT),
+        order=(*(_HEADINGS[point] for point in _POINTS), _EXCESS, _VERDICT),
         remark=fixed("unlearning.remark"),
     )
-    return of_table("unlearning", "Unlearning", table, _sentence(record))
+    return of_table("unlearning", "Unlearning", table, _sentence(record, left.verdict))
 
 
 def unlearning_tile(record: Record) -> list[Tile]:
     """Return the gravest verdict, with the attack that finds most after unlearning."""
-    rows = unlearning_rows(record)
-    if not rows:
+    left = deletion(record)
+    if left is None:
         return []
-    verdict, most = unlearning_verdict(record), most_left(rows)
-    points = {BEFORE: most.before, AFTER: most.after, RETRAINED: most.retrained}
-    aucs = ", ".join(f"{name} {words.value_of(figure)}" for name, figure in points.items())
-    both = max((row.both for row in rows), key=lambda figure: figure.number)
+    most, both = left.most, left.both
+    points = dict(zip(_POINTS, (most.before, most.after, most.retrained), strict=True))
+    aucs = ", ".join(f"{name} {_with_range(figure)}" for name, figure in points.items())
     detail = f"{most.after.attack}, AUC {aucs}; "
-    detail += f"adversary with both models {words.value_of(both)} ({both.attack})"
-    utilities = record.where(topic=UNLEARNING, seed=None, metric=TEST_ACCURACY)
+    detail += f"adversary with both models {_with_range(both)}, {both.attack}"
+    utilities = record.where(topic=unlearning.UNLEARNING, seed=None, metric=TEST_ACCURACY)
     if accuracies := [
         f"{name} {words.shown(figure.value, TEST_ACCURACY)}"
         for name in points
@@ -77,8 +69,13 @@ def unlearning_tile(record: Record) -> list[Tile]:
         if figure.point == name
     ]:
         detail += f"; test accuracy {', '.join(accuracies)}"
-    tone = "" if verdict in (*NOT_TOLD, WITHHELD) else "alarm"
-    return [Tile(f"Unlearning by {_method(record)}", verdict, detail, tone)]
+    tone = "" if left.verdict in (*unlearning.NOT_TOLD, WITHHELD) else "alarm"
+    return [Tile(f"Unlearning by {_method(record)}", left.verdict, detail, tone)]
+
+
+def _with_range(figure: Estimate) -> str:
+    limits = words.interval_of(figure)
+    return words.value_of(figure) + f" ({limits})" * bool(limits)
 
 
 def _method(record: Record) -> str:
@@ -91,8 +88,8 @@ def _units(record: Record) -> str:
     return "people" if record.unit == "person" else "samples"
 
 
-def _sentence(record: Record) -> str:
-    verdict, rows = unlearning_verdict(record), unlearning_rows(record)
+def _sentence(record: Record, verdict: str) -> str:
+    rows = unlearning.unlearning_rows(record)
     of_target = {row.after.target: row.after for row in rows}.values()
     forgotten, unseen = sum(o.n_members for o in of_target), max(o.n_nonmembers for o in of_target)
     what = f"unlearning by {_method(record)!r} of {forgotten} {_units(record)}"

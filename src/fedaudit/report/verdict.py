@@ -8,13 +8,7 @@ from math import exp, log
 from statistics import NormalDist
 from typing import Literal, NamedTuple
 
-from fedaudit.core.metric_names import (
-    AUC,
-    CANNOT_TELL,
-    DESTROYED,
-    NOT_FORGOTTEN,
-    OVERDONE,
-)
+from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, words
 from fedaudit.report.grid import shortened
 from fedaudit.results.estimate import NO_DEFENSE, PEOPLE_IGNORED, Estimate
@@ -26,16 +20,8 @@ from fedaudit.results.guessing import (
     near_guessing,
 )
 from fedaudit.results.record import ControlResult, Record
-from fedaudit.results.unlearning import (
-    is_destroyed,
-    unlearning_rows,
-    unlearning_verdict_of,
-)
 
 Unit = Literal["sample", "person", "canary sample"]
-
-WITHHELD = "withheld: a control failed"
-"""Stands in the place of a verdict on unlearning whose controls failed."""
 
 
 def unit_of(record: Record) -> Unit:
@@ -135,6 +121,14 @@ def leaking_defenses(record: Record) -> set[str]:
     return above | risky
 
 
+def clusters_doubted(record: Record) -> bool:
+    """Return True if a failed control takes back figures of clusters' models.
+
+    They have no controls of their own; those of no single attack are about all figures.
+    """
+    return any(not one.attack for one in evidence.checks_of(record.controls).failed)
+
+
 def wrong_sign(figures: Sequence[Estimate]) -> list[Estimate]:
     """Return AUCs whose interval lies below 0.5: the score may have the wrong sign.
 
@@ -157,36 +151,6 @@ def _high_among(figure: Estimate, count: int) -> float:
 
 
 WRONG_SIGN = "members score lower than non-members: the score may have the wrong sign"
-
-
-def unlearning_verdict(record: Record, note: str | None = None) -> str:
-    """Return the verdict after deletion; empty without deletion.
-
-    It is withheld if a control failed. A model that no longer predicts is called destroyed, not
-    forgetful.
-
-    Args:
-        record: The record.
-        note: Verdict on one attack; that on all by default.
-    """
-    rows = unlearning_rows(record)
-    if not rows:
-        return ""
-    verdict = unlearning_verdict_of(rows) if note is None else note or CANNOT_TELL
-    if _withholds(record, verdict):
-        return WITHHELD
-    accuses = verdict.startswith((NOT_FORGOTTEN, OVERDONE))
-    return DESTROYED if not accuses and is_destroyed(record) else verdict
-
-
-def _withholds(record: Record, verdict: str) -> bool:
-    """Return True if a failed control takes a verdict back.
-
-    That a leak is left stands where attacks may only have found too little.
-    """
-    failed = evidence.checks_of(record.controls).failed
-    only_hides = all(one.control in HIDES_LEAKS for one in failed)
-    return bool(failed) and not (verdict == NOT_FORGOTTEN and only_hides)
 
 
 def coverage_gaps(record: Record) -> str:
@@ -307,11 +271,11 @@ def _about(control: ControlResult) -> str:
 
 
 def controls_sign(records: Sequence[Record]) -> str:
-    """Return "✓" if every control holds, "✗" if one failed or none was run, else "?"."""
+    """Return "✓" if every control holds, "✗" if one failed, else "?", also if none was run."""
     checks = evidence.checks_of(control for record in records for control in record.controls)
-    if checks.failed or not checks.ran:
+    if checks.failed:
         return "✗"
-    return "?" if checks.untold else "✓"
+    return "?" if checks.untold or not checks.ran else "✓"
 
 
 def range_headline(figures: Sequence[Estimate]) -> str:

@@ -1,17 +1,16 @@
 """Numbers, names and sentences as a reader sees them, and records with text made safe to show."""
 
 import re
-import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel
 
 from fedaudit.core.metric_names import AUC, rate_of
+from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import clean, cut_within, shortened
 from fedaudit.results.estimate import AT_THRESHOLD, NO_DEFENSE, Estimate, Interval
 from fedaudit.results.guessing import with_doubts
@@ -23,16 +22,9 @@ MISSING = "–"
 Number = int | float
 
 
-_FIXED = tomllib.loads((Path(__file__).parent / "templates" / "wording.toml").read_text("utf-8"))
-
-
 def fixed(section: str) -> Mapping[str, str]:
-    """Return the fixed texts of a section of ``wording.toml``, such as "games.limits"."""
-    found: Any = _FIXED
-    for name in section.split("."):
-        found = found[name]
-    texts: Mapping[str, str] = found
-    return texts
+    """Return the fixed texts of a section, such as "games.limits", by their keys."""
+    return fixed_texts(section)
 
 
 def explained(text: str) -> tuple[tuple[str, str], ...]:
@@ -57,7 +49,7 @@ def _with_plurals(term: str) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in per cent: two decimals near the ends, one between, none at exactly 0 or 100%."""
+    """Format a share in per cent: one decimal, two near the ends, none at exactly 0 or 100%."""
     value = 100 * share
     if value in (0, 100):
         return f"{value:.0f}%"
@@ -70,7 +62,7 @@ def percent(share: float) -> str:
 
 
 def number(value: float) -> str:
-    """A number that is no share: three decimals up to 10, fewer for larger ones."""
+    """Format a number that is no share: three decimals up to 10, fewer for larger ones."""
     size = abs(value)
     if size >= 100_000 or 0 < size < 0.0005:
         return f"{value:.2e}".replace("-", "−")
@@ -79,14 +71,14 @@ def number(value: float) -> str:
 
 
 def count(value: int) -> str:
-    """A whole number with separators."""
+    """Format a whole number with separators."""
     return f"{value:,}"
 
 
 def from_to(
     values: Iterable[Number], joint: str = " to ", *, text: Callable[[Number], str] | None = None
 ) -> str:
-    """The least and the largest of some numbers, whole ones by default; one where all are equal."""
+    """Format the least and the largest number, whole ones by default; one if all are equal."""
     known = list(values)
     speak = text or (lambda value: count(round(value)))
     low, high = speak(min(known)), speak(max(known))
@@ -94,17 +86,17 @@ def from_to(
 
 
 def amount(value: float) -> str:
-    """A count that may be a mean over runs: whole numbers without decimals."""
+    """Format a count that may be a mean over runs: whole numbers without decimals."""
     return count(round(value)) if abs(value - round(value)) < 1e-6 else f"{value:.1f}"
 
 
 def given(value: float | None, text: Callable[[float], str] = percent) -> str | None:
-    """The text of a value; None where there is none, for a table's empty cell."""
+    """Format a value; return None for None, which is an empty cell of a table."""
     return None if value is None else text(value)
 
 
 def shown(value: float | None, metric: str) -> str:
-    """A metric's value, in per cent where it is a share; a dash where there is none."""
+    """Format a metric's value, in per cent if it is a share; return a dash for None."""
     if value is None:
         return MISSING
     if metric in COUNTS:
@@ -115,12 +107,12 @@ def shown(value: float | None, metric: str) -> str:
 
 
 def points(change: float) -> str:
-    """A difference of shares in percentage points, with its sign."""
+    """Format a difference of shares in percentage points, with its sign."""
     return _signed(100 * change, 1)
 
 
 def signed(value: float, metric: str) -> str:
-    """A difference of two values of a metric with its sign; of shares in percentage points."""
+    """Format a difference of two values of a metric with its sign; of shares in points."""
     if is_share(metric):
         return points(value)
     return _signed(value, 1 if metric in COUNTS else 2 if metric == AGREEMENT else 3)
@@ -132,19 +124,19 @@ def _signed(value: float, decimals: int) -> str:
 
 
 def span(low: float, high: float, metric: str) -> str:
-    """Both limits of a difference."""
+    """Format both limits of a difference."""
     return f"{signed(low, metric)} to {signed(high, metric)}"
 
 
 def value_of(figure: Estimate) -> str:
-    """The value of a figure, with its sign where it is a difference."""
+    """Format the value of a figure, with its sign if it is a difference."""
     if figure.against and figure.value is not None:
         return signed(figure.value, figure.metric)
     return shown(figure.value, figure.metric)
 
 
 def interval(low: float | None, high: float | None, metric: str) -> str:
-    """Both limits, such as "0.918–0.944" or "38.0–44.5%"; empty without them."""
+    """Format both limits, such as "0.918–0.944" or "38.0–44.5%"; return "" without them."""
     if low is None and high is None:
         return ""
     if low is None or high is None:
@@ -156,7 +148,7 @@ def interval(low: float | None, high: float | None, metric: str) -> str:
 
 
 def interval_of(figure: Estimate) -> str:
-    """The interval of a figure, without its method; of older rates that at the threshold used."""
+    """Format the interval of a figure; of older rates that at the threshold used."""
     at = figure.at_threshold
     used = interval(at.low, at.high, figure.metric) if at else ""
     return _limits(figure.low, figure.high, figure) or (used and f"{AT_THRESHOLD} {used}")
@@ -169,7 +161,7 @@ def _limits(low: float | None, high: float | None, figure: Estimate) -> str:
 
 
 def further_of(figure: Estimate) -> str:
-    """ "further runs 0.580–0.660", below an interval for these runs; empty without limits."""
+    """Return "further runs 0.580–0.660", which is below an interval for these runs, or ""."""
     further = figure.further
     if further is None or further.low is None or further.high is None:
         return ""
@@ -177,7 +169,7 @@ def further_of(figure: Estimate) -> str:
 
 
 def about_runs(further: Iterable[Interval | None]) -> str:
-    """Meaning of intervals of figures over several runs, for a table's remark; empty without any.
+    """Return what intervals of figures over several runs mean, for a table's remark, or "".
 
     Args:
         further: Of every figure of the table.
@@ -193,13 +185,13 @@ def about_runs(further: Iterable[Interval | None]) -> str:
 
 
 def level_of(method: str) -> str:
-    """The level named in a method, such as "95%"; empty if it names none."""
+    """Return the level named in a method, such as "95%"; empty if it names none."""
     found = re.search(r"\d+(?:\.\d+)?\s?%", method)
     return found[0].replace(" ", "") if found else ""
 
 
 def with_interval(figure: Estimate) -> str:
-    """A figure in running text: "0.931 (95% interval 0.918–0.944)"."""
+    """Format a figure for running text: "0.931 (95% interval 0.918–0.944)"."""
     limits, level = interval_of(figure), level_of(figure.method)
     name = f"{level} interval" if level else shortened(figure.method, 60) or "interval"
     return (
@@ -211,7 +203,7 @@ def with_interval(figure: Estimate) -> str:
 
 
 def listed(items: Sequence[str]) -> str:
-    """Words in a row: "a", "a and b", "a, b and c"."""
+    """Join words: "a", "a and b", "a, b and c"."""
     if len(items) < 2:
         return "".join(items)
     return ", ".join(items[:-1]) + " and " + items[-1]
@@ -222,24 +214,24 @@ MOST_NAMED = 5
 
 
 def some(items: Sequence[str], most: int = MOST_NAMED, what: str = "more") -> str:
-    """Return items in a row, of many the first: "a, b and 3 more"."""
+    """Join items, of many the first: "a, b and 3 more"."""
     left = len(items) - most
     return listed([*items[:most], f"{count(left)} {what}"] if left > 0 else items)
 
 
 def plural(amount: int, one: str, many: str = "") -> str:
-    """ "1 seed", "3 seeds"."""
+    """Return a count with its noun: "1 seed", "3 seeds"."""
     return f"{count(amount)} {one if amount == 1 else many or one + 's'}"
 
 
 def sentence(text: str) -> str:
-    """The text with a full stop, unless it ends as a sentence does."""
+    """Return a text with a full stop, unless it ends as a sentence does."""
     text = text.strip()
     return text if text.endswith((".", "!", "?", "…")) else text + "."
 
 
 def capital(text: str) -> str:
-    """The text with a capital letter in front."""
+    """Return a text with a capital letter in front."""
     return text[:1].upper() + text[1:]
 
 
@@ -254,22 +246,22 @@ def _named(name: str, section: str) -> str:
 
 
 def contrast_name(contrast: str) -> str:
-    """Heading of a contrast."""
+    """Return the heading of a contrast."""
     return _named(contrast, "contrasts.heading")
 
 
 def against(contrast: str) -> str:
-    """The non-members of a contrast after a figure of members: "v. unseen"."""
+    """Return the non-members of a contrast after a figure of members: "v. unseen"."""
     return f"v. {contrast_name(contrast).lower()}"
 
 
 def contrast_meaning(contrast: str, unit: str = "sample") -> str:
-    """The non-members of a contrast, samples or people, in running text."""
+    """Return the non-members of a contrast, samples or people, for running text."""
     return _named(contrast, f"contrasts.{'person' if unit == 'person' else 'sample'}")
 
 
 def contrast_order(contrast: str) -> tuple[int, str]:
-    """Sort key that puts contrasts in the order of a report."""
+    """Return a sort key that puts contrasts in the order of a report."""
     known = list(fixed("contrasts.heading"))
     return (known.index(contrast) if contrast in known else len(known), contrast)
 
@@ -281,25 +273,25 @@ class UnknownDefense(str):
 
 
 def defense_name(defense: str) -> str:
-    """A defense as a reader sees it."""
+    """Return the name of a defense as a reader sees it."""
     if isinstance(defense, UnknownDefense):
         return "defense unknown"
     return "no defense" if defense in ("", NO_DEFENSE) else defense
 
 
 def sight_name(sight: str) -> str:
-    """A thing that an adversary sees or an attack needs."""
+    """Return the name of what an adversary sees or an attack needs."""
     return _named(sight.lower(), "sights")
 
 
 def metric_name(metric: str) -> str:
-    """A metric's name for a heading: "auc" is AUC, "tpr@0.001" is TPR at 0.1% FPR."""
+    """Return a metric's name for a heading: "auc" is AUC, "tpr@0.001" is TPR at 0.1% FPR."""
     rate = rate_of(metric)
     return _named(metric, "metrics") if rate is None else f"TPR at {100 * rate:g}% FPR"
 
 
 def is_share(metric: str) -> bool:
-    """True where a metric is a share of something, and so is shown in per cent."""
+    """Return True if a metric is a share of something, and so is shown in per cent."""
     return range_of(metric) == (0.0, 1.0) and not metric.endswith(AUC)
 
 
@@ -326,7 +318,7 @@ def client_name(client: int) -> str:
 
 def client_heading(client: int) -> str:
     """Return a client's name as it is, or its number as a heading: "hospital-a", "Client 3"."""
-    return client.name if isinstance(client, NamedClient) else f"Client {int(client)}"
+    return client_name(client) if isinstance(client, NamedClient) else f"Client {int(client)}"
 
 
 def client_names(record: BaseModel) -> dict[int, NamedClient]:
@@ -378,39 +370,29 @@ def without_digests(models: Iterable[BaseModel]) -> Speaker:
 
     A digest is kept if two objects of some records, or one and another name, share a name.
     """
-    texts = {clean(text) for model in models for text in _texts(model)}
+    texts = set[str]()
+
+    def collect(text: str) -> str:
+        texts.add(clean(text))
+        return text
+
+    for model in models:
+        _Cleaner(collect, {}, watched=False).model(model)
     digests = defaultdict[str, set[str]](set)
     for text in texts:
         for found in _DIGEST.finditer(text):
             name = _word_before(found)
             digests[name].update({found[0], ""} if name in texts else {found[0]})
 
-    @cache
-    def speak(text: str) -> str:
-        return _DIGEST.sub(
-            lambda found: found[0] if len(digests[_word_before(found)]) > 1 else "", clean(text)
-        )
+    def kept(found: re.Match[str]) -> str:
+        return found[0] if len(digests[_word_before(found)]) > 1 else ""
 
-    return speak
+    return cache(lambda text: _DIGEST.sub(kept, clean(text)))
 
 
 def _word_before(found: re.Match[str]) -> str:
     before = found.string[max(0, found.start() - _MOST_BEFORE) : found.start()]
     return re.split(r"[\s#]", before)[-1]
-
-
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, BaseModel):
-        for name, part in vars(value).items():
-            if type(part) not in _NUMBERS and name != _NOT_SHOWN:
-                yield from _texts(part)
-    elif isinstance(value, dict):
-        yield from _texts([*value, *value.values()])
-    elif isinstance(value, list | tuple) and not _NUMBERS.issuperset(map(type, value)):
-        for part in value:
-            yield from _texts(part)
 
 
 def cleaned(
@@ -492,5 +474,5 @@ _NOTED = re.compile(rf"\b({'|'.join(_IN_NOTES)})\b")
 
 
 def in_words(note: str) -> str:
-    """A note with words in the place of names that only the program's own text has."""
+    """Return a note with words in the place of names that only the program has."""
     return _NOTED.sub(lambda found: _IN_NOTES[found[1]], note)

@@ -131,7 +131,7 @@ def groups_by_size(result: ClusterResult) -> list[int]:
     return sorted(sizes, key=lambda group: (-sizes[group], group))
 
 
-def clients_of(result: ClusterResult, group: int | None) -> list[int]:
+def clients_in(result: ClusterResult, group: int | None) -> list[int]:
     """Positions of a group's clients; of all for None."""
     return [at for at, one in enumerate(result.group) if group in (one, None)]
 
@@ -157,7 +157,7 @@ def used_by(result: ClusterResult, group: int | None) -> list[ModelState | None]
     last, used = result.rounds[-1], choices(result)
     return [
         None if model is None else last.models[model]
-        for model in (used[at] for at in clients_of(result, group))
+        for model in (used[at] for at in clients_in(result, group))
     ]
 
 
@@ -193,7 +193,7 @@ def shares_its_model(result: ClusterResult, group: int) -> bool:
 
 def _votes(result: ClusterResult, group: int) -> Counter[int]:
     used = choices(result)
-    return Counter(model for at in clients_of(result, group) if (model := used[at]) is not None)
+    return Counter(model for at in clients_in(result, group) if (model := used[at]) is not None)
 
 
 def moves(result: ClusterResult) -> list[list[int]]:

@@ -12,7 +12,7 @@ from pydantic import Field
 from fedaudit.core.files import LONGEST_RESULT, refuse_unreadable, write_whole
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.fields import Part
-from fedaudit.results.sealing import sealed_json
+from fedaudit.results.text import sealed_json
 
 COMPARISON_FORMAT = "fedaudit-comparison"
 COMPARISON_FILE = "comparison.json"
@@ -81,7 +81,7 @@ class AttackEntry(Interval):
             "outside": audited clients that do not; "reference": those of another row, which is
             held against this one.
         attack: Of the catalogue; ``EVERY_ATTACK`` for the mean over the attacks that count
-            (:func:`fedaudit.results.averages.directions_of`), ``STRONGEST_ATTACK`` for the one
+            (:func:`fedaudit.results.tradeoffs.directions_of`), ``STRONGEST_ATTACK`` for the one
             with the largest figure on each client.
         attacks: Attacks behind a figure of several, "NAME, mirrored" for one that is read as
             1 - AUC; empty for a single attack.

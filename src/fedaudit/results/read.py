@@ -14,9 +14,17 @@ from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY
 from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
 from fedaudit.results.fields import MOST
 from fedaudit.results.record import FORMAT, VERSION, Record
-from fedaudit.results.sealing import was_altered, without_digest
 from fedaudit.results.sources import FAIR, OWN
-from fedaudit.results.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, is_plain_json, texts
+from fedaudit.results.text import (
+    LONGEST,
+    MAX_DEPTH,
+    deeper_than,
+    is_plain,
+    is_plain_json,
+    texts,
+    was_altered,
+    without_digest,
+)
 
 _LONGEST_NUMBER = 400
 _MOST_METRICS = 1000

@@ -40,8 +40,8 @@ from fedaudit.results.games import (
     detection,
     points_played,
 )
-from fedaudit.results.sealing import sealed_json
 from fedaudit.results.sources import LABELS, OWN, SourceResult
+from fedaudit.results.text import sealed_json
 
 FORMAT = "fedaudit-record"
 VERSION = 3

@@ -1,12 +1,15 @@
-"""Text that may stand in a record: bounded in length and depth, and nothing that steers a screen.
+"""Text of records and logs: sealed by a digest, bounded in length and depth, and safe to print.
 
 A name that holds an escape sequence or turns the direction of reading makes a terminal or a
 report show something else than what is there.
 """
 
+import hashlib
+import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 LONGEST = 10_000
 """Characters of a text in a record."""
@@ -196,3 +199,57 @@ def _steers(char: str) -> bool:
     """
     kinds = ("Cc", "Cs", "Zl", "Zp")
     return char in _TURNING or (unicodedata.category(char) in kinds and char not in _SPACES)
+
+
+DIGEST: Final = "digest"
+"""Key of the digest in the JSON object, beside its format and version."""
+
+
+def sealed_json(document: Mapping[str, object]) -> str:
+    """Return a JSON object as one line of text that ends with the digest of its content.
+
+    The digest shows accidents and careless edits. It is no signature: whoever rewrites the file
+    can also rewrite the digest.
+
+    Args:
+        document: The object, of what JSON can hold; without a digest of its own.
+
+    Raises:
+        ValueError: It holds a number that is not finite.
+    """
+    return _compact({**document, DIGEST: content_digest(document)}) + "\n"
+
+
+def content_digest(document: Mapping[str, object]) -> str:
+    """Return the SHA-256 of a JSON object's content, whatever its spacing and order of keys.
+
+    Args:
+        document: The object, without its digest.
+    """
+    return hashlib.sha256(_compact(document, sort_keys=True).encode()).hexdigest()
+
+
+def was_altered(document: Mapping[str, object]) -> bool:
+    """Return True if a parsed object carries a digest that its content does not have.
+
+    Documents from before digests were written carry none, and count as unaltered.
+
+    Args:
+        document: As parsed from the file.
+    """
+    return DIGEST in document and document[DIGEST] != content_digest(without_digest(document))
+
+
+def without_digest(document: Mapping[str, object]) -> dict[str, object]:
+    """Return the content of a JSON object without the digest that it may carry."""
+    return {name: value for name, value in document.items() if name != DIGEST}
+
+
+def _compact(document: Mapping[str, object], *, sort_keys: bool = False) -> str:
+    return json.dumps(
+        document,
+        ensure_ascii=False,
+        separators=(",", ":"),
+        allow_nan=False,
+        sort_keys=sort_keys,
+    )

@@ -25,8 +25,7 @@ from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.fl.training.parallel import draws_as_it_trains, side_by_side
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.observe.round import Sent
-from fedaudit.risk.base import Decision, Measure
-from fedaudit.risk.catalog import TrainMia
+from fedaudit.risk.catalog import Decision, Measure, TrainMia
 
 FEWEST = 10
 """Samples that a server needs to train any shadow."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -15,10 +15,12 @@ from fedaudit.core.modules import outputs_of
 from fedaudit.core.values import ClientId, Model, Params, Samples, Sees
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.views import grouped
-from fedaudit.signals.gradients import GradientProducts, gradient_products
+
+if TYPE_CHECKING:
+    from fedaudit.signals.gradients import GradientProducts
 
 Part = TypeVar("Part")
-Products: TypeAlias = Callable[..., GradientProducts]
+Products: TypeAlias = Callable[..., "GradientProducts"]
 """What takes the arguments of :func:`gradient_products` that a round has, ``device`` the last."""
 
 
@@ -169,6 +171,9 @@ class Seen:
     @cached_property
     def _gradients(self) -> AgainstUpdates:
         """The pass behind both; inner products are 0 where a view hides the updates."""
+        # Not at the top: signals of outputs need no gradients.
+        from fedaudit.signals.gradients import gradient_products
+
         return self._by(gradient_products)
 
     def _refuse_hidden_updates(self) -> None:

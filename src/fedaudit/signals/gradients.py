@@ -206,12 +206,7 @@ def _centred(base: Model, update: Params, last: int) -> Params:
 def _without_last(
     base: Model, updates: Sequence[Params], last: int
 ) -> tuple[Model, Sequence[Params], dict[str, int]]:
-    """The model with its last entries frozen, and updates with zeros there.
-
-    Returns:
-        Model and updates; and, of the parameter in whose middle the last entries begin, how many
-        of its entries come before.
-    """
+    """The model with its last entries frozen, and updates with zeros there."""
     if not last:
         return base, updates, {}
     left = sum(value.numel() for value in base.params.values()) - last

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -15,17 +16,12 @@ from fedaudit.core.importing import refusing_exits
 from fedaudit.core.pretrained import pretrained_file
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.tasks import Task, lacking
-from fedaudit.core.values import Sees, Setting
+from fedaudit.core.values import ClientId, Sees, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.extensions.attacker import Attacker
-from fedaudit.extensions.canaries import Canaries, CanaryRecords
-from fedaudit.extensions.examples import LearnedFrom
-from fedaudit.extensions.references import References
-from fedaudit.extensions.secure_sum import SecureSum
-from fedaudit.extensions.unlearning import Unlearning
+from fedaudit.extensions import extensions_of
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels
-from fedaudit.fl.hooks import Plan
+from fedaudit.fl.hooks import Defense, Plan
 from fedaudit.metrics.table import metric_named
 from fedaudit.observe.round import Logits
 from fedaudit.observe.views import (
@@ -45,6 +41,7 @@ from fedaudit.plan.dealing import (
     left_to_train,
     refuse_one_sided,
 )
+from fedaudit.plan.identity import PlanKind, with_code
 from fedaudit.plan.named import (
     algorithm_maker,
     assigns_classes,
@@ -60,17 +57,6 @@ from fedaudit.plan.options import refuse_missing
 from fedaudit.plan.parts import Extension, Parts, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.signals.base import ReadsLayers
-
-EXTENSIONS: tuple[type[Extension], ...] = (
-    Attacker,
-    Canaries,
-    CanaryRecords,
-    SecureSum,
-    LearnedFrom,
-    References,
-    Unlearning,
-)
-"""What optional tables add to a run, in the order in which they do so."""
 
 
 def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
@@ -98,25 +84,39 @@ def resolve(study: Study) -> Parts:
     Required settings that are missing are refused first, all together.
 
     Raises:
-        BadInput: A name or setting that does not exist.
+        BadInput: A name or setting that does not exist, or custom code that was changed.
         NotVisible: The study names an attack that needs more than the view offers.
     """
+    study = with_code(study)
     refuse_missing(named_entries(study))
-    view, task = _view_of(study), task_of(study.task)
-    attacks = attacks_of(study)
-    _allowed(study, attacks, task, view)
+    named = _attacks_of(study)
+    extensions = tuple(extensions_of(study, named))
+    view, task, defenses = _view_of(study, extensions), task_of(study.task), defenses_of(study)
+    attacks = _informed(study, named, extensions, defenses)
+    possible, _ = _allowed(study, attacks, task, view)
     return Parts(
-        study=with_source_samples(study),
+        study=_with_source_samples(study, possible.values()),
         task=task,
         view=view,
         attacks=attacks,
         metrics={name: metric_named(name) for name in study.figures.metrics},
         make_algorithm=algorithm_maker(study),
-        defenses=defenses_of(study),
-        measured_rounds=_measured_rounds(study, view),
+        defenses=defenses,
+        measured_rounds=_measured_rounds(study, view, extensions),
         partition=partition_of(study),
         server=server_of(study),
+        extensions=extensions,
     )
+
+
+def completed(study: PlanKind) -> PlanKind:
+    """Return a study or games as they are carried out, with settings that follow from others.
+
+    Raises:
+        FedauditError: As :func:`resolve` and :func:`fedaudit.plan.identity.with_code`.
+    """
+    completed = resolve(study).study if isinstance(study, Study) else with_code(study)
+    return cast(PlanKind, completed)
 
 
 def _setup(
@@ -158,30 +158,23 @@ def _setup(
         parts=parts,
     )
     run = _without_uninformed(run, parts)
-    for kind in EXTENSIONS:
+    for kind in parts.extensions:
         run = kind.added(run, dataset)
     for one in (run, *run.own_federations):
         _refuse_absent_targets(one)
     return run
 
 
-def with_source_samples(study: Study) -> Study:
-    """Return the study with the number of samples of each client that source inference asks about.
-
-    Raises:
-        BadInput: The study names an attack that does not exist.
-        NotVisible: It names one that needs more than the view offers.
-    """
+def _with_source_samples(study: Study, attacks: Iterable[Attack]) -> Study:
+    """Return the study with the number of each client's samples that source inference gets."""
     audit = study.audit
     if audit.sources is not None:
         return study
     count = 0
     # Elsewhere the audited samples of each client are random ones of its data, or few are its.
-    if audit.draw == "fair" and not study.has_equal_clients:
-        task, view = task_of(study.task), _view_of(study)
-        attacks, _ = _allowed(study, attacks_of(study), task, view)
-        if any(attack.infers_source for attack in attacks.values()):
-            count = audit.fair // (3 * study.partition.clients)
+    random = audit.draw == "fair" and not study.has_equal_clients
+    if random and any(attack.infers_source for attack in attacks):
+        count = audit.fair // (3 * study.partition.clients)
     return study.model_copy(update={"audit": audit.model_copy(update={"sources": count})})
 
 
@@ -319,14 +312,7 @@ def _plans(study: Study, dataset: Dataset, algorithm: Algorithm) -> list[Plan]:
 
 
 def _refuse_absent_targets(run: Setup) -> None:
-    """Refuses a run in which the adversary would never see a client under audit.
-
-    Args:
-        run: Who is asked when follows from its seed alone.
-
-    Raises:
-        BadInput: A target is asked in none of the measured rounds.
-    """
+    """Refuses a run in which the adversary would never see a client under audit."""
     if Sees.UPLOADS not in run.view.offers or not run.on_membership:
         return
     rounds = [run.cohort(index) for index in run.measured_rounds]
@@ -342,12 +328,8 @@ def _refuse_absent_targets(run: Setup) -> None:
             )
 
 
-def _view_of(study: Study) -> View:
-    """The adversary's view, and whether it has data of its own to learn from.
-
-    Raises:
-        BadInput: No such view, or audit.merge names clients that are not there.
-    """
+def _view_of(study: Study, extensions: Iterable[type[Extension]]) -> View:
+    """The adversary's view, and what else it has."""
     view = view_named(study.audit.view)
     strangers = [c for c in study.audit.merge if c >= study.partition.clients]
     if strangers:
@@ -357,47 +339,45 @@ def _view_of(study: Study) -> View:
         )
     if study.audit.merge:
         view = as_one(view, study.audit.merge)
-    for kind in EXTENSIONS:
+    for kind in extensions:
         view = kind.seen(study, view)
     return view
 
 
 def _as_sent(view: View, algorithm: Algorithm) -> View:
-    """A view less what the algorithm's clients do not send.
-
-    Raises:
-        NotVisible: Nothing.
-    """
+    """A view less what the algorithm's clients do not send."""
     if algorithm.upload_kind is Logits:
         return of_outputs(view)
     return of_several_models(view) if isinstance(algorithm, ChoosesModels) else view
 
 
-def attacks_of(study: Study) -> dict[str, Attack]:
-    """Return the attacks that a study names, or those of its set, whatever the view offers.
+def _attacks_of(study: Study) -> dict[str, Attack]:
+    """Return the attacks that a study names, or those of its set, whatever the view offers."""
+    if study.attacks:
+        return {name: attack_named(name) for name in study.attacks}
+    return attack_set(study.attack_set)
 
-    Raises:
-        BadInput: No such attack, setting or set.
-    """
-    if not study.attacks:
-        return dict(attack_set(study.attack_set))
-    found = {}
+
+def _informed(
+    study: Study,
+    attacks: Mapping[str, Attack],
+    extensions: Iterable[type[Extension]],
+    defenses: Mapping[ClientId, Defense],
+) -> Mapping[str, Attack]:
+    """Return attacks with what a study says, or its parts know, about those that it names."""
+    found = dict(attacks)
     for name, given in study.attacks.items():
-        attack = attack_named(name)
-        for kind in EXTENSIONS:
+        attack = attacks[name]
+        for kind in extensions:
             attack = kind.informed(study, attack)
-        found[name] = attack.with_settings(_noise_tail(study, name, attack) | given)
+        found[name] = attack.with_settings(_noise_tail(study, name, attack, defenses) | given)
     return found
 
 
 def _allowed(
     study: Study, attacks: Mapping[str, Attack], task: Task, view: View
 ) -> tuple[dict[str, Attack], dict[str, str]]:
-    """Return the attacks that a view allows, and for each other one what is missing.
-
-    Raises:
-        NotVisible: The study names an attack, or keeps updates, that the view does not offer.
-    """
+    """Return the attacks that a view allows, and for each other one what is missing."""
     if study.audit.keep == "full":
         view.refuse_unless_offered(Sees.GLOBAL_MODEL | Sees.UPDATE, 'audit.keep = "full"')
     possible, refused = {}, {}
@@ -412,15 +392,12 @@ def _allowed(
     return possible, refused
 
 
-def _noise_tail(study: Study, name: str, attack: Attack) -> dict[str, Setting]:
-    """Side information on a defense's noise for an attack that uses it, where a study gives none.
-
-    Raises:
-        BadInput: The audited clients' noise lies in tails of several sizes.
-    """
+def _noise_tail(
+    study: Study, name: str, attack: Attack, defenses: Mapping[ClientId, Defense]
+) -> dict[str, Setting]:
+    """Side information on a defense's noise for an attack that uses it, if a study gives none."""
     if "tail" not in attack.settings():
         return {}
-    defenses = defenses_of(study)
     audited = {*study.audit.targets, *study.audit.merge}
     tails = [noisy_tail(defenses.get(client)) for client in audited]
     found = {tail for tail in tails if tail is not None}
@@ -453,12 +430,10 @@ def _refuse_impossible(name: str, attack: Attack, study: Study, task: Task, view
         )
 
 
-def _measured_rounds(study: Study, view: View) -> tuple[int, ...]:
-    """The rounds in which the adversary looks.
-
-    Raises:
-        BadInput: Measured rounds are further apart than there are rounds.
-    """
+def _measured_rounds(
+    study: Study, view: View, extensions: Iterable[type[Extension]]
+) -> tuple[int, ...]:
+    """The rounds in which the adversary looks."""
     last = study.training.rounds
     if Sees.ROUNDS not in view.offers:
         return (last,)
@@ -468,5 +443,5 @@ def _measured_rounds(study: Study, view: View) -> tuple[int, ...]:
             f"audit.every is {step}, but there are only {last} rounds, so that nothing would be "
             f"measured; give at most {last}, or 0 for a tenth of the rounds"
         )
-    more = (kind.measured_in(study) for kind in EXTENSIONS)
+    more = (kind.measured_in(study) for kind in extensions)
     return tuple(sorted({*range(step, last + 1, step)}.union(*more)))

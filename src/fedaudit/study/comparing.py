@@ -29,14 +29,6 @@ from fedaudit.results.aggregate import (
     runs_of,
     these_runs,
 )
-from fedaudit.results.averages import (
-    AttackKey,
-    Direction,
-    Directions,
-    average,
-    directions_of,
-    strongest,
-)
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
     NOT_SET,
@@ -50,12 +42,21 @@ from fedaudit.results.comparison import (
     Source,
 )
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.fronts import fronts, undefended_base
 from fedaudit.results.guessing import above_chance, most_frequent_class, with_doubts
 from fedaudit.results.metrics import TEST_ACCURACY, errors_cancel
 from fedaudit.results.older import settled
 from fedaudit.results.read import read_comparison
 from fedaudit.results.record import Record
+from fedaudit.results.tradeoffs import (
+    AttackKey,
+    Direction,
+    Directions,
+    average,
+    directions_of,
+    fronts,
+    strongest,
+    undefended_base,
+)
 
 Part = Literal["inside", "outside", "reference"]
 Targets = frozenset[int | None]
@@ -296,13 +297,7 @@ def _clients(values: Values) -> Targets:
 
 
 def _lacks(values: Values, known: _RowFigures, base: Values | None) -> Iterator[str]:
-    """Yield the runs that a row has and a figure lacks, and the clients that its change lacks.
-
-    Args:
-        values: The figure.
-        known: All figures of the row.
-        base: The figure that it changed from; None without a change.
-    """
+    """Yield the runs that a row has and a figure lacks, and the clients that its change lacks."""
     clients = _clients(values)
     every = {seed for one in known.values() for seed in one.values if seed is not None}
     counts = sorted({len(runs_of(values, target)) for target in clients})

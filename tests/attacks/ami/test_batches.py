@@ -168,7 +168,7 @@ def test_training_in_batches_ends_at_the_first_check_that_tells_rows_apart() -> 
     training = replace(TRAINING, hidden=100, epochs=200, check=2)
     quiet = replace(RULES, copies=7, training=training)
     one = made(quiet, lambda records, rng: records)
-    assert one.told_apart.tolist() == [True]
+    assert one.separated.tolist() == [True]
     assert 0 < one.epochs.item() < 200
     assert one.epochs.item() % 2 == 0
 
@@ -182,13 +182,6 @@ def test_batches_without_rows_of_both_kinds_are_refused(
     given = Batches(batches, lambda k: labelled([1.0], [2.0]), targets=targets, others=others)
     with pytest.raises(BadInput, match="give both"):
         train_neurons(given, TRAINING, standard=Standard.of(POOLS.servers), rng=seeded(1))
-
-
-def test_too_small_numbers_of_rows_or_copies_are_refused() -> None:
-    with pytest.raises(BadInput, match="batches of no fewer than 0 rows"):
-        NeuronTraining(batch_size=-1)
-    with pytest.raises(BadInput, match="at least one each"):
-        replace(RULES, background_copies=0)
 
 
 def study(**mechanism: object) -> GameStudy:

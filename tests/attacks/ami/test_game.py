@@ -58,7 +58,7 @@ def test_how_neurons_were_made_is_told() -> None:
     assert made.epochs.tolist() == [60, 60, 60]
     training = replace(RULES.training, check=1)
     early = contest(rules=replace(RULES, training=training)).made(range(3))
-    assert bool(early.told_apart.all())
+    assert bool(early.separated.all())
     assert int(early.epochs.max()) < 60
     # A step far too large leaves dead units: all values are the same.
     wild = replace(RULES.training, lr=1e5)
@@ -171,8 +171,6 @@ def test_the_server_may_train_for_other_noise_than_clients_have() -> None:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"targets": 0}, "0 targets"),
-        ({"targets": 9, "games": 8}, "8 games, 9 targets"),
         ({"given": pools(clients=10)}, "there are 10 and 400"),
         ({"given": pools(servers=229)}, "there are 300 and 229"),
     ],
@@ -182,11 +180,8 @@ def test_games_that_cannot_be_played_are_refused(how: dict[str, object], says: s
         played(**how)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"batch": 0}, {"copies": 0}, {"background": 0}, {"validation": 0}, {"validation_copies": 0}],
-)
-def test_rules_that_make_no_game_are_refused(wrong: dict[str, int]) -> None:
+@pytest.mark.parametrize("wrong", [{"validation": 0}, {"validation_copies": 0}])
+def test_validation_on_one_side_alone_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(BadInput, match="at least"):
         replace(RULES, **wrong)  # type: ignore[arg-type]
 

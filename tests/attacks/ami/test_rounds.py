@@ -112,11 +112,3 @@ def test_sums_are_weighed_by_numbers_of_samples() -> None:
     for wrong in ([], [Gradient({"w": torch.zeros(1)}, {}, 0)]):
         with pytest.raises(BadInput, match="numbers of samples"):
             summed(wrong)
-
-
-def test_copies_and_factors_that_make_no_neuron_are_refused() -> None:
-    with pytest.raises(BadInput, match="at least once"):
-        repeated(neuron(), 0)
-    for by in (0.0, float("inf"), float("nan")):
-        with pytest.raises(BadInput, match="above 0"):
-            louder(neuron(), by)

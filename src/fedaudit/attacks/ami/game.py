@@ -1,4 +1,4 @@
-"""Security games: does the server tell whether its target was in a client's batch?"""
+"""Security games: can the server infer whether its target was in a client's batch?"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,22 +20,22 @@ class Rules:
     """Rules of a game.
 
     Attributes:
-        batch: Records that the client computes its gradient on (the paper's n).
-        copies: Randomised copies of the target that a neuron is trained on (its l); without a
-            randomiser they are all the same, and one is enough.
-        background: Records of the server's own that it is trained on.
+        batch: Records of a client's batch (the paper's n).
+        copies: Randomised copies of the target for training (the paper's l); one is enough without
+            a randomiser.
+        background: The server's records for training.
         background_copies: Randomised copies of each of these.
-        validation: More of the server's own, by which its zero is placed; 0 to leave it where
-            training did.
-        validation_copies: Copies of the target for the same.
-        training: Of the neuron.
+        validation: Further records of the server, by which the neuron's zero is placed; 0 to keep
+            that of training.
+        validation_copies: Copies of the target for validation.
+        training: Training of the neuron.
 
     Raises:
-        BadInput: A number is too small.
+        BadInput: Only one of both sides of validation, or an early stop without validation.
 
     Source: AMI, Figs. 1 to 4.
-    Differs: the paper labels clean records 0 (Fig. 4), its code randomised ones, as here: clean
-        ones are told from the target's copies by the noise alone. The published code has 4,000
+    Differs: The paper labels clean records 0 (Fig. 4), its code and this one randomised records:
+        clean ones differ from the target's copies by the noise alone. The published code has 4,000
         copies of the target and 50,000 other records, one copy each.
     """
 
@@ -48,13 +48,10 @@ class Rules:
     training: NeuronTraining = field(default_factory=NeuronTraining)
 
     def __post_init__(self) -> None:
-        placed = (self.validation, self.validation_copies)
-        needed = (self.batch, self.copies, self.background, self.background_copies)
-        if min(needed) < 1 or min(placed) < (max(placed) > 0):
+        if bool(self.validation) != bool(self.validation_copies):
             raise BadInput(
-                "a game needs a batch, copies of the target, records of the server's own and "
-                "copies of these, at least one each, and records and copies for validation or none "
-                f"of either; got {', '.join(map(str, needed))}, and {placed[0]} and {placed[1]}"
+                "validation needs at least one of the server's records and one copy of the target, "
+                f"or neither; got {self.validation} and {self.validation_copies}"
             )
         if self.training.check and not self.validation:
             raise BadInput(
@@ -64,7 +61,6 @@ class Rules:
 
     @property
     def rows(self) -> int:
-        """Rows that a neuron is trained on: copies of the target, and of other records."""
         return self.copies + self.background * self.background_copies
 
 
@@ -72,34 +68,33 @@ class Made(NamedTuple):
     """Neurons for some targets.
 
     Attributes:
-        neurons: One for each, its zero placed.
-        epochs: That each was trained for.
-        told_apart: Whether training ended because it told its validation records apart.
-        fit: How well each tells the rows apart that it was trained on: the share of pairs of a
-            target's row and another in which it is larger for the target's, its AUC.
-        held_out: The same of fresh copies of the target and of other records of the clients, that
-            nothing was decided by: how much of that is more than learned by heart.
+        neurons: One for each target, with its zero placed.
+        epochs: Training epochs of each.
+        separated: Whether training ended because the validation records were separated.
+        fit: AUC of each neuron's values on its training rows, target's against others.
+        held_out: The same AUC on new copies of the target and other clients' records: what is left
+            without memorisation.
     """
 
     neurons: Neurons
     epochs: Int[Tensor, " targets"]
-    told_apart: Bool[Tensor, " targets"]
+    separated: Bool[Tensor, " targets"]
     fit: Float[Tensor, " targets"]
     held_out: Float[Tensor, " targets"]
 
 
 class Played(NamedTuple):
-    """Outcome of each game.
+    """Outcomes of games.
 
     Attributes:
         target: Number of the game's target.
         was_in: Whether the target was in the batch (the paper's b).
-        by_target: Whether the neuron fired for the target, where it was in.
-        by_others: For how many other records it fired.
-        epochs: Of each target, in their order: see :class:`Made`.
-        told_apart: Of each target.
-        fit: Of each target.
-        held_out: Of each target.
+        by_target: Whether the neuron fired for the target, if it was in.
+        by_others: Number of other records for which it fired.
+        epochs: See :class:`Made`, as for the next three.
+        separated: One for each target.
+        fit: One for each target.
+        held_out: One for each target.
     """
 
     target: Int[Tensor, " games"]
@@ -107,18 +102,16 @@ class Played(NamedTuple):
     by_target: Bool[Tensor, " games"]
     by_others: Int[Tensor, " games"]
     epochs: Int[Tensor, " targets"]
-    told_apart: Bool[Tensor, " targets"]
+    separated: Bool[Tensor, " targets"]
     fit: Float[Tensor, " targets"]
     held_out: Float[Tensor, " targets"]
 
     @property
     def said_in(self) -> Bool[Tensor, " games"]:
-        """The verdict b': the neuron's gradient is not zero."""
         return self.by_target | (self.by_others > 0)
 
     @staticmethod
     def joined(parts: Iterable["Played"]) -> "Played":
-        """All games of several parts."""
         return Played(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
@@ -141,8 +134,8 @@ class Pools(NamedTuple):
     """Sources of records.
 
     Attributes:
-        clients: Batches and targets.
-        servers: What the server knows of the same distribution; none of the clients'.
+        clients: Clients' records, for batches and targets.
+        servers: The server's records of the same distribution.
     """
 
     clients: Float[Tensor, "records features"]
@@ -154,7 +147,7 @@ class GameBatches(NamedTuple):
 
     Attributes:
         was_in: Whether the target is in the batch.
-        records: Which of the clients' records it holds.
+        records: Indices of its records among the clients'.
     """
 
     was_in: Bool[Tensor, " games"]
@@ -166,7 +159,7 @@ class Randomisers(NamedTuple):
 
     Attributes:
         client: Applied to each batch.
-        server: Applied to what neurons are trained and validated on.
+        server: Applied to rows for training and validation.
     """
 
     client: Randomiser
@@ -174,7 +167,7 @@ class Randomisers(NamedTuple):
 
 
 def as_it_is(records: Tensor, rng: torch.Generator) -> Tensor:
-    """No randomiser: records stay what they are."""
+    """Return records unchanged, without a randomiser."""
     return records
 
 
@@ -185,25 +178,24 @@ NONE = Randomisers(as_it_is, as_it_is)
 class Contest:
     """Games of one server against one kind of client.
 
-    For each target a neuron is trained on records of the server's own and validated on others of
-    them. Then batches are drawn from the clients' records, each record by itself (so that one
-    may stand twice in a batch), with the target among them by the toss of a coin, and everything
-    is randomised anew.
+    For each target a neuron is trained and validated on the server's records. Batches are drawn
+    from the clients' records with replacement, and a fair coin decides whether the target is in.
+    Every record is randomised in every game.
 
     Attributes:
-        pools: Where records come from.
-        rules: Of the game.
-        seed: Of every draw; a target's games do not depend on how many targets there are.
-        randomisers: What is done to records.
+        pools: Sources of records.
+        rules: Rules of the game.
+        seed: Seed of every draw; a target's games do not depend on the number of targets.
+        randomisers: Randomisers of records.
 
     Raises:
         BadInput: There are too few records.
 
     Source: AMI, Figs. 1 (Exp) and 3 (Exp_LDP).
-    Differs: the verdict is read off the neuron's sign instead of its gradient, which is not zero
-        where the neuron is positive for a record (but for the chance of exact cancellation). Every
-        game has its own batch. The published evaluation repeats its games, since its forked
-        workers share a seed: 665 of 5,000 batches are distinct.
+    Differs: The verdict is the neuron's sign. The gradient is not zero if the neuron is positive
+        for a record, except for exact cancellation. Every game has its own batch. The published
+        evaluation repeats games, since its forked workers share a seed: 665 of 5,000 batches are
+        distinct.
     """
 
     pools: Pools
@@ -212,45 +204,37 @@ class Contest:
     randomisers: Randomisers = NONE
 
     def __post_init__(self) -> None:
-        batch, wanted = self.rules.batch, self.rules.background + self.rules.validation
+        batch, needed = self.rules.batch, self.rules.background + self.rules.validation
         clients, servers = self.pools
-        if len(clients) <= batch or len(servers) < wanted:
+        if len(clients) <= batch or len(servers) < needed:
             raise BadInput(
                 f"games with batches of {batch} need more clients' records than that, and the "
-                f"server {wanted} of its own (game.background and game.validation); there are "
+                f"server {needed} of its own (game.background and game.validation); there are "
                 f"{len(clients)} and {len(servers)}; lower these or game.batch, or give more "
                 "records"
             )
 
     @cached_property
     def standard(self) -> Standard:
-        """Standardisation of records as the server knows it."""
         some = self.pools.servers[:_USUAL]
         return Standard.of(self.randomisers.server(some, seeded(self.seed, "usual")))
 
     def play(self, *, targets: int, games: int) -> Iterator[Played]:
-        """Plays target after target; yields the games of a few targets at once.
+        """Yield the games of a few targets at a time.
 
         Args:
-            targets: How many, each drawn with a neuron of its own; as many as games gives the
-                paper's Exp, one its published code.
-            games: In all, shared out among the targets evenly.
-
-        Raises:
-            BadInput: There are fewer games than targets, or no targets.
+            targets: Number of targets, each with its own neuron; as many as games in the paper's
+                Exp, one in its published code.
+            games: Number of games, evenly distributed over targets.
         """
         for numbers in shared_out(targets, games):
             yield self.play_some(numbers)
 
     def play_some(self, games: Mapping[int, int]) -> Played:
-        """Plays the games of some targets.
-
-        Args:
-            games: How many, by number of the target.
-        """
-        made = self.made(list(games))
+        """Play the given number of games of each target."""
+        trained = self.made(list(games))
         parts = [
-            self._games(number, made.neurons.at(i), count)
+            self._games(number, trained.neurons.at(i), count)
             for i, (number, count) in enumerate(games.items())
         ]
         was_in, by_target, by_others = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -259,24 +243,19 @@ class Contest:
             was_in=was_in,
             by_target=by_target,
             by_others=by_others,
-            epochs=made.epochs,
-            told_apart=made.told_apart,
-            fit=made.fit,
-            held_out=made.held_out,
+            epochs=trained.epochs,
+            separated=trained.separated,
+            fit=trained.fit,
+            held_out=trained.held_out,
         )
 
     def target(self, number: int) -> int:
-        """Which of the clients' records is the target of that number."""
+        """Return the index of a target among the clients' records."""
         rng = seeded(self._seed(number), "record")
         return int(torch.randint(len(self.pools.clients), (), generator=rng))
 
     def drawn(self, number: int, count: int) -> GameBatches:
-        """The batches of a target's games: the target stands first where it is in.
-
-        Args:
-            number: Of the target.
-            count: How many games.
-        """
+        """Draw the batches of a target's games; the target comes first if it is in."""
         target, batch = self.target(number), self.rules.batch
         rng = seeded(self._seed(number), "batches")
         was_in = torch.rand(count, generator=rng) < 0.5
@@ -289,34 +268,20 @@ class Contest:
     def others(
         self, number: int, size: tuple[int, ...], rng: torch.Generator
     ) -> Int[Tensor, "..."]:
-        """Records of the clients other than the target, each drawn by itself.
-
-        Args:
-            number: Of the target.
-            size: How many, and in what shape.
-            rng: To draw with.
-        """
+        """Draw clients' records other than the target, independently."""
         chosen = torch.randint(len(self.pools.clients) - 1, size, generator=rng)
         return chosen + (chosen >= self.target(number)).long()
 
     def neurons(self, targets: Sequence[int]) -> Neurons:
-        """A trained and validated neuron for each target.
-
-        Args:
-            targets: Their numbers.
-        """
+        """Return a trained and validated neuron for each target."""
         return self.made(targets).neurons
 
     def made(self, targets: Sequence[int]) -> Made:
-        """The same, with how training went.
-
-        Args:
-            targets: Their numbers.
-        """
-        # One at a time: begun by its own seed, and no slower (what is trained fits the cache).
+        """Return a trained and validated neuron for each target, with facts on its training."""
+        # One at a time, each from its own seed; no slower, as a neuron's data fit the cache.
         parts = [self._made(number) for number in targets]
-        neurons, *rest = zip(*parts, strict=True)
-        return Made(Neurons.joined(neurons), *(torch.cat(part) for part in rest))
+        neurons, *others = zip(*parts, strict=True)
+        return Made(Neurons.joined(neurons), *(torch.cat(part) for part in others))
 
     def _made(self, number: int) -> Made:
         training, validation = self._rows(number)
@@ -340,17 +305,17 @@ class Contest:
             values = neuron.values_alike(validation.rows)
             shift = best_shift(values[:, :copies], values[:, copies:], batch=self.rules.batch)
             neuron = neuron.shifted(shift)
-        return Made(neuron, trained.epochs, trained.told_apart, *fits)
+        return Made(neuron, trained.epochs, trained.separated, *fits)
 
     def _seed(self, number: int) -> int:
         return seed_for(self.seed, "target", number)
 
     def _rows(self, number: int) -> "_Rows":
-        """Records that a neuron is trained and validated on: the target's copies, the server's."""
-        rules, wanted = self.rules, self.rules.background + self.rules.validation
+        """Return rows for training and validation: the target's copies and the server's records."""
+        rules, count = self.rules, self.rules.background + self.rules.validation
         rng = seeded(self._seed(number), "own")
         order = torch.randperm(len(self.pools.servers), generator=rng)
-        train, check = order[:wanted].tensor_split([rules.background])
+        train, check = order[:count].tensor_split([rules.background])
         validation = self.pools.servers[check]
         return _Rows(
             self._training(number, train),
@@ -358,10 +323,9 @@ class Contest:
         )
 
     def _training(self, number: int, others: Int[Tensor, " records"]) -> Labelled | Batches:
-        """The target's copies and those of the server's records, at once or in batches.
+        """Return the training rows, at once or in batches.
 
-        Batches have their own noise, so that none needs the others' rows: it is drawn from the
-        batch's number.
+        The noise of a batch follows from its number, so that batches can be made separately.
         """
         rules, servers = self.rules, self.pools.servers
         others = others.repeat(rules.background_copies)
@@ -383,7 +347,7 @@ class Contest:
         return Batches(count, batch, targets=rules.copies, others=len(others))
 
     def _fresh(self, number: int) -> Labelled:
-        """Copies of the target and other records of the clients, for measuring alone."""
+        """Return new copies of the target and other clients' records, for measuring alone."""
         rng = seeded(self._seed(number), "held out")
         others = self.pools.clients[self.others(number, (_HELD_OUT,), rng)]
         return self._labelled(number, _HELD_OUT, others, "noise of held out")
@@ -396,7 +360,7 @@ class Contest:
         return Labelled(rows[None], is_target[None])
 
     def _games(self, number: int, neuron: Neurons, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """All games of one target: was it in, fired the neuron for it, for how many others."""
+        """Play a target's games: was it in, did the neuron fire for it, for how many others."""
         drawn, noise = self.drawn(number, count), seeded(self._seed(number), "noise of games")
         was_in = drawn.was_in
         fired = torch.empty(drawn.records.shape, dtype=torch.bool)
@@ -412,24 +376,18 @@ class _Rows(NamedTuple):
     validation: Labelled
 
 
-def _fit(neuron: Neurons, given: Labelled | Batches) -> Float[Tensor, "1"]:
-    """The share of pairs of a target's row and another of which the first has more; ties half."""
-    parts = given.in_order() if isinstance(given, Batches) else [given]
-    found = [(neuron.values_alike(rows)[0], is_target[0]) for rows, is_target in parts]
-    values, is_target = (torch.cat(part) for part in zip(*found, strict=True))
+def _fit(neuron: Neurons, data: Labelled | Batches) -> Float[Tensor, "1"]:
+    """Compute the AUC of a neuron's values, target's rows against others; ties count half."""
+    parts = data.in_order() if isinstance(data, Batches) else [data]
+    values_and_labels = [(neuron.values_alike(rows)[0], is_target[0]) for rows, is_target in parts]
+    values, is_target = (torch.cat(part) for part in zip(*values_and_labels, strict=True))
     others = values[~is_target].sort().values
     below = [torch.searchsorted(others, values[is_target], right=side) for side in (False, True)]
     return torch.stack(below).double().mean()[None] / len(others)
 
 
 def shared_out(targets: int, games: int) -> Iterator[dict[int, int]]:
-    """Number of games of each target, a few targets at once.
-
-    Raises:
-        BadInput: There are fewer games than targets, or no targets.
-    """
-    if not 1 <= targets <= games:
-        raise BadInput(f"games are shared out among targets: {games} games, {targets} targets")
+    """Yield the number of games of each target, for a few targets at a time."""
     for first in range(0, targets, TOGETHER):
         chosen = range(first, min(first + TOGETHER, targets))
         yield {number: games // targets + (number < games % targets) for number in chosen}

@@ -1,9 +1,8 @@
-"""Planted neurons: one that fires for one record, put into a model that a client trains.
+"""Planted neurons, which fire for one record, in a model that a client trains.
 
-Scores serve a server that cannot read a sign: under noise, over sums of uploads and over rounds.
+Scores are for a server that cannot read a sign: under noise, over sums of uploads and over rounds.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -23,8 +22,8 @@ class Distinct(NamedTuple):
     """Rows without repeats.
 
     Attributes:
-        rows: Each once, in the order given where none repeats.
-        place: Which of them each given row is.
+        rows: Each row once, in the original order if none repeats.
+        place: Index of each original row among them.
     """
 
     rows: Float[Tensor, "distinct features"]
@@ -32,15 +31,15 @@ class Distinct(NamedTuple):
 
     @staticmethod
     def of(rows: Float[Tensor, "given features"]) -> "Distinct":
-        """Each of these rows once.
+        """Remove repeated rows.
 
-        Many processors round a row of a matrix product by its place in it, so that two equal rows
-        may get unequal values. A value that is worked out once for both is the same everywhere.
+        Many processors round a row of a matrix product by its position, so that equal rows may get
+        unequal values. Values of distinct rows are equal by construction.
         """
-        kept, place = torch.unique(rows, dim=0, return_inverse=True)
-        if len(kept) == len(rows):
+        distinct, place = torch.unique(rows, dim=0, return_inverse=True)
+        if len(distinct) == len(rows):
             return Distinct(rows, torch.arange(len(rows)))
-        return Distinct(kept, place)
+        return Distinct(distinct, place)
 
 
 class Neurons(NamedTuple):
@@ -64,7 +63,6 @@ class Neurons(NamedTuple):
     def values(
         self, records: Float[Tensor, "neurons records features"]
     ) -> Float[Tensor, "neurons records"]:
-        """Value of each neuron before its ReLU, on records of its own."""
         inner = torch.baddbmm(self.first_bias[:, None], records, self.first.transpose(1, 2))
         outer = torch.bmm(inner.relu_(), self.second[:, :, None]).squeeze(2)
         return outer + self.second_bias[:, None]
@@ -72,27 +70,23 @@ class Neurons(NamedTuple):
     def values_alike(
         self, records: Float[Tensor, "1 records features"]
     ) -> Float[Tensor, "1 records"]:
-        """The same of one neuron, equal for equal records on any processor: for comparisons."""
-        kept = Distinct.of(records[0])
-        return self.values(kept.rows[None])[:, kept.place]
+        """Return one neuron's values, equal for equal records on any processor."""
+        distinct = Distinct.of(records[0])
+        return self.values(distinct.rows[None])[:, distinct.place]
 
     def fires(
         self, records: Float[Tensor, "neurons records features"]
     ) -> Bool[Tensor, "neurons records"]:
-        """For which records the neuron has a gradient."""
         return self.values(records) > 0
 
-    def shifted(self, by: Float[Tensor, " neurons"]) -> "Neurons":
-        """The same neurons, each easier to fire by that much."""
-        return self._replace(second_bias=self.second_bias + by)
+    def shifted(self, shift: Float[Tensor, " neurons"]) -> "Neurons":
+        return self._replace(second_bias=self.second_bias + shift)
 
     def at(self, index: int) -> "Neurons":
-        """One of them."""
         return Neurons(*(part[index : index + 1] for part in self))
 
     @staticmethod
     def joined(parts: Iterable["Neurons"]) -> "Neurons":
-        """All neurons of several parts."""
         return Neurons(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
@@ -100,9 +94,9 @@ class Place(NamedTuple):
     """Place of a planted neuron: a row of the second layer's weight and bias.
 
     Attributes:
-        weight: Name of the parameter.
-        bias: Name of the parameter.
-        row: Of both.
+        weight: Name of the weight.
+        bias: Name of the bias.
+        row: Row of both.
     """
 
     weight: str
@@ -111,11 +105,11 @@ class Place(NamedTuple):
 
 
 class Planted(NamedTuple):
-    """A model with neurons planted in it.
+    """Model with planted neurons.
 
     Attributes:
-        model: To be sent.
-        places: Of the neurons, in their order.
+        model: The model to send.
+        places: Places of the neurons, in order.
     """
 
     model: Model
@@ -123,49 +117,44 @@ class Planted(NamedTuple):
 
 
 def plant(model: Model, neurons: Neurons) -> Planted:
-    """The model with neurons in its first two layers; each reads units of the first alone.
+    """Plant neurons in a model's first two layers, each over its own units of the first.
 
-    Neuron k takes the first layer's units from k r on, r of them, and row k of the second layer.
+    Neuron k takes units k r to (k + 1) r - 1 of the first layer, and row k of the second.
 
     Args:
-        model: What an honest server would send: three dense layers, with a ReLU behind each of
-            the first two.
-        neurons: For records as the model gets them.
+        model: An honest model: three dense layers, each of the first two followed by a ReLU.
+        neurons: Neurons for records as the model receives them.
 
     Raises:
-        Unsupported: The model is of other layers.
+        Unsupported: The model has other layers.
         BadInput: It has too few units, or records have another number of features.
 
     Source: AMI, Fig. 2 ("theta <- theta u (h, W)").
-    Differs: all that other neurons of the second layer read of the units that are taken is set to
-        zero, in which the paper leaves the model as it is: it would drive the outputs so far that
-        losses of single records, and their gradients with them, come to nothing.
+    Differs: Weights from the taken units to other neurons of the second layer are set to zero. The
+        paper leaves them, which makes outputs so large that losses and gradients of single records
+        vanish.
     """
     first, second = first_two(model.module())
-    count, taken = neurons.first.shape[:2]
+    count, units_each = neurons.first.shape[:2]
     values = {name: value.clone() for name, value in model.params.items()}
     units, features = values[f"{first}.weight"].shape
     _refuse_misfit(neurons, units, features, len(values[f"{second}.weight"]))
-    values[f"{first}.weight"][: count * taken] = neurons.first.flatten(0, 1)
-    values[f"{first}.bias"][: count * taken] = neurons.first_bias.flatten()
+    values[f"{first}.weight"][: count * units_each] = neurons.first.flatten(0, 1)
+    values[f"{first}.bias"][: count * units_each] = neurons.first_bias.flatten()
     weight, bias = values[f"{second}.weight"], values[f"{second}.bias"]
-    weight[:, : count * taken] = 0
+    weight[:, : count * units_each] = 0
     weight[:count] = 0
     for row in range(count):
-        weight[row, row * taken : (row + 1) * taken] = neurons.second[row]
+        weight[row, row * units_each : (row + 1) * units_each] = neurons.second[row]
     bias[:count] = neurons.second_bias
     places = tuple(Place(f"{second}.weight", f"{second}.bias", row) for row in range(count))
     return Planted(Model(model.architecture, values, model.buffers), places)
 
 
 def silenced(model: Model, places: Iterable[Place]) -> Model:
-    """The model with some neurons of its second layer silent for every record.
+    """Silence some neurons of the second layer for every record.
 
-    A silent neuron has no gradient: what a client sends back of its row is zero.
-
-    Args:
-        model: Such as a planted one.
-        places: Of these neurons.
+    A silent neuron has no gradient, so that its row of an upload is zero.
 
     Source: Pasquini, Francati and Ateniese 2022 (gradient suppression).
     """
@@ -177,35 +166,34 @@ def silenced(model: Model, places: Iterable[Place]) -> Model:
 
 
 def alone(planted: Planted) -> Planted:
-    """The same neurons with all others of their layer silent, so that these have no gradient.
+    """Silence all other neurons of the layer, so that these have no gradient.
 
-    A record's gradient is then that of the planted rows and of the layers around them.
+    A record's gradient is then that of the planted rows and the other layers.
     """
     first = planted.places[0]
-    taken = {place.row for place in planted.places}
+    planted_rows = {place.row for place in planted.places}
     rows = range(len(planted.model.params[first.bias]))
-    others = (first._replace(row=row) for row in rows if row not in taken)
+    others = (first._replace(row=row) for row in rows if row not in planted_rows)
     return planted._replace(model=silenced(planted.model, others))
 
 
 def gradient_row(gradient: Params, place: Place) -> Tensor:
-    """The part of a gradient that belongs to a planted neuron: its weights, then its bias."""
+    """Return a planted neuron's part of a gradient: its weights, then its bias."""
     return torch.cat([gradient[place.weight][place.row], gradient[place.bias][place.row, None]])
 
 
 def said_in(upload: Upload, place: Place) -> bool:
-    """The verdict: whether the neuron fired for a record that the gradient was computed on.
+    """Return whether the neuron fired for a record of the gradient's batch.
 
-    A defense that adds noise to gradients moves every row, and cannot be seen here: the verdict is
-    then always "in".
+    With a defense that adds noise to gradients, the verdict is always "in".
 
     Args:
-        upload: What the client sent: the gradient of the mean loss at the planted model.
-        place: Of the neuron.
+        upload: The client's gradient of the mean loss at the planted model.
+        place: Place of the neuron.
 
     Raises:
-        Unsupported: It is no plain gradient: weight decay and momentum move rows of neurons that
-            never fired.
+        Unsupported: The upload is not a plain gradient: weight decay and momentum move rows of
+            neurons that never fired.
 
     Source: AMI, Fig. 2 ("Ret [g_t != 0]").
     """
@@ -219,7 +207,7 @@ def said_in(upload: Upload, place: Place) -> bool:
 
 
 def first_two(module: nn.Module) -> tuple[str, str]:
-    """Names of the first two layers that a neuron is planted in.
+    """Return the names of the first two layers that a neuron is planted in.
 
     Raises:
         Unsupported: The model is of other layers.
@@ -240,96 +228,75 @@ def first_two(module: nn.Module) -> tuple[str, str]:
 
 
 def _refuse_misfit(neurons: Neurons, units: int, features: int, rows: int) -> None:
-    count, taken, read = neurons.first.shape
+    count, units_each, read = neurons.first.shape
     if read != features:
         raise BadInput(f"the model reads {features} features, and the neurons {read}")
-    if count * taken > units or count > rows:
+    if count * units_each > units or count > rows:
         raise BadInput(
-            f"{count} neurons over {taken} units each need {count * taken} units in the model's "
-            f"first layer and {count} in its second; it has {units} and {rows}"
+            f"{count} neurons over {units_each} units each need {count * units_each} units in the "
+            f"model's first layer and {count} in its second; it has {units} and {rows}"
         )
 
 
 def repeated(neurons: Neurons, times: int) -> Neurons:
-    """Every neuron so many times, each copy with units of its own.
-
-    Args:
-        neurons: To be planted.
-        times: Copies of each (the paper's K); 1 changes nothing.
-
-    Raises:
-        BadInput: Fewer than one copy.
+    """Repeat every neuron, each copy with its own units.
 
     Source: AMI, appendix E ("K chosen neurons").
     """
-    if times < 1:
-        raise BadInput(f"a neuron is planted at least once, got {times}")
     return Neurons(*(part.repeat_interleave(times, 0) for part in neurons))
 
 
-def louder(neurons: Neurons, by: float) -> Neurons:
-    """The same values from a first layer so many times as large.
+def louder(neurons: Neurons, factor: float) -> Neurons:
+    """Scale the first layer without changing the neurons' values.
 
-    The gradient of a neuron's own weights grows by the factor and that of the first layer falls
-    by it, so that a record's gradient comes to lie in the neuron's row alone: what is left of it
-    under a clip is then left where the server looks.
-
-    Args:
-        neurons: To be planted.
-        by: The factor; 1 changes nothing.
-
-    Raises:
-        BadInput: The factor is not above 0, or infinite.
+    The gradient of a neuron's second-layer row grows by the factor, and that of the first layer
+    shrinks by it. A clipped gradient is then mostly in the row that the server reads.
     """
-    if not 0 < by < math.inf:
-        raise BadInput(f"a neuron is made louder by a factor above 0, got {by}")
     return neurons._replace(
-        first=neurons.first * by, first_bias=neurons.first_bias * by, second=neurons.second / by
+        first=neurons.first * factor,
+        first_bias=neurons.first_bias * factor,
+        second=neurons.second / factor,
     )
 
 
 def plant_disguised(model: Model, neurons: Neurons) -> Planted:
-    """As :func:`plant`, but units are as long as those they replace, and nothing is set to zero.
+    """Plant neurons with the lengths of the replaced units, and set nothing to zero.
 
-    A unit of the first layer may be made longer by any factor if what the neuron reads of it is
-    divided by the same, and so may the whole neuron: for which records it fires is the same. What
-    the neuron must not read, the model's other units, it reads a millionth of.
+    Scaling a unit of the first layer, with its weight in the second divided by the same factor,
+    does not change for which records the neuron fires; nor does scaling the whole neuron. Weights
+    of the neuron from the model's other units are a millionth of their honest values.
 
-    Args:
-        model: What an honest server would send.
-        neurons: As for :func:`plant`.
+    Arguments and errors are those of :func:`plant`.
 
-    Raises:
-        Unsupported: As :func:`plant`.
-        BadInput: As :func:`plant`.
-
-    Source: AMI, section 7, finds that malicious weights look as others do; here the server sees to
-        it that their lengths do.
+    Source: AMI, section 7, finds that malicious weights look like others; here the server makes
+        their lengths equal.
     """
     planted = plant(model, neurons)
     place = planted.places[0]
     second, second_bias = place.weight, place.bias
     first, first_bias = list(model.params)[:2]
     values = {name: value.clone() for name, value in planted.model.params.items()}
-    taken = neurons.first.shape[0] * neurons.first.shape[1]
-    factor = _ratio(model.params[first][:taken], values[first][:taken])
-    values[first][:taken] *= factor[:, None]
-    values[first_bias][:taken] *= factor
+    n_units = neurons.first.shape[0] * neurons.first.shape[1]
+    factor = _ratio(model.params[first][:n_units], values[first][:n_units])
+    values[first][:n_units] *= factor[:, None]
+    values[first_bias][:n_units] *= factor
     rows = len(planted.places)
     weight = values[second][:rows]
-    weight[:, :taken] /= factor
-    left = model.params[second][:rows]
-    weight[weight == 0] = _TRACE * left[weight == 0] * (weight.norm() / left.norm()).nan_to_num()
-    whole = _ratio(model.params[second][:rows], values[second][:rows])
-    values[second][:rows] *= whole[:, None]
-    values[second_bias][:rows] *= whole
+    weight[:, :n_units] /= factor
+    honest = model.params[second][:rows]
+    weight[weight == 0] = (
+        _TRACE * honest[weight == 0] * (weight.norm() / honest.norm()).nan_to_num()
+    )
+    scale = _ratio(model.params[second][:rows], values[second][:rows])
+    values[second][:rows] *= scale[:, None]
+    values[second_bias][:rows] *= scale
     values[second][rows:] = model.params[second][rows:]
     return Planted(Model(model.architecture, values, model.buffers), planted.places)
 
 
-def _ratio(wanted: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
-    """By what each row is to be multiplied to be as long as another; 1 where it has no length."""
-    lengths = wanted.norm(dim=1), there.norm(dim=1)
+def _ratio(target: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
+    """Return factors that give rows the target's lengths; 1 for rows without length."""
+    lengths = target.norm(dim=1), present.norm(dim=1)
     has = (lengths[0] > 0) & (lengths[1] > 0)
     return torch.where(has, lengths[0] / lengths[1], torch.ones_like(lengths[0]))
 
@@ -345,26 +312,24 @@ def plant_one_row(
     *,
     batch: int,
 ) -> Planted:
-    """The model with its second layer's first row made to fire for a target; all else is kept.
+    """Make the first row of the second layer fire for a target, and keep all else.
 
-    The row is the direction that sets the target's mean activations best apart from others'
-    (Fisher's discriminant), as long as the row that it replaces. Half of the others place its
-    zero, which one bias holds.
+    The row is Fisher's discriminant between activations of the target and of others, scaled to the
+    length of the row that it replaces. Half of the others are used to place its zero.
 
     Args:
-        model: What an honest server would send: three dense layers, with a ReLU behind each of
-            the first two.
-        of_target: Copies of the target, as the client might hold it.
-        of_others: Records of the server's own.
+        model: An honest model: three dense layers, each of the first two followed by a ReLU.
+        of_target: Randomised copies of the target.
+        of_others: The server's records.
         batch: Records in a client's batch.
 
     Raises:
-        Unsupported: The model is of other layers.
+        Unsupported: The model has other layers.
         BadInput: There are no copies, or fewer than four other records.
 
     Source: AMI, Eq. (5).
-    Differs: the paper trains r units of the first layer as well; here they stay as an honest
-        server trained them, so that one row of the model is all that gives the neuron away.
+    Differs: The paper also trains r units of the first layer; here they stay honest, so that the
+        neuron shows in one row only.
     """
     if len(of_target) < 1 or len(of_others) < 4:
         raise BadInput(
@@ -374,10 +339,10 @@ def plant_one_row(
     first, second = first_two(model.module())
     values = {name: value.clone() for name, value in model.params.items()}
     weight, bias = (values[f"{first}.{part}"].double() for part in ("weight", "bias"))
-    kept = Distinct.of(torch.cat([of_target, of_others]).flatten(1).double())
-    active = (kept.rows @ weight.T + bias).relu()
+    distinct = Distinct.of(torch.cat([of_target, of_others]).flatten(1).double())
+    active = (distinct.rows @ weight.T + bias).relu()
     copies, fitted = len(of_target), len(of_target) + -(-len(of_others) // 2)
-    target, fit = (active[part] for part in kept.place.tensor_split([copies, fitted])[:2])
+    target, fit = (active[part] for part in distinct.place.tensor_split([copies, fitted])[:2])
     centred = fit - fit.mean(0)
     spread = centred.T @ centred / len(fit)
     ridge = _RIDGE * spread.diagonal().mean().clamp_min(1e-12)
@@ -387,7 +352,7 @@ def plant_one_row(
     honest = values[f"{second}.weight"][0].double()
     row = torch.where(row == 0, _TRACE * honest * row.norm() / honest.norm(), row)
     row *= honest.norm() / row.norm().clamp_min(1e-30)
-    fires = (active @ row)[None, kept.place]
+    fires = (active @ row)[None, distinct.place]
     zero = best_shift(fires[:, :copies], fires[:, fitted:], batch=batch)
     values[f"{second}.weight"][0] = row
     values[f"{second}.bias"][0] = zero[0]
@@ -401,24 +366,23 @@ def best_shift(
     *,
     batch: int,
 ) -> Float[Tensor, " neurons"]:
-    """Shift of each neuron's values that serves best in games.
+    """Compute the shift of each neuron's values that wins most games.
 
-    A neuron is to fire for the target and to stay silent over a whole batch without it: the share
-    (TPR + (1 - FPR)^batch) / 2 of single records, as these count it, is largest. Games won by
-    another record's firing are not aimed at. Of equally good places the middle of the widest gap
-    is taken.
+    The neuron should fire for the target and stay silent for a whole batch without it: the shift
+    maximises (TPR + (1 - FPR)^batch) / 2 over single records. Games won because another record
+    fires do not count. Among equally good shifts, the middle of the widest gap is taken.
 
     Args:
-        of_target: Values on the target's copies, as the client might hold it.
+        of_target: Values on randomised copies of the target.
         of_others: Values on other records.
         batch: Records in a client's batch.
 
     Raises:
-        BadInput: A side is empty, or the batch.
+        BadInput: A side or the batch is empty.
 
     Source: AMI, Eqs. (3) and (7).
-    Differs: the published code keeps zero where training left it, and takes the checkpoint that is
-        best on the records of the games themselves.
+    Differs: The published code keeps the zero of training, and takes the checkpoint that is best on
+        the records of the games.
     """
     copies, records = of_target.shape[1], of_others.shape[1]
     if not (copies and records and batch > 0):
@@ -438,7 +402,7 @@ def best_shift(
 
 
 def _above(which: Tensor) -> Tensor:
-    """Number of these above each gap between two values."""
+    """Count entries above each gap between two values."""
     return which.sum(1, keepdim=True) - which.cumsum(1)[:, :-1]
 
 
@@ -455,24 +419,23 @@ class ValueRange(NamedTuple):
 
     @property
     def width(self) -> Float[Tensor, " neurons"]:
-        """Largest minus smallest value."""
         return self.most - self.least
 
 
 def range_over_box(
     neurons: Neurons, low: Float[Tensor, "*features"], high: Float[Tensor, "*features"]
 ) -> ValueRange:
-    """Limits that hold for every record whose features lie between these, by interval arithmetic.
+    """Bound the values of neurons for records in a box, by interval arithmetic.
 
-    No value can lie outside; not every value inside need occur.
+    The limits hold for every record in the box, but need not be reached.
 
     Args:
-        neurons: Whose values.
+        neurons: The neurons.
         low: Smallest value of each feature, or of all.
-        high: Largest: what a randomised record can decode to.
+        high: Largest value of each feature, or of all.
 
     Raises:
-        BadInput: The box is empty or has no end.
+        BadInput: The box is empty or unbounded.
 
     Source: Gowal et al. 2018 (interval bound propagation).
     """
@@ -484,24 +447,24 @@ def range_over_box(
     first, second = neurons.first.double(), neurons.second.double()
     centre = first @ middle + neurons.first_bias.double()
     reach = first.abs() @ half
-    least, most = (centre - reach).relu(), (centre + reach).relu()
+    smallest, largest = (centre - reach).relu(), (centre + reach).relu()
     up, down = second.relu(), (-second).relu()
     bias = neurons.second_bias.double()
     return ValueRange(
-        (up * least - down * most).sum(1) + bias,
-        (up * most - down * least).sum(1) + bias,
+        (up * smallest - down * largest).sum(1) + bias,
+        (up * largest - down * smallest).sum(1) + bias,
     )
 
 
 class NeuronReading(NamedTuple):
-    """The server's reference in uploads: the target's own gradient in the planted rows.
+    """Reference of the server: the target's gradient in the planted rows.
 
     Attributes:
-        places: Of the planted neurons.
-        direction: Of that gradient, of length 1 over all rows together; zero where no neuron
+        places: Places of the planted neurons.
+        direction: Direction of that gradient, of length 1 over all rows together; zero if no neuron
             fires for the target.
-        length: Of the target's whole gradient, over all parameters.
-        share: How much of that length lies in the planted rows: the rows' length over it.
+        length: Length of the target's gradient over all parameters.
+        share: Length in the planted rows, relative to ``length``.
     """
 
     places: tuple[Place, ...]
@@ -510,27 +473,18 @@ class NeuronReading(NamedTuple):
     share: float
 
     def score(self, upload: Params) -> float:
-        """The part of an upload that points along the target's gradient: its matched filter.
+        """Project an upload on the target's gradient: a matched filter.
 
-        Nothing tells a known signal in normal noise of one size better. Scores of several
-        rounds are averaged.
-
-        Args:
-            upload: A gradient at the planted model, or what a sum of several gives.
+        It is the most powerful test for a known signal in normal noise.
 
         Source: AMI, appendix E, averages gradients over rounds and neurons.
-        Differs: the paper does not say how a verdict is read off an average, which is never zero.
+        Differs: The paper does not say how an average, which is never zero, gives a verdict.
         """
         return float((self.direction * _rows(upload, self.places).double()).sum())
 
 
 def reading(planted: Planted, target: Samples) -> NeuronReading:
-    """The reference from the target with its label, which the server knows.
-
-    Args:
-        planted: The model that is sent.
-        target: The one record that is asked about.
-    """
+    """Compute the reference from the target with its label."""
     gradient = _own_gradient(planted.model, target)
     rows = _rows(gradient, planted.places).double()
     length, inside = norm(gradient), float(rows.norm())
@@ -552,16 +506,12 @@ def _own_gradient(model: Model, record: Samples) -> Params:
 
 
 def summed(uploads: Sequence[Gradient]) -> Params:
-    """Secure sum of some clients' gradients: their mean, by numbers of samples.
+    """Average some clients' gradients by numbers of samples, as secure aggregation does.
 
-    Unlike the "sum" of :mod:`fedaudit.observe.views`, which is of clients that were sent one
-    model: addition does not know that they were not.
-
-    Args:
-        uploads: One a client.
+    Unlike the "sum" of :mod:`fedaudit.observe.views`, clients may have been sent different models.
 
     Raises:
-        BadInput: There are none, or a client does not say over how many samples its mean is.
+        BadInput: There are no uploads, or one lacks its number of samples.
     """
     total = sum(upload.samples for upload in uploads)
     if not uploads or not all(upload.samples for upload in uploads):
@@ -574,13 +524,9 @@ def summed(uploads: Sequence[Gradient]) -> Params:
 
 
 def dead(planted: Planted) -> Model:
-    """The planted model with its neurons silent for every record: their rows have no gradient.
+    """Return the planted model with its neurons silent, so that their rows have no gradient.
 
-    Sent to everybody but one client, it leaves in the planted rows of a sum what that client
-    sent, as if nothing had been added up.
-
-    Args:
-        planted: What the one client is sent.
+    If all other clients are sent it, the planted rows of a sum are those of one client's upload.
 
     Source: Pasquini, Francati and Ateniese 2022 (model inconsistency).
     """

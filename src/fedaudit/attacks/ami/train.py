@@ -37,7 +37,6 @@ class Momentum:
     _pace: Tensor | None = field(default=None, init=False)
 
     def __call__(self, value: Tensor, slope: Tensor) -> Tensor:
-        """The parameter after one step."""
         if self._pace is None:
             self._pace = torch.zeros_like(value)
         self._pace.mul_(self.momentum).add_(slope)
@@ -60,7 +59,6 @@ class AdamStep:
     _steps: int = field(default=0, init=False)
 
     def __call__(self, value: Tensor, slope: Tensor) -> Tensor:
-        """The parameter after one step."""
         if self._first is None or self._second is None:
             self._first, self._second = torch.zeros_like(value), torch.zeros_like(value)
         self._steps += 1
@@ -71,10 +69,10 @@ class AdamStep:
 
 
 class ByCoefficients:
-    """W = W0 + A' X and c = A' 1: descent never leaves the rows' span, so that A says it all.
+    """First layer as W = W0 + A' X and c = A' 1: descent stays in the span of the rows.
 
-    An epoch needs the rows' inner products only, not the rows. The values of all rows are moved
-    along with A, and agree with W's to rounding.
+    An epoch needs the rows' inner products only. Values of all rows are updated with A, and agree
+    with those by W up to rounding.
     """
 
     def __init__(
@@ -90,27 +88,23 @@ class ByCoefficients:
         self._pace = torch.zeros_like(self._inner)
 
     def inner(self) -> Float[Tensor, "neurons rows hidden"]:
-        """W x + c of every row."""
         return self._inner
 
     def watched(self) -> Float[Tensor, "neurons watched hidden"]:
-        """The same of rows that it is not trained on."""
         return torch.baddbmm(self._watched_start, self._watched_products, self._moved)
 
     def move(self, slope: Tensor) -> None:
-        """A step of descent with momentum."""
         self._pace.mul_(self._momentum).add_(slope)
         self._moved.sub_(self._pace, alpha=self._lr)
         self._inner.baddbmm_(self._products, self._pace, alpha=-self._lr)
 
     def now(self) -> tuple[Tensor, Tensor]:
-        """W and c."""
         weights = torch.baddbmm(self._first, self._moved.transpose(1, 2), self._rows)
         return weights, self._moved.sum(1)
 
 
 class ByWeights:
-    """W and c themselves, for more rows than their span has directions, or rows in batches."""
+    """First layer as W and c, for more rows than features, or rows in batches."""
 
     def __init__(
         self, first: Tensor, rows: Tensor, watched: Tensor, step: Step, bias_step: Step
@@ -120,27 +114,22 @@ class ByWeights:
         self._step, self._bias_step = step, bias_step
 
     def inner(self) -> Float[Tensor, "neurons rows hidden"]:
-        """W x + c of every row."""
         return self._of(self._rows)
 
     def watched(self) -> Float[Tensor, "neurons watched hidden"]:
-        """The same of rows that it is not trained on."""
         return self._of(self._watched)
 
     def _of(self, rows: Tensor) -> Tensor:
         return torch.baddbmm(self._bias[:, None], rows, self._first.transpose(1, 2))
 
     def replace_rows(self, rows: Tensor) -> None:
-        """Use other rows from now on: those of the next batch."""
         self._rows = rows
 
     def move(self, slope: Tensor) -> None:
-        """A step of descent, of whatever kind."""
         self._first = self._step(self._first, torch.bmm(slope.transpose(1, 2), self._rows))
         self._bias = self._bias_step(self._bias, slope.sum(1))
 
     def now(self) -> tuple[Tensor, Tensor]:
-        """W and c."""
         return self._first, self._bias
 
 
@@ -153,35 +142,34 @@ _OPTIMIZERS = ("momentum", "adam")
 
 @dataclass(frozen=True)
 class NeuronTraining:
-    """Training that makes a neuron fire for its target and for nothing else.
+    """Settings for training a neuron that fires for its target only.
 
-    Rows are standardised and brought to a mean squared length of 1, and the change is folded into
-    the first layer afterwards, so that one step size fits all features and numbers of them.
+    Rows are standardised to a mean squared length of 1, so that one step size fits all data. The
+    standardisation is folded into the first layer afterwards.
 
     Attributes:
         hidden: Units of the first layer that the neuron reads (the paper's r).
         epochs: Passes over all rows; a step each, or a step for each batch.
-        lr: Step size of the first layer; with momentum the second's is a share 1 / ``hidden`` of
-            it.
-        momentum: Of the steps; Adam has its own.
+        lr: Step size of the first layer; with momentum, that of the second is ``lr / hidden``.
+        momentum: Momentum of the steps; Adam has its own.
         optimizer: "momentum", or "adam" as in the published code, some ten times slower.
-        target_share: Weight of the target's rows together; all rows weigh 1.
+        target_share: Total weight of the target's rows; all rows together weigh 1.
         output: "one-logit" with binary cross-entropy, or "two-sigmoids" with cross-entropy on
-            their values as if they were logits, of which the first is planted (legacy).
-        check: After every so many epochs training ends if the neuron is larger for all watched rows
-            of its target than for any other; 0 to go through all epochs.
-        batch_size: Rows of a step; 0, or no fewer than there are, for all of them. Batches are
-            fixed, share out the target's rows evenly and come in a new order in each epoch.
+            their values as logits, of which the first is planted (published code).
+        check: Interval of epochs after which training ends if the neuron is larger for all watched
+            rows of its target than for any other; 0 to train for all epochs.
+        batch_size: Rows of a step; 0 for all. Batches are fixed, have equal numbers of the target's
+            rows to within one, and come in a new order in each epoch.
 
     Raises:
-        BadInput: A setting is out of range.
+        BadInput: An unknown output or optimizer; ranges are checked in a study's settings.
 
     Source: AMI, Eq. (6), Figs. 2 and 4; r = 1000.
-    Differs: the published code trains two sigmoid outputs with Adam and up to a million epochs;
-        momentum descent has an exact form in the rows' inner products, and one logit is what the
-        paper prints. The published code uses all rows in each step. It ends when no record of the
-        games' own pool is on the wrong side of zero; here others are looked at, and a zero that
-        tells them apart will do, since it is placed afterwards.
+    Differs: The published code trains two sigmoid outputs with Adam for up to a million epochs, all
+        rows in each step. Momentum has an exact form in the rows' inner products, and one logit is
+        what the paper prints. The published code stops when all records of the games are on the
+        right side of zero; here other records are checked, and any separating zero is enough, as
+        it is placed afterwards.
     """
 
     hidden: int = 1000
@@ -199,18 +187,6 @@ class NeuronTraining:
             raise unknown_name("output of a planted neuron", self.output, _OUTPUTS)
         if self.optimizer not in _OPTIMIZERS:
             raise unknown_name("optimizer of a planted neuron", self.optimizer, _OPTIMIZERS)
-        if self.hidden < 1 or min(self.epochs, self.check, self.batch_size) < 0:
-            raise BadInput(
-                f"a planted neuron needs at least one hidden unit, no fewer than 0 epochs, no "
-                f"fewer than 0 between checks and batches of no fewer than 0 rows, got "
-                f"{self.hidden}, {self.epochs}, {self.check} and {self.batch_size}"
-            )
-        if not (self.lr > 0 and 0 <= self.momentum < 1 and 0 < self.target_share < 1):
-            raise BadInput(
-                "a planted neuron's step size is above 0, its momentum at least 0 and below 1, "
-                f"its target's share between 0 and 1; got {self.lr:g}, {self.momentum:g} and "
-                f"{self.target_share:g}"
-            )
 
 
 class Standard(NamedTuple):
@@ -226,10 +202,9 @@ class Standard(NamedTuple):
 
     @staticmethod
     def of(rows: Float[Tensor, "rows features"]) -> "Standard":
-        """By the rows' means and deviations, to a mean squared length of about 1.
+        """Standardise by the rows' means and deviations, to a mean squared length of about 1.
 
-        A feature that varies by less than a tenth of the usual counts as if it varied by that:
-        rows that were not seen may well have more of it.
+        Deviations are at least a tenth of the usual one, since new rows may vary more.
 
         Raises:
             BadInput: All rows are the same.
@@ -244,28 +219,25 @@ class Standard(NamedTuple):
         return Standard(mean, 1 / (deviation.clamp(min=0.1 * usual) * rows.shape[1] ** 0.5))
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """Rows as a neuron is trained on them."""
         return (rows - self.mean) * self.scale
 
     def folded(self, neurons: Neurons) -> Neurons:
-        """The same neurons for rows as they were."""
         first = neurons.first * self.scale
         return neurons._replace(first=first, first_bias=neurons.first_bias - first @ self.mean)
 
 
 class Labelled(NamedTuple):
-    """Rows of each neuron's own.
+    """Rows of each neuron.
 
     Attributes:
         rows: Copies of the neuron's target, and other records.
-        is_target: Which of them are the target's.
+        is_target: True for the target's rows.
     """
 
     rows: Float[Tensor, "neurons rows features"]
     is_target: Bool[Tensor, "neurons rows"]
 
     def at(self, neuron: int) -> "Labelled":
-        """Training data of one neuron."""
         return Labelled(self.rows[neuron, None], self.is_target[neuron, None])
 
 
@@ -285,14 +257,7 @@ class Batches:
     def __init__(
         self, count: int, make: Callable[[int], Labelled], *, targets: int, others: int
     ) -> None:
-        """Prepare the batches.
-
-        Args:
-            count: Number of batches.
-            make: Makes the batch of a number, the same at every call.
-            targets: Number of the target's rows, in all batches together.
-            others: Number of other rows.
-        """
+        """Prepare ``count`` batches; ``make`` returns the same batch at every call."""
         self.targets, self.others = targets, others
         self._count, self._make = count, make
         self._kept, self._room = dict[int, Labelled](), _KEPT
@@ -301,111 +266,108 @@ class Batches:
         return self._count
 
     def batch(self, number: int) -> Labelled:
-        """Rows of one batch."""
         if number in self._kept:
             return self._kept[number]
-        made = self._make(number)
-        size = made.rows.nbytes
+        batch = self._make(number)
+        size = batch.rows.nbytes
         if size <= self._room:
-            self._kept[number], self._room = made, self._room - size
-        return made
+            self._kept[number], self._room = batch, self._room - size
+        return batch
 
     def in_order(self) -> Iterator[Labelled]:
-        """All batches, by their number."""
         return map(self.batch, range(len(self)))
 
 
 class Trained(NamedTuple):
-    """Neurons and how long they took.
+    """Trained neurons and their training times.
 
     Attributes:
-        neurons: As training left them.
-        epochs: Steps that each took.
-        told_apart: Whether training ended since it told all watched rows apart.
+        neurons: The trained neurons.
+        epochs: Epochs of each.
+        separated: Whether training ended because all watched rows were separated.
     """
 
     neurons: Neurons
     epochs: Int[Tensor, " neurons"]
-    told_apart: Bool[Tensor, " neurons"]
+    separated: Bool[Tensor, " neurons"]
 
 
 def train_neurons(
-    given: Labelled | Batches,
+    data: Labelled | Batches,
     how: NeuronTraining,
     *,
     standard: Standard,
     rng: torch.Generator,
     watched: Labelled | None = None,
 ) -> Trained:
-    """Neurons that fire for their target's rows and for none of their others.
+    """Train neurons that fire for their target's rows and for no others.
 
     Args:
-        given: What each is trained on; at least one row of its target, and one of the others. A
-            neuron whose rows come in batches is trained alone.
-        how: Settings; rows in batches stay in theirs, whatever the batch size here.
-        standard: How rows are standardised.
-        rng: Draws the weights to begin with, neuron by neuron, and the order of batches.
-        watched: What each is checked by, and not trained on; needed if ``how.check`` says so.
+        data: Training rows of each neuron, with at least one of its target and one of others.
+            Batches are of a single neuron.
+        how: Settings; the size of ``Batches`` is their own.
+        standard: Standardisation of rows.
+        rng: Draws initial weights, neuron by neuron, and the order of batches.
+        watched: Rows that each is checked by, if ``how.check`` is not 0.
 
     Raises:
-        BadInput: A neuron has no row of its target, or nothing but such rows; or there is nothing
-            to check it by.
+        BadInput: Training or watched rows lack those of the target, or others.
     """
-    if not _has_both(given):
+    if not _has_both(data):
         raise BadInput("a planted neuron learns from rows of its target and of others: give both")
     if not how.check:
-        some = given.batch(0) if isinstance(given, Batches) else given
+        some = data.batch(0) if isinstance(data, Batches) else data
         none = Labelled(some.rows[:, :0], some.is_target[:, :0])
-        return _train_together(given, how, none, standard=standard, rng=rng)
+        return _train_together(data, how, none, standard=standard, rng=rng)
     if watched is None or not (watched.is_target.any(1) & ~watched.is_target.all(1)).all():
         raise BadInput(
             "a planted neuron that is to stop early is checked by rows of its target and of "
             "others: give both"
         )
-    if isinstance(given, Batches):
-        return _train_together(given, how, watched, standard=standard, rng=rng)
+    if isinstance(data, Batches):
+        return _train_together(data, how, watched, standard=standard, rng=rng)
     # Each stops by itself, and so is trained by itself.
     alone = [
-        _train_together(given.at(i), how, watched.at(i), standard=standard, rng=rng)
-        for i in range(len(given.rows))
+        _train_together(data.at(i), how, watched.at(i), standard=standard, rng=rng)
+        for i in range(len(data.rows))
     ]
-    neurons = Neurons.joined(one.neurons for one in alone)
+    neurons = Neurons.joined(trained.neurons for trained in alone)
     return Trained(neurons, *(torch.cat(part) for part in list(zip(*alone, strict=True))[1:]))
 
 
-def _has_both(given: Labelled | Batches) -> bool:
-    if isinstance(given, Batches):
-        return min(len(given), given.targets, given.others) > 0
-    return bool((given.is_target.any(1) & ~given.is_target.all(1)).all())
+def _has_both(data: Labelled | Batches) -> bool:
+    if isinstance(data, Batches):
+        return min(len(data), data.targets, data.others) > 0
+    return bool((data.is_target.any(1) & ~data.is_target.all(1)).all())
 
 
 def _train_together(
-    given: Labelled | Batches,
+    training: Labelled | Batches,
     how: NeuronTraining,
     watched: Labelled,
     *,
     standard: Standard,
     rng: torch.Generator,
 ) -> Trained:
-    """All epochs, or as many as it takes to tell the watched rows apart, if there are any."""
-    rows = (given.batch(0) if isinstance(given, Batches) else given).rows
+    """Train for all epochs, or until the watched rows are separated, if there are any."""
+    rows = (training.batch(0) if isinstance(training, Batches) else training).rows
     count = len(rows)
     start = _start(count, rows.shape[2], how, rng)
     looked_at = Distinct.of(watched.rows[0])  # equal rows are to have equal values
     seen = standard(looked_at.rows).expand(count, -1, -1)
     first: FirstLayer
     steps: Callable[[], Iterator[_Data]]
-    if isinstance(given, Batches):
+    if isinstance(training, Batches):
         moving = ByWeights(start.first, rows, seen, _step(how, how.lr), _step(how, how.lr))
-        first, steps = moving, partial(_batch_by_batch, given, moving, how, standard, rng)
+        first, steps = moving, partial(_batch_by_batch, training, moving, how, standard, rng)
     else:
-        weights = _weights(given.is_target, how.target_share)
-        data = _Data(standard(rows), given.is_target.to(rows), weights)
+        weights = _weights(training.is_target, how.target_share)
+        data = _Data(standard(rows), training.is_target.to(rows), weights)
         first = _first_layer(start.first, data.rows, seen, how)
         steps = partial(_all_at_once, data)
     second, bias = start.second, torch.zeros(start.second.shape[:2])
     second_step, bias_step = _step(how, how.lr / how.hidden), _step(how, how.lr / how.hidden)
-    epochs, told_apart = how.epochs, False
+    epochs, separated = how.epochs, False
     for epoch in range(1, how.epochs + 1):
         for data in steps():
             inner = first.inner()
@@ -417,13 +379,13 @@ def _train_together(
         if how.check and epoch % how.check == 0:
             values = _outputs(first.watched().relu_(), second, bias)[0, looked_at.place, 0]
             if values[watched.is_target[0]].min() > values[~watched.is_target[0]].max():
-                epochs, told_apart = epoch, True
+                epochs, separated = epoch, True
                 break
     weights, first_bias = first.now()
     return Trained(
         standard.folded(Neurons(weights, first_bias, second[:, 0], bias[:, 0])),
         torch.full((count,), epochs),
-        torch.full((count,), told_apart),
+        torch.full((count,), separated),
     )
 
 
@@ -432,7 +394,7 @@ def _all_at_once(data: "_Data") -> Iterator["_Data"]:
 
 
 def _batch_by_batch(
-    given: Batches,
+    batches: Batches,
     first: ByWeights,
     how: NeuronTraining,
     standard: Standard,
@@ -443,10 +405,10 @@ def _batch_by_batch(
     A row weighs as in a step on all rows, times the number of batches, so that the mean of the
     steps' gradients is the gradient on all rows wherever the target's rows lie.
     """
-    of_target = how.target_share / given.targets * len(given)
-    of_others = (1 - how.target_share) / given.others * len(given)
-    for number in torch.randperm(len(given), generator=rng).tolist():
-        rows, is_target = given.batch(number)
+    of_target = how.target_share / batches.targets * len(batches)
+    of_others = (1 - how.target_share) / batches.others * len(batches)
+    for number in torch.randperm(len(batches), generator=rng).tolist():
+        rows, is_target = batches.batch(number)
         data = _Data(
             standard(rows), is_target.to(rows), torch.where(is_target, of_target, of_others)
         )
@@ -473,14 +435,14 @@ class _Data(NamedTuple):
 
 
 class _Start(NamedTuple):
-    """Weights to begin with; the second layer has one output, or the legacy's two."""
+    """Initial weights; the second layer has one output, or the two of the published code."""
 
     first: Float[Tensor, "neurons hidden features"]
     second: Float[Tensor, "neurons outputs hidden"]
 
 
 def _start(count: int, features: int, how: NeuronTraining, rng: torch.Generator) -> _Start:
-    """Weights as torch draws those of a Linear layer, for rows of a squared length near 1."""
+    """Draw weights like torch's Linear layer, for rows of a squared length near 1."""
     outputs = 2 if how.output == "two-sigmoids" else 1
     first = torch.empty(count, how.hidden, features)
     second = torch.empty(count, outputs, how.hidden)
@@ -491,7 +453,7 @@ def _start(count: int, features: int, how: NeuronTraining, rng: torch.Generator)
 
 
 def _weights(is_target: Tensor, share: float) -> Tensor:
-    """Of each row in the loss: the target's together ``share``, the others' the rest."""
+    """Weight rows in the loss: the target's sum to ``share``, the others' to the rest."""
     targets = is_target.sum(1, keepdim=True)
     others = is_target.shape[1] - targets
     return torch.where(is_target, share / targets, (1 - share) / others)

@@ -1,13 +1,12 @@
 """Audits of federations that Flower runs; needs ``pip install "fedaudit[flower]"``.
 
-Server: :class:`RecordingStrategy` around a strategy, or :class:`RecordingGrid` around the grid of a
-loop of its own. Client: :func:`identity_mod` says who a reply is from, :func:`defense_mod` defends
-what is uploaded. :func:`gathered_audit` asks clients for their parts of an audit, which they answer
-by :func:`audit_mod` or :func:`audit_reply`, or decline. Flower's older interface, with
-its secure aggregation, is in :mod:`fedaudit.integrations.flower.secure_sum`.
+On the server, :class:`RecordingStrategy` wraps a strategy, and :class:`RecordingGrid` the grid of a
+custom loop. On clients, :func:`identity_mod` adds the client's identity to replies, and
+:func:`defense_mod` defends uploads. :func:`gathered_audit` asks clients for their parts of an
+audit, which they answer by :func:`audit_mod` or :func:`audit_reply`, or decline. Flower's secure
+aggregation (older interface) is in :mod:`fedaudit.integrations.flower.secure_sum`.
 
-Each is imported when it is first used: in a deployment every message starts a process of a client,
-which needs none of what measures.
+Names are imported at first use, since in a deployment every message starts a client process.
 """
 
 from importlib import import_module
@@ -69,8 +68,8 @@ def __getattr__(name: str) -> object:
         )
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    return found
+    value: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return value
 
 
 def __dir__() -> list[str]:

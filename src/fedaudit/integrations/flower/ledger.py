@@ -1,4 +1,4 @@
-"""Ledger of a round of Flower: requests and answers, told to a recorder when it is over."""
+"""Ledger of a round of Flower: requests and answers, passed to a recorder at its end."""
 
 import time
 from collections import Counter
@@ -35,11 +35,11 @@ _TWICE = "several nodes say that they are client {client}; give each a partition
 
 
 def client_of(reply: Message) -> Called | None:
-    """Return the client that says it sent a reply; None if none does."""
+    """Return the client that a reply names; None without one."""
     if not reply.has_content():
         return None
     values = (record.get(PARTITION) for record in reply.content.config_records.values())
-    return next((client for one in values if (client := client_in(one)) is not None), None)
+    return next((client for value in values if (client := client_in(value)) is not None), None)
 
 
 Node = TypeVar("Node", int, str)
@@ -51,11 +51,10 @@ class _Claim(NamedTuple):
 
 
 class Claims(Generic[Node]):
-    """Which client each node has said it is.
+    """Client that each node has named.
 
-    All of a client's rounds are measured as one client's. A node that is another client than
-    before would mix two clients' data in that, as would two nodes that are one client by turns; a
-    new node may take the place of one that is gone.
+    A node that changes its client, or two nodes that alternate as one client, would mix the data of
+    two clients. A new node may replace one that is gone.
     """
 
     def __init__(self) -> None:
@@ -65,11 +64,11 @@ class Claims(Generic[Node]):
 
     @property
     def clients(self) -> Mapping[Node, Called]:
-        """For each node the client that it said first that it is."""
+        """For each node the client that it named first."""
         return {node: claim.client for node, claim in self._claims.items()}
 
     def hear(self, node: Node, client: Called, index: int) -> str:
-        """Note which client a node says it is, and return why that cannot be; empty if it can."""
+        """Note the client that a node names; return why it cannot be, or ""."""
         first = self._claims.setdefault(node, _Claim(client, index))
         if first.client != client:
             return (
@@ -92,11 +91,10 @@ _PAUSE = 0.2
 
 
 class ExpectedNodes:
-    """Expected number of nodes.
+    """Number of nodes to wait for.
 
-    In a simulation, nodes register while the server is running already. A strategy that trains
-    a share of all nodes takes that share of those that are there, so that the first round may
-    train 8 clients of 100 without a word.
+    In a simulation, nodes register while the server is running. A strategy that trains a share of
+    connected nodes might otherwise train 8 clients of 100 in the first round.
     """
 
     def __init__(self, recorder: Recorder, number: int | None, patience: float) -> None:
@@ -113,15 +111,15 @@ class ExpectedNodes:
         self._warned = False
 
     def await_all(self, grid: Grid) -> None:
-        """Wait for nodes before the first round; later, warn once that some have gone."""
-        there = len(there_of(grid, self._number, 0.0 if self._warned else self._patience))
-        if there >= self._number or self._warned:
+        """Wait for nodes before the first round; later, warn once if some have gone."""
+        n_nodes = len(there_of(grid, self._number, 0.0 if self._warned else self._patience))
+        if n_nodes >= self._number or self._warned:
             return
         self._warned = True
         text = (
-            f"{there} of {self._number} nodes are there after {self._patience:g} seconds; clients "
-            "that are not asked are not audited. Start the others, give more patience, or say "
-            f"nodes={there}"
+            f"{n_nodes} of {self._number} nodes are there after {self._patience:g} seconds; "
+            "clients that are not asked are not audited. Start the others, give more patience, or "
+            f"say nodes={n_nodes}"
         )
         if self._strict:
             raise BadInput(text)
@@ -129,13 +127,13 @@ class ExpectedNodes:
 
 
 def there_of(grid: Grid, number: int, patience: float) -> list[int]:
-    """The nodes that are there once a number of them has come, or patience is at an end."""
+    """Return the connected nodes once ``number`` have come, or patience has ended."""
     end = time.monotonic() + patience
-    there = list(grid.get_node_ids())
-    while len(there) < number and time.monotonic() < end:
+    nodes = list(grid.get_node_ids())
+    while len(nodes) < number and time.monotonic() < end:
         time.sleep(_PAUSE)
-        there = list(grid.get_node_ids())
-    return there
+        nodes = list(grid.get_node_ids())
+    return nodes
 
 
 @dataclass
@@ -146,16 +144,17 @@ class _Page(OpenRound[int]):
     fault: str = ""
 
     def node_of(self, reply: Message) -> int:
-        """The node that a reply is for: an error for a lost node comes from another's number."""
-        asked = {one.metadata.message_id: one.metadata.dst_node_id for one in self.messages}
-        return asked.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
+        """Return the node of a reply; an error for a lost node has another sender."""
+        receivers = {
+            message.metadata.message_id: message.metadata.dst_node_id for message in self.messages
+        }
+        return receivers.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
 
 
 class FlowerLedger:
-    """Keeps one round at a time, and which client a node has said it is.
+    """Ledger of one round at a time, and of the client that each node names.
 
-    Nothing here may end a training: what cannot be recorded is told to the recorder, which warns,
-    and raises only if it is strict.
+    The ledger never stops training: the recorder warns of faults, and raises only if it is strict.
     """
 
     def __init__(self, recorder: Recorder, *, weighted_by: str, reads_metrics: bool) -> None:
@@ -167,16 +166,16 @@ class FlowerLedger:
 
     @property
     def index(self) -> int | None:
-        """The round that is kept at present."""
+        """The open round."""
         return self._page.index if self._page else None
 
     @property
     def heard(self) -> bool:
-        """True if anything has come back in it."""
+        """True if the open round has an answer or an error."""
         return self._page is not None and bool(self._page.answered or self._page.lost)
 
     def ask(self, index: int, messages: Sequence[Message]) -> None:
-        """Clients are sent something; a round that is still open is ended first."""
+        """Note messages to clients; another round that is still open is ended first."""
         if self._shift is None:
             # A loop that counts from 0 is recorded from 1 on.
             self._shift = max(0, 1 - index)
@@ -195,7 +194,7 @@ class FlowerLedger:
                 page.sent[message.metadata.dst_node_id] = record
 
     def hear(self, replies: Iterable[Message]) -> None:
-        """Replies come back, in any order; errors count as clients that were lost."""
+        """Note replies, in any order; errors count as lost clients."""
         page = self._page
         if page is None:
             return
@@ -236,15 +235,15 @@ class FlowerLedger:
         try:
             refuse_otherwise_called([client], self._recorder.recording.targets)
         except BadInput as error:
-            known = node in self._claims.clients
-            (page.excluded if known else page.misnamed)[node] = str(error)
+            is_known = node in self._claims.clients
+            (page.excluded if is_known else page.misnamed)[node] = str(error)
             return
         doubt = self._claims.hear(node, client, self._number(page))
         if doubt:
             page.excluded[node] = doubt
 
     def close(self, after: ArrayRecord | None = None) -> None:
-        """End the round; ``after`` is the model that it ended with, if that is known."""
+        """End the round; ``after`` is the model that it ended with, if known."""
         page, self._page = self._page, None
         if page is None or not page.messages:
             return
@@ -278,7 +277,8 @@ class FlowerLedger:
         self, page: _Page, names: Mapping[int, Called]
     ) -> tuple[dict[Called, int], dict[Called, str], str]:
         """Return the node of each client to measure, why others are excluded, and a note."""
-        faults = {**_unweighted(page), **_unsent(page), **page.excluded}
+        unsent = dict.fromkeys(page.answered - page.sent.keys(), "it was sent no model")
+        faults = {**_unweighted(page), **unsent, **page.excluded}
         nodes = sorted(page.answered, key=lambda node: str(names.get(node)))
         sound = [node for node in nodes if node in names and node not in faults]
         excluded = {names[node]: why for node, why in faults.items() if node in names}
@@ -306,9 +306,9 @@ class FlowerLedger:
         return {client: arrays_of(page.sent[node]) for client, node in uploads.items()}
 
     def _only_model(self, messages: Sequence[Message]) -> ArrayRecord | None:
-        """The model that all are sent next, which the round before has ended with."""
+        """Return the model that all are sent next, with which the last round ended."""
         try:
-            records = [record for one in messages if (record := record_of(one)) is not None]
+            records = [record for message in messages if (record := record_of(message)) is not None]
         except BadInput:
             return None
         return records[0] if records and _is_one(records) else None
@@ -324,13 +324,9 @@ def _unweighted(page: _Page) -> dict[int, str]:
     return dict.fromkeys(without, "it gives no num-examples, as the others do")
 
 
-def _unsent(page: _Page) -> dict[int, str]:
-    return {node: "it was sent no model" for node in page.answered if node not in page.sent}
-
-
 def _is_one(records: Iterable[ArrayRecord]) -> bool:
     first, *others = records
-    return all(one is first or one == first for one in others)
+    return all(record is first or record == first for record in others)
 
 
 def _because(lost: dict[int, str]) -> str:

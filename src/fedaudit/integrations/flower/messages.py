@@ -27,23 +27,23 @@ _HEAVIEST = 1e15
 
 
 def is_training(message: Message) -> bool:
-    """True if a message asks a client to train, by whatever action."""
+    """Return True if a message asks a client to train."""
     return message.metadata.message_type.split(".")[0] == "train"
 
 
 def round_of(message: Message) -> int | None:
-    """The round that a message of the server belongs to; None where it does not say."""
+    """Return the round that a message of the server belongs to, if it names one."""
     if message.has_content():
         for record in message.content.config_records.values():
-            said = record.get(_ROUND)
-            if isinstance(said, int):
-                return said
+            number = record.get(_ROUND)
+            if isinstance(number, int):
+                return number
     group = message.metadata.group_id
     return int(group) if group.isdecimal() else None
 
 
 def record_of(message: Message) -> ArrayRecord | None:
-    """Return the model that a message carries, None for no arrays; raise if there are several."""
+    """Return the model that a message carries, if any; raise if there are several."""
     records = message.content.array_records
     if len(records) > 1:
         raise BadInput(
@@ -54,7 +54,7 @@ def record_of(message: Message) -> ArrayRecord | None:
 
 
 def arrays_of(record: ArrayRecord) -> Arrays:
-    """Return the arrays of a record by name, or as a list where names are their places."""
+    """Return the arrays of a record by name, or as a list if names are positions."""
     arrays = {name: array_of(array) for name, array in record.items()}
     if list(arrays) == [str(place) for place in range(len(arrays))]:
         return list(arrays.values())
@@ -62,13 +62,13 @@ def arrays_of(record: ArrayRecord) -> Arrays:
 
 
 def array_of(sent: Array) -> np.ndarray:
-    """Return an array out of a message; its bytes may be anybody's."""
+    """Return an array of an untrusted message."""
     # Flower reads arrays without unpickling anything.
     return array_from(sent.numpy)
 
 
 def weight_of(reply: Message, key: str) -> float | None:
-    """Return the weight in the average that a client gives itself; None if it gives none.
+    """Return the weight in the average that a client reports; None without one.
 
     It is the metric ``key``, ``num-examples`` or ``num_examples``, and a number from 0 to 1e15.
     """
@@ -119,11 +119,11 @@ def client_in(value: object) -> Called | None:
     """Return the client that a ``partition-id`` names: a number, or a name.
 
     Args:
-        value: From a node's configuration or from a reply, so it may be anything. Digits are a
-            number, and 2.7 is the name "2.7".
+        value: Any value of a node's configuration or a reply. Digits are a number, and 2.7 is the
+            name "2.7".
 
     Returns:
-        None for what names no client: truth values, negative numbers, empty or unprintable text.
+        The client; None for truth values, negative numbers, and empty or unprintable text.
     """
     if isinstance(value, float) and isfinite(value):
         value = int(value) if value.is_integer() else str(value)
@@ -138,11 +138,11 @@ def client_in(value: object) -> Called | None:
 
 
 def identity_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Client mod that adds to each reply which client it is from: its ``partition-id``.
+    """Client mod that adds the client's ``partition-id`` to each reply.
 
-    The node's configuration holds it as a number or a name. Simulations set it, and a SuperNode
-    takes it as ``--node-config "partition-id=0 ..."`` or ``--node-config 'partition-id="north"'``.
-    A client without one adds nothing. The mod never raises: it warns, and passes the reply on.
+    It is a number or a name in the node's configuration. Simulations set it, and a SuperNode takes
+    it as ``--node-config "partition-id=0 ..."`` or ``--node-config 'partition-id="north"'``. A
+    client without one adds nothing. The mod never raises, but warns and returns the reply.
     """
     reply = call_next(message, context)
     try:
@@ -166,7 +166,7 @@ def _identify(reply: Message, context: Context) -> None:
 
 
 def without_identity(reply: Message) -> None:
-    """Remove what :func:`identity_mod` added to the metrics of a reply of the older interface."""
+    """Remove what :func:`identity_mod` added to metrics of the older interface."""
     if reply.has_content() and IDENTITY in reply.content.config_records:
         reply.content.config_records.get(OLDER_METRICS, {}).pop(PARTITION, None)
 
@@ -174,13 +174,13 @@ def without_identity(reply: Message) -> None:
 def audit_mod(split: Callable[[Context], Split | None]) -> Mod:
     """Client mod that answers :func:`gathered_audit` for a ``ClientApp(client_fn=...)``.
 
-    Such an app cannot have an ``@app.query("audit")``. An app of decorators needs that query:
-    Flower calls mods only for messages that one of its functions is registered for.
+    An app with decorators needs an ``@app.query("audit")`` instead: Flower calls mods only for
+    messages with a registered function.
 
     Args:
-        split: Returns the client's :func:`fedaudit.fair_split`, or None if it declines the audit.
-            It gets the node's context. An error in it is reported to the server as the reason why
-            this client is not audited.
+        split: Takes the node's context and returns the client's :func:`fedaudit.fair_split`, or
+            None if it declines the audit. An error is reported to the server as the reason why
+            the client is not audited.
     """
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -197,12 +197,11 @@ def audit_mod(split: Callable[[Context], Split | None]) -> Mod:
 
 
 def audit_reply(message: Message, split: Split) -> Message:
-    """Return a client's answer to :func:`gathered_audit`: its audited samples, and no others.
+    """Return a client's answer to :func:`gathered_audit`: its audited samples only.
 
     Args:
-        message: The server's, of ``@app.query("audit")``.
-        split: Of :func:`fedaudit.fair_split` on the client's own data, under its own number or
-            name.
+        message: The server's message of ``@app.query("audit")``.
+        split: Result of :func:`fedaudit.fair_split` on the client's data, under its number or name.
     """
     arrays = {name: Array(values) for name, values in split.part.items()}
     return Message(RecordDict({PART: ArrayRecord(arrays)}), reply_to=message)
@@ -212,7 +211,7 @@ def audit_decline(message: Message, reason: str = "") -> Message:
     """Return the answer of a client that takes no part in the audit; it trains as before.
 
     Args:
-        message: The server's, of ``@app.query("audit")``.
-        reason: For the recording and its report.
+        message: The server's message of ``@app.query("audit")``.
+        reason: Reason for the recording and its report.
     """
     return Message(RecordDict({PART: ConfigRecord({DECLINED: reason[:1000]})}), reply_to=message)

@@ -1,4 +1,4 @@
-"""Mods of Flower's clients: a defense in front of any ClientApp, and a mod under check-dp."""
+"""Client mods of Flower: a defense for any ClientApp, and the adapter for check-dp."""
 
 import copy
 import secrets
@@ -44,22 +44,22 @@ def defense_mod(
 ) -> Mod:
     """Client mod that applies a defense to what a client uploads.
 
-    A mod sees parameters alone: the model that came and the one that leaves. Defenses that act on
-    data or on training steps are refused by name; they belong into the training function.
+    A mod sees the received and the returned model only. Defenses that act on data or training steps
+    are refused, and belong in the training function.
 
     Args:
-        defense: Acts on uploads (noise, clipping, sparsification, quantization, noise that
-            cancels, chains of them).
-        model: The module that clients train, or what makes one: tells parameters from buffers.
-        seed: Of the defense's draws. By default a fresh one in every call, which nobody can
-            repeat; a coalition whose noise cancels shares one.
-        rounds: How many the run will have, for defenses that ask.
-        weights: Every client's share in the average, for noise that cancels: all of them have to
-            be asked in every round, and to answer.
+        defense: A defense of uploads (noise, clipping, sparsification, quantization, cancelling
+            noise, chains).
+        model: The module that clients train, or a function that builds one.
+        seed: Seed of the defense's draws. By default a new secret one in every call; coalitions
+            with cancelling noise share one.
+        rounds: Number of rounds of the run, for defenses that need it.
+        weights: Every client's share in the average, for cancelling noise: all of them must be
+            asked in every round, and answer.
 
     Raises:
-        Unsupported: The defense acts elsewhere, or not on updates.
-        BadInput: Its noise is to cancel, and seed or weights are missing.
+        Unsupported: The defense does not act on updates alone.
+        BadInput: Noise cancels, and seed or weights are missing.
     """
     _refuse(defense, seed, weights)
     module = model if isinstance(model, nn.Module) else model()
@@ -80,19 +80,22 @@ def defense_mod(
             raise BadInput("the reply carries no arrays to defend; put the mod on training alone")
         local = _tensors(leaving, names)
         turn = _turn(message, context, _model(like, received), seed, rounds, shares)
-        own = copy.deepcopy(defense)
+        client_defense = copy.deepcopy(defense)
         if STATE in context.state.array_records:
-            kept = context.state.array_records[STATE]
-            own.restore({n: tensor_of(array_of(a), f"the state {n!r}") for n, a in kept.items()})
+            stored = context.state.array_records[STATE]
+            client_defense.restore(
+                {n: tensor_of(array_of(a), f"the state {n!r}") for n, a in stored.items()}
+            )
         buffers = {name: local[name].to(value) for name, value in like.buffers.items()}
         change = plus(_model(like, local).params, turn.received.params, -1.0)
         samples = _samples(reply)
-        sent = own.upload(Update(change, buffers, samples=samples), turn)
+        sent = client_defense.upload(Update(change, buffers, samples=samples), turn)
         assert isinstance(sent, Update)
         local |= plus(turn.received.params, sent.values) | sent.buffers
-        state = own.state()
+        state = client_defense.state()
         if state:
-            context.state[STATE] = ArrayRecord({n: _array(v) for n, v in state.items()})
+            arrays = {n: Array(v.detach().cpu().numpy()) for n, v in state.items()}
+            context.state[STATE] = ArrayRecord(arrays)
         for (key, array), name in zip(leaving.items(), _names(leaving, names), strict=True):
             if name in like.params or name in like.buffers:
                 leaving[key] = Array(local[name].numpy().astype(array_of(array).dtype))
@@ -153,12 +156,12 @@ def _samples(reply: Message) -> int:
 
 
 def _names(record: ArrayRecord, names: tuple[str, ...]) -> tuple[str, ...]:
-    found = tuple(record)
-    if set(found) == set(names):
-        return found
-    if len(found) == len(names) and found == tuple(str(place) for place in range(len(names))):
+    keys = tuple(record)
+    if set(keys) == set(names):
+        return keys
+    if len(keys) == len(names) and keys == tuple(str(place) for place in range(len(names))):
         return names
-    unknown = sorted({*found} ^ {*names})
+    unknown = sorted({*keys} ^ {*names})
     raise BadInput(
         f"the model given to defense_mod does not fit the arrays of a message: {unknown[0]!r} is "
         "in one of them alone"
@@ -166,11 +169,11 @@ def _names(record: ArrayRecord, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _tensors(record: ArrayRecord, names: tuple[str, ...]) -> dict[str, Tensor]:
-    found = zip(_names(record, names), record.values(), strict=True)
+    arrays = zip(_names(record, names), record.values(), strict=True)
     # Copies, as clients may train in place.
     return {
         name: tensor_of(array_of(array), f"a message has {name!r}, which").clone()
-        for name, array in found
+        for name, array in arrays
     }
 
 
@@ -186,10 +189,6 @@ def _model(like: Model, tensors: Mapping[str, Tensor]) -> Model:
         {name: tensors[name].to(value) for name, value in like.params.items()},
         {name: tensors[name].to(value) for name, value in like.buffers.items()},
     )
-
-
-def _array(value: Tensor) -> Array:
-    return Array(value.detach().cpu().numpy())
 
 
 class _Interface(NamedTuple):
@@ -216,7 +215,7 @@ _SPREAD = 0.05
 
 
 class _Filtered:
-    """A client behind a mod, which answers every message with a given update."""
+    """Client behind a mod that answers every message with a given update."""
 
     def __init__(self, mod: Mod, clip: float) -> None:
         self._mod, self._clip, self._round = mod, clip, 0
@@ -251,7 +250,7 @@ class _Filtered:
         return change, metrics
 
     def _reply(self, update: Arrays, received: Arrays) -> Message:
-        """Call the mod by the interface that it reads; the first call finds out which."""
+        """Call the mod by the interface that it reads, which the first call determines."""
         if self._interface is not None:
             return self._called(self._interface, update, received)
         try:
@@ -285,10 +284,9 @@ class _Filtered:
 
 
 def filtered(mod: object, claim: Claim) -> object:
-    """Return the mod with a client behind it, and a context of its own.
+    """Return the mod with a client behind it, for ``flwr.clientapp`` or the older ``flwr.client``.
 
-    The mod may be of ``flwr.clientapp`` or of the older ``flwr.client``, whose messages have other
-    records. The claim's sensitivity is the clipping norm that the server sends.
+    The claim's sensitivity is the clipping norm that the server sends.
     """
     _identify()
     return _Filtered(cast(Mod, mod), claim.sensitivity)
@@ -296,20 +294,20 @@ def filtered(mod: object, claim: Claim) -> object:
 
 @cache
 def _received(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An array of the model that the client was sent; nobody writes into it."""
+    """Return an array of the model that the client was sent; it must not be changed."""
     if dtype.kind != "f":
         return np.zeros(shape, dtype)
     return np.asarray(seeded_numpy(0, "received").normal(0, _SPREAD, shape)).astype(dtype)
 
 
 def _record(arrays: Arrays, *, named: bool) -> ArrayRecord:
-    """Return a record of arrays, by name or, as in the older interface, by place."""
+    """Return a record of arrays, by name or, for the older interface, by position."""
     items = arrays.items() if named else enumerate(arrays.values())
     return ArrayRecord({str(key): Array(np.asarray(value)) for key, value in items})
 
 
 def _identify() -> None:
-    """Says who we are to Flower, whose messages ask for it, where no process of it has."""
+    """Set the task identity that Flower's messages need outside its processes."""
     try:
         from flwr.supercore.task_identity import TaskIdentity
     except ImportError:  # before it was asked for

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import NOBODY, ClientId
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.integrations.common import NO_COMMON_MODEL, warn, warn_of_errors
+from fedaudit.integrations.common import NO_COMMON_MODEL, delegated, warn, warn_of_errors
 from fedaudit.integrations.flower.ledger import ExpectedNodes, FlowerLedger, client_of, there_of
 from fedaudit.integrations.flower.messages import (
     ACTION,
@@ -40,7 +40,7 @@ _NOT_RECORDED = "the training goes on, and something of it is not recorded"
 
 
 class _Wrapper:
-    """What a recording strategy and a recording grid share: the inner one, and its attributes."""
+    """Common part of recording strategies and grids: the inner object and its attributes."""
 
     recorder: Recorder
 
@@ -54,12 +54,11 @@ class _Wrapper:
 
 
 class RecordingStrategy(_Wrapper, Strategy):
-    """Does what a strategy does, and tells a recorder what clients were sent and sent back.
+    """Strategy that also passes models and uploads to a recorder.
 
-    It goes around any strategy of the message interface (``flwr.serverapp.strategy``), Flower's or
-    your own, and around wrappers such as those for differential privacy: what is recorded is what
-    came from the clients, before the server clips or adds noise, and the model that the round
-    ended with. Attributes of the inner strategy can be read as if it were not wrapped.
+    It wraps any strategy of the message interface (``flwr.serverapp.strategy``), also wrappers such
+    as those for differential privacy: uploads are recorded before the server clips or adds noise.
+    Attributes of the inner strategy are readable through the wrapper.
     """
 
     def __init__(
@@ -71,17 +70,16 @@ class RecordingStrategy(_Wrapper, Strategy):
         patience: float = 60.0,
         reads_metrics: bool = True,
     ) -> None:
-        """Wraps a strategy.
+        """Wrap a strategy.
 
         Args:
             inner: The strategy.
-            recorder: Of :func:`fedaudit.record`; it is closed when :meth:`start` ends.
-            nodes: How many nodes there are to be, which are waited for; as many as clients are
-                audited by default.
-            patience: Seconds for which nodes are waited for. Then it is warned of, and goes on
-                with those that are there; a strict recording stops.
+            recorder: A recorder of :func:`fedaudit.record`, closed when :meth:`start` ends.
+            nodes: Number of nodes to wait for; by default the number of audited clients.
+            patience: Seconds to wait for nodes. Afterwards a warning is given and training
+                continues with the nodes that have come; a strict recording stops.
             reads_metrics: Whether training metrics in replies are compared with the recorder's own
-                figures. Turn it off where mods add noise or clip after clients computed them.
+                figures. Turn it off if mods change the model after clients computed them.
 
         Raises:
             BadInput: Fewer nodes than audited clients, or a strategy of another interface.
@@ -96,7 +94,7 @@ class RecordingStrategy(_Wrapper, Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As the inner strategy, once all nodes are there; notes who is sent what."""
+        """Wait for all nodes, and note which client is sent what."""
         with self._guarded():
             self._nodes.await_all(grid)
         messages = list(self._configure(server_round, arrays, config, grid))
@@ -107,7 +105,7 @@ class RecordingStrategy(_Wrapper, Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """As the inner strategy; notes who answered what, and what became of it."""
+        """Note the answers and the model that the round ends with."""
         heard = list(replies)
         # Before the inner strategy, which may clip replies where they are.
         with self._guarded():
@@ -117,21 +115,9 @@ class RecordingStrategy(_Wrapper, Strategy):
             self._ledger.close(arrays)
         return arrays, metrics
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """As the inner strategy."""
-        return self.inner.configure_evaluate(server_round, arrays, config, grid)
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """As the inner strategy."""
-        return self.inner.aggregate_evaluate(server_round, replies)
-
-    def summary(self) -> None:
-        """As the inner strategy."""
-        self.inner.summary()
+    configure_evaluate = delegated("configure_evaluate")
+    aggregate_evaluate = delegated("aggregate_evaluate")
+    summary = delegated("summary")
 
     def start(
         self,
@@ -143,7 +129,7 @@ class RecordingStrategy(_Wrapper, Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """As the inner strategy, whose own way of running rounds is kept where it has one."""
+        """Run the inner strategy's rounds with the recording hooks."""
         inner = self.inner
         # Its start calls its own hooks; for as long as it runs, these are the recording ones.
         vars(inner).update(
@@ -188,12 +174,12 @@ def _refuse_older(inner: object) -> None:
 
 
 class RecordingGrid(_Wrapper, Grid):
-    """Passes messages on, and tells a recorder of those that are about training.
+    """Grid that also passes messages about training to a recorder.
 
-    A round is what has one number: ``server-round`` in the message's configuration, or the group
-    that a message is of; without either, a round begins with the first message after replies. It
-    is recorded when a model is evaluated or the next round begins; the last one when the grid is
-    closed. Rounds that overlap are not told apart.
+    The number of a round is ``server-round`` in the message's configuration, or the message's
+    group; without either, a round begins with the first message after replies. It is recorded when
+    a model is evaluated, the next round begins or the grid is closed. Overlapping rounds are not
+    distinguished.
 
     ``with RecordingGrid(grid, recorder) as grid:`` closes both.
     """
@@ -208,15 +194,15 @@ class RecordingGrid(_Wrapper, Grid):
         weighted_by: str = "num-examples",
         reads_metrics: bool = True,
     ) -> None:
-        """Wraps a grid.
+        """Wrap a grid.
 
         Args:
-            inner: What ``main`` of a ServerApp is given.
-            recorder: Of :func:`fedaudit.record`.
-            nodes: As for :class:`fedaudit.integrations.flower.RecordingStrategy`.
-            patience: As there.
-            weighted_by: The metric of a reply that says what it weighs in the average.
-            reads_metrics: As there.
+            inner: The grid that ``main`` of a ServerApp receives.
+            recorder: A recorder of :func:`fedaudit.record`.
+            nodes: See :class:`fedaudit.integrations.flower.RecordingStrategy`.
+            patience: See :class:`fedaudit.integrations.flower.RecordingStrategy`.
+            weighted_by: Metric of a reply with its weight in the average.
+            reads_metrics: See :class:`fedaudit.integrations.flower.RecordingStrategy`.
 
         Raises:
             BadInput: Fewer nodes than audited clients.
@@ -225,7 +211,7 @@ class RecordingGrid(_Wrapper, Grid):
         self._nodes = ExpectedNodes(recorder, nodes, patience)
         self._ledger = FlowerLedger(recorder, weighted_by=weighted_by, reads_metrics=reads_metrics)
         self._waited, self._rounds = False, 0
-        self._rounds_seen, self._told = False, set[str]()
+        self._rounds_seen, self._warned = False, set[str]()
 
     def __enter__(self) -> "RecordingGrid":
         return self
@@ -242,32 +228,20 @@ class RecordingGrid(_Wrapper, Grid):
         """Record the last round, and end the recording."""
         with self._guarded():
             if not self._rounds_seen:
-                self._tell("no message of the type train was sent, so nothing is recorded")
+                self._warn_once("no message of the type train was sent, so nothing is recorded")
             self._ledger.close()
             self.recorder.close()
 
-    def set_run(self, run: "Run") -> None:
-        """As the inner grid."""
-        self.inner.set_run(run)
+    set_run = delegated("set_run")
+    create_message = delegated("create_message")
 
     @property
     def run(self) -> "Run":
-        """As the inner grid."""
+        """The inner grid's run."""
         return self.inner.run
 
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """As the inner grid."""
-        return self.inner.create_message(content, message_type, dst_node_id, group_id, ttl)
-
     def get_node_ids(self) -> Iterable[int]:
-        """As the inner grid, once all nodes are there."""
+        """Wait for all nodes at the first call."""
         if not self._waited:
             self._waited = True
             with self._guarded():
@@ -275,63 +249,61 @@ class RecordingGrid(_Wrapper, Grid):
         return self.inner.get_node_ids()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """As the inner grid; notes who is sent what."""
+        """Note which client is sent what."""
         sent = list(messages)
         with self._guarded():
             self._note(sent)
         return self.inner.push_messages(sent)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """As the inner grid; notes who answers what."""
+        """Note which client answers what."""
         replies = list(self.inner.pull_messages(message_ids))
-        self._hear(replies)
+        self._note_replies(replies)
         return replies
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: int | float | None = None
     ) -> Iterable[Message]:
-        """As the inner grid; notes who is sent what and who answers what."""
+        """Note which client is sent what and answers what."""
         sent = list(messages)
         with self._guarded():
             self._note(sent)
         replies = list(self.inner.send_and_receive(sent, timeout=timeout))
-        self._hear(replies)
+        self._note_replies(replies)
         return replies
 
-    def _hear(self, replies: list[Message]) -> None:
+    def _note_replies(self, replies: list[Message]) -> None:
         with self._guarded():
-            self._ledger.hear(one for one in replies if is_training(one))
+            self._ledger.hear(reply for reply in replies if is_training(reply))
             if not self._rounds_seen and any(map(_answers_query_with_arrays, replies)):
-                self._tell(NO_COMMON_MODEL)
+                self._warn_once(NO_COMMON_MODEL)
         # Older strategies may add up every metric, and a client's name is none.
-        for one in replies:
-            without_identity(one)
+        for reply in replies:
+            without_identity(reply)
 
-    def _tell(self, text: str) -> None:
-        if text in self._told:
+    def _warn_once(self, text: str) -> None:
+        if text in self._warned:
             return
-        self._told.add(text)
+        self._warned.add(text)
         if self.recorder.strict:
             raise BadInput(text)
         warn(text, stacklevel=5)
 
     def _note(self, messages: list[Message]) -> None:
-        training = [one for one in messages if is_training(one)]
+        training = [message for message in messages if is_training(message)]
         if training:
             self._rounds_seen = True
-            said = round_of(training[0])
-            self._rounds = self._next() if said is None else said
+            number, is_open = round_of(training[0]), self._ledger.index is not None
+            # Without a number, a round begins with the first message after replies.
+            following = self._rounds + (not is_open or self._ledger.heard)
+            self._rounds = following if number is None else number
             self._ledger.ask(self._rounds, training)
             return
-        for one in messages:
-            same = round_of(one) in (None, self._ledger.index)
-            if one.metadata.message_type.startswith("evaluate") and same and self._ledger.heard:
-                self._ledger.close(record_of(one))
+        for message in messages:
+            same = round_of(message) in (None, self._ledger.index)
+            if message.metadata.message_type.startswith("evaluate") and same and self._ledger.heard:
+                self._ledger.close(record_of(message))
                 return
-
-    def _next(self) -> int:
-        goes_on = self._ledger.index is not None and not self._ledger.heard
-        return self._rounds if goes_on else self._rounds + 1
 
 
 _HOW = (
@@ -349,19 +321,18 @@ def gathered_audit(
     timeout: float = 600.0,
     seed: int = 1,
 ) -> AuditSet:
-    """Ask every client for its part of the audit, before anybody trains, and join the parts.
+    """Ask every client for its part of the audit before training, and join the parts.
 
-    A client may decline (:func:`audit_decline`), be absent, or answer with something that is no
-    part. It trains as before and is not audited; a warning, the recording and the report name it
-    with the reason.
+    A client that declines (:func:`audit_decline`), is absent or returns no valid part trains as
+    before and is not audited. A warning, the recording and the report name it with the reason.
 
     Args:
-        grid: What ``main`` of a ServerApp is given.
-        nodes: Number of clients that are expected.
-        quorum: Fewest parts that make an audit.
+        grid: The grid that ``main`` of a ServerApp receives.
+        nodes: Number of expected clients.
+        quorum: Smallest number of parts for an audit.
         patience: Seconds to wait for nodes.
-        timeout: Seconds in which they have to answer.
-        seed: With which clients split; see :func:`fedaudit.join_audits`.
+        timeout: Seconds to wait for answers.
+        seed: The seed with which clients split; see :func:`fedaudit.join_audits`.
 
     Returns:
         The joined audit set; its ``unaudited`` holds the clients without a part, and why.
@@ -371,12 +342,12 @@ def gathered_audit(
     """
     if not 1 <= quorum <= nodes:
         raise BadInput(f"quorum is a number of parts from 1 to nodes={nodes}, got {quorum}")
-    there = there_of(grid, nodes, patience)
-    asked = [Message(RecordDict(), node, f"query.{ACTION}") for node in there]
+    present = there_of(grid, nodes, patience)
+    queries = [Message(RecordDict(), node, f"query.{ACTION}") for node in present]
     read: list[_Part] = []
     unaudited: dict[str, str] = {}
     answered, names = 0, set[str]()
-    for reply in grid.send_and_receive(asked, timeout=timeout) if asked else ():
+    for reply in grid.send_and_receive(queries, timeout=timeout) if queries else ():
         answered += 1
         name = _name_of(reply)
         # Two nodes may say that they are one client.
@@ -384,15 +355,15 @@ def gathered_audit(
         names.add(name)
         try:
             read.append(_read(name, reply, seed))
-        # Whatever it is: one client's answer ends nobody's training.
+        # Whatever it is: one client's answer must not stop training.
         except Exception as error:
             unaudited[name] = plain(str(error))[:500]
-    parts = [one.arrays for one in _fitting(read, unaudited)]
-    silent = len(there) - answered
+    parts = [part.arrays for part in _fitting(read, unaudited)]
+    silent = len(present) - answered
     if silent > 0:
         unaudited[_counted(silent)] = f"no answer within {timeout:g} seconds"
-    if len(there) < nodes:
-        unaudited[_counted(nodes - len(there))] = f"not there after {patience:g} seconds"
+    if len(present) < nodes:
+        unaudited[_counted(nodes - len(present))] = f"not there after {patience:g} seconds"
     text = "; ".join(f"{name}: {why}" for name, why in unaudited.items())
     if len(parts) < quorum:
         raise BadInput(
@@ -438,23 +409,25 @@ def _read(name: str, reply: Message, seed: int) -> _Part:
     if sender is not None and clients != {number_of(sender)}:
         raise BadInput("its part is of another client than the one that its identity_mod names")
     tensors = [*features_by_name(alone.samples).items(), ("targets", alone.samples.targets)]
-    form = ", ".join(f"{key} {tuple(one.shape[1:])} {one.dtype}" for key, one in sorted(tensors))
+    form = ", ".join(
+        f"{key} {tuple(tensor.shape[1:])} {tensor.dtype}" for key, tensor in sorted(tensors)
+    )
     return _Part(name, arrays, clients, form)
 
 
 def _fitting(read: Sequence[_Part], unaudited: dict[str, str]) -> list[_Part]:
-    """Return the parts that can be joined, and note of the others why not."""
-    counts = Counter(client for one in read for client in one.clients)
+    """Return the parts that can be joined, and note why others cannot."""
+    counts = Counter(client for part in read for client in part.clients)
     single: list[_Part] = []
-    for one in read:
-        if all(counts[client] == 1 for client in one.clients):
-            single.append(one)
+    for part in read:
+        if all(counts[client] == 1 for client in part.clients):
+            single.append(part)
         else:
-            unaudited[one.name] = "another node has handed over a part of the same client"
+            unaudited[part.name] = "another node has handed over a part of the same client"
     # Of forms equally frequent the first in order of the alphabet, whatever came first.
-    forms = Counter(one.form for one in single)
+    forms = Counter(part.form for part in single)
     usual = max(sorted(forms), key=forms.__getitem__, default="")
-    for one in single:
-        if one.form != usual:
-            unaudited[one.name] = f"its samples are {one.form}, and those of most are {usual}"
-    return [one for one in single if one.form == usual]
+    for part in single:
+        if part.form != usual:
+            unaudited[part.name] = f"its samples are {part.form}, and those of most are {usual}"
+    return [part for part in single if part.form == usual]

@@ -1,50 +1,40 @@
-"""Flower's secure aggregation, in its older interface: server and recorder see a sum."""
+"""Recording behind Flower's secure aggregation (older interface), which reveals a sum only."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
-from flwr.common import (
-    EvaluateIns,
-    EvaluateRes,
-    FitIns,
-    FitRes,
-    Parameters,
-    Scalar,
-    parameters_to_ndarrays,
-)
+from flwr.common import FitIns, FitRes, Parameters, Scalar, parameters_to_ndarrays
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
 from fedaudit.core.errors import BadInput
-from fedaudit.integrations.common import warn_of_errors
+from fedaudit.integrations.common import delegated, warn_of_errors
 from fedaudit.integrations.flower.ledger import Claims
 from fedaudit.integrations.flower.messages import PARTITION, client_in
 from fedaudit.live.clients import Called
 from fedaudit.live.recorder import Recorder
 
 Fitted: TypeAlias = list[tuple[ClientProxy, FitRes]]
-Evaluated: TypeAlias = list[tuple[ClientProxy, EvaluateRes]]
 
 
 class SumRecordingStrategy(Strategy):
-    """A strategy behind ``SecAggPlusWorkflow``, with a recorder that is told the sum alone.
+    """Strategy for ``SecAggPlusWorkflow`` that records the sum.
 
-    The workflow hands the strategy the same parameters for every client: the weighted mean, which
-    is all that the protocol opens. Clients say who they are by :func:`identity_mod`, which comes
-    after ``secaggplus_mod`` in the list of mods.
+    The workflow passes the weighted mean, which the protocol reveals, as every client's parameters.
+    Clients need :func:`identity_mod` after ``secaggplus_mod`` in the list of mods.
     """
 
     def __init__(self, inner: Strategy, recorder: Recorder) -> None:
-        """Wraps a strategy.
+        """Wrap a strategy.
 
         Args:
             inner: A strategy of ``flwr.server.strategy``.
-            recorder: Of :func:`fedaudit.record` with ``view="sum"``.
+            recorder: A recorder of :func:`fedaudit.record` with ``view="sum"``.
 
         Raises:
-            BadInput: The recorder is of another view, which would call the mean an upload.
+            BadInput: The recorder has another view.
         """
         if recorder.recording.view != "sum":
             raise BadInput(
@@ -56,14 +46,15 @@ class SumRecordingStrategy(Strategy):
         self._asked: tuple[str, ...] = ()
         self._sent: list[np.ndarray] = []
 
-    def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
-        """As the inner strategy."""
-        return self.inner.initialize_parameters(client_manager)
+    initialize_parameters = delegated("initialize_parameters")
+    configure_evaluate = delegated("configure_evaluate")
+    aggregate_evaluate = delegated("aggregate_evaluate")
+    evaluate = delegated("evaluate")
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
-        """As the inner strategy; notes who is sent the model."""
+        """Note which client is sent the model."""
         chosen = self.inner.configure_fit(server_round, parameters, client_manager)
         with warn_of_errors("a round is not recorded", strict=self.recorder.strict):
             self._asked, self._sent = tuple(proxy.cid for proxy, _ in chosen), []
@@ -76,34 +67,13 @@ class SumRecordingStrategy(Strategy):
         results: Fitted,
         failures: Sequence[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        """As the inner strategy; tells the recorder of the mean."""
+        """Pass the mean to the recorder."""
         with warn_of_errors("a round is not recorded", strict=self.recorder.strict):
             self._record(server_round, results)
         for _, result in results:
             # Strategies may average every metric, and a client's name is none.
             result.metrics.pop(PARTITION, None)
         return self.inner.aggregate_fit(server_round, results, list(failures))
-
-    def configure_evaluate(
-        self, server_round: int, parameters: Parameters, client_manager: ClientManager
-    ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """As the inner strategy."""
-        return self.inner.configure_evaluate(server_round, parameters, client_manager)
-
-    def aggregate_evaluate(
-        self,
-        server_round: int,
-        results: Evaluated,
-        failures: Sequence[tuple[ClientProxy, EvaluateRes] | BaseException],
-    ) -> tuple[float | None, dict[str, Scalar]]:
-        """As the inner strategy."""
-        return self.inner.aggregate_evaluate(server_round, results, list(failures))
-
-    def evaluate(
-        self, server_round: int, parameters: Parameters
-    ) -> tuple[float, dict[str, Scalar]] | None:
-        """As the inner strategy."""
-        return self.inner.evaluate(server_round, parameters)
 
     def _record(self, index: int, results: Fitted) -> None:
         doubted = dict[str, str]()
@@ -113,10 +83,10 @@ class SumRecordingStrategy(Strategy):
             if doubt:
                 doubted[proxy.cid] = doubt
         names = {n: c for n, c in self._claims.clients.items() if n not in doubted}
-        known = [names[proxy.cid] for proxy, _ in results if proxy.cid in names]
-        asked = {names[cid] for cid in self._asked if cid in names}
+        senders = [names[proxy.cid] for proxy, _ in results if proxy.cid in names]
+        asked_clients = {names[cid] for cid in self._asked if cid in names}
         unnamed = sum(cid not in names for cid in self._asked)
-        fault = next(iter(doubted.values()), "") or self._fault(results, known)
+        fault = next(iter(doubted.values()), "") or self._fault(results, senders)
         mean = list[np.ndarray]()
         try:
             mean = [] if fault else list(parameters_to_ndarrays(results[0][1].parameters))
@@ -124,28 +94,30 @@ class SumRecordingStrategy(Strategy):
         except Exception as error:
             fault = f"the sum cannot be read: {error}"
         if fault:
-            self.recorder.missed(index, fault, asked=asked, answered={*known}, unnamed=unnamed)
+            self.recorder.missed(
+                index, fault, asked=asked_clients, answered={*senders}, unnamed=unnamed
+            )
             return
-        # Each client's share of the sum is the sum: its weighted mean is the sum again.
+        # Every upload is the mean, so that their weighted mean is the mean again.
         self.recorder.round(
             index,
             sent=self._sent,
-            uploads=dict.fromkeys(known, mean),
-            asked=asked,
+            uploads=dict.fromkeys(senders, mean),
+            asked=asked_clients,
             unnamed=unnamed,
         )
 
-    def _fault(self, results: Fitted, known: Sequence[Called]) -> str:
+    def _fault(self, results: Fitted, senders: Sequence[Called]) -> str:
         if not results:
             return "no client answered"
         if len({id(result.parameters) for _, result in results}) > 1:
             return "clients' parameters differ, so that no secure aggregation has opened a sum"
-        if len(known) < len(results):
+        if len(senders) < len(results):
             return (
-                f"{len(results) - len(known)} of {len(results)} replies do not say which client "
+                f"{len(results) - len(senders)} of {len(results)} replies do not say which client "
                 "they are from; add identity_mod to the mods of the ClientApp, after secaggplus_mod"
             )
-        twice = sorted({client for client in known if known.count(client) > 1})
+        twice = sorted({client for client in senders if senders.count(client) > 1})
         if twice:
             return f"several nodes say that they are client {twice[0]}; give each a partition-id"
         return ""

@@ -14,7 +14,7 @@ __all__ = ["RecordingFilter"]
 
 
 def __getattr__(name: str) -> object:
-    """The filter, once it is asked for: the parts beside it do without NVFlare."""
+    """Import the filter when it is first used; other modules do not need NVFlare."""
     if name != "RecordingFilter":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if find_spec("nvflare") is None:

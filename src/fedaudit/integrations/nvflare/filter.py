@@ -1,4 +1,4 @@
-"""A filter of NVFlare's server with a recorder, and any filter under check-dp."""
+"""Recording filter for NVFlare's server, and the adapter of filters for check-dp."""
 
 import threading
 import warnings
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 def round_of(task: Shareable) -> int:
     """Return the round that a task is of, from 1; NVFlare counts from 0."""
-    said = task.get_header(AppConstants.CURRENT_ROUND)
-    if not isinstance(said, int) or said < 0:
+    number = task.get_header(AppConstants.CURRENT_ROUND)
+    if not isinstance(number, int) or number < 0:
         raise BadInput(
-            f"a task says that it is of round {said!r}; a recorder needs tasks with the header "
+            f"a task says that it is of round {number!r}; a recorder needs tasks with the header "
             f"{AppConstants.CURRENT_ROUND!r}, as FedAvg and its like send them"
         )
-    return said + 1
+    return number + 1
 
 
 def error_in(result: Shareable) -> str:
-    """The error that a result stands for; empty for none."""
+    """Return the error that a result reports; empty for none."""
     code = result.get_return_code()
     return "" if code in (None, ReturnCode.OK) else str(code)
 
@@ -90,16 +90,16 @@ def _arrays(dxo: DXO) -> Arrays:
 
 
 def _weight(dxo: DXO) -> float:
-    said = dxo.get_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND)
-    number = isinstance(said, int | float) and not isinstance(said, bool)
+    weight = dxo.get_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND)
+    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
     # As NVFlare takes it: a weight that is none counts as 1.
-    return float(said) if number and 0 < said <= _HEAVIEST else 1.0
+    return float(weight) if is_number and 0 < weight <= _HEAVIEST else 1.0
 
 
 def _reported(dxo: DXO) -> dict[str, float]:
     metrics = dxo.get_meta_prop(MetaKey.INITIAL_METRICS)
-    # By NVFlare's convention, metrics beside weights are the received model's on validation data:
-    # only names that speak of training are on training data.
+    # By NVFlare's convention, metrics next to weights are those of the received model on validation
+    # data, unless their names speak of training.
     return training_metrics(metrics, bare=False) if isinstance(metrics, Mapping) else {}
 
 
@@ -108,16 +108,15 @@ def _named(dxo: DXO) -> str:
 
 
 class RecordingFilter(Filter):
-    """Passes results on as they are, and tells a recorder of them and of what sites were sent.
+    """Filter that records results and the models that sites were sent.
 
-    ``recipe.add_server_input_filter(RecordingFilter(record, "runs/mine"), tasks=["train"])``, where
-    ``record`` is a function of a module that takes a folder and returns what
-    :func:`fedaudit.record` makes. Recorded is what arrives at the filter: with others before it
-    that decrypt, what they leave; before others that add noise, what comes without.
+    Use ``recipe.add_server_input_filter(RecordingFilter(record, "runs/mine"), tasks=["train"])``,
+    where ``record`` is a function of a module that takes a folder and returns a recorder of
+    :func:`fedaudit.record`. Uploads are recorded as they arrive at the filter: add it after filters
+    that decrypt and before filters that add noise.
 
-    The job describes a filter by its arguments, and the server makes it anew in a process of its
-    own. That is where the recorder is made, when the run starts; a run that cannot have one ends
-    there.
+    A job describes a filter by its arguments, and the server's process creates it from them. The
+    recorder is made there when the run starts; a run without a recorder stops.
     """
 
     def __init__(
@@ -128,17 +127,17 @@ class RecordingFilter(Filter):
         task: str = "train",
         reads_metrics: bool = True,
     ) -> None:
-        """Describes a recording.
+        """Describe a recording.
 
         Args:
-            recorder: Makes the recorder for a folder: a function of a module that the server can
+            recorder: Function that makes the recorder for a folder, in a module that the server can
                 import, or its name as ``module:function``.
-            folder: For the recording, on the server; from the present folder on if it is relative.
-            sites: Which client each site is, by name. By default a site is the client of its own
-                name where the audited clients have names, and else of the number it ends with.
+            folder: Folder of the recording on the server.
+            sites: The client of each site, by the site's name. By default the client of the same
+                name if audited clients have names, else of the number at the name's end.
             task: Name of the task in which sites train.
             reads_metrics: Whether training metrics of sites are compared with the recorder's own
-                figures. Turn it off where filters of sites add noise or clip.
+                figures. Turn it off if filters of sites add noise or clip.
 
         Raises:
             BadInput: The function cannot be found by name.
@@ -152,11 +151,11 @@ class RecordingFilter(Filter):
         self._lock: threading.RLock | None = None
 
     def get_job_target_type(self) -> str:
-        """The server; a job refuses others."""
+        """Return the server, the only target."""
         return str(JobTargetType.SERVER)
 
     def add_to_fed_job(self, job: "FedJob", ctx: "JobCtx", **kwargs: object) -> None:
-        """Adds it to a job, which is not to copy fedaudit's files into itself.
+        """Add the filter to a job, without fedaudit's own files.
 
         Raises:
             BadInput: It is added as another kind of filter, or for other tasks.
@@ -170,13 +169,13 @@ class RecordingFilter(Filter):
         super().add_to_fed_job(job, ctx, **{**kwargs, "tasks": tasks})
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Notes what a site answers; gives it back untouched."""
+        """Note a site's result, and return it unchanged."""
         if fl_ctx.get_prop(FLContextKey.TASK_NAME) == self.task:
             self._do(fl_ctx, lambda ledger: _hear(ledger, shareable, fl_ctx))
         return shareable
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Begins and ends the recording, and notes what sites are sent and what rounds end with."""
+        """Start and end the recording; note models of sites and of rounds."""
         if event_type == EventType.START_RUN:
             self._start(fl_ctx)
         elif event_type == EventType.AFTER_TASK_DATA_FILTER:
@@ -195,7 +194,7 @@ class RecordingFilter(Filter):
                 self.sites,
                 reads_metrics=self.reads_metrics,
             )
-        # Whatever it is: nobody has trained yet, and a recording was asked for.
+        # Whatever it is: training has not begun, and a recording was asked for.
         except Exception as error:
             text = log_line(f"fedaudit: the run cannot be recorded: {error}")
             self.system_panic(text, fl_ctx)
@@ -211,7 +210,7 @@ class RecordingFilter(Filter):
         ledger.end()
 
     def _do(self, fl_ctx: FLContext, act: Callable[[NvflareLedger], None]) -> None:
-        """Does one thing at a time; sites come in threads of their own."""
+        """Run one action at a time, since sites have their own threads."""
         ledger, lock = self._ledger, self._lock
         if ledger is None or lock is None:
             return
@@ -270,14 +269,14 @@ def _end_round(ledger: NvflareLedger, fl_ctx: FLContext) -> None:
 
 
 class _Filtered:
-    """A site's result filter, which is given differences of weights."""
+    """A site's result filter, called with weight differences."""
 
     def __init__(self, filter: Filter) -> None:
         self._filter = filter
 
     def __call__(self, update: Update) -> tuple[Update, dict[str, object]]:
-        given = {MetaKey.NUM_STEPS_CURRENT_ROUND: 1}
-        result = DXO(DataKind.WEIGHT_DIFF, data=dict(update), meta=dict(given))
+        meta = {MetaKey.NUM_STEPS_CURRENT_ROUND: 1}
+        result = DXO(DataKind.WEIGHT_DIFF, data=dict(update), meta=dict(meta))
         sent = from_shareable(self._filter.process(result.to_shareable(), FLContext()))
         if not isinstance(sent.data, dict):
             raise BadInput("the filter sends no weights")
@@ -286,8 +285,5 @@ class _Filtered:
 
 
 def filtered(filter: object, claim: Claim) -> object:
-    """Return the filter as it stands at a site, on the way out.
-
-    The claim is not used: nothing in a task tells a filter what was declared.
-    """
+    """Return a site's result filter as a function; the claim is not used."""
     return _Filtered(cast(Filter, filter))

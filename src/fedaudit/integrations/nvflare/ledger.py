@@ -1,7 +1,4 @@
-"""Which site was sent what in a round and which answered what, told to a recorder when it is over.
-
-Nothing here knows NVFlare.
-"""
+"""Ledger of a round of NVFlare: tasks and results, passed to a recorder at its end."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -31,12 +28,12 @@ _NAMED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 class Upload(NamedTuple):
-    """The upload of a site.
+    """Upload of a site.
 
     Attributes:
-        arrays: By name.
-        difference: Whether they are to be added to what was sent, instead of standing for it.
-        weight: Weight in the average that the site gives itself; 1 if it gives none.
+        arrays: Arrays by name.
+        difference: Whether they are a difference from the model that was sent.
+        weight: Weight in the average that the site reports; 1 by default.
         reported: Training loss and accuracy that the site reports.
     """
 
@@ -53,10 +50,9 @@ class _Page(OpenRound[str]):
 
 
 class NvflareLedger:
-    """Keeps one round at a time.
+    """Ledger of one round at a time.
 
-    Nothing here may end a training: what cannot be recorded is told to the recorder, which warns,
-    and raises only if it is strict.
+    The ledger never stops training: the recorder warns of faults, and raises only if it is strict.
     """
 
     def __init__(
@@ -78,7 +74,7 @@ class NvflareLedger:
 
     @property
     def begun(self) -> bool:
-        """True if any site was sent anything."""
+        """True if a site was sent a task."""
         return self._begun
 
     @property
@@ -91,7 +87,7 @@ class NvflareLedger:
     ) -> None:
         """Note that a site is sent its task, or why that cannot be read.
 
-        A round that is still open is ended first. Each site has a task number of its own.
+        Another round that is still open is ended first. Each site has its own task number.
         """
         if self._page is not None and self._page.index != index:
             self.close(None if fault else model)
@@ -109,7 +105,7 @@ class NvflareLedger:
             page.excluded[task] = f"what it was sent cannot be read: {error}"
 
     def hear(self, task: str, upload: Upload | None, *, fault: str = "") -> None:
-        """Note a task's result, or why it cannot be read; of a round that is over, pass it over."""
+        """Note a task's result, or why it cannot be read; ignore those of earlier rounds."""
         page = self._page
         if page is None or task not in page.sites or task in page.answered:
             return
@@ -117,8 +113,8 @@ class NvflareLedger:
         page.lost.pop(task, None)
         if upload is not None and self.reads_uploads:
             try:
-                whole = page.uploads[task] = _whole(upload, page.sent.get(task))
-                refuse_not_finite(whole, lambda: page.sent.get(task))
+                model = page.uploads[task] = _whole(upload, page.sent.get(task))
+                refuse_not_finite(model, lambda: page.sent.get(task))
                 page.weights[task] = upload.weight
                 page.reported[task] = upload.reported if self._reads_metrics else {}
             # Whatever it is: no audit may end another's training.
@@ -128,13 +124,13 @@ class NvflareLedger:
             page.excluded.setdefault(task, f"its upload cannot be read: {fault}")
 
     def lose(self, task: str, reason: str) -> None:
-        """A task ends in an error."""
+        """Note that a task ended in an error."""
         page = self._page
         if page is not None and task in page.sites and task not in page.answered:
             page.lost[task] = reason
 
     def close(self, after: Arrays | None = None) -> None:
-        """End the round; ``after`` is the model that it ended with, if that is known."""
+        """End the round; ``after`` is the model that it ended with, if known."""
         page, self._page = self._page, None
         if page is None:
             return
@@ -142,7 +138,8 @@ class NvflareLedger:
         chosen, excluded = _sorted(page, clients)
         fault = self._fault(page)
         if self.reads_uploads and not chosen:
-            fault = fault or _first(excluded, unknown)
+            reasons = (f"client {client}: {why}" for client, why in excluded.items())
+            fault = fault or next(reasons, unknown)
         models: dict[Called, Arrays] = {c: page.sent[task] for c, task in chosen.items()}
         if not self.reads_uploads:
             models = dict(zip([0], page.sent.values(), strict=False))
@@ -160,7 +157,7 @@ class NvflareLedger:
         )
 
     def end(self) -> None:
-        """End the run: a round that is still open, and the recording with it."""
+        """End an open round and the recording."""
         try:
             self.close()
         finally:
@@ -184,8 +181,8 @@ class NvflareLedger:
             return next(iter(page.excluded.values()), "no model was sent")
         if not page.answered:
             reasons = sorted({reason for reason in page.lost.values() if reason})
-            said = f" ({len(page.lost)} errors, such as {reasons[0]!r})" if reasons else ""
-            return f"no site answered{said}"
+            errors = f" ({len(page.lost)} errors, such as {reasons[0]!r})" if reasons else ""
+            return f"no site answered{errors}"
         return ""
 
 
@@ -211,14 +208,10 @@ def _sorted(
     return {c: task for c, task in tasks.items() if c not in excluded}, excluded
 
 
-def _first(excluded: Mapping[Called, str], unknown: str) -> str:
-    return next((f"client {client}: {why}" for client, why in excluded.items()), unknown)
-
-
 def client_of(
     site: str, sites: Mapping[str, Called] | None, audited: Collection[ClientId] = ()
 ) -> Called:
-    """Return the client that a site is.
+    """Return the client of a site.
 
     Without ``sites``, a site is the client of its name where audited clients have names, and
     otherwise that of the number its name ends with.
@@ -229,18 +222,18 @@ def client_of(
         return sites[site]
     if site and any(map(is_of_name, audited)):
         return site
-    found = _LAST_NUMBER.search(site)
-    if found is None:
+    match = _LAST_NUMBER.search(site)
+    if match is None:
         raise BadInput(
             f"the name {site!r} ends with no number to tell which client it is; audit clients "
             "under the names of their sites, or say which client each site is with "
             "sites={name: client}"
         )
-    return int(found[1])
+    return int(match[1])
 
 
 def _whole(upload: Upload, sent: Arrays | None) -> Arrays:
-    """The model after training. A copy: others may change the arrays in place."""
+    """Return a copy of the model after training, as others may change arrays in place."""
     if not upload.difference:
         return {name: _copy(name, value) for name, value in upload.arrays.items()}
     if sent is None:
@@ -261,17 +254,17 @@ def _whole(upload: Upload, sent: Arrays | None) -> Arrays:
 
 
 def _once(model: Arrays, others: Mapping[str, Arrays]) -> Arrays:
-    """A copy, but for one that is there already: most rounds send everybody the same."""
+    """Return a copy of the model, shared between sites that were sent the same."""
     for other in others.values():
         if _same(model, other):
             return other
     return {name: _copy(name, value) for name, value in model.items()}
 
 
-def _same(one: Arrays, other: Arrays) -> bool:
-    return one.keys() == other.keys() and all(
-        isinstance(value, type(other[name])) and np.array_equal(value, other[name])
-        for name, value in one.items()
+def _same(left: Arrays, right: Arrays) -> bool:
+    return left.keys() == right.keys() and all(
+        isinstance(value, type(right[name])) and np.array_equal(value, right[name])
+        for name, value in left.items()
     )
 
 
@@ -284,7 +277,7 @@ def _copy(name: str, value: object) -> Array:
 
 
 def name_of(makes: Makes | str) -> str:
-    """Return the name of a function as ``module:function``; raise if it cannot be found by it."""
+    """Return a function's name as ``module:function``; raise if it cannot be imported by it."""
     if isinstance(makes, str):
         name = makes
     else:
@@ -298,7 +291,7 @@ def name_of(makes: Makes | str) -> str:
 
 
 def made(name: str, folder: Path) -> Recorder:
-    """Return the recorder of models that a function, given by name, makes for a folder."""
+    """Return the recorder that a function, given by name, makes for a folder."""
     module, _, function = name_of(name).partition(":")
     try:
         makes = getattr(import_module(module), function)

@@ -1,6 +1,6 @@
 """The first screen of a comparison: its best trade-off, and leakage against test error."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, words
@@ -9,35 +9,34 @@ from fedaudit.report.comparison.tradeoffs import (
     SIZES_DIFFER,
     TradeOff,
     best_tradeoff,
-    case_name,
+    doubted_rows,
     front_name,
     holds_defenses,
     labels_of,
     least_cost,
     nothing_to_lower,
-    point_cost,
-    settings_text,
     sizes_differ,
     tradeoffs,
 )
 from fedaudit.report.figures import drawing
-from fedaudit.report.figures.forest import Picture
+from fedaudit.report.figures.forest import DOUBTED
 from fedaudit.report.first import First
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.pictures import comparison_picture
 from fedaudit.report.text.verdict import PlainVerdict
 from fedaudit.report.verdict import controls_line, controls_sign
-from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison, Front, FrontPoint
+from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison, Front
 from fedaudit.results.estimate import NO_DEFENSE, Interval
+from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
 
 LEAST_SPANS = {"leakage": 0.2, "error": 0.1}
 """Least lengths of a front's axes: differences within what few samples give must not fill it."""
-MOST_COLOURED = 6
-"""Defenses that have their own colour; more could not be distinguished."""
 
-_UNDEFENDED = drawing.Style(drawing.GREY, "dot", drawing.RESERVED)
+_UNDEFENDED = drawing.Style(drawing.GREY, "", drawing.RESERVED)
+_BEST = drawing.Style("var(--ink)", "", "star")
 
 
 def first_of_comparison(
@@ -63,12 +62,6 @@ def first_of_comparison(
     rows, best = tradeoffs(comparison), best_tradeoff(comparison)
     shown = best or least_cost([row for row in rows if row.lowers]) or least_cost(rows)
     look: evidence.Status = "inconclusive"
-    steps: tuple[str, ...] = (
-        "Choose by the picture: low leakage at a low test error, where intervals are apart."
-        if comparison.fronts
-        else "Choose by the table: low leakage and high test accuracy, with their intervals.",
-        "Repeat the chosen row with more seeds, then hold it: fedaudit gate.",
-    )
     if nothing and not failed:
         grave = f"“{evidence.gravest(plain)}”" if plain else ""
         reason = f"the verdict is {grave}"
@@ -76,11 +69,6 @@ def first_of_comparison(
             reason = f"no membership attack is above guessing{f' ({grave})' if grave else ''}"
         status, shown = "nothing to lower", None
         text = f"Undefended {reason}: which defense lowers a leak cannot be said here"
-        steps = (
-            "Audit more samples and seeds of the undefended federation, or one that memorises its "
-            "training data, until an attack is above guessing.",
-            "Then compare again.",
-        )
     elif not compared:
         status = "side by side"
         grave = evidence.gravest([verdict.status for verdict in verdicts])
@@ -92,36 +80,24 @@ def first_of_comparison(
         status = "no trade-off"
         text = "No defense is shown to lower the leakage to the strongest attack"
         if shown is not None and shown.lowers:
-            text = (
-                "No defense is shown to take away more leakage than it costs. "
-                f"{shortened(shown.name, 60)}: {_bargain(shown)}"
-            )
-        steps = (
-            "Audit more samples and seeds of the same rows until a change is shown, or try other "
-            "defenses and strengths.",
-            "Rely on no defense here until then.",
-        )
+            text = f"{fixed('pictures.no_bargain')} {shortened(shown.name, 60)}: {_bargain(shown)}"
     if failed:
         status, look, shown = "control failed", "control failed", None
         text = "A control failed, so that no trade-off is concluded" if compared else text
-        steps = ("Repeat the records whose controls failed before any conclusion.",)
+    steps = fixed_texts("choosing")
     return First(
         look,
         status,
         text,
         "",
-        _picture(comparison),
+        # A front is the picture itself.
+        () if _drawn_fronts(comparison) else comparison_picture(comparison, records),
         _numbers(shown, comparison) if shown else (),
         controls_line(records),
         controls_sign(records),
-        steps,
+        tuple(steps.get(status, steps["picture" if comparison.fronts else "table"])),
         (SIZES_DIFFER,) if sizes_differ(records) else (),
     )
-
-
-def _picture(comparison: Comparison) -> Picture:
-    """Return the rows side by side; empty if the front is the picture."""
-    return () if _drawn_fronts(comparison) else comparison_picture(comparison)
 
 
 def _bargain(row: TradeOff) -> str:
@@ -172,85 +148,75 @@ def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
     )
 
 
-def _interval(change: drawing.Limits | None) -> str:
+def _interval(change: TradeOff | Interval | None) -> str:
     if change is None or change.low is None or change.high is None:
         return ""
     return f"95% interval {words.points(change.low)} to {words.points(change.high)}"
 
 
-def front_figure(comparison: Comparison, *, ranked: bool = True) -> drawing.Figures | None:
+def front_figure(
+    comparison: Comparison, records: Sequence[Record] = (), *, ranked: bool = True
+) -> drawing.Figures | None:
     """Return leakage to the strongest attack against test error; None without a defended row.
 
     A mark is a strength of a defense, with its intervals on both axes.
 
     Args:
         comparison: The comparison.
+        records: The records that were compared; without them nothing is doubted.
         ranked: False if a control failed: no row is called best.
     """
-    defended = _drawn_fronts(comparison)
-    if not defended:
+    fronts = _drawn_fronts(comparison)
+    if not fronts:
         return None
     best = best_tradeoff(comparison) if ranked else None
-    undefended: dict[str, float] = {}
-    for front in comparison.fronts:
-        if front.metric == AUC and front.gain is not None:
-            leakage = front.points[0].leakage
-            undefended[front.contrast] = max(undefended.get(front.contrast, 0.0), leakage)
 
     def place(front: Front) -> tuple[int, bool, float]:
         # The non-members that members are distinguished from best undefended come first.
         is_best = best is not None and front.contrast == best.contrast
-        return front_order(front)[1], not is_best, -undefended.get(front.contrast, 0.0)
+        leakages = [
+            other.points[0].leakage
+            for other in fronts
+            if other.gain is not None
+            and (other.metric, other.contrast) == (front.metric, front.contrast)
+        ]
+        return front_order(front)[1], not is_best, -max(leakages, default=0.0)
 
     by_panel = evidence.grouped(
-        sorted(defended, key=place), lambda front: (front.metric, front.contrast)
+        sorted(fronts, key=place), lambda front: (front.metric, front.contrast)
     )
-    looks, labels = _looks(defended), labels_of(comparison)
-    choices = tuple(
+    labels, names = labels_of(comparison), evidence.distinct(map(front_name, fronts))
+    looks = {name: drawing.style(at)._replace(dash="") for at, name in enumerate(names)}
+    rows = {row: _UNDEFENDED for row, one in enumerate(comparison.rows) if one.family == NO_DEFENSE}
+    rows |= {best.row: _BEST} if best else {}
+    rows |= dict.fromkeys(doubted_rows(comparison, records), DOUBTED)
+    choices = [
         drawing.Choice(
             f"{'Advantage' if metric == AUC else words.metric_name(metric)}, strongest attack, "
             f"{words.against(contrast)}",
-            (
-                _panel(
-                    fronts,
-                    looks,
-                    labels,
-                    best.row if best and (metric, contrast) == (AUC, best.contrast) else None,
-                ),
-            ),
+            (_panel(inside, looks, rows, labels),),
         )
-        for (metric, contrast), fronts in by_panel.items()
-    )
-    families = {front.family: looks[front_name(front)] for front in defended}
-    cases = {case_name(front): looks[front_name(front)] for front in defended}
-    reading = ""
+        for (metric, contrast), inside in by_panel.items()
+    ]
+    caption = fixed("pictures.fronts")
     if best:
-        reading = " Low and to the left is good."
-    elif nothing_to_lower(comparison):
-        reading = " No undefended attack is above guessing, so that no row is shown to leak less."
+        caption += f" {fixed('pictures.best')}"
+    elif ranked and nothing_to_lower(comparison):
+        caption += f" {fixed('pictures.nothing')}"
     elif ranked and holds_defenses(comparison):
-        reading = " No defense is shown to take away more leakage than it costs."
+        caption += f" {fixed('pictures.no_bargain')}"
+    marked = {
+        "no defense, same clients": _UNDEFENDED,
+        f"best trade-off: {labels[best.row] if best else ''}": _BEST,
+        NOT_RELIED_ON: DOUBTED,
+    }
+    drawn = {rows.get(point.row) for front in fronts for point in front.points}
     return drawing.Figures(
         "fronts",
-        "Leakage against test error, one mark per strength of a defense, each a mean over seeds "
-        f"with its 95% intervals.{reading} One colour per defense"
-        + ", grey the others" * (len(families) > MOST_COLOURED)
-        + ", one shape per group of clients that uses it.",
-        choices,
-        (
-            *drawing.legend(
-                {name: look._replace(symbol="circle") for name, look in families.items()},
-                lined=False,
-            ),
-            *drawing.legend(
-                {name: look._replace(color=drawing.GREY) for name, look in cases.items()}
-                if len(cases) > 1
-                else {},
-                lined=False,
-                hides=False,
-            ),
-            *drawing.legend({"no defense, same clients": _UNDEFENDED}, lined=False, hides=False),
-        ),
+        caption,
+        tuple(choices),
+        drawing.legend(looks | {name: look for name, look in marked.items() if look in drawn}),
+        "tall",
     )
 
 
@@ -262,50 +228,38 @@ def _drawn_fronts(comparison: Comparison) -> list[Front]:
     ]
 
 
-def _looks(fronts: Sequence[Front]) -> dict[str, drawing.Style]:
-    """Return styles by name: defenses of the least cost have colours, groups of users shapes."""
-    kind = (fronts[0].metric, fronts[0].contrast)
-    by_cost = sorted(
-        fronts, key=lambda front: ((front.metric, front.contrast) != kind, _least_cost(front))
-    )
-    ranked = evidence.distinct(front.family for front in by_cost)
-    colours = dict(zip(ranked, drawing.OKABE_ITO[:MOST_COLOURED], strict=False))
-    cases = evidence.distinct(map(case_name, fronts))
-    marks = [mark for mark in drawing.MARKS if mark != drawing.RESERVED]
-    return {
-        front_name(front): drawing.Style(
-            colours.get(front.family, drawing.MUTED),
-            symbol=marks[cases.index(case_name(front)) % len(marks)],
-        )
-        for front in fronts
-    }
-
-
-def _strengths(front: Front) -> list[FrontPoint]:
-    return front.points[front.gain is not None :]
-
-
-def _least_cost(front: Front) -> float:
-    return min(point_cost(point) for point in _strengths(front) or front.points)
-
-
 def _panel(
     fronts: Sequence[Front],
-    looks: dict[str, drawing.Style],
+    looks: Mapping[str, drawing.Style],
+    rows: Mapping[int, drawing.Style],
     labels: Sequence[str],
-    best: int | None,
 ) -> drawing.Panel:
-    # The last series lie above the others, and their names are placed first.
-    ordered = sorted(
-        zip(fronts, _short_names(fronts), strict=True),
-        key=lambda pair: (looks[front_name(pair[0])].color != drawing.MUTED, -_least_cost(pair[0])),
-    )
+    """Return a panel of fronts.
+
+    Args:
+        fronts: Of one metric and contrast.
+        looks: Styles by the names of fronts.
+        rows: Styles of single rows that differ from their front's.
+        labels: Labels of all rows.
+    """
     series = [
-        _marks(front, name, looks[front_name(front)], labels, best) for front, name in ordered
+        drawing.Series(
+            front_name(front),
+            [point.error for point in front.points],
+            [point.leakage for point in front.points],
+            looks[front_name(front)],
+            "leakage {y:.1%}, error {x:.1%}",
+            size=10,
+            looks=[rows.get(point.row, looks[front_name(front)]) for point in front.points],
+            texts=[shortened(labels[point.row], 80) for point in front.points],
+            limits=[point.leakage_limits for point in front.points],
+            limits_across=[point.error_limits for point in front.points],
+        )
+        for front in fronts
     ]
     title, leakage = f"Members {words.against(fronts[0].contrast)}", leakage_name(fronts[0].metric)
-    across = [float(value) for drawn in series for value in drawn.reach(across=True)]
-    most = max(float(value) for drawn in series for value in drawn.reach(across=False))
+    across = [value for drawn in series for value in drawn.reach(across=True)]
+    most = max(value for drawn in series for value in drawn.reach(across=False))
     span = max(across) - min(across)
     margin = max(span / 10, (LEAST_SPANS["error"] - span) / 2)
     return drawing.Panel(
@@ -315,42 +269,4 @@ def _panel(
         # From guessing on, so that a large picture is a large leak.
         drawing.Scale(leakage, "%", (-most / 40, max(1.1 * most, LEAST_SPANS["leakage"])), count=6),
         series,
-        height=430,
-    )
-
-
-def _short_names(fronts: Sequence[Front]) -> list[str]:
-    """Return families, followed by users and settings where needed to distinguish them."""
-    names = [front.family for front in fronts]
-    for detail in (case_name, lambda front: settings_text(front.settings)):
-        names = [
-            ", ".join(filter(None, (name, detail(front)))) if names.count(name) > 1 else name
-            for name, front in zip(names, fronts, strict=True)
-        ]
-    return [shortened(name, 40) for name in names]
-
-
-def _marks(
-    front: Front, name: str, look: drawing.Style, labels: Sequence[str], best: int | None
-) -> drawing.Series:
-    """Return the marks of a front with intervals on both axes, and a name beside one of them."""
-    strengths = _strengths(front)
-    named = next((point for point in strengths if point.row == best), None)
-    text = f"best: {name}" if named else name
-    named = named or min(strengths, key=point_cost, default=None)
-    unknown = Interval()
-    return drawing.Series(
-        front.family,
-        [point.error for point in front.points],
-        [point.leakage for point in front.points],
-        look,
-        "%{text}<br>leakage %{y:.1%}, error %{x:.1%}",
-        "",
-        joined=False,
-        size=12 if text != name else 10,
-        looks=[*[_UNDEFENDED] * (len(front.points) - len(strengths)), *[look] * len(strengths)],
-        texts=[drawing.series_name(labels[point.row]) for point in front.points],
-        names=[text if point is named else "" for point in front.points],
-        limits=[point.leakage_limits or unknown for point in front.points],
-        limits_across=[point.error_limits or unknown for point in front.points],
     )

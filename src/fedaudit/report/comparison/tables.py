@@ -1,20 +1,23 @@
 """Tables of records side by side: attacks, sources, epsilons, clusters, utility, use of data."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
 from fedaudit.core import metric_names
-from fedaudit.report import evidence
+from fedaudit.report import evidence, words
 from fedaudit.report.clusters import FIGURES, group_heading
 from fedaudit.report.comparison.tradeoffs import (
     case_of,
     clients_of,
+    doubted_rows,
+    estimate_of,
     front_name,
     headings_of,
     labels_of,
     on_clients,
 )
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import (
     Cell,
     Filled,
@@ -27,21 +30,11 @@ from fedaudit.report.grid import (
     shortened,
     tabled,
 )
-from fedaudit.report.section import Section, fixed, of_table
+from fedaudit.report.section import Section, of_table
 from fedaudit.report.sources import Named, look_of_source, named_in
-from fedaudit.report.tables.cells import change_limits, change_text, estimate_table, measured
+from fedaudit.report.tables.cells import change_lines, estimate_table, measured
 from fedaudit.report.words import (
-    MISSING,
-    about_runs,
-    against,
-    capital,
-    contrast_order,
-    defense_name,
-    interval,
     listed,
-    metric_name,
-    number,
-    percent,
 )
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import (
@@ -54,12 +47,12 @@ from fedaudit.results.comparison import (
     Difference,
     FigureEntry,
     Front,
-    Row,
 )
-from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
+from fedaudit.results.estimate import NO_DEFENSE, Estimate
+from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
 
-STAR = "* the interval of the change excludes 0, without correction for the number of cells."
+_DOUBTED = f"✗ {NOT_RELIED_ON}."
 
 
 def comparison_sections(
@@ -74,12 +67,14 @@ def comparison_sections(
     """
     defended = any(row.family != NO_DEFENSE for row in comparison.rows)
     sources, clusters = source_comparison(comparison), cluster_comparison(comparison)
-    inside, outside = (attack_tables(comparison, part) for part in ("inside", "outside"))
+    inside, outside = (
+        attack_tables(comparison, records, part=part) for part in ("inside", "outside")
+    )
     said = fixed("compared.inside") if outside else "" if inside else fixed("compared.none")
     attacks = _attacks("attacks", "Defense by attack" if defended else "Attacks", inside, said)
     parts = [
         of_table("rows", "What is compared", rows_table(comparison, verdicts)),
-        of_table("tradeoff", "Privacy-utility trade-off", hypervolume_table(comparison)),
+        of_table("tradeoff", "Privacy-utility trade-off", hypervolume_table(comparison, records)),
         of_table("sources", "Source inference", sources),
         of_table("clusters", "Clustered learning", clusters),
         attacks if inside or not (sources or clusters) else None,
@@ -117,8 +112,10 @@ def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
         "What is compared",
         [
             {
-                "Defense and coalition": named(defense_name(row.defense), case_of(row), limit=120),
-                **{name: named(row.settings.get(name, MISSING), limit=32) for name in names},
+                "Defense and coalition": named(
+                    words.defense_name(row.defense), case_of(row), limit=120
+                ),
+                **{name: named(row.settings.get(name, words.MISSING), limit=32) for name in names},
                 "Verdict": verdicts[row.source],
                 "Record": named(comparison.sources[row.source].name, limit=60),
             }
@@ -128,23 +125,25 @@ def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
     )
 
 
-def hypervolume_table(comparison: Comparison) -> Grid | None:
+def hypervolume_table(comparison: Comparison, records: Sequence[Record] = ()) -> Grid | None:
     """Return hypervolumes against the strongest attack; None without fronts."""
     fronts = [front for front in comparison.fronts if front.attack == STRONGEST_ATTACK]
     if not fronts:
         return None
+    doubted = doubted_rows(comparison, records)
+    in_doubt = [f for f in fronts if any(point.row in doubted for point in f.points)]
+    methods = words.listed(evidence.distinct(front.method for front in fronts)[:3])
     return estimate_table(
         "Hypervolume",
         sorted(fronts, key=front_order),
         rows=lambda front: named(front_name(front), limit=120),
-        columns=lambda front: (f"Members {against(front.contrast)}", leakage_name(front.metric)),
-        cell=_area,
+        columns=lambda front: (
+            f"Members {words.against(front.contrast)}",
+            leakage_name(front.metric),
+        ),
+        cell=lambda front: _area(front, evidence.DOUBTED if front in in_doubt else evidence.Look()),
         first="Defense and coalition",
-        remark="Share of the unit square of leakage and test error that the defense's strengths, "
-        "or not defending, are at least as good as; larger is better. Gain: what the defense adds "
-        "to not defending, on the same clients. The strongest attack has the largest figure over "
-        "the runs of a row, on each client, which errs upward. "
-        f"Intervals: {listed(evidence.distinct(front.method for front in fronts)[:3])}.",
+        remark=f"{fixed('compared.hypervolume', methods=methods)} {_DOUBTED * bool(in_doubt)}",
     )
 
 
@@ -152,29 +151,29 @@ def front_order(front: Front) -> tuple[tuple[int, str], int]:
     """Sort key of fronts: contrasts and metrics in the order of a report."""
     known = list(metric_names.HEADLINE_METRICS)
     place = known.index(front.metric) if front.metric in known else len(known)
-    return contrast_order(front.contrast), place
+    return words.contrast_order(front.contrast), place
 
 
 def leakage_name(metric: str) -> str:
     """Return the name of a front's leakage, for an axis."""
     if metric == metric_names.AUC:
         return "Membership advantage (2 AUC − 1)"
-    return metric_name(metric)
+    return words.metric_name(metric)
 
 
-def _area(front: Front) -> Cell:
-    lines = [interval(front.low, front.high, "hypervolume")]
+def _area(front: Front, look: evidence.Look) -> Cell:
+    lines = [look.word, words.interval(front.low, front.high, "hypervolume")]
     if front.gain is not None:
-        low, high = (
-            None if limit is None else round(limit, 3)
-            for limit in (front.gain_low, front.gain_high)
-        )
-        limits = interval(low, high, "hypervolume")
-        lines += [f"gain {number(round(front.gain, 3))}", f"({limits})" if limits else ""]
-    return Cell(number(front.hypervolume), below(*lines))
+        ends = (front.gain_low, front.gain_high)
+        low, high = (None if end is None else round(end, 3) for end in ends)
+        limits = words.interval(low, high, "hypervolume")
+        lines += [f"gain {words.number(round(front.gain, 3))}", f"({limits})" if limits else ""]
+    return Cell(f"{look.sign}{words.number(front.hypervolume)}", below(*lines))
 
 
-def attack_tables(comparison: Comparison, part: str = "inside") -> dict[str, list[Grid]]:
+def attack_tables(
+    comparison: Comparison, records: Sequence[Record] = (), *, part: str = "inside"
+) -> dict[str, list[Grid]]:
     """Return for each contrast a table of defenses by attacks for every metric with figures.
 
     The first table has every attack. The others have what several attacks show together, since
@@ -182,6 +181,7 @@ def attack_tables(comparison: Comparison, part: str = "inside") -> dict[str, lis
 
     Args:
         comparison: The comparison.
+        records: The records that it is of; without them no figure is doubted.
         part: "inside" for the clients that defend, "outside" for the others.
     """
     entries = [entry for entry in comparison.entries if entry.part == part]
@@ -193,39 +193,56 @@ def attack_tables(comparison: Comparison, part: str = "inside") -> dict[str, lis
         for metric in order:
             same = [entry for entry in inside if entry.metric == metric]
             if any(entry.value is not None for entry in same):
-                table = _attack_table(comparison, same, every_attack=not tables)
+                table = _attack_table(comparison, records, same, every_attack=not tables)
                 tables.setdefault(contrast, []).append(table)
     return tables
 
 
 def _attack_table(
-    comparison: Comparison, entries: Sequence[AttackEntry], *, every_attack: bool
+    comparison: Comparison,
+    records: Sequence[Record],
+    entries: Sequence[AttackEntry],
+    *,
+    every_attack: bool,
 ) -> Grid:
     attacks = evidence.distinct(entry.attack for entry in entries)
     singles = [attack for attack in attacks if attack not in OF_SEVERAL]
-    if len(singles) < 2:
-        # The strongest of one attack is that attack.
-        attacks = singles
-    elif not every_attack:
-        attacks = list(OF_SEVERAL)
+    several = len(singles) > 1
+    # The strongest of one attack is that attack.
+    shown = attacks if every_attack and several else list(OF_SEVERAL) if several else singles
     headings, notes = headings_of(comparison), Footnotes()
+    doubted = doubted_rows(comparison, records)
+    rows = [
+        (entry, estimate_of(entry, comparison, records), _relied_on(entry, comparison, doubted))
+        for entry in _in_blocks(comparison, entries)
+        if entry.attack in shown
+    ]
 
     def heading(entry: AttackEntry) -> Cell:
-        if entry.part == "reference":
-            return replace(headings[entry.row], detail=f"on {on_clients(clients_of(entry))}")
-        return headings[entry.row]
+        on = f"on {on_clients(clients_of(entry))}"
+        is_reference = entry.part == "reference"
+        return replace(headings[entry.row], detail=on) if is_reference else headings[entry.row]
 
+    behind = evidence.distinct(n for e in entries if e.attack == EVERY_ATTACK for n in e.attacks)
+    mirrored = any(name.endswith(f", {MIRRORED}") for e in entries for name in e.attacks)
+    parts = [
+        fixed("compared.signs"),
+        fixed("compared.mean", attacks=words.listed(behind)) if behind else "",
+        fixed("compared.mirrored") if mirrored else "",
+        fixed("compared.strongest") if several else "",
+        _about(comparison, [row[1:] for row in rows]),
+        "Single attacks: comparison.json." * (several and not every_attack),
+    ]
     return estimate_table(
-        f"{metric_name(entries[0].metric)}: members {against(entries[0].contrast)}",
-        [entry for entry in _in_blocks(comparison, entries) if entry.attack in attacks],
-        rows=heading,
-        columns=lambda entry: _attack_name(entry.attack),
-        cell=lambda entry: _attack_cell(entry, notes),
+        f"{words.metric_name(entries[0].metric)}: members {words.against(entries[0].contrast)}",
+        rows,
+        rows=lambda row: heading(row[0]),
+        columns=lambda row: _attack_name(row[0].attack),
+        cell=lambda row: _attack_cell(*row, notes),
         order=[_attack_name(attack) for attack in (*OF_SEVERAL, *attacks)],
         first="Defense",
         notes=notes,
-        remark=_remark(comparison, entries)
-        + " Single attacks: comparison.json." * (not every_attack and len(singles) > 1),
+        remark=" ".join(filter(None, parts)),
     )
 
 
@@ -249,71 +266,46 @@ def _in_blocks(comparison: Comparison, entries: Sequence[AttackEntry]) -> list[A
     return [entry for block in blocks.values() for entry in block]
 
 
-def _attack_cell(entry: AttackEntry, notes: Footnotes) -> Cell | None:
+def _attack_cell(
+    entry: AttackEntry, figure: Estimate, change: Difference | None, notes: Footnotes
+) -> Cell | None:
     if entry.value is None:
-        return Cell(MISSING, "not given", "muted", notes.mark(entry.note), clean(entry.note))
-    figure = Estimate(
-        metric=entry.metric,
-        value=entry.value,
-        low=entry.low,
-        high=entry.high,
-        further=entry.further,
-        # Without a test the interval alone would mark a figure, also the largest of several.
-        tests=tests_of(entry.by_test if entry.attack not in OF_SEVERAL else False),
-    )
+        return Cell(words.MISSING, "not given", "muted", notes.mark(entry.note), clean(entry.note))
     lines = []
     if entry.clients and entry.targets != entry.clients:
         lines.append(f"on {on_clients(entry.targets)} alone")
     if entry.attack == STRONGEST_ATTACK:
         lines.append(shortened(listed(entry.attacks), 60))
-    lines += _change(entry.change, entry.metric)
+    lines += change_lines(change, entry.metric)
     return measured(figure, evidence.look_of(figure), *lines, mark=notes.mark(entry.note))
 
 
-def _change(change: Difference | None, metric: str) -> tuple[str, ...]:
-    if change is None:
-        return ()
-    return (f"Δ {change_text(change, metric)}", change_limits(change, metric))
+def _relied_on(
+    entry: AttackEntry | FigureEntry, comparison: Comparison, doubted: Collection[int]
+) -> Difference | None:
+    """Return the change of a figure; None if a failed control takes back its row or its base."""
+    rows = (entry.row, comparison.rows[entry.row].base)
+    return None if any(row in doubted for row in rows) else entry.change
 
 
-def _remark(comparison: Comparison, entries: Sequence[AttackEntry]) -> str:
-    behind = evidence.distinct(n for e in entries if e.attack == EVERY_ATTACK for n in e.attacks)
-    mirrored = any(name.endswith(f", {MIRRORED}") for e in entries for name in e.attacks)
-    several = len({entry.attack for entry in entries} - set(OF_SEVERAL)) > 1
+def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | None]]) -> str:
+    """Return how intervals were made, and what changes are against."""
+    figures, changes = zip(*rows, strict=True)
+    how, changed = (
+        evidence.distinct(shortened(one.method, 80) for one in parts if one and one.method)
+        for parts in (figures, changes)
+    )
+    base = "the undefended row of the same settings, or else the first row"
+    if {row.base for row in comparison.rows} - {None} == {0}:
+        base = "the first row"
+    by = words.listed(changed[:3])
     parts = [
-        "▲ above chance for at least one audited client by the corrected test and the interval, △ "
-        "by the test alone; the word is the size of the leak.",
-        f"Mean: over the attacks that find something undefended ({listed(behind)}), client by "
-        "client."
-        if behind
-        else "",
-        "Mirrored: undefended below 0.5 beyond chance, so read as 1 − AUC." * mirrored,
-        "Strongest attack: the largest figure of a row on each client, with the largest upper "
-        "limit of all attacks." * several,
-        _about_changes(comparison, (entry.change for entry in entries)),
-        _methods(entry.method for entry in entries),
-        about_runs(entry.further for entry in entries).strip(),
+        f"Intervals: {words.listed(how[:3])}." * bool(how),
+        fixed("compared.changes", base=base, methods=by) if any(changes) else "",
+        _DOUBTED * any(figure.doubt for figure in figures),
+        words.about_runs(figure.further for figure in figures).strip(),
     ]
     return " ".join(filter(None, parts))
-
-
-def _about_changes(comparison: Comparison, changes: Iterable[Difference | None]) -> str:
-    """Return what changes are against, and how their intervals were made; "" without changes."""
-    how = evidence.distinct(
-        shortened(change.method, 80) for change in changes if change is not None
-    )
-    if not how:
-        return ""
-    bases = {row.base for row in comparison.rows if row.base is not None}
-    base = "the first row"
-    if bases != {0}:
-        base = "the undefended row of the same settings, or else the first row"
-    return f"Δ: change against {base} ({listed(how[:3])}), on the same clients and seeds. {STAR}"
-
-
-def _methods(methods: Iterable[str]) -> str:
-    distinct = evidence.distinct(shortened(method, 80) for method in methods if method)
-    return f"Intervals: {listed(distinct[:3])}." if distinct else ""
 
 
 def _figures_table(
@@ -321,46 +313,46 @@ def _figures_table(
     caption: str,
     entries: Sequence[FigureEntry],
     *,
-    rows: Callable[[FigureEntry], Cell],
+    rows: Callable[[FigureEntry], Cell] | None = None,
     columns: Callable[[FigureEntry], Place],
     look: Callable[[FigureEntry], evidence.Look] = lambda entry: evidence.Look(),
     line: Callable[[FigureEntry], str] = lambda entry: "",
     first: str = "Defense",
     remark: str = "",
-) -> Grid:
-    """Return a table of figures on one topic, each with its change against the row's base."""
-    parts = [
-        remark,
-        _methods(entry.figure.method for entry in entries),
-        _about_changes(comparison, (entry.change for entry in entries)),
-        about_runs(entry.figure.further for entry in entries).strip(),
-    ]
+) -> Grid | None:
+    """Return a table of figures on one topic, each with its change against the row's base.
+
+    A row of the table is one of the comparison unless told otherwise.
+    """
+    if not entries:
+        return None
+    headings, doubted = headings_of(comparison), {e.row for e in entries if e.figure.doubt}
+    figures = [entry.figure for entry in entries]
+    changes = [_relied_on(entry, comparison, doubted) for entry in entries]
     return estimate_table(
         caption,
         entries,
-        rows=rows,
+        rows=rows or (lambda entry: headings[entry.row]),
         columns=columns,
         cell=lambda entry: measured(
             entry.figure,
             look(entry),
             line(entry),
-            *_change(entry.change, entry.figure.metric),
+            *change_lines(_relied_on(entry, comparison, doubted), entry.figure.metric),
             unbounded="",
         ),
         first=first,
-        remark=" ".join(filter(None, parts)),
+        remark=f"{remark} {_about(comparison, zip(figures, changes, strict=True))}",
     )
 
 
-def utility_table(comparison: Comparison) -> Grid:
+def utility_table(comparison: Comparison) -> Grid | None:
     """Return the test accuracy of each row, with the change against its base."""
-    headings = headings_of(comparison)
     return _figures_table(
         comparison,
         "Utility",
         comparison.on("utility"),
-        rows=lambda entry: headings[entry.row],
-        columns=lambda entry: capital(metric_name(entry.figure.metric)),
+        columns=lambda entry: words.capital(words.metric_name(entry.figure.metric)),
     )
 
 
@@ -375,27 +367,19 @@ def attacks_of(comparison: Comparison, row: int) -> list[Named]:
 
 def source_comparison(comparison: Comparison) -> Grid | None:
     """Return the success of each source attack, row by row; None if no record has any."""
-    headings = headings_of(comparison)
     attacks = {
-        (row, entry.success.attack): entry
+        (row, attack.success.attack): attack
         for row in range(len(comparison.rows))
-        for entry in attacks_of(comparison, row)
+        for attack in attacks_of(comparison, row)
     }
-    entries = [
-        entry for entry in comparison.on("source") if (entry.row, entry.figure.attack) in attacks
-    ]
-    if not entries:
-        return None
     return _figures_table(
         comparison,
         "Attack success rate",
-        entries,
-        rows=lambda entry: headings[entry.row],
+        [entry for entry in comparison.on("source") if (entry.row, entry.figure.attack) in attacks],
         columns=lambda entry: entry.figure.attack,
         look=lambda entry: look_of_source(attacks[entry.row, entry.figure.attack]),
-        line=lambda entry: f"labels {percent(attacks[entry.row, entry.figure.attack].mixes)}",
-        remark="▲ above label distributions, ▷ above guessing; the word is the size of what is "
-        "beyond label distributions, which alone explain the share given below.",
+        line=lambda entry: f"labels {words.percent(attacks[entry.row, entry.figure.attack].mixes)}",
+        remark=fixed("compared.sources"),
     )
 
 
@@ -413,52 +397,40 @@ _FORMAL = list(_EPSILONS)[:2]
 def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
     """Return proven, claimed and measured epsilons, row by row; None if no record has any."""
     headings = headings_of(comparison)
-    figures = [
-        (place, sorted(same, key=lambda figure: figure.seed is not None)[0])
-        for place, row in enumerate(comparison.rows)
-        for metric in _EPSILONS
-        if (same := [o for o in records[row.source].where(metric=metric) if _is_of(o.defense, row)])
-    ]
+    figures = []
+    for place, row in enumerate(comparison.rows):
+        for metric in _EPSILONS:
+            found = records[row.source].where(metric=metric)
+            same = [figure for figure in found if (figure.defense or NO_DEFENSE) == row.family]
+            figures += [(place, min(same, key=lambda f: f.seed is not None))] if same else []
     if not figures:
         return None
-    notes = [
+    notes = evidence.distinct(
         f"{shortened(figure.method, 60)}; {shortened(figure.note, 100)}"
         for _, figure in figures
         if figure.metric in _FORMAL and figure.method
-    ]
+    )
+
+    def cell(figure: Estimate) -> str:
+        if figure.value is None:
+            return "none proven" if figure.metric in _FORMAL else words.MISSING
+        return words.number(figure.value)
+
     return estimate_table(
         "Epsilon",
         figures,
         rows=lambda entry: headings[entry[0]],
         columns=lambda entry: _EPSILONS[entry[1].metric],
-        cell=lambda entry: (
-            number(entry[1].value)
-            if entry[1].value is not None
-            else "none proven"
-            if entry[1].metric in _FORMAL
-            else MISSING
-        ),
+        cell=lambda entry: cell(entry[1]),
         order=_EPSILONS.values(),
         first="Defense",
-        remark="Formal: proven for the training, against an adversary who sees all rounds; for one "
-        "round, against one who sees that round's upload and no other"
-        + (f" ({', '.join(evidence.distinct(notes)[:4])})" if notes else "")
-        + ". Claimed and measured: for one client's update or zero in its place, against an "
-        "adversary with the first and the last global model. Measured ones are 95% lower limits: "
-        "one above the claim refutes it.",
+        remark=fixed("compared.epsilons", notes=f" ({', '.join(notes[:4])})" * bool(notes)),
     )
-
-
-def _is_of(defense: str, row: Row) -> bool:
-    return (defense or NO_DEFENSE) == row.family
 
 
 def cluster_comparison(comparison: Comparison) -> Grid | None:
     """Return figures of clustered learning by group, a column for each row of the comparison."""
-    entries = comparison.on("clusters")
-    if not entries:
-        return None
-    labels = labels_of(comparison)
+    entries, labels = comparison.on("clusters"), labels_of(comparison)
     order = evidence.distinct((*FIGURES, *(entry.figure.metric for entry in entries)))
 
     def place(entry: FigureEntry) -> tuple[int, bool, str]:
@@ -471,12 +443,12 @@ def cluster_comparison(comparison: Comparison) -> Grid | None:
         "Clustered learning",
         sorted(entries, key=place),
         rows=lambda entry: named(
-            FIGURES.get(entry.figure.metric, capital(entry.figure.metric)),
+            FIGURES.get(entry.figure.metric, words.capital(entry.figure.metric)),
             group_heading(entry.figure.group),
         ),
         columns=lambda entry: (labels[entry.row], entry.figure.algorithm),
         first="Figure and group",
-        remark=" ".join(f"{capital(shortened(note, 200))}." for note in notes[:3]),
+        remark=" ".join(f"{words.capital(shortened(note, 200))}." for note in notes[:3]),
     )
 
 
@@ -503,8 +475,8 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
         rows.append(
             {
                 "Defense": headings[place],
-                "Samples used in a round": percent(fmean(shares) if shares else 0.0),
-                "Times a sample is used": number(uses / max(samples, 1)),
+                "Samples used in a round": words.percent(fmean(shares) if shares else 0.0),
+                "Times a sample is used": words.number(uses / max(samples, 1)),
                 "Extra bytes a round": f"{extra:,.0f}",
                 "Local time": Cell(f"{seconds:.3g} s", slower),
             }
@@ -514,7 +486,5 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
     return tabled(
         "Use of training data and cost to a client",
         rows,
-        remark="Means over the clients that defend and over seeds. Extra bytes: in addition to "
-        "model and upload. Local time: seconds of training, and in multiples of the undefended "
-        "row; not comparable between machines.",
+        remark=fixed("compared.usage"),
     )

@@ -6,19 +6,21 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report.evidence import checks_of, headline
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Cell, named, shortened
 from fedaudit.report.text.verdict import learning_warning
 from fedaudit.report.words import defense_name, plural
 from fedaudit.results.comparison import (
+    MIRRORED,
     NOT_SET,
+    OF_SEVERAL,
     STRONGEST_ATTACK,
     AttackEntry,
     Comparison,
     Front,
-    FrontPoint,
     Row,
 )
-from fedaudit.results.estimate import NO_DEFENSE
+from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
 from fedaudit.results.record import Record
 
 MOST_SETTINGS = 4
@@ -105,6 +107,46 @@ def clients_of(entry: AttackEntry) -> tuple[int, ...]:
     return tuple(entry.clients or entry.targets)
 
 
+def estimate_of(
+    entry: AttackEntry, comparison: Comparison, records: Sequence[Record] = ()
+) -> Estimate:
+    """Return the figure of an entry, doubted if a failed control of its record takes it back.
+
+    Args:
+        entry: The entry.
+        comparison: The comparison that it is of.
+        records: The records that were compared; without them nothing is doubted.
+    """
+    figure = Estimate(
+        metric=entry.metric,
+        value=entry.value,
+        low=entry.low,
+        high=entry.high,
+        method=entry.method,
+        further=entry.further,
+        # Without a test the interval alone would mark a figure, also the largest of several.
+        tests=tests_of(entry.by_test if entry.attack not in OF_SEVERAL else False),
+    )
+    row = comparison.rows[entry.row]
+    names = [entry.attack, *(name.removesuffix(f", {MIRRORED}") for name in entry.attacks)]
+    doubts = (
+        behind.doubt
+        for behind in (records[row.source].findings if records else ())
+        if (behind.attack in names, behind.defense or NO_DEFENSE) == (True, row.family)
+        and behind.target in (None, *clients_of(entry))
+    )
+    return figure.doubted(next(filter(None, doubts), ""))
+
+
+def doubted_rows(comparison: Comparison, records: Sequence[Record]) -> set[int]:
+    """Return rows whose strongest attack has a figure that a failed control takes back."""
+    return {
+        entry.row
+        for entry in comparison.entries
+        if entry.attack == STRONGEST_ATTACK and estimate_of(entry, comparison, records).doubt
+    }
+
+
 def front_name(front: Front) -> str:
     """Return a front as a reader sees it: defense, its users, and settings that differ."""
     parts = [defense_name(front.family), case_of(front), settings_text(front.settings)]
@@ -115,11 +157,6 @@ def _joined(parts: Sequence[str], limit: int) -> str:
     return " · ".join(shortened(part, limit) for part in parts if part)
 
 
-def case_name(front: Front) -> str:
-    """Return the users of a front's defense in a word or two: "pair", "all 10 clients"."""
-    return case_of(front).partition(":")[0]
-
-
 def sizes_differ(records: Sequence[Record]) -> bool:
     """Return True if rows audit different numbers of samples, which qualifies any headline."""
     sizes = {frozenset((f.n_members, f.n_nonmembers) for f in headline(r)) for r in records}
@@ -128,31 +165,25 @@ def sizes_differ(records: Sequence[Record]) -> bool:
 
 def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
     """Return differences that make records hard to compare, except those of sizes."""
+    names = [(shortened(record.name, 60), record) for record in records]
+    failed = [name for name, record in names if checks_of(record.controls).failed]
     texts = [
-        f"{shortened(record.name, 60)} was evaluated with the published code's flawed redraw of "
-        "non-members: its figures mean nothing about leakage."
-        for record in records
+        fixed("cautions.redraw", record=name)
+        for name, record in names
         if record.evaluation == "redraw"
     ]
-    failed = [record for record in records if checks_of(record.controls).failed]
-    texts += [
-        f"A control failed in {shortened(record.name, 60)}: its figures cannot be relied on yet."
-        for record in failed[:5]
-    ]
+    texts += [fixed("cautions.failed", record=name) for name in failed[:5]]
     if len(failed) > 5:
         texts.append(f"A control failed in {plural(len(failed) - 5, 'further record')}.")
-    warnings = [(record.name, learning_warning(record)) for record in records]
-    texts += [f"{shortened(name, 60)}: {warning}" for name, warning in warnings if warning][:5]
-    if len({record.view.name for record in records}) > 1:
-        texts.append("The adversaries differ: the records were made under different views.")
-    if len({tuple(sorted(record.seeds)) for record in records}) > 1:
-        texts.append("The seeds differ: a change is taken over the seeds that two rows share.")
+    warnings = [f"{name}: {text}" for name, r in names if (text := learning_warning(r))]
     families = {row.family for row in comparison.rows}
-    if families != {NO_DEFENSE} and not any("dp-sgd" in family for family in families):
-        texts.append(
-            "Tuned DP-SGD is not among the defenses: whether these beat the usual one is not shown."
-        )
-    return texts
+    differences = {
+        "views": len({record.view.name for record in records}) > 1,
+        "seeds": len({tuple(sorted(record.seeds)) for record in records}) > 1,
+        "dp_sgd": families != {NO_DEFENSE} and not any("dp-sgd" in name for name in families),
+    }
+    different = [fixed(f"cautions.{name}") for name, differs in differences.items() if differs]
+    return texts + warnings[:5] + different
 
 
 class TradeOff(NamedTuple):
@@ -204,11 +235,6 @@ class TradeOff(NamedTuple):
         return self.leakage + (1.0 if self.lost is None else self.lost)
 
 
-def point_cost(point: FrontPoint) -> float:
-    """Return leakage plus the share of what was learned that a point of a front has lost."""
-    return point.leakage + (point.error if point.lost is None else point.lost)
-
-
 def best_tradeoff(comparison: Comparison) -> TradeOff | None:
     """Return the row with the least cost of those that pay; None if none does.
 
@@ -235,7 +261,8 @@ def tradeoffs(comparison: Comparison) -> list[TradeOff]:
         if front.metric == AUC
         and front.attack == STRONGEST_ATTACK
         and front.gain is not None
-        and _leaks(comparison, front.points[0].row, front.contrast)
+        and (before := strongest_entry(comparison, front.points[0].row, front.contrast))
+        and before.above
     ]
     if not fronts:
         return []
@@ -269,11 +296,6 @@ def nothing_to_lower(comparison: Comparison) -> bool:
 def holds_defenses(comparison: Comparison) -> bool:
     """Return True if membership in a defended row is compared with an undefended one."""
     return any(front.gain is not None for front in comparison.fronts)
-
-
-def _leaks(comparison: Comparison, row: int, contrast: str) -> bool:
-    entry = strongest_entry(comparison, row, contrast)
-    return entry is not None and entry.above is True
 
 
 def strongest_entry(

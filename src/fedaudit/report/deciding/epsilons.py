@@ -1,5 +1,7 @@
 """Measured lower bounds on epsilon, each with its unit, its observer and the claim it tests."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import (
@@ -20,7 +22,6 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import HIDES_LEAKS, relied_on
 from fedaudit.results.record import Record
 
-_GAUSSIAN = "if the mechanism is Gaussian"
 _AGAINST_THE_VIEW = "against the adversary here"
 AGAINST_BOTH_MODELS = "against whoever has the first and the last global model"
 _AGAINST_ONE_SUM = "against whoever has the last round’s sum and the model before it"
@@ -107,8 +108,26 @@ def epsilon_bounds(record: Record) -> list[EpsilonBounds]:
     """Return the lower bounds of a record by unit: one sample, one client, one round's sum."""
     if evidence.says_nothing(record):
         return []
-    every = (_of_one_sample(record), _of_one_client(record), _of_one_sum(record))
-    return [one for one in every if one is not None]
+    of_run = partial(evidence.over_all_runs, record)
+    of_attacks = partial(evidence.strongest, _relied_on(record, record.findings))
+    one, found = unit_of(record), []
+    if measured := _measured(record, of_attacks, *_OF_A_SAMPLE):
+        is_ordinary = one != "canary sample"
+        claim = None if is_ordinary else of_run(FORMAL_EPSILON, like=measured[0].bound)
+        word = "" if is_ordinary else "proven"
+        bounds = EpsilonBounds(f"one {one}", _AGAINST_THE_VIEW, measured, claim, word)
+        found.append(bounds._replace(is_ordinary=is_ordinary))
+    if measured := _measured(record, of_run, CLIENT_EPSILON_IF_GAUSSIAN, CLIENT_EPSILON):
+        claim, deployed = (
+            of_run(metric, like=measured[0].bound)
+            for metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE)
+        )
+        unit, observer = "one client's whole contribution", AGAINST_BOTH_MODELS
+        found.append(EpsilonBounds(unit, observer, measured, claim, "claimed", deployed))
+    if measured := _measured(record, of_run, SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN):
+        unit = "one client's update in one round's sum"
+        found.append(EpsilonBounds(unit, _AGAINST_ONE_SUM, measured))
+    return found
 
 
 def shown_bounds(record: Record) -> list[EpsilonBounds]:
@@ -116,54 +135,24 @@ def shown_bounds(record: Record) -> list[EpsilonBounds]:
     return [one for one in epsilon_bounds(record) if not one.is_ordinary]
 
 
-def _of_one_sample(record: Record) -> EpsilonBounds | None:
-    figures = _relied_on(record, record.findings)
-    measured = _present(
-        record,
-        (evidence.strongest(figures, EPSILON), ""),
-        (evidence.strongest(figures, EPSILON_IF_GAUSSIAN), _GAUSSIAN),
-        (evidence.strongest(figures, EPSILON_IF_NORMAL), "if scores are normal"),
-    )
-    if not measured:
-        return None
-    unit = unit_of(record)
-    if unit != "canary sample":
-        return EpsilonBounds(f"one {unit}", _AGAINST_THE_VIEW, measured, is_ordinary=True)
-    claim = evidence.over_all_runs(record, FORMAL_EPSILON, like=measured[0].bound)
-    return EpsilonBounds(f"one {unit}", _AGAINST_THE_VIEW, measured, claim, "proven")
+_GAUSSIAN = "if the mechanism is Gaussian"
+_ASSUMES = {
+    EPSILON_IF_GAUSSIAN: _GAUSSIAN,
+    EPSILON_IF_NORMAL: "if scores are normal",
+    CLIENT_EPSILON_IF_GAUSSIAN: _GAUSSIAN,
+    SECURE_SUM_EPSILON_IF_GAUSSIAN: "if the noise is normal",
+}
+_OF_A_SAMPLE = (EPSILON, EPSILON_IF_GAUSSIAN, EPSILON_IF_NORMAL)
 
 
-def _of_one_client(record: Record) -> EpsilonBounds | None:
-    measured = _present(
-        record,
-        (evidence.over_all_runs(record, CLIENT_EPSILON_IF_GAUSSIAN), _GAUSSIAN),
-        (evidence.over_all_runs(record, CLIENT_EPSILON), ""),
-    )
-    if not measured:
-        return None
-    claims = (
-        evidence.over_all_runs(record, metric, like=measured[0].bound)
-        for metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE)
-    )
-    claim, deployed = claims
-    unit = "one client's whole contribution"
-    return EpsilonBounds(unit, AGAINST_BOTH_MODELS, measured, claim, "claimed", deployed)
-
-
-def _of_one_sum(record: Record) -> EpsilonBounds | None:
-    measured = _present(
-        record,
-        (evidence.over_all_runs(record, SECURE_SUM_EPSILON), ""),
-        (evidence.over_all_runs(record, SECURE_SUM_EPSILON_IF_GAUSSIAN), "if the noise is normal"),
-    )
-    unit = "one client's update in one round's sum"
-    return EpsilonBounds(unit, _AGAINST_ONE_SUM, measured) if measured else None
-
-
-def _present(record: Record, *measured: tuple[Estimate | None, str]) -> tuple[Measured, ...]:
+def _measured(
+    record: Record, find: Callable[[str], Estimate | None], *metrics: str
+) -> tuple[Measured, ...]:
+    """Return the bounds that are there and relied on, in the order of their metrics."""
+    found = [(find(metric), _ASSUMES.get(metric, "")) for metric in metrics]
     return tuple(
         Measured(bound, assumes)
-        for bound, assumes in measured
+        for bound, assumes in found
         if bound is not None and _relied_on(record, [bound])
     )
 

@@ -7,7 +7,12 @@ from fedaudit.report.clusters import cluster_headline, cluster_meaning, cluster_
 from fedaudit.report.deciding.membership import member_status
 from fedaudit.report.sources import SOURCE_HEADLINES, on_sources, source_meaning, source_status
 from fedaudit.report.text.membership import LEAKAGE, member_headline, member_meaning
-from fedaudit.report.verdict import figures_by_side, hardly_learned
+from fedaudit.report.verdict import (
+    clusters_doubted,
+    figures_by_side,
+    hardly_learned,
+    range_headline,
+)
 from fedaudit.results.record import Record
 
 LEAKS: tuple[evidence.Status, ...] = (*evidence.LEAKS.values(), "above guessing")
@@ -22,12 +27,14 @@ class Finding(NamedTuple):
         status: The verdict in two or three words.
         headline: The verdict in a sentence.
         meaning: What follows from it, and what does not.
+        badge: Words that a reader sees in the place of the status; empty for the status itself.
     """
 
     topic: str
     status: evidence.Status
     headline: str
     meaning: str
+    badge: str = ""
 
 
 _VOID = Finding(
@@ -61,14 +68,9 @@ _UNLEARNED_MEANING = (
 
 def findings(record: Record) -> tuple[Finding, ...]:
     """Return the verdict on each topic of a record, the gravest first."""
-    found = []
-    topics = (evidence.about_members(record), bool(record.sources), bool(record.clusters))
-    if evidence.about_members(record):
-        # Of a partly defended run the defended clients decide: the defense is for them.
-        status = member_status(record, next(iter(figures_by_side(record).values())))
-        headline = member_headline(record, status, alone=sum(topics) == 1)
-        meaning = member_meaning(record, status, evidence.headline(record))
-        found.append(Finding("membership", status, headline, meaning))
+    is_about_members = evidence.about_members(record)
+    alone = is_about_members + bool(record.sources) + bool(record.clusters) == 1
+    found = [_on_membership(record, alone=alone)] if is_about_members else []
     if record.sources:
         named = on_sources(record)
         status = source_status(named)
@@ -83,6 +85,21 @@ def findings(record: Record) -> tuple[Finding, ...]:
         found = [one if one.status in LEAKS else _unlearned(one.topic) for one in found]
     order = get_args(evidence.Status)
     return tuple(sorted(found, key=lambda one: order.index(one.status)))
+
+
+def _on_membership(record: Record, *, alone: bool) -> Finding:
+    """Return the verdict on membership: of a partly defended run that on the worst clients."""
+    sides = list(figures_by_side(record).values())
+    statuses = [member_status(record, figures) for figures in sides]
+    status = evidence.gravest(statuses)
+    ranged = status == "trace of a leak" and any(map(range_headline, sides))
+    return Finding(
+        "membership",
+        status,
+        member_headline(record, statuses[0], alone=alone),
+        member_meaning(record, status, evidence.headline(record)),
+        "leak shown" if ranged else "",
+    )
 
 
 def _unlearned(topic: str) -> Finding:
@@ -103,10 +120,9 @@ def standing(record: Record, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
     failed = evidence.checks_of(record.controls).failed
     if not failed:
         return found
-    # Models of clusters have no controls of their own; those of no single attack are about all.
-    about_all = any(not one.attack for one in failed)
     leaks = [one for one in found if one.status in LEAKS]
-    return tuple(one for one in leaks if one.topic != "clusters" or not about_all) or (_FAILED,)
+    no_clusters = clusters_doubted(record)
+    return tuple(one for one in leaks if one.topic != "clusters" or not no_clusters) or (_FAILED,)
 
 
 _SMALLER = {

@@ -1,4 +1,4 @@
-"""Forest plots: a row an attack, model or point, its figures with limits against guessing.
+"""Interval charts: a row an attack, model or point, its figures with limits against guessing.
 
 The same rows make the first picture of a page and the table of a terminal.
 """
@@ -8,32 +8,35 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from fedaudit.report.figures.drawing import OKABE_ITO, LegendEntry, Scale, Style, legend
-from fedaudit.report.figures.svg import mark, segment, tick_step, tick_texts, ticks_of, upright
+from fedaudit.report import evidence, words
+from fedaudit.report.figures.drawing import GREY, OKABE_ITO, LegendEntry, Scale, Style, legend
+from fedaudit.report.figures.svg import figure, tick_step, tick_texts, ticks_of, upright
 from fedaudit.report.grid import shortened
-from fedaudit.report.words import plural
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.guessing import NOT_RELIED_ON
 
-PLAIN = Style(OKABE_ITO[0], "solid", "circle")
-DEFENDED = (
-    Style(OKABE_ITO[1], "solid", "diamond"),
-    Style(OKABE_ITO[2], "solid", "square"),
-    Style(OKABE_ITO[3], "solid", "triangle-up"),
-    Style(OKABE_ITO[4], "solid", "triangle-down"),
+PLAIN, *DEFENDED = (
+    Style(color, "", symbol)
+    for color, symbol in zip(
+        OKABE_ITO, ("circle", "diamond", "square", "triangle-up", "triangle-down"), strict=False
+    )
 )
-BASELINE = Style("#7A7A7A", "solid", "diamond-open")
+BASELINE = Style(GREY, "", "diamond-open")
+DOUBTED = Style(GREY, "", "circle-open")
+"""Look of a figure that a failed control takes back."""
 
 MOST_LINES = 20
 """Rows of a picture at most; the tables have the others."""
 
 
 class Mark(NamedTuple):
-    """A figure in a track: its value, its limits, how it looks, what it is, and its size."""
+    """A figure in a track: its value, its limits, how it looks, its text, and its size."""
 
     value: float
     low: float | None
     high: float | None
     look: Style
-    said: str
+    text: str
     size: float = 9.0
 
 
@@ -57,8 +60,16 @@ class Track(NamedTuple):
     ticks: tuple[tuple[float, str], ...] = ()
 
     def at(self, value: float) -> float:
-        """A value's place, as a share of the track that never leaves it."""
+        """Return a value's place, as a share of the track that never leaves it."""
         return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
+
+
+class TrackCell(NamedTuple):
+    """A row's figures in a track: marks, the first on top, and the main figure as text."""
+
+    marks: tuple[Mark, ...] = ()
+    value: str = words.MISSING
+    limits: str = ""
 
 
 class Line(NamedTuple):
@@ -66,17 +77,13 @@ class Line(NamedTuple):
 
     Attributes:
         label: The attack, model or point.
-        marks: For each track the figures in it; the first is drawn on top.
-        values: For each track a figure as text.
-        limits: Its limits as text.
+        cells: Its figures in each track.
         tone: Colour of the first value, as in tables.
         band: Ends of a band in the first track, such as the margin of a comparison.
     """
 
     label: str
-    marks: tuple[tuple[Mark, ...], ...]
-    values: tuple[str, ...]
-    limits: tuple[str, ...]
+    cells: tuple[TrackCell, ...]
     tone: str = ""
     band: tuple[float, float] | None = None
 
@@ -105,6 +112,22 @@ Picture = tuple[Forest, ...]
 """The first picture of a page: the forest that the verdict speaks of, and others to choose."""
 
 
+def mark_of(estimate: Estimate, look: Style, name: str) -> Mark:
+    """Return the mark of a figure, whose text has its name, value and interval."""
+    limits = evidence.DOUBTED.word if estimate.doubt else words.interval_of(estimate)
+    text = f"{name} {words.value_of(estimate)}" + f" ({limits})" * bool(limits)
+    look = DOUBTED if estimate.doubt else look
+    return Mark(estimate.value or 0.0, estimate.low, estimate.high, look, text)
+
+
+def cell_of(estimate: Estimate, marks: Sequence[Mark], sign: str = "") -> TrackCell:
+    """Return a cell whose text is a figure with a sign, or that it is not relied on."""
+    value, limits = words.value_of(estimate), words.interval_of(estimate)
+    if estimate.doubt:
+        sign, limits = evidence.DOUBTED.sign, evidence.DOUBTED.word
+    return TrackCell(tuple(marks), f"{sign}{value}", limits)
+
+
 def forest(
     title: str,
     label: str,
@@ -112,8 +135,8 @@ def forest(
     tracks: Sequence[Track],
     lines: Sequence[Line],
     looks: Mapping[str, Style] | None = None,
-) -> Forest:
-    """Return rows upon tracks that are as long as their marks need.
+) -> Picture:
+    """Return rows upon tracks that are as long as their marks need; nothing without rows.
 
     Args:
         title: What it shows.
@@ -121,20 +144,26 @@ def forest(
         caption: How to read it.
         tracks: Scales from left to right.
         lines: Rows from top to bottom, of which the first are drawn.
-        looks: Looks of marks by name; a legend shows them where there are several.
+        looks: Looks of marks by name; a legend shows those that are drawn if there are several.
     """
     shown, left = tuple(lines[:MOST_LINES]), len(lines) - MOST_LINES
+    if not shown:
+        return ()
     if left > 0:
-        caption += f" {plural(left, 'more row')} {'is' if left == 1 else 'are'} in the tables."
-    known = looks or {}
-    keys = legend(known, lined=False, hides=False) if len(known) > 1 else ()
-    fitted = tuple(_fitted(track, place, shown) for place, track in enumerate(tracks))
-    return Forest(title, label, caption, fitted, shown, keys)
+        caption += (
+            f" {words.plural(left, 'more row')} {'is' if left == 1 else 'are'} in the tables."
+        )
+    by_track = [[m for line in shown for m in line.cells[at].marks] for at in range(len(tracks))]
+    used = {mark.look for marks in by_track for mark in marks}
+    every = {**(looks or {}), f"✗ {NOT_RELIED_ON}": DOUBTED}
+    known = {name: look for name, look in every.items() if look in used}
+    keys = legend(known) if len(known) > 1 or DOUBTED in used else ()
+    fitted = tuple(_fitted(*pair) for pair in zip(tracks, by_track, strict=True))
+    return (Forest(title, label, caption, fitted, shown, keys),)
 
 
-def _fitted(track: Track, place: int, lines: Sequence[Line]) -> Track:
+def _fitted(track: Track, marks: Sequence[Mark]) -> Track:
     """Return a track with ends and ticks: about one half, of shares from 0, or of numbers."""
-    marks = [mark for line in lines for mark in line.marks[place]]
     ends = [end for one in marks for end in (one.value, one.low, one.high) if end is not None]
     low, high, least, most = 0.0, track.high, min([*ends, 0.5]), max([*ends, 0.0])
     if track.guess == 0.5:
@@ -144,20 +173,19 @@ def _fitted(track: Track, place: int, lines: Sequence[Line]) -> Track:
     elif high <= low:
         step = tick_step(1.15 * most or 1.0, 4)
         high = step * (int(1.15 * most / step) + 1)
-    step = tick_step(high - low, 4)
-    scale = Scale(form="%" if track.form == "%" else "", step=step)
+    scale = Scale(form="%" if track.form == "%" else "", count=4)
     return track._replace(low=low, high=high, ticks=tuple(ticks_of(scale, low, high).items()))
 
 
 def forest_drawn(forest: Forest) -> Markup:
-    """The rows as HTML: text at its own size, and a drawing that follows the width."""
+    """Return the rows as HTML: text at its own size, and a drawing that follows the width."""
     label = "; ".join(
-        f"{line.label}: {', '.join(value for value in line.values if value)}"
-        for line in forest.lines[:20]
+        f"{line.label}: {', '.join(cell.value for cell in line.cells if cell.value)}"
+        for line in forest.lines
     )
     heads = [_cell("ft-head", track.title) for track in forest.tracks]
     feet = [
-        _cell("ft-foot", tick_texts([(track.at(at), text) for at, text in track.ticks]))
+        _cell("ft-foot", tick_texts([(track.at(value), text) for value, text in track.ticks]))
         for track in forest.tracks
     ]
     rows = [_row("", "fhead", heads), *(_line(line, forest.tracks) for line in forest.lines)]
@@ -177,11 +205,10 @@ def _cell(kind: str, inside: str, tone: str = "", value: str = "", limits: str =
 
 
 def _line(line: Line, tracks: Sequence[Track]) -> Markup:
-    columns = zip(tracks, line.marks, line.values, line.limits, strict=True)
-    cells = [
-        _cell("ft", _track(track, marks, None if at else line.band), "" if at else line.tone, *text)
-        for at, (track, marks, *text) in enumerate(columns)
-    ]
+    cells = []
+    for place, (track, cell) in enumerate(zip(tracks, line.cells, strict=True)):
+        band, tone = (None, "") if place else (line.band, line.tone)
+        cells.append(_cell("ft", _track(track, cell.marks, band), tone, cell.value, cell.limits))
     return _row(line.label, "", cells)
 
 
@@ -191,25 +218,25 @@ def _track(track: Track, marks: Sequence[Mark], band: tuple[float, float] | None
         left, right = (100 * track.at(end) for end in band)
         shape = '<rect class="band" x="{:.2f}%" width="{:.2f}%" y="0" height="100%"/>'
         parts.append(Markup(shape).format(left, right - left))
-    parts += [upright("grid", track.at(at)) for at, _ in track.ticks]
+    parts += [upright("grid", track.at(value)) for value, _ in track.ticks]
     if track.guess is not None:
         parts.append(upright("guess", track.at(track.guess)))
     # A few settings are drawn below each other in a row, baselines behind them and small marks in
     # the lower half: many of these would hide the figure that they are compared with.
-    own = [one for one in marks if one.look != BASELINE and one.size >= 9]
-    room = 0.6 if any(one.size < 9 for one in marks) else 1.0
-    for one in [one for one in marks if one not in own][::-1] + own[::-1]:
-        up = room * (own.index(one) + 0.5) / len(own) if one in own and len(own) < 5 else room / 2
-        parts.append(_mark(track, one, up if one.size >= 9 else 0.8))
+    main = [mark for mark in marks if mark.look != BASELINE and mark.size >= 9]
+    room = 0.6 if any(mark.size < 9 for mark in marks) else 1.0
+    for mark in [mark for mark in marks if mark not in main][::-1] + main[::-1]:
+        apart = mark in main and len(main) < 5
+        up = room * (main.index(mark) + 0.5) / len(main) if apart else room / 2
+        parts.append(_mark(track, mark, up if mark.size >= 9 else 0.8))
     form = '<svg width="100%" height="100%" overflow="visible">{}</svg>'
     return Markup(form).format(Markup("").join(parts))
 
 
-def _mark(track: Track, one: Mark, up: float) -> Markup:
-    limits = Markup("")
-    if one.low is not None or one.high is not None:
-        low = 0.0 if one.low is None else track.at(one.low)
-        high = 1.0 if one.high is None else track.at(one.high)
-        limits = segment((low, up), (high, up), one.look.color, 2.5)
-    drawing = mark(one.look.symbol, one.look.color, (track.at(one.value), up), one.size)
-    return Markup("<g><title>{}</title>{}{}</g>").format(one.said, limits, drawing)
+def _mark(track: Track, mark: Mark, up: float) -> Markup:
+    middle = track.at(mark.value)
+    low, high = middle, middle
+    if mark.low is not None or mark.high is not None:
+        low = 0.0 if mark.low is None else track.at(mark.low)
+        high = 1.0 if mark.high is None else track.at(mark.high)
+    return figure(mark.text, [((low, up), (high, up))], mark.look, (middle, up), mark.size)

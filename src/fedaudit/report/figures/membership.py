@@ -1,7 +1,7 @@
 """Figure of membership inference: ROC curves."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from fedaudit.report import words
@@ -13,9 +13,8 @@ from fedaudit.results.record import Curve
 MOST_TOLD_APART = 4
 """Curves in colour; eight of them could not be told apart at 1% and below."""
 
-_NEUTRAL = drawing.Style(drawing.GREY, "dot")
-_PALE = drawing.Style(drawing.MUTED)
-_OTHERS = "other attacks"
+_GUESSING = drawing.Style(drawing.GREY, "dot", "")
+_PALE = drawing.Style(drawing.MUTED, symbol="")
 _LOWEST_RATE = 1e-5
 
 
@@ -39,16 +38,23 @@ def roc_figure(curves: Sequence[Curve]) -> drawing.Figures | None:
         return tuple(_roc_panel(found[one], looks, floor) for one in shown)
 
     rest = "others: " + words.listed([shortened(attack) for attack in others])
-    keys = drawing.legend(looks)
-    if others:
-        keys += drawing.legend({rest: _PALE}, marked=False, series=_OTHERS, limit=200)
+    greys = ({rest: _PALE} if others else {}) | {"guessing": _GUESSING}
     return drawing.Figures(
         "roc",
         "Logarithmic axes; dotted: guessing, and false-positive rates of 0.1% and 1%."
         + (f" In colour: the {len(told)} attacks that find most members there." if others else ""),
-        drawing.choices_of(curves, _curve_setting, panels),
-        keys + drawing.legend({"guessing": _NEUTRAL}, marked=False, hides=False),
+        drawing.choices_of(curves, _setting, panels),
+        drawing.legend(looks) + drawing.legend(greys, limit=200),
         "square",
+    )
+
+
+def _setting(curve: Curve) -> tuple[str, ...]:
+    return (
+        shortened(words.defense_name(curve.defense)),
+        words.client_name(curve.target),
+        f"seed {curve.seed}",
+        f"view: {shortened(curve.view)}",
     )
 
 
@@ -72,7 +78,9 @@ def _floor(curves: Iterable[Curve]) -> float:
     return max(_LOWEST_RATE, min(smallest / 2, 5e-4))
 
 
-def _roc_panel(curves: list[Curve], looks: dict[str, drawing.Style], floor: float) -> drawing.Panel:
+def _roc_panel(
+    curves: Sequence[Curve], looks: Mapping[str, drawing.Style], floor: float
+) -> drawing.Panel:
     contrast = curves[0].contrast
     ticks = {1e-5: "0.001%", 1e-4: "0.01%", 1e-3: "0.1%", 1e-2: "1%", 1e-1: "10%", 1.0: "100%"}
     x, y = (
@@ -82,31 +90,23 @@ def _roc_panel(curves: list[Curve], looks: dict[str, drawing.Style], floor: floa
         for kind in ("False", "True")
     )
     meaning = words.contrast_meaning(contrast)
+    # Grey ones first, so that they lie below.
+    ordered = sorted(curves, key=lambda curve: curve.attack in looks)
+    series = [_roc_curve(curve, looks.get(curve.attack, _PALE), floor) for curve in ordered]
     return drawing.Panel(
         f"Members {words.against(contrast)}",
         f"Curves of {len(curves)} attacks telling members from {meaning}; "
         "the table of attacks gives their numbers.",
         x,
         y,
-        # Grey ones first, so that they lie below.
-        [
-            drawing.Series("guessing", [floor, 1], [floor, 1], _NEUTRAL),
-            *(_roc_curve(c, None, floor) for c in curves if c.attack not in looks),
-            *(_roc_curve(c, looks[c.attack], floor) for c in curves if c.attack in looks),
-        ],
+        [drawing.Series("guessing", [floor, 1], [floor, 1], _GUESSING), *series],
         uprights=(0.001, 0.01),
     )
 
 
-def _roc_curve(curve: Curve, look: drawing.Style | None, floor: float) -> drawing.Series:
-    # A logarithmic axis has no zero: such points go to the edge, below it for the TPR.
-    fpr = [max(rate, floor) for rate in curve.fpr]
-    tpr = [max(rate, floor / 10) for rate in curve.tpr]
-    hover, name = "TPR %{y:.2%} at FPR %{x:.3%}", curve.attack
-    if look is None:
-        return drawing.Series(_OTHERS, fpr, tpr, _PALE, hover, name, steps=True, opacity=0.55)
-    return drawing.Series(name, fpr, tpr, look, hover, steps=True, marks=5)
-
-
-def _curve_setting(curve: Curve) -> tuple[str, ...]:
-    return (*drawing.run_setting(curve), f"view: {shortened(curve.view)}")
+def _roc_curve(curve: Curve, look: drawing.Style, floor: float) -> drawing.Series:
+    # A logarithmic axis has no zero: such points go to the edge, below it for the TPR. A step goes
+    # across before it goes up.
+    fpr = [max(rate, floor) for rate in curve.fpr for _ in range(2)][1:]
+    tpr = [max(rate, floor / 10) for rate in curve.tpr for _ in range(2)][:-1]
+    return drawing.Series(curve.attack, fpr, tpr, look, "TPR {y:.2%} at FPR {x:.3%}", marks=5)

@@ -68,26 +68,26 @@ def measured(
     return Cell(f"{look.sign}{value_of(figure)}", below(*lines), look.tone, mark)
 
 
-def star(change: Difference) -> str:
-    """Return " *" if a change's interval excludes 0: for these runs, else for further ones."""
-    limits = change if change.low is not None or change.further is None else change.further
-    if limits.low is None or limits.high is None:
+def change_lines(change: Difference | None, metric: str) -> tuple[str, ...]:
+    """Return a change with its limits for these runs and for further ones, a line each.
+
+    A star marks a change whose interval excludes 0: for these runs, else for further ones.
+    """
+    if change is None:
+        return ()
+    further = change.further
+    limits = further if change.low is None and further is not None else change
+    is_shown = limits.low is not None and limits.high is not None
+    star = " *" * (is_shown and not (limits.low or 0) <= 0 <= (limits.high or 0))
+    own, more = _limits(change, metric), _limits(further, metric)
+    return (
+        f"Δ {signed(change.value, metric)}{' points' * is_share(metric)}{star}",
+        f"({own})" * bool(own),
+        f"further runs {more}" * bool(more),
+    )
+
+
+def _limits(limits: Difference | Interval | None, metric: str) -> str:
+    if limits is None or limits.low is None or limits.high is None:
         return ""
-    return " *" if limits.low > 0 or limits.high < 0 else ""
-
-
-def change_text(change: Difference, metric: str) -> str:
-    """Return a change with its sign and unit, and a star."""
-    return f"{signed(change.value, metric)}{' points' * is_share(metric)}{star(change)}"
-
-
-def change_limits(change: Difference, metric: str) -> str:
-    """Return a change's limits for these runs and for further ones, a line each."""
-    own, further = _limits(change, metric), _limits(change.further, metric)
-    return below(f"({own})" * bool(own), f"further runs {further}" * bool(further))
-
-
-def _limits(change: Difference | Interval | None, metric: str) -> str:
-    if change is None or change.low is None or change.high is None:
-        return ""
-    return span(change.low, change.high, metric)
+    return span(limits.low, limits.high, metric)

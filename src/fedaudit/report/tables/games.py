@@ -3,52 +3,35 @@
 from collections.abc import Sequence
 
 from fedaudit.report.evidence import distinct, least_of
-from fedaudit.report.figures.games import game_figures
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Cell, Filled, Grid, Place, Tone, named, shortened, tabled
-from fedaudit.report.section import Section, fixed, fixed_texts
+from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table
-from fedaudit.report.text.points import (
-    epsilon,
-    far_above,
-    fit_problem,
-    overtaken,
-    ratio,
-    shown_points,
-    times,
-)
+from fedaudit.report.text import points
 from fedaudit.report.words import count, from_to, given, interval, number, percent, plural, some
+from fedaudit.results import games
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.games import (
-    DETECTED,
-    DISTANCE,
-    EXPECTED_SUCCESS,
-    FALSE_ALARMS,
-    FIT,
-    HELD_OUT,
-    SIGN_AUC,
-    Detection,
-    PointPlayed,
-    Rate,
-)
+from fedaudit.results.games import Detection, PointPlayed, Rate
 from fedaudit.results.record import Record
 
 
 def game_sections(record: Record) -> list[Section]:
     """Return the sections of games: points by signs and in rounds, and what a client can see."""
-    figures, sections = game_figures(record), []
-    for ident, title, chart in (
-        ("points", "Every point", "games-success"),
-        ("rounds", "In real rounds", "games-rounds"),
-    ):
-        table = points_table(record, in_rounds=ident == "rounds")
-        if table is not None:
-            said, figure = [fixed(f"games.{ident}")], figures.get(chart)
-            sections.append(Section(ident, title, said, tables=[table], figure=figure))
-    if record.detection:
-        said, points = [fixed("games.detector")], detector_words(record.detection)
-        tables = [detector_table(record.detection)]
-        sections.append(Section("detector", "What a client can see", said, points, tables))
-    return sections
+    sections = [
+        of_table(ident, title, table, fixed(f"games.{ident}"))
+        for ident, title, table in (
+            ("points", "Every point", points_table(record)),
+            ("rounds", "In real rounds", points_table(record, in_rounds=True)),
+        )
+    ]
+    if seen := record.detection:
+        said, signs, tables = (
+            [fixed("games.detector")],
+            detector_words(seen),
+            [detector_table(seen)],
+        )
+        sections.append(Section("detector", "What a client can see", said, signs, tables))
+    return [part for part in sections if part is not None]
 
 
 def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
@@ -58,17 +41,17 @@ def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
         record: A record of games.
         in_rounds: Whether points in rounds are shown instead of those by signs.
     """
-    shown = [item for item in shown_points(record.games) if bool(item.point.rounds) == in_rounds]
+    every = points.shown_points(record.games)
+    shown = [item for item in every if bool(item.point.rounds) == in_rounds]
     if not shown:
         return None
     rows = [{"Point": named(item.name, _label(item.point)), **_row(item.point)} for item in shown]
-    points = [item.point for item in shown]
-    sizes = (
-        f"{from_to([point.adv.total for point in points])} games a point, "
-        f"{from_to([point.targets for point in points])} targets, "
-        f"batches of {from_to([point.batch for point in points])} records"
-    )
     used = {place for row in rows for place, cell in row.items() if cell}
+    sizes = (
+        f"{from_to(item.point.adv.total for item in shown)} games a point, "
+        f"{from_to(item.point.targets for item in shown)} targets, "
+        f"batches of {from_to(item.point.batch for item in shown)} records"
+    )
     remark = fixed("games.remark_rounds" if in_rounds else "games.remark_points")
     return tabled(
         f"Games {'in rounds' if in_rounds else 'by sign'}: {sizes}",
@@ -85,21 +68,19 @@ def _label(point: PointPlayed) -> str:
 
 def _row(point: PointPlayed) -> Filled:
     """Return a point's figures by column; a column that no point has a figure for is left out."""
-    in_rounds, exceeded = point.rounds is not None, overtaken(point)
-    bound = point.figure(DISTANCE) if in_rounds else point.actual_epsilon
+    in_rounds, exceeded = point.rounds is not None, points.overtaken(point)
+    bound = point.figure(games.DISTANCE) if in_rounds else point.actual_epsilon
     most = _NO_BOUND if bound is None else Cell(percent(point.most), "exceeded" * exceeded)
     cells: dict[Place, Cell | str | None] = {
         ("Success rate", "Adv"): _rate(point.adv, "alarm" if in_rounds and exceeded else ""),
         ("Success rate", "At most"): most,
-        ("Success rate", "Noise leaves"): given(point.figure(EXPECTED_SUCCESS)),
-        ("ε of one record", "Claimed ε"): given(point.claimed_epsilon, epsilon),
+        ("Success rate", "Noise leaves"): given(point.figure(games.EXPECTED_SUCCESS)),
+        ("ε of one record", "Claimed ε"): given(point.claimed_epsilon, points.epsilon),
         ("ε of one record", "Actual ε"): None if in_rounds else _actual(point),
         ("ε of one record", "Lower bound"): None if in_rounds else _proven(point),
         ("Games", "TPR"): _rate(point.tpr),
         ("Games", "TNR"): _rate(point.tnr),
-        ("Neuron", "Fires for others"): percent(point.by_others.value),
-        ("Neuron", "Fit"): _fit(point, FIT, "poor"),
-        ("Neuron", "Held out"): _fit(point, HELD_OUT, "memorised"),
+        ("Games", "Fires for others"): percent(point.by_others.value),
     }
     return cells
 
@@ -112,49 +93,41 @@ def _rate(rate: Rate, tone: Tone = "") -> Cell:
 
 
 def _actual(point: PointPlayed) -> Cell:
-    actual, above = point.actual_epsilon, ratio(point)
-    if not far_above(point):
-        return _NO_BOUND if actual is None else Cell(epsilon(actual))
-    text = _NO_BOUND.text if actual is None else epsilon(actual)
-    return Cell(text, "" if above is None else f"× {times(above)}", "alarm")
+    actual, above = point.actual_epsilon, points.ratio(point)
+    if not points.far_above(point):
+        return _NO_BOUND if actual is None else Cell(points.epsilon(actual))
+    text = _NO_BOUND.text if actual is None else points.epsilon(actual)
+    return Cell(text, "" if above is None else f"× {points.times(above)}", "alarm")
 
 
 def _proven(point: PointPlayed) -> Cell:
-    above = "> actual" if overtaken(point) else "> claimed" if point.refuted else ""
-    return Cell(epsilon(point.proven_epsilon), above, "alarm" if above else "")
-
-
-def _fit(point: PointPlayed, metric: str, problem: str) -> Cell | None:
-    """Return the cell of an AUC of neurons, marked if the fit has this problem."""
-    value = point.figure(metric)
-    if value is None or fit_problem(point) != problem:
-        return None if value is None else Cell(number(value))
-    return Cell(number(value), problem, "alarm")
+    above = "> actual" if points.overtaken(point) else "> claimed" if point.refuted else ""
+    return Cell(points.epsilon(point.proven_epsilon), above, "alarm" if above else "")
 
 
 _DISTINGUISHES = 0.95
 _MOST_SERVERS = 6
-_FALSE_ALARMS = ("", "False alarms")
 
 
 def detector_table(detection: Detection) -> Grid:
     """Return a row for each sign: how well it separates planted models from honest ones."""
     servers = _servers(detection)
-    places = {SIGN_AUC: "AUC", DETECTED: "Found"}
+    columns = {games.SIGN_AUC: "AUC", games.DETECTED: "Found", games.FALSE_ALARMS: "False alarms"}
     right = {_server(name): given(detection.success(name)) for name in servers}
     return estimate_table(
         f"Signs of a planted neuron, over {plural(detection.runs, 'federation')}",
         [
             item
             for item in detection.estimates
-            if item.group and item.attack in servers and item.metric in (*places, FALSE_ALARMS)
+            if item.group and item.attack in servers and item.metric in columns
         ],
         rows=lambda item: named(*_sign(item.group)),
         columns=lambda item: (
-            (_server(item.attack), places[item.metric]) if item.metric in places else _FALSE_ALARMS
+            _server(item.attack) * (item.metric != games.FALSE_ALARMS),
+            columns[item.metric],
         ),
         cell=_sign_cell,
-        order=(_FALSE_ALARMS,),
+        order=("False alarms",),
         first="Sign",
         under={name: f"right in {success}" for name, success in right.items() if success},
         remark=fixed(
@@ -172,7 +145,8 @@ def detector_words(detection: Detection) -> list[str]:
     """Return for each kind of server the signs that identify nearly every model of it."""
     sentences = []
     for server in _servers(detection):
-        aucs = {sign: of[SIGN_AUC] for (by, sign), of in detection.signs.items() if by == server}
+        every = {sign: of for (by, sign), of in detection.signs.items() if by == server}
+        aucs = {sign: of[games.SIGN_AUC] for sign, of in every.items()}
         clear = [sign for sign, auc in aucs.items() if least_of(auc) >= _DISTINGUISHES]
         names = some([_sign(sign)[0].lower() for sign in clear])
         sentences.append(
@@ -183,7 +157,7 @@ def detector_words(detection: Detection) -> list[str]:
 
 
 def _sign_cell(item: Estimate) -> Cell:
-    if item.metric == SIGN_AUC:
+    if item.metric == games.SIGN_AUC:
         return Cell(number(item.number), interval(item.low, item.high, "figure"))
     total = item.n_members + item.n_nonmembers
     limits = interval(item.low, item.high, "accuracy")
@@ -201,4 +175,4 @@ def _servers(detection: Detection) -> Sequence[str]:
 
 
 def _server(name: str) -> str:
-    return fixed_texts("servers").get(name, shortened(name))
+    return str(fixed_texts("servers").get(name) or shortened(name))

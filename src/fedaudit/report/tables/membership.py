@@ -1,35 +1,15 @@
 """Tables of membership inference: attacks by contrast, by class, and exposed samples."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from fedaudit.core.metric_names import AUC, HEADLINE_METRICS, rate_of
-from fedaudit.report import words
-from fedaudit.report.evidence import (
-    SIZES,
-    Setting,
-    about_members,
-    above_chance_attacks,
-    differing,
-    distinct,
-    grouped,
-    look_of,
-    setting_of,
-    summarised,
-)
+from fedaudit.core.metric_names import HEADLINE_METRICS, rate_of
+from fedaudit.report import evidence, words
+from fedaudit.report.evidence import Setting, differing, distinct, grouped, setting_of, summarised
 from fedaudit.report.figures.membership import roc_figure
-from fedaudit.report.grid import (
-    EMPTY,
-    Cell,
-    Filled,
-    Footnotes,
-    Grid,
-    below,
-    named,
-    shortened,
-    tabled,
-)
-from fedaudit.report.section import Section, fixed, of_table
+from fedaudit.report.fixed import fixed
+from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, below, named, shortened, tabled
+from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.report.text.verdict import needs_more
 from fedaudit.report.verdict import independence
@@ -45,7 +25,7 @@ MOST_NAMED = 3
 def membership_section(record: Record) -> Section | None:
     """Return the section on membership; of a record about other topics its remaining figures."""
     others = other_figures_table(record)
-    if not about_members(record):
+    if not evidence.about_members(record):
         return of_table("figures", "Other figures", others)
     tables, exposed = attack_tables(record), exposed_table(record)
     return Section(
@@ -79,56 +59,70 @@ def _by_setting(caption: str, figures: list[Estimate]) -> list[Grid]:
     by_setting = grouped(figures, _setting_of_all)
     labels = differing(by_setting)
     return [
-        _attack_table(caption + f": {shortened(labels[one], 100)}" * bool(labels[one]), same)
+        _figures_table(caption + f": {shortened(labels[one], 100)}" * bool(labels[one]), same)
         for one, same in sorted(by_setting.items(), key=lambda pair: pair[0].defense != NO_DEFENSE)
     ]
+
+
+def other_figures_table(record: Record) -> Grid | None:
+    """Return figures of other metrics (epsilon, balanced accuracy); None if there are none."""
+    figures = summarised(record.findings, headline=False)
+    labels = differing(map(_setting_of_all, figures))
+    return _figures_table("Other figures", figures, labels) if figures else None
 
 
 def _setting_of_all(figure: Estimate) -> Setting:
     return setting_of(figure)._replace(target=None)
 
 
-def _attack_table(caption: str, figures: list[Estimate]) -> Grid:
-    notes, several = Footnotes(), len({one.target for one in figures}) > 1
-    columns = list(HEADLINE_METRICS)
+def _figures_table(
+    caption: str, figures: list[Estimate], labels: Mapping[Setting, str] | None = None
+) -> Grid:
+    """Return figures with a row for each client and attack, and columns by contrast and metric."""
+    notes = Footnotes()
+    several = len({one.target for one in figures if one.attack}) > 1
+    metrics = distinct((*HEADLINE_METRICS, *(one.metric for one in figures)))
     ordered = sorted(
         figures,
         key=lambda one: (
             several and one.target is not None,
             one.target or 0,
             words.contrast_order(one.contrast),
-            columns.index(one.metric) if one.metric in columns else len(columns),
+            metrics.index(one.metric),
         ),
     )
     # Sizes are given once: below the contrasts, or below the names of several clients.
-    of_row = grouped(figures, lambda one: (one.attack, one.target))
-    by_contrast = grouped(ordered, lambda one: words.contrast_name(one.contrast))
+    sizes = {
+        row: _sizes(same) if several else ""
+        for row, same in grouped(ordered, lambda one: (one.attack, one.target)).items()
+    }
+
+    def heading(one: Estimate) -> Cell:
+        whose = "pooled clients" if one.target is None else words.client_name(one.target)
+        name = f"{whose} · {one.attack}" if several and one.attack else one.attack or "The run"
+        label = labels[_setting_of_all(one)] if labels else ""
+        return named(name, below(label, sizes[one.attack, one.target]), limit=80)
+
     return estimate_table(
         caption,
         ordered,
-        rows=lambda one: _heading(
-            one, several, _sizes(of_row[one.attack, one.target]) if several else ""
-        ),
-        columns=lambda one: (words.contrast_name(one.contrast), short_name(one.metric)),
+        rows=heading,
+        columns=lambda one: (_contrast(one), short_name(one.metric)),
         cell=lambda one: figure_cell(one, notes),
         under={
             name: below("" if several else _sizes(same), *distinct(map(compared_within, same)))
-            for name, same in by_contrast.items()
+            for name, same in grouped(ordered, _contrast).items()
         },
         notes=notes,
         remark=methods_of(figures) + words.about_runs(one.further for one in figures),
     )
 
 
-def _heading(figure: Estimate, several: bool, detail: str) -> Cell:
-    name = figure.attack or "The run"
-    if not several or not figure.attack:
-        return named(name, detail)
-    whose = "pooled clients" if figure.target is None else words.client_name(figure.target)
-    return named(f"{whose} · {name}", detail, limit=80)
+def _contrast(figure: Estimate) -> str:
+    return words.contrast_name(figure.contrast) if figure.attack else "The run itself"
 
 
-def figure_cell(figure: Estimate, notes: Footnotes) -> Cell:
+def figure_cell(figure: Estimate, notes: Footnotes) -> Cell | None:
     """Return a figure with its interval and counts, and the sign and size of a leak.
 
     Args:
@@ -148,7 +142,7 @@ def figure_cell(figure: Estimate, notes: Footnotes) -> Cell:
         "" if most is None else f"of at most {words.shown(most, figure.metric)}",
         "" if alone is None else f"labels alone {words.number(alone)}",
     )
-    return measured(figure, look_of(figure), *more, mark=mark) or EMPTY
+    return measured(figure, evidence.look_of(figure), *more, mark=mark)
 
 
 def _counts(figure: Estimate) -> str:
@@ -168,12 +162,9 @@ def _sizes(figures: Iterable[Estimate]) -> str:
     known = [figure for figure in figures if figure.n_members]
     if not known:
         return ""
-    return _range(known) + ", all seeds" * any(figure.seed is None for figure in known)
-
-
-def _range(figures: Sequence[Estimate]) -> str:
-    members = words.from_to((figure.n_members for figure in figures), "–")
-    return f"{members} v. {words.from_to((figure.n_nonmembers for figure in figures), '–')}"
+    parts = ([one.n_members for one in known], [one.n_nonmembers for one in known])
+    sizes = " v. ".join(words.from_to(part, "–") for part in parts)
+    return sizes + ", all seeds" * any(figure.seed is None for figure in known)
 
 
 def compared_within(figure: Estimate) -> str:
@@ -187,16 +178,8 @@ _WITHIN = {"client": "each client's members with its own held-out samples", "cla
 
 def signs_of(figures: Sequence[Estimate]) -> str:
     """Return what signs and words in tables of attacks mean."""
-    sizes = SIZES[1:]
-    signs = fixed(
-        "members.signs",
-        words=", ".join(one.word for one in sizes),
-        auc=", ".join(f"{one.auc:g}" for one in sizes),
-        percent=", ".join(f"{one.percent_rate:.0%}" for one in sizes),
-        thousandth=", ".join(f"{100 * one.thousandth_rate:g}%" for one in sizes),
-    )
-    open_below = any(one.low is None and one.high is not None for one in figures)
-    return signs + " ≤: too few non-members for a lower limit." * open_below
+    is_open_below = any(one.low is None and one.high is not None for one in figures)
+    return fixed("members.signs") + " ≤: too few non-members for a lower limit." * is_open_below
 
 
 def short_name(metric: str) -> str:
@@ -205,34 +188,9 @@ def short_name(metric: str) -> str:
 
 
 def methods_of(figures: Iterable[Estimate]) -> str:
-    """Return the methods of intervals, metric by metric."""
-    methods = grouped((f for f in figures if f.method), lambda f: shortened(f.method, 80))
-    parts = [
-        f"{method} ({', '.join(distinct(short_name(figure.metric) for figure in found))})"
-        for method, found in methods.items()
-    ]
-    return f"Intervals: {'; '.join(parts)}." if parts else ""
-
-
-def other_figures_table(record: Record) -> Grid | None:
-    """Return figures of other metrics (epsilon, balanced accuracy); None if there are none."""
-    figures = summarised(record.findings, headline=False)
-    if not figures:
-        return None
-    notes, labels = Footnotes(), differing(map(_setting_of_all, figures))
-    several = len({one.target for one in figures if one.attack}) > 1
-    return estimate_table(
-        "Other figures",
-        sorted(figures, key=lambda one: words.contrast_order(one.contrast)),
-        rows=lambda one: _heading(one, several, shortened(labels[_setting_of_all(one)], 80)),
-        columns=lambda one: (
-            words.contrast_name(one.contrast) if one.attack else "The run itself",
-            short_name(one.metric),
-        ),
-        cell=lambda one: figure_cell(one, notes),
-        notes=notes,
-        remark=methods_of(figures),
-    )
+    """Return the methods of intervals."""
+    methods = distinct(shortened(figure.method, 80) for figure in figures if figure.method)
+    return f"Intervals: {'; '.join(methods)}." * bool(methods)
 
 
 def classes_table(record: Record) -> Grid | None:
@@ -241,8 +199,6 @@ def classes_table(record: Record) -> Grid | None:
     if not groups:
         return None
     labels = differing(map(setting_of, groups))
-    by_class = grouped(groups, lambda group: group.group)
-    sizes = {name: _range(found).replace(" v. ", "/") for name, found in by_class.items()}
 
     def heading(one: Estimate) -> Cell:
         parts = (words.against(one.contrast), labels[setting_of(one)])
@@ -252,9 +208,9 @@ def classes_table(record: Record) -> Grid | None:
         "AUC by class",
         groups,
         rows=heading,
-        columns=lambda one: (f"Class {one.group}", sizes[one.group]),
+        columns=lambda one: f"Class {one.group}",
         cell=lambda one: None if one.value is None else measured(one, unbounded=""),
-        remark="Members/non-members; not corrected for the number of classes.",
+        remark="Not corrected for the number of classes.",
     )
 
 
@@ -263,32 +219,25 @@ def exposed_table(record: Record) -> Grid | None:
 
     None if no attack is above chance: then a list of those who score highest is what chance gives.
     """
-    above = above_chance_attacks(record)
+    above = evidence.above_chance_attacks(record)
     listed = [one for one in record.exposed if (one.attack, one.defense, one.target) in above]
     if not listed:
         return None
-    aucs = [figure for figure in record.findings if figure.metric == AUC]
-    by_run = grouped(aucs, lambda one: (one.attack, one.defense, one.target, one.seed))
-    sizes = {run: max(one.n_nonmembers for one in same) for run, same in by_run.items()}
-    by_defense = grouped(listed, lambda one: one.defense)
     labels = differing(Setting(one.defense, "", one.target, None) for one in listed)
+    tried = grouped(listed, lambda one: one.defense)
     ranked = []
     for same in grouped(listed, lambda one: (one.defense, one.target, one.sample)).values():
         best = max(same, key=lambda one: one.above_nonmembers)
         attacks, share = distinct(one.attack for one in same), 1 - best.above_nonmembers
-        total = sizes.get((best.attack, best.defense, best.target, best.seed), 0)
-        higher = f"{words.count(round(share * total))}/{words.count(total)}"
+        of = len({one.attack for one in tried[best.defense]})
+        where = labels[Setting(best.defense, "", best.target, None)]
         row: Filled = {
-            words.capital(best.unit): Cell(
-                str(best.sample),
-                shortened(labels[Setting(best.defense, "", best.target, None)], 80),
-            ),
+            words.capital(best.unit): Cell(str(best.sample), where),
             "Class": None if best.label is None else str(best.label),
             "Attacks that list it": Cell(
-                f"{len(attacks)} of {len({one.attack for one in by_defense[best.defense]})}",
-                words.some([shortened(name) for name in attacks], MOST_NAMED),
+                f"{len(attacks)} of {of}", words.some(list(map(shortened, attacks)), MOST_NAMED)
             ),
-            "Non-members as high or higher": higher if total else words.percent(share),
+            "Non-members as high or higher": words.percent(share),
         }
         ranked.append(((-len(attacks), share, best.sample), row))
     ranked.sort(key=lambda pair: pair[0])

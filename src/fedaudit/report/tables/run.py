@@ -1,6 +1,6 @@
 """Tables next to the figures: controls, utility, clients."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from fedaudit.core.metric_names import AUC
@@ -88,39 +88,34 @@ _UTILITY = {
 
 
 def utility_table(record: Record) -> Grid | None:
-    """Return the utility of the trained models seed by seed, and the mean of several seeds."""
+    """Return the utility of the trained models under each defense, of several seeds the mean."""
     figures = record.where(topic="utility")
     shown = [one for one in figures if one.metric in _UTILITY] or figures
     if not shown:
         return None
-    rows: list[Estimate] = []
-    for own in grouped(shown, lambda one: one.defense).values():
-        rows += own
-        for same in grouped(own, lambda one: one.metric).values():
-            rows += [_mean(same)] if len({one.seed for one in same}) > 1 else []
-    several = len({one.defense for one in shown}) > 1
-    methods = words.listed(distinct(one.method for one in shown if one.method))
-    of_means = "; of a mean, the lowest and highest seed" * any(one.seed is None for one in rows)
-
-    def heading(one: Estimate) -> str:
-        run = one.note if one.seed is None else f"seed {one.seed}"
-        return f"{shortened(words.defense_name(one.defense))} · {run}" if several else run
-
+    methods = distinct(one.method for one in shown if one.method)
+    by_column = grouped(shown, lambda one: (one.defense, one.metric))
+    of_means = "; of a mean, the lowest and highest seed" * any(
+        len(same) > 1 for same in by_column.values()
+    )
     return estimate_table(
         "Utility",
-        rows,
-        rows=heading,
+        shown,
+        rows=lambda one: named(words.capital(words.defense_name(one.defense))),
         columns=lambda one: _UTILITY.get(one.metric, words.capital(one.metric)),
-        cell=lambda one: Cell(words.shown(one.number, one.metric), words.interval_of(one)),
-        first="Run",
-        remark=f"Intervals: {methods}{of_means}.",
+        cell=lambda one: _utility_cell(by_column[one.defense, one.metric]),
+        first="Defense",
+        remark=f"Intervals: {words.listed(methods)}{of_means}.",
     )
 
 
-def _mean(runs: list[Estimate]) -> Estimate:
-    values = [one.number for one in runs]
-    update = {"seed": None, "value": fmean(values), "low": min(values), "high": max(values)}
-    return runs[0].model_copy(update={**update, "note": f"mean of {len(runs)} seeds"})
+def _utility_cell(seeds: Sequence[Estimate]) -> Cell:
+    first, values = seeds[0], [one.number for one in seeds]
+    value = words.shown(fmean(values), first.metric)
+    if len(seeds) == 1:
+        return Cell(value, words.interval_of(first))
+    limits = words.interval(min(values), max(values), first.metric)
+    return Cell(value, f"{limits}\nmean of {len(seeds)} seeds")
 
 
 def clients_table(record: Record) -> Grid | None:

@@ -1,7 +1,7 @@
 """Answers of a record to what assessments of a model ask: the same numbers as its first screen."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from fedaudit.core.metric_names import (
@@ -15,7 +15,8 @@ from fedaudit.report.deciding.epsilons import AGAINST_BOTH_MODELS, epsilon_bound
 from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.sources import on_sources, strongest_on_sources
 from fedaudit.report.text.games import game_verdict
-from fedaudit.report.text.verdict import audited, verdict
+from fedaudit.report.text.points import by_protection, shown_points
+from fedaudit.report.text.verdict import audited, refusals, verdict
 from fedaudit.report.tiles import tiles_of
 from fedaudit.report.verdict import (
     controls_line,
@@ -38,11 +39,12 @@ CHECKS = ("permuted members", "untrained model", "blind classifier", "planted le
 LEVEL = "95%"
 """Confidence of the limits that are compared."""
 MOST_NAMED = 6
-"""Names in a row; of more, their number is given."""
+"""Reasons and rows of an answer at most."""
 FPR = 0.01
 """Share of false alarms at which true-positive rates are asked for."""
 PRIORS = (0.5, 0.01)
 """Shares of members among the records that an adversary asks about."""
+NO_LIMIT = "No upper limit of a risk is known"
 _RATE = tpr_at(FPR)
 _TEXTS = fixed("answers")
 
@@ -110,23 +112,11 @@ def out_of_scope(why: str) -> Answering:
 
 def unanswered(record: Record, why: str, *metrics: str) -> Answer:
     """Return that nothing was tested, or that figures were refused for want of samples."""
-    every = [
-        one
-        for one in record.findings
-        if one.metric in metrics and one.value is None and "inconclusive" in one.note
-    ]
-    refused = [
-        f"{words.metric_name(one.metric)} {words.against(one.contrast)}: {shortened(one.note, 120)}"
-        for one in [figure for figure in every if figure.seed is None] or every
-    ]
+    asked = [one for one in record.findings if one.metric in metrics and "inconclusive" in one.note]
+    refused = refusals([one for one in asked if one.seed is None] or asked)
     if not refused or evidence.says_nothing(record):
         return not_tested(why)
-    return Answer("inconclusive", "Too few samples", f"{_first(evidence.distinct(refused))}.")
-
-
-def _first(names: Sequence[str], joint: str = "; ") -> str:
-    more = [f"{len(names) - MOST_NAMED} more"] * (len(names) > MOST_NAMED)
-    return joint.join([*names[:MOST_NAMED], *more])
+    return Answer("inconclusive", "Too few samples", " ".join(refused[:MOST_NAMED]))
 
 
 def caveats(record: Record) -> str:
@@ -147,19 +137,16 @@ def conclusion(record: Record) -> Answer:
     """Return the record's own verdict, and how much was audited."""
     figures = [one for one in record.findings if one.attack and one.n_members]
     figures = [one for one in figures if one.seed is not None] or figures
+    more = "A policy’s verdict is in a pack’s verdict.json."
     if record.games:
-        games = words.count(sum(point.adv.total for point in record.games))
-        audit = f"{words.plural(len(record.points), 'point')}, {games} games"
-    else:
-        audit = words.plural(len(record.seeds), "seed")
+        return Answer("stated", words.sentence(game_verdict(record).headline), more)
+    audit = words.plural(len(record.seeds), "seed")
     if figures:
         members = words.from_to(one.n_members for one in figures)
         others = words.from_to(one.n_nonmembers for one in figures)
         audit += f"; {members} {units_of(record)} as members and {others} as non-members"
         audit += " for each model"
-    more = f"Audited: {audit}. A policy’s verdict is in a pack’s verdict.json."
-    concluded = game_verdict(record) if record.games else verdict(record)
-    return Answer("stated", words.sentence(concluded.headline), more)
+    return Answer("stated", words.sentence(verdict(record).headline), f"Audited: {audit}. {more}")
 
 
 def adversary(record: Record) -> Answer:
@@ -177,7 +164,7 @@ def controls(record: Record) -> Answer:
         return not_tested(_TEXTS["games_controls" if record.games else "no_controls"])
     kinds = evidence.distinct(shortened(one.control, 120) for one in ran)
     missing = [kind for kind in CHECKS if kind not in kinds]
-    more = f"Run: {_first(kinds, ', ')}." + f" Not run: {', '.join(missing)}." * bool(missing)
+    more = f"Run: {words.some(kinds)}." + f" Not run: {words.some(missing)}." * bool(missing)
     return Answer("figure", controls_line([record]), more)
 
 
@@ -200,10 +187,13 @@ def defenses(record: Record) -> Answer:
         return not_tested(_TEXTS["no_accuracy"])
     figures = (*record.others, *evidence.headline(record))
     names = evidence.distinct(one.defense for one in figures)
-    lines = [f"{shortened(words.defense_name(name))}: {_row(record, name)}." for name in names]
-    if len(names) > 1 and NO_DEFENSE in names:
-        return Answer("figure", f"{len(names)} rows side by side", _first(lines, "\n"))
-    return not_tested("\n".join([*lines[:MOST_NAMED], _TEXTS["alone"]]))
+    is_compared = len(names) > 1 and NO_DEFENSE in names
+    lines = [
+        f"{shortened(words.defense_name(name))}: {_row(record, name)}."
+        for name in names[:MOST_NAMED]
+    ]
+    more = "\n".join(lines if is_compared else [*lines, _TEXTS["alone"]])
+    return Answer("figure", f"{len(names)} rows", more) if is_compared else not_tested(more)
 
 
 def _row(record: Record, defense: str) -> str:
@@ -223,14 +213,9 @@ def _row(record: Record, defense: str) -> str:
 
 def references(record: Record) -> Answer:
     """Return the largest AUC of attacks that compare with reference models."""
-    best = evidence.strongest(
-        (
-            one
-            for one in evidence.headline(record)
-            if not one.doubt and one.attack.split("-")[0] in ("rmia", "lira")
-        ),
-        AUC,
-    )
+    figures = [one for one in evidence.headline(record) if not one.doubt]
+    compared = [one for one in figures if one.attack.split("-")[0] in ("rmia", "lira")]
+    best = evidence.strongest(compared, AUC)
     if evidence.says_nothing(record) or best is None:
         return not_tested(_TEXTS["no_references"])
     text = f"Yes: largest AUC {words.with_interval(best)}, {shortened(best.attack, 40)}"
@@ -239,16 +224,17 @@ def references(record: Record) -> Answer:
 
 def tampers(record: Record) -> bool:
     """Return True if the server of a record sends out another model than the trained one."""
-    server = record.config.get("server")
-    return bool(record.games) or (
-        isinstance(server, dict) and server.get("name", "honest") != "honest"
-    )
+    return bool(record.games) or _setting(record, "server", "name") not in ("", "honest")
 
 
 def poisons(record: Record) -> bool:
     """Return True if a client of a record poisons what it sends."""
-    given = record.config.get("attacker")
-    return isinstance(given, dict) and given.get("kind", "none") != "none"
+    return _setting(record, "attacker", "kind") not in ("", "none")
+
+
+def _setting(record: Record, table: str, name: str) -> object:
+    entry = record.config.get(table)
+    return entry.get(name, "") if isinstance(entry, dict) else ""
 
 
 def tester(record: Record) -> Answer:
@@ -350,7 +336,7 @@ def largest_limit(record: Record, metric: str) -> UpperLimit | None:
     attacks = {one.attack for one in limited}
     lacking = [one.attack for one in every if not _has_limit(one)]
     lacking += [r.name for r in record.attacks if not r.infers_source and r.name not in attacks]
-    names = _first([shortened(name, 60) for name in evidence.distinct(lacking)], ", ")
+    names = words.some([shortened(name, 60) for name in evidence.distinct(lacking)])
     without = f" Without such a limit, in part or whole: {names}." if names else ""
     return UpperLimit(evidence.highest_of(best), of, without)
 
@@ -424,12 +410,14 @@ def residual(record: Record) -> Answer:
     if named and not evidence.checks_of(record.controls).failed:
         limits["sources"] = max(named), ""
     if record.games:
-        limits["games"] = max(point.adv.high for point in record.games), ""
+        behind, bare = by_protection(shown_points(record.games))
+        worst = max(behind or bare, key=lambda item: item.point.adv.high)
+        limits["games"] = worst.point.adv.high, worst.name
     texts = [
         fixed("answers.risks")[name].format(most=_percent_up(value), of=of)
         for name, (value, of) in limits.items()
         if rounded_up(value) < 1
     ]
     texts += [f"o{bounds.sentence[1:]}" for bounds in shown_bounds(record)]
-    text = "; ".join(texts) or "No upper limit of a risk is known"
+    text = "; ".join(texts) or NO_LIMIT
     return Answer("stated", words.capital(text), _TEXTS["residual"])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedaudit.report import evidence
+from fedaudit.report import evidence, words
 from fedaudit.report.evidence import Status, status_between
 from fedaudit.report.figures.games import games_picture
 from fedaudit.report.first import First
@@ -17,25 +17,16 @@ from fedaudit.report.text.points import (
     far_above,
     fit_problem,
     game_tiles,
+    least_right,
     most_right,
     overtaken,
     protection_word,
     provable,
     ratio,
     shown_points,
-    strongest,
     times,
 )
-from fedaudit.report.words import (
-    capital,
-    count,
-    fixed,
-    from_to,
-    interval,
-    percent,
-    plural,
-    some,
-)
+from fedaudit.report.words import fixed
 from fedaudit.results.games import PointPlayed
 from fedaudit.results.record import Record
 
@@ -89,8 +80,8 @@ def game_verdict(record: Record) -> GameVerdict:
         look="strong leak" if refuted else status,
         headline=_contradiction_headline(refuted) if refuted else _headline(behind, bare, what),
         played=_played(record.games),
-        contradictions=_at_most_some([_contradiction(item) for item in refuted]),
-        claims=_at_most_some(_claims(shown)),
+        contradictions=tuple(map(_contradiction, refuted[:MOST_NAMED])),
+        claims=tuple(_claims(shown)[:MOST_NAMED]),
         meaning=fixed("games")[shows].format(**names),
         limits=tuple(_limits(shown)),
         next=tuple(fixed("games.next")[situation].format(**names).splitlines()),
@@ -105,12 +96,12 @@ def first_of_games(record: Record, verdict: GameVerdict) -> First:
     wrong = sum(contradicted(item.point) for item in shown)
     far = sum(far_above(item.point) for item in shown)
     what = " or ".join(["claimed ε"] * bool(claiming) + ["noise bound"] * bool(bounded))
-    checked = plural(claiming + bounded, "point")
+    checked = words.plural(claiming + bounded, "point")
     if far:
-        controls = f"Claimed ε far below the actual ε at {far} of {plural(claiming, 'point')}"
-        controls += f"; {plural(wrong, 'point')} contradicted by games" * bool(wrong)
+        controls = f"Claimed ε far below the actual ε at {far} of {words.plural(claiming, 'point')}"
+        controls += f"; {words.plural(wrong, 'point')} contradicted by games" * bool(wrong)
     elif wrong:
-        controls = f"{capital(what)} contradicted by games at {wrong} of {checked}"
+        controls = f"{words.capital(what)} contradicted by games at {wrong} of {checked}"
     else:
         controls = f"No {what} contradicted by games ({checked})" if what else "No claim to check"
     return First(
@@ -129,7 +120,7 @@ def first_of_games(record: Record, verdict: GameVerdict) -> First:
 
 def _contradiction_headline(refuted: Sequence[ShownPoint]) -> str:
     first = max(refuted, key=lambda item: item.point.proven_epsilon)
-    more = f", and {plural(len(refuted) - 1, 'more point')}" if len(refuted) > 1 else ""
+    more = f", and {words.plural(len(refuted) - 1, 'more point')}" if len(refuted) > 1 else ""
     what = "claimed epsilon" if first.point.refuted else "actual epsilon"
     what = "bound of the noise" if first.point.rounds else what
     return f"Success contradicts the {what}: {first.name}{more}"
@@ -140,38 +131,36 @@ def _headline(behind: Sequence[ShownPoint], bare: Sequence[ShownPoint], what: st
         right = f"The server is right in {_right(most_right(bare))} of games without a {what}"
         return f"{right}; guessing is right in 50%"
     # The status is about protected clients, and so is this: without protection is in a tile.
-    weakest, best = most_right(behind), strongest(behind)
+    weakest, least = most_right(behind), least_right(behind)
     text = f"With {weakest.name} the server is right in {_right(weakest)} of games"
-    if weakest.point.adv.low > best.point.adv.high:
-        text += f", with {best.name} in {_right(best)}"
-        if len(families(behind)) < len(behind):
-            text += " (each where the server does best)"
+    if least and weakest.point.adv.low > least.point.adv.high:
+        text += f", with {least.name} in {_right(least)}"
     return f"{text}; guessing is right in 50%"
 
 
 def _right(item: ShownPoint) -> str:
-    return percent(item.point.adv.value)
+    return words.percent(item.point.adv.value)
 
 
 def _played(points: Sequence[PointPlayed]) -> str:
     records = evidence.distinct(shortened(point.records, 160) for point in points)
     return fixed("games")["played"].format(
-        points=capital(plural(len(points), "point")),
-        games=from_to(point.adv.total for point in points),
-        targets=from_to(point.targets for point in points),
-        batches=from_to(point.batch for point in points),
-        records=some(records, 3),
+        points=words.capital(words.plural(len(points), "point")),
+        games=words.from_to(point.adv.total for point in points),
+        targets=words.from_to(point.targets for point in points),
+        batches=words.from_to(point.batch for point in points),
+        records=words.some(records, 3),
     )
 
 
 def _contradiction(item: ShownPoint) -> str:
     """Return why a point's success and an epsilon, or a bound, cannot both hold."""
     point = item.point
-    limits = interval(point.adv.low, point.adv.high, "accuracy")
+    limits = words.interval(point.adv.low, point.adv.high, "accuracy")
     text = f"{item.name}: the server is right in {_right(item)} (95% interval {limits}) of games"
     if point.rounds is not None:
         return (
-            f"{text}, more than the {percent(point.most)} that its noise allows any server. "
+            f"{text}, more than the {words.percent(point.most)} that its noise allows any server. "
             "Either the defense does not do what it says, or that bound is wrong."
         )
     text += f", which proves an epsilon of at least {epsilon(point.proven_epsilon)}"
@@ -198,13 +187,13 @@ def _claims(shown: Sequence[ShownPoint]) -> list[str]:
             actual = _range([point.actual_epsilon for point in far])
             gives = f"by its own probabilities gives ε {actual} for one record"
             if ratios := [value for point in far if (value := ratio(point)) is not None]:
-                gives += f", {from_to(ratios, text=times)} times as much"
+                gives += f", {words.from_to(ratios, text=times)} times as much"
         sentences.append(f"{shortened(name, 80)} claims ε {claimed} and {gives}.")
     return sentences
 
 
 def _range(values: Sequence[float | None]) -> str:
-    return from_to([value for value in values if value is not None], text=epsilon)
+    return words.from_to([value for value in values if value is not None], text=epsilon)
 
 
 def fit_warnings(shown: Sequence[ShownPoint]) -> list[str]:
@@ -214,7 +203,7 @@ def fit_warnings(shown: Sequence[ShownPoint]) -> list[str]:
         for problem in fixed("games.fit")
     }
     return [
-        fixed("games.fit")[problem].format(points=some(names, 4))
+        fixed("games.fit")[problem].format(points=words.some(names, 4))
         for problem, names in by_problem.items()
         if names
     ]
@@ -228,16 +217,10 @@ def _limits(shown: Sequence[ShownPoint]) -> list[str]:
     limits = fit_warnings(shown)
     if beyond:
         most = epsilon(max(beyond))
-        counts = {"beyond": count(len(beyond)), "claims": count(len(claims))}
+        counts = {"beyond": words.count(len(beyond)), "claims": words.count(len(claims))}
         limits.append(texts["unprovable"].format(most=most, **counts))
     limits += [texts["claims"]] * bool(claims)
     limits += [texts["rounds"]] * any(point.rounds for point in points)
     again = any(point.targets < point.adv.total for point in points)
     targets = ", and for these targets: each was asked about in several games" * again
     return [*limits, texts["intervals"].format(targets=targets)]
-
-
-def _at_most_some(texts: Sequence[str]) -> tuple[str, ...]:
-    if len(texts) <= MOST_NAMED:
-        return tuple(texts)
-    return (*texts[:MOST_NAMED], f"{plural(len(texts) - MOST_NAMED, 'more point')} in the table.")

@@ -32,8 +32,8 @@ def member_headline(record: Record, status: evidence.Status, *, alone: bool) -> 
 
     Args:
         record: The record.
-        status: The verdict on membership.
-        alone: True if the record is about no other topic.
+        status: Its verdict on membership.
+        alone: Whether the record is about no other topic.
     """
     sides = figures_by_side(record)
     names, front = list(sides), next(iter(sides.values()))

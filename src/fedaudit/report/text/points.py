@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fedaudit.report import evidence
 from fedaudit.report.evidence import grouped
 from fedaudit.report.grid import Tile, shortened
-from fedaudit.report.words import count, interval, number, percent, plural
+from fedaudit.report.words import count, fixed, interval, number, percent, plural
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.games import FIT, HELD_OUT, InRounds, PointPlayed
 from fedaudit.results.record import Record
@@ -31,17 +31,6 @@ _IN_EVERY_NAME = {
     "mechanism.options.shared_mask",
     "mechanism.options.epsilon",
     "mechanism.options.nominal_epsilon",
-}
-_IN_WORDS = {
-    ("mechanism.options.sign_lost", "True"): "sign lost",
-    ("game.validation", "0"): "zero as trained",
-    ("game.validation_copies", "0"): "",
-}
-"""Words for values of settings; a value without words is implied by another one."""
-_OTHERS = {
-    "honest": "others honest",
-    "planted": "all sent the neuron",
-    "dead": "others’ neuron dead",
 }
 
 
@@ -94,20 +83,20 @@ def _varying(points: Sequence[PointPlayed]) -> set[str]:
 
 
 def _settings(point: PointPlayed, varying: set[str]) -> list[str]:
-    named = {
-        (name, value): f"{shortened(name.rpartition('.')[2], 30)}={shortened(value, 30)}"
+    return [
+        fixed("games.settings").get(
+            f"{name}={value}", f"{shortened(name.rpartition('.')[2], 30)}={shortened(value, 30)}"
+        )
         for name, value in point.settings.items()
         if name in varying
-    }
-    return [_IN_WORDS.get(setting, text) for setting, text in named.items()]
+    ]
 
 
 def protection_name(point: PointPlayed) -> str:
-    """Return what protects clients at a point: "bitrand, shared mask", "dp-sgd, sum of 10"."""
+    """Return what protects clients at a point: "bitrand, shared mask", "no defense, sum of 10"."""
     how = point.rounds
     if how is not None:
-        name = "no defense" if how.defense == NO_DEFENSE else shortened(how.defense, 60)
-        return name + f", sum of {count(how.clients)}" * (how.clients > 1)
+        return defense_words(how) + f", sum of {count(how.clients)}" * (how.clients > 1)
     name = "no mechanism" if point.mechanism == NO_MECHANISM else shortened(point.mechanism)
     return name + ", shared mask" * point.shared_mask
 
@@ -129,22 +118,16 @@ def plan_words(rounds: InRounds) -> str:
     parts = [
         plural(rounds.neurons, "neuron") * (rounds.neurons > 1),
         "louder" * (rounds.louder != 1),
-        f"sum of {count(rounds.clients)}, {_OTHERS[rounds.others]}" * (rounds.clients > 1),
+        f"sum of {count(rounds.clients)}, {fixed('games.others')[rounds.others]}"
+        * (rounds.clients > 1),
     ]
     return ", ".join(filter(None, parts))
 
 
 def families(shown: Sequence[ShownPoint]) -> Families:
     """Group points by family, in the record's order; within one by epsilon, or by rounds."""
-
-    def step(item: ShownPoint) -> float:
-        rounds, claimed = item.point.rounds, item.point.claimed_epsilon
-        if rounds is not None:
-            return float(rounds.averaged)
-        return math.inf if claimed is None else claimed
-
     by_name = grouped(shown, lambda item: item.family)
-    return {name: sorted(inside, key=step) for name, inside in by_name.items()}
+    return {name: sorted(inside, key=_step) for name, inside in by_name.items()}
 
 
 def by_protection(shown: Sequence[ShownPoint]) -> tuple[list[ShownPoint], list[ShownPoint]]:
@@ -170,13 +153,24 @@ def most_right(shown: Sequence[ShownPoint]) -> ShownPoint:
     return max(shown, key=lambda item: (item.point.adv.low, item.point.adv.value))
 
 
-def strongest(shown: Sequence[ShownPoint]) -> ShownPoint:
-    """Return the point, of those where the server does best in each family, with least success.
+def least_right(behind: Sequence[ShownPoint]) -> ShownPoint | None:
+    """Return the point with the lowest success rate that the highest is compared with.
 
-    Families are compared at these points, since success depends on epsilon and rounds too.
+    It is of another family with the same epsilon, or as many rounds. Without such a family it is
+    the highest of its own family, so that like is compared with like. None of a single family.
     """
-    worst = [most_right(inside) for inside in families(shown).values()]
-    return min(worst, key=lambda item: (item.point.adv.high, item.point.adv.value))
+    most = most_right(behind)
+    others = [item for item in behind if item.family != most.family]
+    alike = [item for item in others if _step(item) == _step(most)]
+    alike = alike or [most_right(inside) for inside in families(others).values()]
+    return min(alike, key=lambda one: (one.point.adv.high, one.point.adv.value), default=None)
+
+
+def _step(item: ShownPoint) -> float:
+    if item.point.rounds is not None:
+        return float(item.point.rounds.averaged)
+    claimed = item.point.claimed_epsilon
+    return math.inf if claimed is None else claimed
 
 
 def epsilon(value: float) -> str:
@@ -240,10 +234,9 @@ def game_tiles(record: Record) -> list[Tile]:
     what = protection_word(record)
     tiles = []
     if behind:
-        weakest, best = most_right(behind), strongest(behind)
-        tiles.append(_success_tile(f"Server right, weakest {what}", weakest))
-        if best != weakest:
-            tiles.append(_success_tile(f"Server right, strongest {what}", best))
+        tiles.append(_success_tile(f"Server right, weakest {what}", most_right(behind)))
+        if least := least_right(behind):
+            tiles.append(_success_tile(f"Server right, strongest {what}", least))
     if bare:
         tiles.append(_success_tile(f"Server right, no {what}", most_right(bare)))
     claiming = [one for one in shown if one.point.claimed_epsilon is not None]

@@ -2,30 +2,29 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, words
 from fedaudit.report.deciding.clients import clients_of
+from fedaudit.report.deciding.deletion import deletion
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.findings import findings, headlines, standing
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import (
-    WITHHELD,
     clients_named,
     coverage_gaps,
     failures_beside,
     hardly_learned,
     left_out,
-    sides_of,
     unit_of,
-    unlearning_verdict,
 )
 from fedaudit.report.words import fixed
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import by_test_alone
 from fedaudit.results.record import Record
-from fedaudit.results.unlearning import most_left, unlearning_rows
+from fedaudit.results.unlearning import unlearning_rows
 
 
 class PlainVerdict(NamedTuple):
@@ -33,6 +32,7 @@ class PlainVerdict(NamedTuple):
 
     Attributes:
         status: The verdict as one of a few fixed words.
+        badge: The verdict in two or three words, as a reader sees it.
         topics: "membership", "sources" and "clusters" with the verdict on each, the gravest first.
         headline: The verdict as a sentence; of several topics the gravest comes first.
         warning: Why nothing follows from the figures about attacks and defenses; empty where
@@ -43,6 +43,7 @@ class PlainVerdict(NamedTuple):
     """
 
     status: evidence.Status
+    badge: str
     topics: tuple[tuple[str, evidence.Status], ...]
     headline: str
     warning: str
@@ -55,17 +56,18 @@ def verdict(record: Record) -> PlainVerdict:
     """Return the verdict on a record, computed from its figures and controls alone."""
     record = words.cleaned(record)
     found = findings(record)
-    shown = standing(record, found)
+    shown, left = standing(record, found), deletion(record)
     sentences = [
         *headlines(shown),
         *failures_beside(record, shown[0].status),
         coverage_gaps(record),
         *left_out(record),
-        _of_deletion(record),
+        left.headline if left and not evidence.says_nothing(record) else "",
         *(bounds.sentence for bounds in shown_bounds(record)),
     ]
     return PlainVerdict(
         shown[0].status,
+        shown[0].badge or shown[0].status,
         tuple((one.topic, one.status) for one in found),
         ". ".join(filter(None, evidence.distinct(sentences))),
         learning_warning(record),
@@ -73,16 +75,6 @@ def verdict(record: Record) -> PlainVerdict:
         " ".join(evidence.distinct(one.meaning for one in shown)),
         open_points(record, evidence.headline(record)),
     )
-
-
-def _of_deletion(record: Record) -> str:
-    rows = unlearning_rows(record)
-    if not rows or evidence.says_nothing(record):
-        return ""
-    if unlearning_verdict(record) == WITHHELD:
-        return f"The verdict after deletion is {WITHHELD}"
-    most = words.number(most_left(rows).after.number)
-    return f"That is before deletion; after it: {unlearning_verdict(record)} (largest AUC {most})"
 
 
 MOST_WARNED = 3
@@ -119,7 +111,7 @@ def audited(record: Record) -> str:
     view = shortened(record.view.description, 400) or "not described in the record"
     return (
         f"This audit {made}. It asked: {' '.join(questions(record))} {tried} tried. "
-        f"The adversary: {words.sentence(view)}{_undefended(record)}"
+        f"The adversary: {words.sentence(view)}"
     )
 
 
@@ -135,15 +127,6 @@ def _defenses(record: Record) -> str:
     used += [run.defense for run in record.sources] + [run.defense for run in record.clusters]
     names = evidence.distinct(shortened(words.defense_name(name), 60) for name in used)
     return f", with {words.listed(names)}" if names else ""
-
-
-def _undefended(record: Record) -> str:
-    """Return which audited clients do not use the defense: their leak is not the defense's."""
-    sides = sides_of(record)
-    if sides is None:
-        return ""
-    verb = "does" if len(sides.undefended) == 1 else "do"
-    return f" {words.capital(clients_named(sides.undefended))} {verb} not use the defense."
 
 
 def questions(record: Record) -> list[str]:
@@ -162,8 +145,6 @@ def questions(record: Record) -> list[str]:
     return [texts[topic].format(of=of) for topic, applies in asked.items() if applies]
 
 
-MOST_BELOW = 3
-"""Figures below guessing that are named."""
 _FATES = {"refused": " was refused", "failed": " was tried and failed"}
 _NEEDS = re.compile(
     r"(?:0 of \d+ seeds gave this figure(?:, and a mean needs two)?: )?"
@@ -184,18 +165,7 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
         record: The record.
         figures: Those of the headline.
     """
-    refused = Counter(
-        (
-            words.metric_name(one.metric),
-            "It needs more non-members" * bool(needs_more(one)) or _reason(one.note),
-        )
-        for one in figures
-        if one.value is None
-    )
-    found = [
-        f"{metric}: {words.plural(count, 'figure')} not given. {words.sentence(reason)}"
-        for (metric, reason), count in refused.items()
-    ]
+    found = refusals(figures)
     if unsure := sum(by_test_alone(figure) for figure in figures):
         count = words.plural(unsure, "figure")
         found.append(fixed("verdict")["unsure"].format(figures=count))
@@ -205,19 +175,27 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
         for row in record.attacks
         if row.status != "run" or row.note or row.uncovered
     ]
-    below = [f for f in figures if f.metric == AUC and f.high is not None and f.high < 0.5]
-    if below:
-        named = words.some([_below(one, figures) for one in below], MOST_BELOW, "further figures")
-        found.append(fixed("verdict")["below"].format(figures=named))
+    if below := sum(f.metric == AUC and f.high is not None and f.high < 0.5 for f in figures):
+        count = words.plural(below, "figure")
+        found.append(fixed("verdict")["below"].format(figures=count))
     return tuple(found)
+
+
+def refusals(figures: Iterable[Estimate]) -> list[str]:
+    """Return a text for each metric and reason for which figures were refused."""
+    refused = Counter(
+        (
+            words.metric_name(one.metric),
+            "It needs more non-members" * bool(needs_more(one)) or _reason(one.note),
+        )
+        for one in figures
+        if one.value is None
+    )
+    return [
+        f"{metric}: {words.plural(count, 'figure')} not given. {words.sentence(reason)}"
+        for (metric, reason), count in refused.items()
+    ]
 
 
 def _reason(note: str) -> str:
     return shortened(note, 200) or "no reason recorded"
-
-
-def _below(figure: Estimate, figures: list[Estimate]) -> str:
-    label = evidence.label_among(figure, figures)
-    name = f"{shortened(figure.attack, 60)} {words.against(figure.contrast)}"
-    name += f", {label}" * bool(label)
-    return f"{name} (AUC {words.number(figure.number)}, {words.interval_of(figure)})"

@@ -436,14 +436,7 @@ def _sizes_of_frozen(module: nn.Module, parts: Mapping[str, Owner]) -> Iterator[
 
 
 def _chunk(passages: Mapping[str, Passage], beside: int, large: bool, device: torch.device) -> int:
-    """A power of two of samples whose passages stay near the size of the cache.
-
-    Args:
-        passages: Of the layers that are watched.
-        beside: Numbers that other layers make of a sample.
-        large: Whether feature maps are large.
-        device: Where the model is run.
-    """
+    """A power of two of samples whose passages stay near the size of the cache."""
     numbers = sum(p.inputs[0].numel() + math.prod(p.outputs) for p in passages.values()) + beside
     room = by_kind(device, cpu=_CHUNK_BYTES, gpu=_CHUNK_BYTES_ON_GPU)
     fitting = max(1, room // (4 * numbers))

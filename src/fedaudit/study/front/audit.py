@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from io import StringIO
 from pathlib import Path
@@ -29,15 +29,15 @@ from fedaudit.core.progress import bars, quiet
 from fedaudit.core.values import ClientId
 from fedaudit.engines.base import Counted
 from fedaudit.evaluation.sample_scores import read_scores
-from fedaudit.fl.algorithms.base import Server
 from fedaudit.games.run import run_games
-from fedaudit.observe.views import View
 from fedaudit.plan.games import GameStudy
+from fedaudit.plan.identity import own_parts, study_key
 from fedaudit.plan.sections import AuditSection as Audit
 from fedaudit.plan.sections import FiguresSection as Figures
 from fedaudit.plan.sections import Study
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
+from fedaudit.study.build import completed
 from fedaudit.study.front.federation import (
     AttackLike,
     AttacksLike,
@@ -47,13 +47,12 @@ from fedaudit.study.front.federation import (
     plan_of,
 )
 from fedaudit.study.front.games import Games, games_plan
-from fedaudit.study.front.spelling import attack_settings, registering
-from fedaudit.study.running.identity import own_parts, study_key, with_code
+from fedaudit.study.front.references import attack_settings, registering
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 
 if TYPE_CHECKING:
-    from fedaudit.report.summary import PolicyOutcome
+    from fedaudit.report.summary import Section as SummarySection
 
 AnyPlan: TypeAlias = AuditPlan[Study] | AuditPlan[GameStudy]
 Choice = TypeVar("Choice", int, str)
@@ -99,9 +98,7 @@ class Run:
         federation: Federation | None = None,
         *,
         attacks: AttacksLike = (),
-        server: str | Server | None = None,
-        view: str | View | None = None,
-        data_dir: Path | str | None = None,
+        options: AuditOptions | None = None,
     ) -> None:
         """Open the result of an earlier audit.
 
@@ -111,22 +108,20 @@ class Run:
             federation: The audited federation, if further attacks need its objects: no name
                 brings back those of a script or notebook.
             attacks: Those of its attacks that were objects.
-            server: Its server, if that was an object.
-            view: Its view, if that was an object.
-            data_dir: Folder of its data set's file; by default that of the federation's.
+            options: Its options, if server, view or metrics were objects, and the folder of its
+                data set's file as ``data_dir``.
 
         Raises:
             BadInput: There is no record in the folder.
         """
         self.folder = record_at(Path(folder)).parent
+        options = AuditOptions() if options is None else options
         self._objects: Mapping[str, GivenObject] = {}
-        self._data_dir = None if data_dir is None else Path(data_dir)
+        self._data_dir = None if options.data_dir is None else Path(options.data_dir)
         self._record: Record | None = None
         if federation is not None:
-            options = AuditOptions(server=server, view=view)
-            known = plan_of(federation, attacks=attacks, options=options, name=_UNNAMED)
-            self._objects = known.objects
-            self._data_dir = self._data_dir or known.data_dir
+            plan = plan_of(federation, attacks=attacks, options=options, name=_UNNAMED)
+            self._objects, self._data_dir = plan.objects, self._data_dir or plan.data_dir
         if not (self.folder / RECORD_FILE).is_file():
             raise BadInput(f"{folder} holds no record; give the folder of an audit that has ended")
 
@@ -134,8 +129,8 @@ class Run:
     def _of(
         folder: Path, objects: Mapping[str, GivenObject], data_dir: Path | None, record: Record
     ) -> Run:
-        run = Run(folder, data_dir=data_dir)
-        run._objects, run._record = objects, record
+        run = Run(folder)
+        run._objects, run._data_dir, run._record = objects, data_dir, record
         return run
 
     def __repr__(self) -> str:
@@ -255,7 +250,7 @@ class Run:
         write_summary(self.record, target, self._judged(policy), valid_until)
         return target
 
-    def _judged(self, policy: Path | str | None) -> PolicyOutcome | None:
+    def _judged(self, policy: Path | str | None) -> SummarySection | None:
         from fedaudit.gate.outputs import judged
 
         return None if policy is None else judged(self.record, Path(policy))
@@ -354,7 +349,7 @@ def audit(
         >>> run.scores("loss-series").scores.shape
         (300,)
     """
-    from fedaudit.engines.ray_cluster import engine_named
+    from fedaudit.engines.local import engine_named
 
     options = AuditOptions() if options is None else options
     if not isinstance(options, AuditOptions):
@@ -383,7 +378,7 @@ def audit(
     with objects_given(plan.objects):
         folder = Path(out) if out is not None else Path("runs") / _folder_name(plan, called)
         with bars() if progress else nullcontext(quiet) as shown:
-            log = print if progress else _nothing
+            log: Callable[[str], None] = print if progress else lambda text: None
             if isinstance(plan.study, Study):
                 record = run_study(
                     plan.study,
@@ -411,7 +406,7 @@ def _refuse_of_federations(options: AuditOptions, given: Mapping[str, object]) -
 
 
 def _refuse_elsewhere(plan: AnyPlan, engine: Counted | None, workers: int) -> None:
-    """Refuses to send to other processes what no import brings back there."""
+    """Raise if other processes would need an object that they cannot import."""
     if engine is None and workers == 1:
         return
     sent = {"model", "algorithm", "defense", *(["attack"] if engine is not None else [])}
@@ -438,7 +433,7 @@ def _chosen(what: str, given: Choice | None, there: Iterable[Choice]) -> Choice:
 
 
 def _named_after(out: Path | str | None) -> str:
-    """A name for people: that of the folder, of the characters that names may have."""
+    """Return the name of an audit: that of its folder, in characters that names may have."""
     if out is None:
         return _UNNAMED
     name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", Path(out).absolute().name)
@@ -446,8 +441,4 @@ def _named_after(out: Path | str | None) -> str:
 
 
 def _folder_name(plan: AnyPlan, name: str) -> str:
-    return f"{name}-{study_key(with_code(plan.study))[:_KEY_LENGTH]}"
-
-
-def _nothing(text: str) -> None:
-    """Logs nothing."""
+    return f"{name}-{study_key(completed(plan.study))[:_KEY_LENGTH]}"

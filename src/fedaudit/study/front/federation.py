@@ -53,7 +53,7 @@ from fedaudit.plan.sections import ShiftSection as Shift
 from fedaudit.plan.sections import Study
 from fedaudit.plan.sections import TrainingSection as Training
 from fedaudit.plan.values import study_from
-from fedaudit.study.front.spelling import (
+from fedaudit.study.front.references import (
     attack_settings,
     data_reference,
     defense_settings,

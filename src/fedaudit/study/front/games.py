@@ -18,7 +18,7 @@ from fedaudit.plan.games import GameStudy
 from fedaudit.plan.games import NeuronSection as Neuron
 from fedaudit.plan.games import RoundsSection as Rounds
 from fedaudit.study.front.federation import AuditPlan, DataLike, DefenseLike, numbers, sections
-from fedaudit.study.front.spelling import (
+from fedaudit.study.front.references import (
     Register,
     data_reference,
     mechanism_reference,

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedaudit.core.errors import BadInput, FedauditError, option
+from fedaudit.core.errors import BadInput, FedauditError, option, setting
 from fedaudit.core.files import (
     RECORD_FILE,
     REPORT_FILE,
@@ -16,10 +16,10 @@ from fedaudit.core.files import (
     write_object,
 )
 from fedaudit.plan.games import GameStudy, Plan, plan_from
+from fedaudit.plan.identity import FOR_PEOPLE, settings_of
 from fedaudit.plan.sections import Study
 from fedaudit.results.older import GROWTH, settled
 from fedaudit.results.text import made_plain
-from fedaudit.study.running.identity import FOR_PEOPLE, settings_of
 from fedaudit.study.running.outputs import refuse_page_alone
 
 if TYPE_CHECKING:
@@ -311,11 +311,7 @@ def _claimed(out: Path, study: Plan, *, has_record: bool) -> Growth | None:
 
 
 def _added_to(record: "Record", out: Path, study: Plan) -> Growth | None:
-    """Return what a study adds to that of a record whose study's file is gone.
-
-    Raises:
-        BadInput: That study had grown, and nothing says by what.
-    """
+    """Return what a study adds to that of a record whose study's file is gone."""
     if any(AFTER_A_LOOK in sentence for sentence in record.untested):
         raise BadInput(
             f"{out} holds the record of a study that had grown, and no {STUDY_FILE}, which says by "
@@ -443,7 +439,7 @@ def difference(there: object, here: object, name: str = "") -> str:
             if there.get(key) != here.get(key):
                 inner = f"{name}.{key}" if name else str(key)
                 return difference(there.get(key), here.get(key), inner)
-    return f"{name} is {_short(there)} there and {_short(here)} here"
+    return f"{setting(name)} is {_short(there)} there and {_short(here)} here"
 
 
 def _short(value: object) -> str:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged, option
 from fedaudit.core.files import own_folder
-from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import flat
 from fedaudit.evaluation.accuracy import (
     EvaluationSplit,
@@ -19,8 +18,7 @@ from fedaudit.evaluation.accuracy import (
     counts_fit,
     evaluation_split,
 )
-from fedaudit.evaluation.clusters import cluster_notes
-from fedaudit.fl.simulate import simulate
+from fedaudit.fl.algorithms.base import ChoosesModels
 from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.measurements import (
     MeasuredRound,
@@ -37,7 +35,6 @@ from fedaudit.observe.views import seen_from
 from fedaudit.plan.parts import Setup, Work
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import Measuring, measure_round, measuring_on
-from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.pictures import draw
 
 
@@ -211,21 +208,8 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
         Damaged: A file in the folder cannot be read.
     """
     own_folder(folder.parent, folder.name)
-    rounds = setup.study.training.rounds
-    everybody, seed = setup.everybody, seed_for(setup.seed, "federation")
-    stream = simulate(
-        setup.algorithm,
-        everybody.data,
-        rounds=rounds,
-        seed=seed,
-        defenses=everybody.defenses,
-        server=setup.server,
-        engine=work.engine,
-        participation=setup.study.training.participation,
-        checkpoint=folder / "checkpoint.safetensors",
-        device=work.device,
-    )
-    key = run_key(setup.study, setup.seed, work.device.type)
+    rounds, key = setup.study.training.rounds, setup.key(work.device.type)
+    stream = setup.simulated(work.engine, work.device, folder / "checkpoint.safetensors")
     for one in setup.extensions:
         stream = one.watching(stream, setup, folder, key, work.progress)
     told = keeping_usage(stream, setup.deal.clients, folder, key)
@@ -260,7 +244,7 @@ def stored_rounds(setup: Setup, folder: Path) -> list[Stored]:
             f"{list(setup.measured_rounds)}; let the study end if it has not, else delete the "
             "folder and run it again"
         )
-    key = run_key(setup.study, setup.seed, measured_on(stored))
+    key = setup.key(measured_on(stored))
     for one in stored:
         what = f"the measured round {one.measured.index} in {folder}"
         if one.notes.get("run") != key:
@@ -316,13 +300,16 @@ def _measure(
 ) -> None:
     measured = measuring(round)
     write_round(folder, round, setup.study.audit.keep)
-    key = run_key(setup.study, setup.seed, device.type)
+    key = setup.key(device.type)
     notes = {"complete": str(round.complete), "run": key}
     if device.type != "cpu":
         notes["device"] = device.type
     is_last = round.index == setup.measured_rounds[-1]
     notes |= accuracy_notes(setup, given, round, device, means=is_last)
-    notes |= cluster_notes(setup, round, device)
+    if isinstance(setup.algorithm, ChoosesModels):
+        from fedaudit.evaluation.clusters import cluster_notes
+
+        notes |= cluster_notes(setup, round, device)
     for one in setup.extensions:
         one.measure(setup, round, folder, notes, device)
     if is_last:

@@ -107,11 +107,7 @@ def write_pictures(setup: Setup, folder: Path, findings: "Findings", path: Path)
 
 
 def _read(path: Path, setup: Setup) -> Tensor:
-    """Return what :func:`draw` left.
-
-    Raises:
-        Damaged: It left something else.
-    """
+    """Return what :func:`draw` left."""
     pictures = read_tensors(path)[0].get("pictures", torch.zeros(0))
     inputs = setup.dataset.train.inputs
     fields = () if inputs is None else inputs.fields

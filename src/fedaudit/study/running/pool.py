@@ -25,11 +25,10 @@ from fedaudit import __version__
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import Lock, own_folder, own_place, read_object, write_object
 from fedaudit.core.modules import frozen_digest
-from fedaudit.core.objects import source_behind, stated
+from fedaudit.core.objects import canonical_repr, source_behind
 from fedaudit.core.values import Samples
 from fedaudit.plan.parts import Setup
 from fedaudit.signals.base import Signal
-from fedaudit.study.running.identity import run_key
 
 RUN_FILE = "run.json"
 RUNS_FILE = "runs.json"
@@ -76,7 +75,7 @@ _IDENTITY = TypeAdapter(Identity)
 def identity_of(run: Setup, kind: str) -> Identity:
     """Identity of a run on a kind of device."""
     signals = {signal.name: _signal_text(signal) for signal in run.signals}
-    return Identity(run_key(run.study, run.seed, kind), _data_digest(run), signals)
+    return Identity(run.key(kind), _data_digest(run), signals)
 
 
 def place_of(run: Setup, out: Path, pool: Path | None, kind: str) -> Path:
@@ -174,7 +173,7 @@ def locked(place: Path, log: Callable[[str], None] = lambda text: None) -> Itera
 def _signal_text(signal: Signal) -> str:
     """A signal with its settings, and the source of one of the user's own."""
     source = source_behind(type(signal))
-    return f"{stated(signal)} {source}" if source else stated(signal)
+    return f"{canonical_repr(signal)} {source}" if source else canonical_repr(signal)
 
 
 def _data_digest(run: Setup) -> str:

@@ -23,19 +23,17 @@ from fedaudit.core.errors import BadInput, Unsupported, custom_code, setting
 from fedaudit.core.importing import line_of
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.modules import CHUNK, as_taken, outputs_of
-from fedaudit.core.objects import stated
-from fedaudit.core.seeds import seed_for, seeded_numpy
+from fedaudit.core.objects import canonical_repr
+from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import Architecture, Batch, ClientId, Samples
 from fedaudit.engines.base import Counted
 from fedaudit.evaluation.truth import UnitTruth, pooled, repeats, target_truth
-from fedaudit.extensions.unlearning import try_ascent
 from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn, Visit
-from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import try_step
-from fedaudit.metrics.evaluate import CONTRASTS
-from fedaudit.metrics.larger import smallest_auc
+from fedaudit.metrics.power import smallest_auc
 from fedaudit.metrics.rate_limits import inconclusive
+from fedaudit.metrics.table import CONTRASTS
 from fedaudit.plan.dealing import left_to_train
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
@@ -152,17 +150,7 @@ def refuse_unusable(run: Setup, device: torch.device) -> None:
     Raises:
         FedauditError: As :func:`fedaudit.fl.simulate.simulate`.
     """
-    everybody = run.everybody
-    simulate(
-        run.algorithm,
-        everybody.data,
-        rounds=run.study.training.rounds,
-        seed=seed_for(run.seed, "federation"),
-        defenses=everybody.defenses,
-        server=run.server,
-        participation=run.study.training.participation,
-        device=device,
-    )
+    run.simulated(device=device)
 
 
 def refuse_missing_accountant(run: Setup, device: torch.device) -> None:
@@ -233,13 +221,10 @@ def _unmeasurable(
     )
 
 
-def refuse_unforgettable_batches(run: Setup, device: torch.device) -> None:
-    """Refuse networks that cannot climb the loss of forgotten samples in the batches they have.
-
-    Raises:
-        BadInput: As :func:`fedaudit.extensions.unlearning.try_ascent`.
-    """
-    try_ascent(run)
+def refuse_untrainable_extensions(run: Setup, device: torch.device) -> None:
+    """Refuse extensions of a run that could not train what they train after it."""
+    for one in run.extensions:
+        one.refuse_untrainable(run)
 
 
 Check = Callable[[Setup, torch.device], None]
@@ -249,7 +234,7 @@ CHECKS: tuple[Check, ...] = (
     refuse_missing_accountant,
     refuse_untrainable_batches,
     refuse_unmeasurable_batches,
-    refuse_unforgettable_batches,
+    refuse_untrainable_extensions,
 )
 """What is tried on every run, and on the adversary's own federations, once they are set up."""
 
@@ -354,7 +339,7 @@ def _clients_by_defense(run: Setup) -> dict[str, list[ClientId]]:
     found = dict[str, list[ClientId]]()
     for client in sorted(run.deal.clients):
         defense = run.defenses.get(client)
-        found.setdefault("" if defense is None else stated(defense), []).append(client)
+        found.setdefault("" if defense is None else canonical_repr(defense), []).append(client)
     return found
 
 
@@ -400,7 +385,7 @@ def _turn(
     run: Setup, client: ClientId, net: Architecture, round: int, device: torch.device
 ) -> Turn:
     """A client's turn at an untrained model, as in the run that is to come."""
-    seed, cohort = seed_for(run.seed, "federation"), run.cohort(round)
+    cohort = run.cohort(round)
     if client not in cohort:
         cohort = tuple(sorted(run.deal.clients))
     visit = Visit(
@@ -409,7 +394,7 @@ def _turn(
         client=client,
         cohort=cohort,
         weights=dict.fromkeys(cohort, 1 / len(cohort)),
-        seed=seed,
+        seed=run.federation_seed,
         device=device,
     )
     return visit.at(net.initial(0))

@@ -17,12 +17,13 @@ from fedaudit.core.modules import refuse_unfit
 from fedaudit.core.pretrained import pretrained_file
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seed_globally, seeded
+from fedaudit.core.tasks import Task
 from fedaudit.core.values import Architecture, Params, Samples
 from fedaudit.datasets.catalog import load
 from fedaudit.engines.local import one_thread
 from fedaudit.models import architecture
 from fedaudit.observe.tensors import read_tensors, write_tensors
-from fedaudit.plan.named import task_of
+from fedaudit.plan.parts import Parts
 from fedaudit.plan.sections import PretrainingSection, Study
 from fedaudit.study.build import dataset_of
 
@@ -34,7 +35,7 @@ _SETTINGS = "settings"
 
 
 def pretrained_for(
-    study: Study,
+    parts: Parts,
     data_dir: Path | None = None,
     *,
     device: torch.device = CPU,
@@ -47,7 +48,7 @@ def pretrained_for(
     goes on where it was.
 
     Args:
-        study: Its settings; without a ``[pretraining]`` table nothing is done.
+        parts: Of the study; without a ``[pretraining]`` table nothing is done.
         data_dir: Folder with data sets; by default what ``FEDAUDIT_DATA`` says.
         device: Where to train.
         progress: Called with (phase, done, total) as training goes on.
@@ -56,7 +57,7 @@ def pretrained_for(
     Raises:
         FedauditError: The data are not there, or the folder cannot be written.
     """
-    given = study.pretraining
+    study, given = parts.study, parts.study.pretraining
     if given is None:
         return
     file = pretrained_file(study.pretrained_name)
@@ -81,7 +82,7 @@ def pretrained_for(
         if file.is_file():
             return
         log(f"pretraining once, for {file}; a stopped one goes on where it was")
-        net, samples = _public(study, given, data_dir)
+        net, samples = _public(study, parts.task, given, data_dir)
         part = folder / "training.safetensors"
         trained = _trained(net, samples, given, part, device, progress)
         if not all(bool(value.isfinite().all()) for value in trained.values()):
@@ -109,10 +110,10 @@ def _refuse_other(file: Path, study: Study) -> None:
 
 
 def _public(
-    study: Study, given: PretrainingSection, data_dir: Path | None
+    study: Study, task: Task, given: PretrainingSection, data_dir: Path | None
 ) -> tuple[Architecture, Samples]:
     """The network and the data that it is trained on."""
-    task, data = task_of(study.task), given.data
+    data = given.data
     public = load(data.name, task, data.classes, data_dir=data_dir, seed=given.seed, **data.options)
     train = public.train
     own = dataset_of(study, task, study.seeds[0], data_dir).train

@@ -18,7 +18,7 @@ from fedaudit.plan.parts import Means, Setup, Work
 from fedaudit.plan.sections import Study
 from fedaudit.plan.values import study_from
 from fedaudit.results.record import Record
-from fedaudit.study.build import setup
+from fedaudit.study.build import resolve, run_of
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import (
     ATTACKS,
@@ -27,7 +27,6 @@ from fedaudit.study.running.folder import (
     refuse_other_record,
     replaced_attacks,
 )
-from fedaudit.study.running.identity import with_code
 from fedaudit.study.running.observing import (
     measured_of_kept,
     measured_on,
@@ -85,9 +84,9 @@ def contradicting_signals(
 
 
 def _contradicting(recording: Path, data_dir: Path | None) -> Iterator[str]:
-    study = recorded_study(recording)
-    for seed in study.seeds:
-        run, folder = setup(study, seed, data_dir), run_folder(recording, seed)
+    parts = resolve(recorded_study(recording))
+    for seed in parts.study.seeds:
+        run, folder = run_of(parts, seed, data_dir), run_folder(recording, seed)
         refuse_other_data(run, folder)
         stored = stored_rounds(run, folder)
         again = measured_of_kept(run, folder, stored, run.signals, Work())
@@ -176,12 +175,13 @@ def _attacked(
 ) -> Record:
     clock = Clock()
     study = recorded_study(recording)
-    asked = with_code(_asked(study, names, figures))
+    parts = resolve(_asked(study, names, figures))
+    asked = parts.study
     _refuse_taken(out, asked)
     sweep(out, before=clock.at)
     runs, stored, notes = [], [], list[str]()
     for seed in study.seeds:
-        run = setup(asked, seed, data_dir)
+        run = run_of(parts, seed, data_dir)
         folder = run_folder(recording, seed)
         refuse_other_data(run, folder)
         rounds = with_all_signals(run, folder, stored_rounds(run, folder), work, notes.append)
@@ -289,11 +289,7 @@ def refuse_other_data(run: Setup, folder: Path) -> None:
 def _with_fitted_attacks(
     run: Setup, recording: Path, work: Work, log: Callable[[str], None], *, named: bool
 ) -> Setup:
-    """The run with attacks fitted on what the recording has to learn from, or compare with.
-
-    Raises:
-        Damaged: What is there is damaged: to leave an attack out in silence would look like safety.
-    """
+    """The run with attacks fitted on what the recording has to learn from, or compare with."""
     folder = run_folder(recording, run.seed)
     for one in run.extensions:
         means = Means(folder, partial(_measured_own, recording, one.table), work.progress)

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
@@ -15,17 +16,15 @@ from fedaudit.core.metric_names import EPSILON
 from fedaudit.core.values import Architecture, Sees
 from fedaudit.evaluation.accuracy import accuracy_by_round, utility
 from fedaudit.evaluation.analysis import analyse
-from fedaudit.evaluation.clusters import cluster_result
-from fedaudit.evaluation.controls import controls, planted_leak, source_controls
-from fedaudit.evaluation.guarantees import formal_epsilons
+from fedaudit.evaluation.controls import controls, planted_leak
 from fedaudit.evaluation.sample_scores import write_scores
-from fedaudit.evaluation.source import SourceFound, source_results
 from fedaudit.evaluation.truth import Findings, run_coordinates
 from fedaudit.evaluation.uploads import peer_controls, reported_controls
-from fedaudit.extensions.examples import LearnedFrom
+from fedaudit.fl.algorithms.base import ChoosesModels
 from fedaudit.metrics.intervals import FEWEST_RUNS
 from fedaudit.observe.measurements import Stored, rounds_with, stacked
 from fedaudit.observe.usage import Usage, read_usage
+from fedaudit.plan.identity import config_of, settings_of
 from fedaudit.plan.named import assigns_classes
 from fedaudit.plan.parts import Extension, MeasuredRun, Setup, Work
 from fedaudit.plan.sections import ServerSection
@@ -49,9 +48,12 @@ from fedaudit.results.record import (
 from fedaudit.results.sources import SourceResult
 from fedaudit.results.text import plain
 from fedaudit.study.running.environment import Clock, environment
-from fedaudit.study.running.identity import config_of, run_key, settings_of
 from fedaudit.study.running.observing import measured_on
 from fedaudit.study.running.pictures import write_pictures
+
+if TYPE_CHECKING:
+    from fedaudit.evaluation.clusters import ClusterFound
+    from fedaudit.evaluation.source import SourceFound
 
 _MOST_CLIENTS = 50
 """Of larger federations, only the audited clients have rows."""
@@ -85,7 +87,7 @@ def conclude(
     """
     # First, so that a folder that cannot be written is found out before the work.
     out.mkdir(parents=True, exist_ok=True)
-    findings, checks, sources = Findings(), list[ControlResult](), list[SourceFound]()
+    findings, checks, sources = Findings(), list[ControlResult](), list["SourceFound"]()
     usage = list[UsageRow]()
     for run, rounds in zip(runs, stored, strict=True):
         log(f"seed {run.seed}: attacks and their figures")
@@ -95,17 +97,22 @@ def conclude(
         measured = stacked((one.measured for one in rounds), about=targets)
         if run.on_membership:
             analyse(run, measured, findings, work.progress)
-        sources += source_results(run, measured, findings.failed, rounds[-1].notes, work.progress)
+        if run.on_source:
+            from fedaudit.evaluation.source import source_controls, source_results
+
+            end = rounds[-1].notes
+            sources += source_results(run, measured, findings.failed, end, work.progress)
         log(f"seed {run.seed}: controls")
         if run.on_membership:
             checks += controls(run, findings, work.device, work.progress)
-        checks += source_controls(run, work.device)
+        if run.on_source:
+            checks += source_controls(run, work.device)
         checks += reported_controls(run, rounds)
         checks += peer_controls(run, rounds)
         if run.study.figures.planted_leak:
             log(f"seed {run.seed}: a twin run with a planted leak")
             checks += planted_leak(run, work)
-        used = read_usage(places[run.seed], run_key(run.study, run.seed, measured_on(rounds)))
+        used = read_usage(places[run.seed], run.key(measured_on(rounds)))
         usage += [] if used is None else usage_rows(run, used)
     besides = list[Estimate]()
     for kind, having in _extended(runs, stored, places).items():
@@ -129,7 +136,7 @@ def _extended(
     """Return the runs that have an extension of a kind, by kind."""
     having: dict[type[Extension], list[MeasuredRun]] = {}
     for run, rounds in zip(runs, stored, strict=True):
-        key = run_key(run.study, run.seed, measured_on(rounds))
+        key = run.key(measured_on(rounds))
         for one in run.extensions:
             measured = MeasuredRun(run, rounds, places[run.seed], key)
             having.setdefault(type(one), []).append(measured)
@@ -143,16 +150,20 @@ def assembled(
     checks: list[ControlResult],
     environment: Environment,
     usage: Sequence[UsageRow] = (),
-    sources: Sequence[SourceFound] = (),
+    sources: "Sequence[SourceFound]" = (),
     besides: Sequence[Estimate] = (),
     notes: Sequence[str] = (),
 ) -> Record:
     """Assemble the record of the runs of one study."""
     first, study, recorded = runs[0], runs[0].study, runs[0].recorded
     measured = list(zip(runs, stored, strict=True))
-    clusters = [found for run, rounds in measured if (found := cluster_result(run, rounds))]
+    clusters: list[ClusterFound] = []
+    if isinstance(first.algorithm, ChoosesModels):
+        from fedaudit.evaluation.clusters import cluster_result
+
+        clusters = [found for run, rounds in measured if (found := cluster_result(run, rounds))]
     alpha = study.figures.alpha
-    figures = corrected(findings, alpha) + formal_epsilons(runs) + list(besides)
+    figures = [*corrected(findings, alpha), *_formal_epsilons(runs), *besides]
     on_sources = [figure for one in sources for figure in one.figures]
     on_fair_draws = [figure for one in sources for figure in one.others]
     on_clusters = [figure for one in clusters for figure in one.figures]
@@ -206,6 +217,14 @@ def assembled(
         coverage=recorded.coverage if recorded else _coverage(runs, stored),
         untested=[*_untested(first), *uncovered, *notes],
     )
+
+
+def _formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
+    if not any(run.defenses for run in runs):
+        return []
+    from fedaudit.evaluation.guarantees import formal_epsilons
+
+    return formal_epsilons(runs)
 
 
 def _coverage(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) -> Coverage:
@@ -335,7 +354,7 @@ def _untested(run: Setup) -> list[str]:
     said += [sentence for one in run.extensions if (sentence := one.untested())]
     if run.on_membership and not any(one.needs_references for one in run.attacks.values()):
         said.append("Attacks that compare with reference models (RMIA, LiRA).")
-    if run.extension(LearnedFrom) is None:
+    if not any(one.table == "shadow" for one in run.extensions):
         said.append(
             "Attacks that train a classifier on a federation of their own, or on known members."
         )

@@ -30,7 +30,6 @@ from fedaudit.study.running.folder import (
     growth_notes,
     refuse_other_study,
 )
-from fedaudit.study.running.identity import with_code
 from fedaudit.study.running.observing import (
     disk_needed,
     observe,
@@ -41,7 +40,6 @@ from fedaudit.study.running.observing import (
 )
 from fedaudit.study.running.pool import is_measured, locked, place_of, write_run_places
 from fedaudit.study.running.preflight import check_run, detectable_leaks, refuse_place
-from fedaudit.study.running.pretraining import pretrained_for
 
 if TYPE_CHECKING:
     from fedaudit.results.record import Record
@@ -98,9 +96,12 @@ def run_study(
     """
     clock = Clock()
     refuse_place(device, workers, engine)
-    study = with_code(as_begun(study, out))
-    pretrained_for(study, data_dir, device=device, progress=progress, log=log)
-    parts = resolve(study)
+    parts = resolve(as_begun(study, out))
+    study = parts.study
+    if study.pretraining is not None:
+        from fedaudit.study.running.pretraining import pretrained_for
+
+        pretrained_for(parts, data_dir, device=device, progress=progress, log=log)
     runs = [run_of(parts, seed, data_dir) for seed in study.seeds]
     for run in runs:
         check_run(run, device)
@@ -217,11 +218,7 @@ def _announce(
 
 
 def _refuse_full_disk(place: Path, need: int, out: Path, results: int) -> None:
-    """Raise if what a study keeps of its runs and its results do not fit on their disks.
-
-    Raises:
-        BadInput: They do not.
-    """
+    """Raise if what a study keeps of its runs and its results do not fit on their disks."""
     if place.stat().st_dev == out.stat().st_dev:
         need, results = need + results, 0
     for folder, bytes_, remedy in (

@@ -1,4 +1,4 @@
-"""Limits that larger samples would give if the figure itself stayed what it is."""
+"""Statistical power: what this sample size can detect, and what limits a larger one would give."""
 
 import math
 from bisect import bisect_left

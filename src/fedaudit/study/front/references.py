@@ -67,13 +67,13 @@ class _Kind(NamedTuple):
     Attributes:
         wanted: All of it, for refusals.
         catalogue: Classes, functions and objects that have names.
-        base: Class of its objects.
+        base: Class of its objects; none if only names, classes and functions are taken.
         make: Returns what the name of an object stands for; the object itself if None.
     """
 
     wanted: str
     catalogue: Mapping[str, object] = {}
-    base: type = type(None)
+    base: type | tuple[()] = ()
     make: Callable[[object, str], object] | None = Copies
 
 
@@ -146,15 +146,13 @@ def reference(kind: str, given: object) -> PartReference:
         raise BadInput(f"{an(kind)} is {known.wanted}; got {type_of(what)}")
     if isinstance(what, Task) and what.name in TASKS:
         return PartReference(what.name, dict(what.settings))
-    settings = None if kind == "model" else plain_settings(what, besides=_GIVEN_BY_GROUP)
+    # Clients of a defense are those of its group, and values of a network are no settings.
+    elsewhere = ("coalition", "members") if kind == "defense" else ()
+    settings = None if kind == "model" else plain_settings(what, besides=elsewhere)
     if settings is None:
         label = getattr(what.of, "__name__", "metric") if isinstance(what, Metric) else ""
         return snapshot_reference(what, make=known.make, label=label)
     return reference(kind, NamedPart(type(what), settings))
-
-
-_GIVEN_BY_GROUP = ("coalition", "members")
-"""Fields of a defense that its group of clients decides."""
 
 
 def _named_in(catalogue: Mapping[str, object], value: object) -> str | None:

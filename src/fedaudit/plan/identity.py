@@ -14,7 +14,7 @@ from fedaudit.core.importing import (
     module_digest,
     sources_of,
 )
-from fedaudit.datasets.catalog import READERS
+from fedaudit.datasets.catalog import READERS, custom_source
 from fedaudit.plan.games import GameStudy, Plan
 from fedaudit.plan.optional import OPTIONAL
 from fedaudit.plan.sections import RiskSection, Study
@@ -133,16 +133,18 @@ def _parts(study: Study) -> list[tuple[str, str]]:
 
 
 def with_code(study: PlanKind) -> PlanKind:
-    """Return the study as it is carried out, with settings that follow from others.
-
-    These are the digest of the source that defines each of its own parts, and the number of
-    samples for source inference.
+    """Return the study with the digest of the source that defines each of its own parts.
 
     Raises:
         BadInput: A module cannot be imported or must not be, or a part is another than the one
             that the study was made with.
     """
-    found = sources_of(own_parts(study))
+    parts = own_parts(study)
+    for kind, name in parts:
+        if kind == "data set":
+            # It may be a misspelt format, which a refusal to import does not say.
+            custom_source(name)
+    found = sources_of(parts)
     modules = {key.partition(":")[0] for key in found if not is_handed_over(key)}
     for key, digest in study.code.items():
         is_module = key in modules
@@ -160,13 +162,7 @@ def with_code(study: PlanKind) -> PlanKind:
             f"SHA-256 {now[:16]}... instead of {digest[:16]}...; restore the file, or run the "
             "study again without that entry of code"
         )
-    # Not at the top: a study's name needs none of what trains it.
-    from fedaudit.study.build import with_source_samples
-
-    complete = study.model_copy(update={"code": found})
-    if isinstance(complete, Study):
-        complete = with_source_samples(complete)
-    return cast(PlanKind, complete)
+    return cast(PlanKind, study.model_copy(update={"code": found}))
 
 
 def _settings(study: Plan, without: Collection[str]) -> dict[str, object]:
