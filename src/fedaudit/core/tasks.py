@@ -60,6 +60,7 @@ class NextTokens(NamedTuple):
         counted: Which of them count: padding does not.
 
     Examples:
+        >>> import torch
         >>> logits, tokens = torch.zeros(1, 3, 5), torch.tensor([[4, 2, 0]])
         >>> next_token().tokens(logits, tokens).counted
         tensor([[ True, False]])
@@ -80,6 +81,7 @@ class Utility(NamedTuple):
             is a rate; where they are not, less is better.
 
     Examples:
+        >>> import torch
         >>> accuracy = classification().utility
         >>> accuracy.of(torch.tensor([[0.1, 0.9]]), torch.tensor([1]))
         tensor([1.])
@@ -150,6 +152,7 @@ class Task:
         takes: What a model is called with, in words; empty for one tensor with a row a sample.
 
     Examples:
+        >>> import torch
         >>> task = classification()
         >>> task.losses(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
         tensor([0.6931])
@@ -327,6 +330,7 @@ def regression() -> Task:
     """One or several numbers a sample: mean squared error.
 
     Examples:
+        >>> import torch
         >>> outputs, targets = torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [4.0]])
         >>> regression().losses(outputs, targets)
         tensor([0., 4.])
@@ -477,6 +481,7 @@ class Denoising(Task):
         fixed: Whether draws are the same for all; else each sample gets others at each model.
 
     Examples:
+        >>> import torch
         >>> def predict_no_noise(noisy, steps):
         ...     return torch.zeros_like(noisy)
         >>> denoising(draws=4).outputs(predict_no_noise, torch.zeros(2, 1, 8, 8)).shape
@@ -630,6 +635,8 @@ def of_loss(name: str, losses: PerSampleLoss) -> Task:
         losses: Of (outputs, targets), one number a sample.
 
     Examples:
+        >>> from torch import nn
+        >>> import torch
         >>> from torch.nn.functional import mse_loss
         >>> def squared(outputs, targets):
         ...     return mse_loss(outputs, targets, reduction="none").mean(1)

@@ -387,6 +387,10 @@ class ConfiguredDefense(Defense):
             ``[0, 1]``; each has a separate instance. None for all clients that have no other.
 
     Examples:
+        >>> from dataclasses import dataclass
+        >>> import torch
+        >>> from fedaudit.core.values import Batch
+        >>> from fedaudit.defenses import ConfiguredDefense
         >>> @dataclass(frozen=True)
         ... class Jitter(ConfiguredDefense):
         ...     sigma: float = 0.3

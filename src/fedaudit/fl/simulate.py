@@ -122,6 +122,7 @@ def simulate(
             to share a GPU.
 
     Examples:
+        >>> import torch
         >>> from fedaudit.core.values import Samples
         >>> from fedaudit.fl.algorithms.fedavg import FedAvg
         >>> from fedaudit.fl.training.local import LocalTraining

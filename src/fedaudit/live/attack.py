@@ -86,6 +86,7 @@ def attack_recording(
         Damaged: The recording is incomplete or altered.
 
     Examples:
+        >>> from torch import nn
         >>> import fedaudit as fa
         >>> import torch
         >>> net = torch.nn.Linear(2, 2)

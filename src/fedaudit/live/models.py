@@ -44,6 +44,7 @@ class CanaryClients:
         seed: Seed of directions and coins.
 
     Examples:
+        >>> from torch import nn
         >>> canaries = CanaryClients(nn.Linear(2, 2), count=40, length=1.0, seed=1)
         >>> len(canaries.sends)
         40
@@ -234,6 +235,7 @@ def unlearning(
             margin.
 
     Examples:
+        >>> from torch import nn
         >>> import torch
         >>> generator = torch.Generator().manual_seed(1)
         >>> features, labels = torch.randn(200, 2, generator=generator), torch.arange(200) % 2

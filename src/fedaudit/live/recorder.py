@@ -678,6 +678,7 @@ def record(
         Damaged: The recording to continue cannot be read.
 
     Examples:
+        >>> from torch import nn
         >>> import torch
         >>> from fedaudit.live.audited import fair_split
         >>> data = {c: (torch.randn(60, 2), torch.arange(60) % 2) for c in (0, 1)}

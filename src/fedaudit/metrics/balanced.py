@@ -40,6 +40,7 @@ class HeldOutAccuracy(IntervalEstimate[float]):
         n_nonmembers: Non-members in the evaluation half.
 
     Examples:
+        >>> import numpy as np
         >>> scores, is_member = np.arange(40), np.arange(40) >= 20
         >>> held_out_balanced_accuracy(scores, is_member, rng=np.random.default_rng(0)).value
         0.9
@@ -112,6 +113,13 @@ def best_balanced_accuracy(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> O
 
     It is optimistic by construction. Use it to reproduce published tables, never for a claim.
 
+    Args:
+        scores: One score a sample, larger for likelier members.
+        is_member: Whether each sample is a member.
+
+    Returns:
+        The accuracy with the threshold that has it.
+
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
 
@@ -144,6 +152,7 @@ def held_out_balanced_accuracy(
         BadInput: Fewer than two samples on a side, or bad scores.
 
     Examples:
+        >>> import numpy as np
         >>> scores, is_member = np.arange(40), np.arange(40) >= 20
         >>> held_out = held_out_balanced_accuracy(scores, is_member, rng=np.random.default_rng(0))
         >>> held_out.n_members, held_out.value, round(held_out.low, 3)

@@ -32,6 +32,7 @@ class PermutationNull(Limits[float]):
         alarms: Permutations whose 95 % interval excluded 0.5; a twentieth is expected.
 
     Examples:
+        >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(40) < 20
         >>> permuted_membership(rng.normal(size=40), is_member, rng=rng, permutations=100).passed
         True
@@ -76,6 +77,7 @@ def permuted_membership(
         BadInput: Too few permutations, or bad scores.
 
     Examples:
+        >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(40) < 20
         >>> null = permuted_membership(is_member * 1.0, is_member, rng=rng, permutations=99)
         >>> null.auc, null.p_value
@@ -155,6 +157,7 @@ class BlindResult(Limits[float]):
         n_nonmembers: Non-members scored.
 
     Examples:
+        >>> import numpy as np
         >>> is_member = np.arange(80) < 40
         >>> features = np.column_stack([is_member, np.arange(80) % 7])
         >>> blind_classifier(features, is_member, rng=np.random.default_rng(0)).shifted
@@ -196,6 +199,7 @@ def blind_classifier(
         BadInput: Inputs that are not finite, or fewer than four samples on a side.
 
     Examples:
+        >>> import numpy as np
         >>> is_member = np.arange(80) < 40
         >>> features = np.column_stack([is_member, np.arange(80) % 7])
         >>> blind = blind_classifier(features, is_member, rng=np.random.default_rng(0))
@@ -342,6 +346,7 @@ def redraw(
         BadInput: The mask has another length than the samples axis.
 
     Examples:
+        >>> import numpy as np
         >>> values = np.arange(6.0).reshape(1, 1, 6)
         >>> is_member = np.array([True, True, False, False, False, False])
         >>> dealt = redraw(values, is_member, rng=np.random.default_rng(0))

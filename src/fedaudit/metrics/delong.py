@@ -106,6 +106,7 @@ def auc_interval(
         BadInput: Lengths differ, a score is NaN, or a side is empty.
 
     Examples:
+        >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
         >>> interval = auc_interval(scores, is_member)
@@ -200,6 +201,7 @@ def clustered_auc(
         BadInput: Lengths differ, a score is NaN, or a side is empty.
 
     Examples:
+        >>> import numpy as np
         >>> scores, is_member = np.arange(8), np.arange(8) >= 4
         >>> interval = clustered_auc(scores, is_member, np.array([0, 0, 1, 1, 2, 2, 3, 3]))
         >>> interval.value, round(interval.low, 3)
@@ -277,6 +279,7 @@ def compare_auc(
         BadInput: Lengths differ, a score is NaN, or a side is empty.
 
     Examples:
+        >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
         >>> difference = compare_auc(scores, rng.normal(size=100), is_member=is_member)

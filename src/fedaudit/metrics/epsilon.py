@@ -232,6 +232,7 @@ def one_run_epsilon(
             implausible for fair coins, or bad scores.
 
     Examples:
+        >>> import numpy as np
         >>> scores, is_member = np.arange(100), np.arange(100) >= 50
         >>> bound = one_run_epsilon(scores, is_member, guesses=40)
         >>> round(bound.value, 3), round(bound.ceiling, 3)

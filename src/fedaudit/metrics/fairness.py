@@ -32,6 +32,7 @@ class GroupAuc(Limits[float | None]):
         n_nonmembers: Non-members in the group.
 
     Examples:
+        >>> import numpy as np
         >>> auc_by_group([3, 1, 2, 0], [True, True, False, False], groups=np.zeros(4, int))[0].value
         0.75
     """
@@ -77,6 +78,7 @@ def auc_by_group(
         BadInput: Lengths differ or a score is NaN.
 
     Examples:
+        >>> import numpy as np
         >>> scores, is_member = np.arange(8), np.arange(8) % 2 == 1
         >>> classes = np.array([0, 0, 0, 0, 1, 1, 1, 1])
         >>> [group.value for group in auc_by_group(scores, is_member, groups=classes)]
@@ -109,6 +111,7 @@ def auc_by_owner(
         BadInput: Lengths differ or a score is NaN.
 
     Examples:
+        >>> import numpy as np
         >>> scores, owners = [0.9, 0.8, 0.7, 0.6, 0.95, 0.5], np.array([0, 0, 1, 1, 2, 2])
         >>> clients = auc_by_owner(scores, owners == 0, owners=owners)
         >>> [(client.group, client.value) for client in clients]
@@ -128,6 +131,13 @@ def above_nonmembers(
     """Compute, for each member, the share of non-members that score strictly below it.
 
     The shares are in the order of the members.
+
+    Args:
+        scores: One score a sample, larger for likelier members.
+        is_member: Whether each sample is a member.
+
+    Returns:
+        One share for each member, in [0, 1].
 
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.

@@ -38,6 +38,13 @@ def above_chance(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
     small errors of a corrected family. Members beyond that score are then counted instead (Fisher's
     exact test). If all scores are equal, the p-value is 1.
 
+    Args:
+        scores: One score a sample, larger for likelier members.
+        is_member: Whether each sample is a member.
+
+    Returns:
+        The p-value, in [0, 1]; 1 if all scores are equal.
+
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
 
@@ -86,6 +93,12 @@ def rate_above_chance(true_positives: int, members: int, *, allowed: int, nonmem
 
 def combined(p_values: Sequence[float]) -> float:
     """Combine the p-values of the same test in several independent runs into one.
+
+    Args:
+        p_values: One p-value of each run, in [0, 1].
+
+    Returns:
+        The combined p-value, in [0, 1].
 
     Raises:
         BadInput: No p-values, or one out of range.

@@ -118,6 +118,7 @@ def counted_limits(count: float | int, total: float | int) -> LimitsAt:
         BadInput: No trials, or more successes than trials.
 
     Examples:
+        >>> import numpy as np
         >>> limits = counted_limits(9, 10)(np.array([0.025]))
         >>> limits.low.round(3).tolist(), limits.high.round(3).tolist()
         ([0.555], [0.997])
@@ -138,8 +139,16 @@ def counted_limits(count: float | int, total: float | int) -> LimitsAt:
 def upper_limit(count: float | int, total: float | int, *, confidence: float = 0.95) -> float:
     """Compute the one-sided upper confidence limit of a share.
 
-    The true share lies above it with probability at most 1 - confidence. Arguments, refusals and
-    source are those of :func:`lower_limit`.
+    The true share lies above it with probability at most 1 - confidence. Refusals and source are
+    those of :func:`lower_limit`.
+
+    Args:
+        count: Number that is counted, at most ``total``.
+        total: Number of all, at least 1.
+        confidence: Confidence of the limit, in (0, 1).
+
+    Returns:
+        The limit, in [0, 1].
 
     Examples:
         >>> round(upper_limit(1, 10), 3)
@@ -413,6 +422,7 @@ def bootstrap_over_seeds(
         BadInput: Fewer than ten runs, or a value that is not finite.
 
     Examples:
+        >>> import numpy as np
         >>> values = [0.0, 0.0, 0.0, 0.0, 0.0, 0.01, 0.02, 0.03, 0.04, 0.10]
         >>> mean = bootstrap_over_seeds(values, rng=np.random.default_rng(0))
         >>> round(mean.value, 3), mean.low < 0.02 < mean.high

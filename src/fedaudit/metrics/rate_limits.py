@@ -60,6 +60,7 @@ class CalibratedTpr(NamedTuple):
         method: How intervals and threshold were computed.
 
     Examples:
+        >>> import numpy as np
         >>> scores, is_member = np.arange(80), np.arange(80) >= 40
         >>> calibrated_tpr(scores, is_member, 0.1, rng=np.random.default_rng(0)).tpr.value
         1.0
@@ -73,6 +74,14 @@ class CalibratedTpr(NamedTuple):
 
 def share(count: int, total: int, *, confidence: float = 0.95) -> Share:
     """Compute a counted share with its Clopper-Pearson interval.
+
+    Args:
+        count: Number that is counted, at most ``total``.
+        total: Number of all, at least 1.
+        confidence: Confidence of the interval, in (0, 1).
+
+    Returns:
+        The share with its limits and counts.
 
     Raises:
         BadInput: A total of 0, or more counted than there are.
@@ -88,6 +97,12 @@ def share(count: int, total: int, *, confidence: float = 0.95) -> Share:
 
 def n_needed(fpr: float) -> int:
     """Compute the fewest non-members with which a false-positive rate allows one false positive.
+
+    Args:
+        fpr: False-positive rate, in (0, 1].
+
+    Returns:
+        Number of non-members.
 
     Raises:
         BadInput: The rate is not in (0, 1].
@@ -105,6 +120,13 @@ def n_needed(fpr: float) -> int:
 def inconclusive(fpr: float, n_nonmembers: int) -> str | None:
     """Return the reason why a rate at this false-positive rate is refused, or None if it is not.
 
+    Args:
+        fpr: False-positive rate, in (0, 1].
+        n_nonmembers: Number of non-members.
+
+    Returns:
+        The reason in words, or None.
+
     Raises:
         BadInput: The rate is not in (0, 1].
 
@@ -121,6 +143,14 @@ def n_to_certify(fpr: float, false_positives: int = 0, *, confidence: float = 0.
 
     Certified means that the one-sided Clopper-Pearson limit, at the given number of false
     positives, is at most ``fpr``.
+
+    Args:
+        fpr: False-positive rate, in (0, 1).
+        false_positives: Number of non-members that score above the threshold.
+        confidence: Confidence of the limit, in (0, 1).
+
+    Returns:
+        Number of non-members.
 
     Raises:
         BadInput: The rate is not in (0, 1).
@@ -197,6 +227,7 @@ def calibrated_tpr(
             scores.
 
     Examples:
+        >>> import numpy as np
         >>> scores, is_member = np.arange(80), np.arange(80) >= 40
         >>> rates = calibrated_tpr(scores, is_member, 0.1, rng=np.random.default_rng(0))
         >>> rates.tpr.value, round(rates.tpr.low, 3)
@@ -284,6 +315,7 @@ def rate_limits(
         BadInput: Lengths differ, a score is NaN, a side is empty, or a share is out of range.
 
     Examples:
+        >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
         >>> limits = rate_limits(scores, is_member, 0.1)
@@ -324,6 +356,7 @@ def limits_at_threshold(
         BadInput: Lengths differ, a score is NaN, a side is empty, or a share is out of range.
 
     Examples:
+        >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
         >>> low, high = limits_at_threshold(scores, is_member, 0.1)
@@ -354,6 +387,7 @@ def lower_rate_limit(
         BadInput: As ``rate_limits``.
 
     Examples:
+        >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
         >>> round(lower_rate_limit(scores, is_member, 0.1), 3)
@@ -367,10 +401,20 @@ def upper_rate_limit(
 ) -> float:
     """Compute a one-sided upper limit of the true-positive rate at a false-positive rate.
 
-    The rate lies above the limit with probability at most 1 - confidence. Arguments and refusals
-    are those of :func:`lower_rate_limit`.
+    The rate lies above the limit with probability at most 1 - confidence. Refusals are those of
+    :func:`lower_rate_limit`.
+
+    Args:
+        scores: One score a sample, larger for likelier members.
+        is_member: Whether each sample is a member.
+        fpr: False-positive rate, in (0, 1).
+        confidence: Confidence of the limit, in (0, 1).
+
+    Returns:
+        The limit, in [0, 1].
 
     Examples:
+        >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
         >>> round(upper_rate_limit(scores, is_member, 0.1), 3)
@@ -393,6 +437,7 @@ def limits_of_rate(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) 
         BadInput: As ``rate_limits``; of the rate, once limits are asked for.
 
     Examples:
+        >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
         >>> limits_of_rate(scores, is_member, 0.1)(np.array([0.025, 0.05])).low.round(3).tolist()

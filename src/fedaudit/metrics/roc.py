@@ -201,6 +201,13 @@ def auc(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
 
     It is never flipped: an attack below 0.5 is reported as it is.
 
+    Args:
+        scores: One score a sample, larger for likelier members.
+        is_member: Whether each sample is a member.
+
+    Returns:
+        The AUC, in [0, 1]; 0.5 is chance level.
+
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
 
@@ -284,6 +291,7 @@ def thin(roc: Roc, points: int) -> Roc:
         BadInput: Fewer than 10 points asked for.
 
     Examples:
+        >>> import numpy as np
         >>> curve = roc_curve(np.arange(1000), np.arange(1000) % 2 == 1)
         >>> len(curve.fpr), len(thin(curve, 20).fpr) <= 20
         (1001, True)

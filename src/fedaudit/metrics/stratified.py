@@ -116,6 +116,7 @@ def stratified_above_chance(
         BadInput: As in :func:`stratified_auc`.
 
     Examples:
+        >>> import numpy as np
         >>> scores, is_member = np.arange(12), np.arange(12) % 2 == 1
         >>> round(stratified_above_chance(scores, is_member, np.arange(12) // 4), 3)
         0.132
@@ -155,6 +156,7 @@ def scaled_within(
         strata: The stratum of each sample.
 
     Examples:
+        >>> import numpy as np
         >>> scaled_within(np.array([1.0, 2.0, 3.0, 10.0, 20.0, 30.0]), [0, 0, 0, 1, 1, 1]).tolist()
         [-1.0, 0.0, 1.0, -1.0, 0.0, 1.0]
     """
@@ -210,6 +212,7 @@ def matched_in_class(
         True for the samples that are chosen; nowhere if no class has samples on both sides.
 
     Examples:
+        >>> import numpy as np
         >>> labels = np.array([0, 0, 0, 1, 0, 1, 1, 1])
         >>> is_member = np.arange(8) < 4
         >>> chosen = matched_in_class(labels, is_member, rng=np.random.default_rng(0))
@@ -278,6 +281,7 @@ def labels_alone_auc(
         two members or non-members.
 
     Examples:
+        >>> import numpy as np
         >>> labels, is_member = np.arange(40) // 20, np.arange(40) < 20
         >>> labels_alone_auc(labels, is_member, rng=np.random.default_rng(0))
         1.0

@@ -50,6 +50,7 @@ def accuracy(
         BadInput: Lengths differ, or no samples.
 
     Examples:
+        >>> import numpy as np
         >>> correct = accuracy(np.array([0, 1, 2, 1]), np.array([0, 1, 1, 1]))
         >>> correct.value, round(correct.low, 3)
         (0.75, 0.194)
@@ -104,6 +105,7 @@ class FrontArea(SeedMean):
     limits are for further runs; there are none below ten seeds, and the method says why.
 
     Examples:
+        >>> import numpy as np
         >>> runs = np.array([[[0.2, 0.5]], [[0.4, 0.5]]])
         >>> round(hypervolume_over_seeds(runs, rng=np.random.default_rng(0)).value, 3)
         0.35
@@ -112,6 +114,12 @@ class FrontArea(SeedMean):
 
 def advantage(auc: float) -> float:
     """Compute the membership advantage of an AUC: 2 AUC - 1, cut at 0, in [0, 1].
+
+    Args:
+        auc: An AUC, in [0, 1].
+
+    Returns:
+        The advantage; 0 at an AUC of 0.5 or less.
 
     Examples:
         >>> advantage(0.75), advantage(0.4)
@@ -132,6 +140,7 @@ def on_front(points: Float[np.ndarray, "points 2"]) -> Bool[np.ndarray, " points
         BadInput: No points, or a value outside of [0, 1].
 
     Examples:
+        >>> import numpy as np
         >>> on_front(np.array([[0.1, 0.5], [0.4, 0.2], [0.5, 0.5]])).tolist()
         [True, True, False]
     """
@@ -155,6 +164,7 @@ def hypervolume(points: Float[np.ndarray, "points 2"]) -> float:
         BadInput: No points, or a value outside of [0, 1].
 
     Examples:
+        >>> import numpy as np
         >>> hypervolume(np.array([[0.5, 0.5], [0.75, 0.25]]))
         0.3125
 
@@ -189,6 +199,7 @@ def hypervolume_over_seeds(
         BadInput: No seeds or points, or a value outside of [0, 1].
 
     Examples:
+        >>> import numpy as np
         >>> runs = np.array([[[0.2, 0.5]], [[0.4, 0.5]]])
         >>> area = hypervolume_over_seeds(runs, rng=np.random.default_rng(0))
         >>> round(area.value, 3), area.seeds

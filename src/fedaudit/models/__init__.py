@@ -140,6 +140,7 @@ def architecture_from_path(
             what it makes is not a ``torch.nn.Module``.
 
     Examples:
+        >>> import torch
         >>> found = architecture_from_path(
         ...     "torch.nn:Linear", shape=(4,), classes=2, in_features=4, out_features=2
         ... )

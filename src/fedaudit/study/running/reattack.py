@@ -151,6 +151,7 @@ def reattack(
         Damaged: The recording is incomplete or altered.
 
     Examples:
+        >>> from pathlib import Path
         >>> import fedaudit as fa
         >>> federation = fa.Federation("digits", training=fa.Training(rounds=2))
         >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/loss")

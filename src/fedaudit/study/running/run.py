@@ -87,6 +87,7 @@ def run_study(
         FedauditError: Settings, data, the folder or the engine are unusable.
 
     Examples:
+        >>> from pathlib import Path
         >>> import fedaudit as fa
         >>> study = fa.study_from(
         ...     {"name": "small", "data": {"name": "digits"}, "training": {"rounds": 2}}
